@@ -17,8 +17,8 @@ from torch import nn
 from trainyard.config.mesh import mesh_shape
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
-from trainyard.run.run_lock import locked
 from trainyard.training.checkpoint.checkpoint import load_checkpoint
+from trainyard.training.checkpoint.node_resume import agreed_resume_point, continue_node
 from trainyard.training.checkpoint.remedies import memory_explained, memory_kind, step_out_of_memory
 from trainyard.training.checkpoint.resume import ResumePoint, find_resume_point, what_must_fit
 from trainyard.training.checkpoint.state import TrainingState
@@ -40,7 +40,7 @@ from trainyard.training.run.trackers import close_trackers, hyperparameters_of, 
 from trainyard.training.run.validation import Validation
 from trainyard.training.runtime.before_torch import started
 from trainyard.training.runtime.hardware import Peak, cpu_peak_flops, hardware_facts, prepare_device
-from trainyard.training.runtime.shared_directory import require_shared
+from trainyard.training.runtime.shared_directory import opened, with_folders
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
 from trainyard.training.runtime.world import World, joined
@@ -67,9 +67,9 @@ def train(
             asked = partial(together, request.config, request.directory, told=lambda: stop.reason is not None)
             world = held.enter_context(asked(listener=listener))
         show_work(listener, "opening the data")
+        world = with_folders(world, shared=request.config.checkpointing.shared)
         session = _Session(request, world, device)
-        world.on_main(lambda: held.enter_context(locked(request.directory.path)))
-        require_shared(request.directory.path, world)
+        held.enter_context(opened(request.directory, world))
         with closing(session.batches), memory_explained(request.config, request.directory):
             return session.train(stop, listener)
 
@@ -103,7 +103,7 @@ class _Session:
         request, world = self._request, self._world
         directory, config = request.directory, request.config
         show_work(listener, "looking for a checkpoint")
-        point = world.on_main(self._resume_point)
+        point = agreed_resume_point(self._resume_point, directory, world)
         done = world.on_main(lambda: finished_before(request, self._length, point))
         if done is not None:
             listener.on_event("finished_before", {"step": done["steps"]})
@@ -124,7 +124,7 @@ class _Session:
         # The trackers are closed last: W&B may wait a minute for its upload, longer than a grace period.
         with ExitStack() as last, recorded as recorder:
             show_work(listener, f"loading {point.path.name}" if point else "opening the records")
-            _resume(directory, state, point, world=world)
+            _resume(parts, point)
             if state.data_position is not None:
                 self.batches.restore(state.data_position)
             tracked = last.enter_context(self._tracked(parts))
@@ -277,13 +277,14 @@ def _starting_weights(config: Config) -> WeightSource | None:
     return open_starting_weights(config.model, tile_bytes=config.kernel_optimization.tile_bytes)
 
 
-def _resume(
-    directory: RunDirectory, state: TrainingState, point: ResumePoint | None, *, world: World
-) -> None:
+def _resume(parts: PretrainingContext, point: ResumePoint | None) -> None:
     """Bring state and records to the resume point, or to step 0."""
+    directory, state, world = parts.directory, parts.state, parts.world
+    run_id, config = parts.run_id, parts.config
     if point is not None:
         load_checkpoint(point.path, state, world)
     world.on_main(lambda: continue_records(directory, state, point))
+    world.on_owners(lambda: continue_node(directory, run_id, state.step, config=config, world=world))
 
 
 def _validation(request: Request, samples_per_step: int) -> Validation | None:
