@@ -19,7 +19,7 @@ from trainyard.training.model.attention import (
     unseen_keys,
 )
 from trainyard.training.model.packing import unpacked
-from trainyard.training.model.shard_assignment import place
+from trainyard.training.model.shard_assignment import draw_normal, own_part
 
 
 def rotary_frequencies(architecture: ArchitectureConfig) -> Tensor:
@@ -189,7 +189,7 @@ def build_model(architecture: ArchitectureConfig, *, seed: int) -> Llama:
 
 @torch.no_grad()
 def initialize(model: Llama, architecture: ArchitectureConfig, *, seed: int) -> None:
-    """Fill every parameter and table of `model`, sharded or not, one at a time.
+    """Fill every parameter and table of `model`, sharded or not, with the same values.
 
     Weights are normal with standard deviation `initializer_range`. For the projections into the residual
     stream it is divided by the square root of twice the number of layers (GPT-2, section 2.3).
@@ -197,13 +197,12 @@ def initialize(model: Llama, architecture: ArchitectureConfig, *, seed: int) -> 
     generator = torch.Generator().manual_seed(seed)
     residual = architecture.initializer_range / math.sqrt(2 * architecture.num_layers)
     for name, parameter in model.named_parameters():
-        values = torch.ones(parameter.shape)
-        if parameter.ndim >= 2:
-            into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-            values.normal_(
-                0.0, residual if into_residual else architecture.initializer_range, generator=generator
-            )
-        place(parameter, values)
+        if parameter.ndim < 2:
+            own_part(parameter).fill_(1.0)
+            continue
+        into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+        deviation = residual if into_residual else architecture.initializer_range
+        draw_normal(parameter, deviation, generator=generator)
     fill_tables(model, architecture)
 
 
