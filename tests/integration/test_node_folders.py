@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.integration.test_launchers import HOUSE, Nodes, ended, free_port, trainjob
 
 APART = "checkpointing.shared=false"
