@@ -15,7 +15,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 _DRAWN_AT_ONCE = 1 << 22
 """Values: 16 MB in float32."""
 _GROUP = 16
-"""torch draws normal values in groups of this size; a tensor whose size is no multiple draws its end again."""
+"""torch draws normal values in groups of this size, and the end of other tensors once more."""
 
 
 @torch.no_grad()

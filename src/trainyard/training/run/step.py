@@ -16,7 +16,7 @@ from torch import Tensor
 from trainyard.run.records import Row
 from trainyard.training.checkpoint.remedies import failed, not_finite
 from trainyard.training.data.batches import counted, share
-from trainyard.training.model.loss import summed_loss
+from trainyard.training.model.loss import compiled_kernels, summed_loss
 from trainyard.training.model.optimizer import learning_rate, set_learning_rate
 from trainyard.training.model.tensor_parallel import clip_gradients
 from trainyard.training.run.checkpoint_scheduler import Saver
@@ -49,6 +49,8 @@ class TrainStep:
         self._next: _OwnBatch | None = None
         bfloat16 = parts.config.model.dtype == "bfloat16" and parts.parallel.autocast
         self._autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=bfloat16)
+        on_gpu = parts.config.compute.compile and parts.device.type == "cuda"
+        self._loss_kernels = compiled_kernels() if on_gpu else None
         # torch.compile may start a compiler at any new shape; a Ctrl-C must not kill it.
         self._shield = children_shielded if parts.config.compute.compile else nullcontext
 
@@ -175,7 +177,7 @@ class TrainStep:
         """
         with self._autocast:
             logits = self._parts.parallel.forward(sequences[:, :-1])
-        return summed_loss(logits, sequences[:, 1:])
+        return summed_loss(logits, sequences[:, 1:], self._loss_kernels)
 
     def _clip(self) -> Tensor:
         limit = self._parts.config.training.max_grad_norm or math.inf
