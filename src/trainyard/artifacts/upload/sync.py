@@ -83,11 +83,12 @@ def store_contents(
     files_at_once: int = FILES_AT_ONCE,
     progress: Progress = UNSEEN,
     others: OtherMachines | None = None,
-    others_seconds: float = OTHERS_SECONDS,
+    others_seconds: float | None = None,
 ) -> SyncReport:
     """Store everything in `contents` under a number that was claimed, and put the manifest last.
 
-    Where each machine stores its own part of a checkpoint, wait `others_seconds` for the other machines.
+    Where each machine stores its own part of a checkpoint, wait `others_seconds` for the other machines; None
+    means `OTHERS_SECONDS`.
     """
     started, metadata = time.monotonic(), _metadata(contents.run, number)
     before = before or read_store(store, number)
@@ -102,7 +103,7 @@ def store_contents(
         files_at_once=files_at_once,
         progress=progress,
         others=others,
-        others_seconds=others_seconds,
+        others_seconds=OTHERS_SECONDS if others_seconds is None else others_seconds,
     ) as sending:
         entries = _send_groups(sending, wanted, problems=problems, notes=notes)
     _sweep(store, sending)
