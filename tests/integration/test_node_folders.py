@@ -6,13 +6,16 @@ A machine is one `scripts/train.py` with the variables of a TrainJob and a folde
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.integration.test_launchers import HOUSE, Nodes, ended, free_port, trainjob
+from tests.integration.test_launchers import HOUSE, Nodes, descendants, ended, free_port, trainjob
 
 APART = "checkpointing.shared=false"
 STRATEGY = "compute.strategy=fsdp"
@@ -70,31 +73,31 @@ def names_in(folder: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_run_in_two_folders_goes_on_from_the_store_with_the_weights_of_a_shared_run(
+def test_killed_machines_go_on_in_fresh_folders_from_the_store_with_the_weights_of_a_shared_run(
     machines: Machines,
 ) -> None:
-    for code, errors in machines.finish(trainjob(free_port(), per_node="1"), STRATEGY, run_dir="shared"):
-        assert code == 0, errors
-
-    for code, errors in machines.train(RUN, "training.max_steps=2", "training.lr_scheduler=constant"):
-        assert code == 0, errors
-    first, second = (machines.machine(number, RUN) / "checkpoints/step-00000002" for number in range(2))
+    endless = ("training.max_steps=100000", "checkpointing.save_steps=50", "training.lr_scheduler=constant")
+    both = machines.start(
+        trainjob(free_port(), per_node="1"),
+        *(APART, STRATEGY, *endless),
+        run_dirs=[f"machine-{number}/{RUN}" for number in range(2)],
+    )
+    first, second = (machines.machine(number, RUN) / "checkpoints/step-00000050" for number in range(2))
+    deadline = time.monotonic() + 180
+    while not (second / "manifest.json").exists() and time.monotonic() < deadline:
+        assert both[0].poll() is None, both[0].communicate()[1]
+        time.sleep(0.01)
+    for pid in [pid for node in both for pid in (*descendants(node.pid), node.pid)]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    ended(both)
     assert names_in(first) == {"manifest.json", "__0_0.distcp", ".metadata", "trainer_state.json"}
     assert names_in(second) == {"manifest.json", "__1_0.distcp"}
     assert (first / "manifest.json").read_bytes() == (second / "manifest.json").read_bytes()
     assert not (second.parents[1] / "run.json").exists()
-    (code, _), (refused, errors) = machines.train(RUN, "training.max_steps=4")
-    assert (code, refused) == (1, 1)
-    assert "fetch_resume.py" in errors
 
     for code, said in machines.on_both(RUN, "training_artifact_sync.py"):
         assert code == 0, said
-    verified = machines.script(
-        *("verify_artifact.py", "--store", f"file://{machines.folder}/store", "--run-number", "7"),
-        *("--depth", "full"),
-    )
-    said = verified.communicate(timeout=120)[0]
-    assert verified.returncode == 0, said
     for number in range(2):
         shutil.rmtree(machines.machine(number, RUN))
     for code, said in machines.on_both(RUN, "fetch_resume.py", "--resume", "auto", "--fetch", "true"):
@@ -104,7 +107,12 @@ def test_a_run_in_two_folders_goes_on_from_the_store_with_the_weights_of_a_share
         == names_in(first)
         == {*("manifest.json", "__0_0.distcp", "__1_0.distcp", ".metadata", "trainer_state.json")}
     )
-    for code, errors in machines.train(RUN, "training.max_steps=4"):
+    until = ("training.max_steps=52", "training.lr_scheduler=constant")
+    for code, errors in machines.train(RUN, *until):
+        assert code == 0, errors
+    for code, errors in machines.finish(
+        trainjob(free_port(), per_node="1"), STRATEGY, *until, run_dir="shared"
+    ):
         assert code == 0, errors
     outcome = json.loads((machines.machine(0, RUN) / "run.json").read_text())["outcome"]
     assert outcome["state_sha256"] == machines.run("shared")["outcome"]["state_sha256"]
