@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -40,7 +40,7 @@ class World:
     local_rank: int
     control: "dist.ProcessGroup | None"
     """The gloo group for control messages; None in a world of size one."""
-    folders: tuple[int, ...] = ()
+    folders: tuple[int, ...] = field(default=(), kw_only=True)
     """The number of the run directory that each rank writes to; empty when all share one."""
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.artifacts.conftest import MakeRun
 
+from trainyard.artifacts.record.run_numbers import claim_number
 from trainyard.artifacts.restore.fetching import checkpoint_at_hand
 from trainyard.artifacts.restore.resumption import WantedResume, bring
 from trainyard.artifacts.store.layout import checkpoint_prefix
@@ -129,7 +130,7 @@ def test_the_main_machine_stores_a_checkpoint_once_the_others_have(
 ) -> None:
     main, other = machines
     running = RunningRun(store, main, 1)
-    sync.claim_number(store, RUN, 1)
+    claim_number(store, RUN, 1)
     assert (running.bring_newest(frozenset()), running.waits) == (None, True)
     sync_node(store, other, 1)
     for step in (200, 100):

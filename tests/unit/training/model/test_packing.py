@@ -137,7 +137,7 @@ def test_blocks_say_what_the_mask_says(starts: list[list[int]], length: int) -> 
     blocks, count = packed.blocks, -(-length // BLOCK)
     mask = torch.zeros(len(places), count * BLOCK, count * BLOCK, dtype=torch.bool)
     mask[:, :length, :length] = packed.visible[:, 0]
-    tiles = mask.unflatten(1, (count, BLOCK)).unflatten(3, (count, BLOCK)).transpose(2, 3)
+    tiles = mask.view(len(places), count, BLOCK, count, BLOCK).transpose(2, 3)
     partial = blocks.to_dense()[:, 0].bool()
     assert blocks.full_kv_num_blocks is not None
     assert blocks.full_kv_indices is not None
