@@ -29,6 +29,7 @@ from trainyard.run.checkpoint_manifest import (
     write_manifest,
 )
 from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_outcome
 from trainyard.run.node_folder import NodeFolder, end_node, read_node, write_node
 
 RUN = "run-main"
@@ -161,8 +162,7 @@ def test_both_follow_a_run_to_its_end(
     time.sleep(0.5)
     add_checkpoint(main, other, 300)
     end_node(other)
-    run = main.run_file.read_text()
-    main.run_file.write_text(run.rstrip().removesuffix("}") + ', "outcome": {"status": "succeeded"}}')
+    write_outcome(main.run_file, {"status": "succeeded"})
     for thread in threads:
         thread.join(60)
     assert (found["main"].ending, found["other"].ending) == (Ending.OUTCOME, Ending.OUTCOME)
