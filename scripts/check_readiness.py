@@ -51,6 +51,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--role-outcome", default="success", metavar="TEXT", help="how that step ended")
     limit = f"time limit of all that the store is asked, {SECONDS:.0f}s"
     parser.add_argument("--timeout", type=arguments.duration, default=SECONDS, metavar="DURATION", help=limit)
+    grace = "of the trainer, compared with what a stop of this run took before; default: 30s"
+    parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     parser.add_argument("--dry-run", action="store_true", help="only read, write nothing")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     args = parser.parse_args(argv)
@@ -102,6 +104,7 @@ def ask(args: argparse.Namespace) -> "Answers":
     from trainyard.gateways import names_a_store
     from trainyard.machine.readiness import Answers, hanging
     from trainyard.run.commands import script_command
+    from trainyard.run.identity import grace_needed
 
     store = StoreSettings(*store_of(args))
     wanted, (run_id, is_begun) = parse_run_number(args.run_number), run_of(args.run_dir)
@@ -123,6 +126,8 @@ def ask(args: argparse.Namespace) -> "Answers":
         written=not args.dry_run,
         role=args.role,
         role_is_assumed=assumed,
+        grace_seconds=args.grace,
+        grace_needed=grace_needed(args.run_dir),
         **facts,
         **ask_signer(args.timeout),
     )

@@ -18,7 +18,6 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +159,7 @@ def trained(
     from trainyard.training.recipe import ready_data, rehearse, together, trainer_of
     from trainyard.training.runtime.stop_signals import StopRequest
     from trainyard.training.weights.pretrained import load_with_weights
+    from trainyard.training.weights.starting_weights import require_weights
 
     config = as_begun(load_with_weights(args.config, args.set, args.run_dir).config, args.run_dir)
     stop = StopRequest.after(args.deadline, gone=time_limits.job_seconds(), grace=args.grace)
@@ -167,8 +167,14 @@ def trained(
     run_id = choose_run_id(args.run_dir)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
     asked = requested(args, config, directory, run_id=run_id, digest_of=digest_of)
-    prepare = partial(ready_data, config, display)
+
+    def prepare() -> Any:
+        """Fetch and prepare what may take hours: the other processes wait for it, and have joined before."""
+        require_weights(config, directory, args.resume)
+        return ready_data(config, display)
+
     if args.dry_run:
+        require_weights(config, directory, args.resume)
         return rehearse(config, asked, processes=args.nproc_per_node)
     train = trainer_of(config)
     with together(config, directory, told=lambda: told() is not None, listener=display) as world:
@@ -192,11 +198,9 @@ def requested(
     from trainyard.plan.device import measures_of
     from trainyard.run.identity import provenance
     from trainyard.training.run.run_request import Request
-    from trainyard.training.weights.starting_weights import require_weights
 
     code = git_facts(HOUSE) or code_facts(HOUSE)
     origin = provenance(code, lock=HOUSE / "requirements-training.txt", config_file=args.config)
-    require_weights(config, directory, args.resume)
     return lambda data: Request(
         config=config,
         directory=directory,

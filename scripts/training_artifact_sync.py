@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     display.begin("looking into the store")
     with shown(display):
         from trainyard.artifacts.record import run_numbers
-        from trainyard.artifacts.upload import preview, sync
+        from trainyard.artifacts.upload import node_parts, preview, sync
         from trainyard.gateways import github, signing
         from trainyard.run.directory import RunDirectory
 
@@ -143,6 +143,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with shown(display):
             store = _open(args, pace=display.advance)
             result = files(store, *paths, wanted, provenance=_provenance(), **signed, **shows)
+    elif not args.dry_run and node_parts.is_further_machine(RunDirectory(args.run_dir)):
+        with shown(display):
+            store = _open(args, pace=display.advance)
+            result = node_parts.sync_node(store, RunDirectory(args.run_dir), wanted, **shows)
     else:
         run: Any = preview.preview_run if args.dry_run else sync.sync_run
         with shown(display):
@@ -157,11 +161,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
-    from trainyard.artifacts.upload import pace, run_following
+    from trainyard.artifacts.upload import node_parts, pace, run_following
 
     stop, limits = signals.stand_back(args.behind), run_following.Patience(args.silence, args.outage)
     run_following.wait_for_run(directory, limits, stop)
     store = _open(args, pace=pace.Pace(args.max_rate * 1e6))
+    if node_parts.is_further_machine(directory):
+        return node_parts.follow_node(store, directory, wanted, stop=stop, patience=limits)
     return run_following.follow_run(store, directory, wanted, stop=stop, patience=limits, **signed)
 
 

@@ -78,7 +78,7 @@ def config_sha256(config: "Config") -> str:
 
 
 def computation_sha256(config: "Config") -> str:
-    """Return the digest of `config` without the keys that only divide a step over processes.
+    """Return the digest of `config` without the keys that only divide a step or a save over processes.
 
     Two configurations with the same digest and the same global batch compute the same steps, up to rounding:
     they add the same numbers in another order.
@@ -88,6 +88,7 @@ def computation_sha256(config: "Config") -> str:
         del values["training"][key]
     for key in ("replicas", "tensor_parallel"):
         del values["compute"][key]
+    del values["checkpointing"]["shared"]
     if values["compute"]["strategy"] == "hsdp":
         values["compute"]["strategy"] = "fsdp"
     return values_sha256(values)

@@ -210,6 +210,8 @@ class CheckpointingConfig(Section):
     """Number of newest checkpoints to keep; older ones are removed once a newer one is complete."""
     keep_every: Positive | None = None
     """Also keep the checkpoint of every so many steps for ever; null keeps only the newest ones."""
+    shared: bool = True
+    """Whether all machines of a run share its directory; false: each keeps and stores its own part."""
 
 
 class WandbConfig(Section):

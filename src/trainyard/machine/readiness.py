@@ -3,6 +3,7 @@
 Pure: the services' answers are passed in as `Answers`; here they become findings with fixes.
 """
 
+import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,11 +46,21 @@ class Answers:
     role: str = ""
     """The role to be assumed; empty when there is none."""
     role_is_assumed: bool = True
+    grace_seconds: float = 0.0
+    """How long after a signal the trainer is killed."""
+    grace_needed: float = 0.0
+    """The seconds that a stop takes, as the run's last segment measured it; 0 if it is not known."""
 
 
 def judge_readiness(answers: Answers) -> tuple[PreflightFinding, ...]:
     """The findings of all checks, in the order in which they are shown."""
-    return (*_role(answers), *_store(answers), *_number(answers), *_signing(answers))
+    return (
+        *_role(answers),
+        *_store(answers),
+        *_number(answers),
+        *_signing(answers),
+        *_grace(answers),
+    )
 
 
 def store_line(answers: Answers) -> str:
@@ -132,3 +143,15 @@ def _signing(answers: Answers) -> Iterator[PreflightFinding]:
         yield PreflightFinding("signing", verdict, answers.signing_problem, fix)
     elif answers.signing:
         yield PreflightFinding("signing", PreflightVerdict.OK, answers.signing)
+
+
+def _grace(answers: Answers) -> Iterator[PreflightFinding]:
+    if answers.grace_needed > answers.grace_seconds:
+        yield PreflightFinding(
+            "grace",
+            PreflightVerdict.DEGRADED,
+            f"a stop of this run takes up to {answers.grace_needed:,.0f} s (its slowest step and its saves), "
+            f"and the trainer is killed {answers.grace_seconds:,.0f} s after a signal",
+            f"give --grace {math.ceil(1.5 * answers.grace_needed)}s, and the pod a "
+            "terminationGracePeriodSeconds as long, or save more often",
+        )

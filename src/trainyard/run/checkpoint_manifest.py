@@ -64,11 +64,13 @@ class CheckpointManifest:
         }
 
 
-def describe_files(directory: Path, known: Iterable[ManifestFile] = ()) -> tuple[ManifestFile, ...]:
+def describe_files(
+    directory: Path, known: Iterable[ManifestFile] = (), elsewhere: Iterable[ManifestFile] = ()
+) -> tuple[ManifestFile, ...]:
     """Describe every file below `directory` except the manifest itself, sorted by name.
 
     `known` files were hashed while they were written, and are not read again. Raises CheckpointError when the
-    directory does not have them with that size.
+    directory does not have them with that size. Files `elsewhere` are in the folders of other machines.
     """
     hashed = {file.path: file for file in known}
     paths = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST_NAME)
@@ -76,9 +78,13 @@ def describe_files(directory: Path, known: Iterable[ManifestFile] = ()) -> tuple
     for name, file in hashed.items():
         if sizes.get(name) != file.size:
             raise CheckpointError(f"{directory / name}: {file.size:,} bytes were written, and are not there")
-    return tuple(
-        hashed.get(name) or ManifestFile.of(name, digests_of_file(directory / name)) for name in sizes
-    )
+    found = [hashed.get(name) or ManifestFile.of(name, digests_of_file(directory / name)) for name in sizes]
+    return tuple(sorted((*found, *elsewhere), key=lambda file: PurePosixPath(file.path)))
+
+
+def missing_files(directory: Path, manifest: CheckpointManifest) -> tuple[ManifestFile, ...]:
+    """Return the files of `manifest` that the directory does not have; no file is read."""
+    return tuple(file for file in manifest.files if not (directory / file.path).exists())
 
 
 def write_manifest(directory: Path, manifest: CheckpointManifest) -> None:

@@ -18,9 +18,7 @@ def locked(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         file = (directory / _NAME).open("a+")
     except OSError as error:
-        raise ConfigError(
-            f"--run-dir {directory}: cannot be used ({error.strerror}). Name a directory that can be written."
-        ) from None
+        raise unusable(directory, error) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,6 +35,13 @@ def locked(directory: Path) -> Iterator[None]:
             yield
         finally:
             _leave_nothing_unused(directory)
+
+
+def unusable(directory: Path, error: OSError) -> ConfigError:
+    """Return the error of a run directory that cannot be written."""
+    return ConfigError(
+        f"--run-dir {directory}: cannot be used ({error.strerror}). Name a directory that can be written."
+    )
 
 
 def _leave_nothing_unused(directory: Path) -> None:

@@ -106,3 +106,16 @@ def test_a_store_that_does_not_answer_is_named(url: str, endpoint: str | None, n
     assert text.startswith(url)
     assert "within 20 seconds" in text
     assert ("http://h:1" in text) is named
+
+
+@pytest.mark.parametrize(("needed", "given", "is_short"), [(0, 30, False), (30, 30, False), (42, 30, True)])
+def test_a_grace_period_that_was_too_short_before_is_said_with_a_longer_one(
+    needed: float, given: float, is_short: bool
+) -> None:
+    findings = judge_readiness(replace(READY, grace_needed=needed, grace_seconds=given))
+    found = [finding for finding in findings if finding.check == "grace"]
+    assert bool(found) is is_short
+    for finding in found:
+        assert finding.verdict == PreflightVerdict.DEGRADED
+        assert "takes up to 42 s" in finding.found
+        assert "--grace 63s" in str(finding.fix)

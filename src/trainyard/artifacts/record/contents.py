@@ -17,9 +17,16 @@ from typing import Any
 from trainyard.artifacts.store.expected_file import claim_of
 from trainyard.artifacts.store.layout import checkpoint_prefix, metrics_key, records_prefix, run_prefix
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME, ManifestFile, read_described_manifest, size_of
+from trainyard.run.checkpoint_manifest import (
+    MANIFEST_NAME,
+    ManifestFile,
+    missing_files,
+    read_described_manifest,
+    size_of,
+)
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
+from trainyard.run.node_folder import keeps_parts
 from trainyard.run.records import iterate_rows
 from trainyard.run.run_settings import read_settings
 from trainyard.run.untrusted_files import open_regular, read_bytes
@@ -42,6 +49,8 @@ class Item:
     """
     is_vouched_for: bool = False
     """Whether the run's events name the SHA-256 of the manifest that lists this file."""
+    is_elsewhere: bool = False
+    """Whether another machine has the file and stores it; `path` does not exist here."""
 
     @property
     def name(self) -> str:
@@ -62,6 +71,11 @@ class Group:
     def is_gone(self) -> bool:
         """Whether the run removed the checkpoint meanwhile: it removes the marker before the other files."""
         return self.marker is not None and not self.marker.path.exists()
+
+    @property
+    def elsewhere(self) -> tuple[Item, ...]:
+        """The files that other machines have and store."""
+        return tuple(item for item in self.items if item.is_elsewhere)
 
     @property
     def all_items(self) -> tuple[Item, ...]:
@@ -103,6 +117,8 @@ class _Found:
     run_number: int
     named: frozenset[str]
     """The SHA-256 of each manifest that the events name."""
+    keeps_parts: bool
+    """Whether each machine keeps only its own part of a checkpoint."""
     groups: list[Group] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -127,7 +143,7 @@ def contents_of(
     if (copied := scratch / directory.run_file.name).exists():
         run = read_run(copied)  # the copy that is stored
     metrics = () if version is not None else (_metrics_item(run, run_number, scratch),)
-    found = _Found(run_number, _manifests_named(directory.events_file))
+    found = _Found(run_number, _manifests_named(directory.events_file), keeps_parts(directory))
     for step in reversed(directory.checkpoint_steps()):
         _look_at_checkpoint(directory.checkpoint(step), step, found)
     groups = (*found.groups, Group(RECORDS, (*records, *metrics)))
@@ -158,12 +174,18 @@ def require_claimed(item: Item, sha256: str) -> None:
 
 
 def checkpoint_group(
-    path: Path, run_number: int, step: int | None = None, *, named: frozenset[str] = frozenset()
+    path: Path,
+    run_number: int,
+    step: int | None = None,
+    *,
+    named: frozenset[str] = frozenset(),
+    is_part: bool = False,
 ) -> Group:
     """Return the checkpoint in the directory `path`, of `step` or of the step in its manifest.
 
-    `named` are the SHA-256 of the manifests that the run's events name. Raises CheckpointError when its
-    manifest is not readable, or a file is missing or has another size.
+    `named` are the SHA-256 of the manifests that the run's events name. With `is_part`, files that are not
+    here are on another machine. Raises CheckpointError when the manifest is not readable, or a file is
+    missing or has another size.
     """
     manifest, described = read_described_manifest(path)
     if step is None:
@@ -174,7 +196,11 @@ def checkpoint_group(
         )
     keys = checkpoint_prefix(run_number, step)
     vouched = described.sha256 in named
-    items = tuple(_checkpoint_item(path, keys, file, vouched=vouched) for file in manifest.files)
+    elsewhere = set(missing_files(path, manifest)) if is_part else set()
+    items = tuple(
+        _checkpoint_item(path, keys, file, vouched=vouched, is_elsewhere=file in elsewhere)
+        for file in manifest.files
+    )
     marker = Item(keys + MANIFEST_NAME, path / MANIFEST_NAME, described)
     return Group(f"checkpoint-{step}", items, marker=marker)
 
@@ -219,15 +245,20 @@ def _look_at_checkpoint(path: Path, step: int, found: _Found) -> None:
         found.notes.append(f"{path}: no {MANIFEST_NAME}, the save was never completed; passed over")
         return
     try:
-        found.groups.append(checkpoint_group(path, found.run_number, step, named=found.named))
+        group = checkpoint_group(path, found.run_number, step, named=found.named, is_part=found.keeps_parts)
+        found.groups.append(group)
     except CheckpointError as error:
         found.problems.append(f"checkpoint-{step} was not uploaded: {error}")
 
 
-def _checkpoint_item(directory: Path, keys: str, file: ManifestFile, *, vouched: bool) -> Item:
+def _checkpoint_item(
+    directory: Path, keys: str, file: ManifestFile, *, vouched: bool, is_elsewhere: bool
+) -> Item:
     relative, path = PurePosixPath(file.path), directory / file.path
     if relative.is_absolute() or ".." in relative.parts:
         raise CheckpointError(f"{directory / MANIFEST_NAME}: {file.path} is outside the checkpoint")
+    if is_elsewhere:
+        return Item(keys + file.path, path, file, is_elsewhere=True)
     if (size := size_of(path)) != file.size:
         raise CheckpointError(f"{path}: {size:,} bytes, the manifest says {file.size:,}")
     return Item(keys + file.path, path, file, is_vouched_for=vouched)

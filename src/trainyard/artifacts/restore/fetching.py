@@ -12,6 +12,9 @@ from trainyard.artifacts.record.local_paths import safe_place
 from trainyard.artifacts.restore.download import Landing
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import VerificationError
+from trainyard.run.checkpoint_manifest import missing_files, read_manifest
+from trainyard.run.directory import RunDirectory
+from trainyard.run.node_folder import keeps_parts
 from trainyard.run.progress import UNSEEN, Progress
 
 
@@ -19,17 +22,21 @@ from trainyard.run.progress import UNSEEN, Progress
 def checkpoint_at_hand(
     path: Path, store: Store, run_number: int, step: int, *, progress: Progress = UNSEEN
 ) -> Iterator[Path]:
-    """Yield the checkpoint at `path`, or a copy of the stored one if it is gone.
+    """Yield the checkpoint at `path`, or a copy of the stored one if it is gone or only a part of it.
 
     Raises OSError without room for it, and what `fetch_checkpoint` raises.
     """
-    if path.exists():
+    if path.exists() and not (keeps_parts(RunDirectory(path.parents[1])) and _is_part(path)):
         yield path
         return
     with TemporaryDirectory(prefix="trainyard-") as folder:
         if not fetch_checkpoint(store, run_number, step, Path(folder), progress=progress):
             raise OSError(f"it is not on disk, and {Path(folder).parent} has no room for it")
         yield Path(folder)
+
+
+def _is_part(path: Path) -> bool:
+    return bool(missing_files(path, read_manifest(path)))
 
 
 def fetch_checkpoint(

@@ -24,6 +24,7 @@ from trainyard.errors import CheckpointError, ServiceError, VerificationError
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
+from trainyard.run.node_folder import keeps_parts
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.segment import ManifestPlace, manifest_place
 from trainyard.run.whole_files import sync_directory
@@ -111,6 +112,8 @@ def _same_run(wanted: WantedResume, open_store: OpenStore) -> Resumption | None:
         stored = None
     if stored is not None and (here is None or here < stored):
         return _restored(wanted, open_store(wanted.store), here=here, stored=stored)
+    if here is not None and stored is not None and keeps_parts(wanted.directory):
+        _set_aside_parts(wanted.directory, after=here)
     if here is not None and (stored is not None or wanted.segment > 1 or wanted.resume == "auto"):
         return Resumption("auto", f"step {here} in {wanted.directory.path}")
     return None
@@ -170,6 +173,17 @@ def _restored(wanted: WantedResume, store: Store, *, here: int | None, stored: i
     beside.path.rename(path)
     sync_directory(path.parent)
     return Resumption("auto", how)
+
+
+def _set_aside_parts(directory: RunDirectory, *, after: int) -> None:
+    """Hide this machine's parts of checkpoints after step `after`, which no store has whole."""
+    for step in directory.checkpoint_steps():
+        path = directory.checkpoint(step)
+        if step > after:
+            aside = path.with_name(f".set-aside-{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            _logger.warning("%s is a part of a checkpoint that is not stored whole: moved to %s", path, aside)
+            path.rename(aside)
 
 
 def _move_aside(path: Path, step: int | None) -> None:

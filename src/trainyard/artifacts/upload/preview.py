@@ -75,7 +75,8 @@ def preview_contents(store: Store, contents: Contents, number: int) -> Preview:
     there = {o.key: o for o in store.list_objects(run_prefix(number))} if claimed else {}
     if (metrics := store.describe(metrics_key(number))) is not None:
         there[metrics.key] = metrics
-    items = [item for group in contents.groups if not is_pruned(group, newest) for item in group.all_items]
+    groups = [group for group in contents.groups if not is_pruned(group, newest)]
+    items = [item for group in groups for item in group.all_items if not item.is_elsewhere]
     send = [item for item in items if _is_new(item, known.get(item.key), there.get(item.key))]
     size = sum(item.path.stat().st_size for item in send)
     keys = {item.key for item in send}

@@ -34,6 +34,7 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.commands import sync_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
+from trainyard.run.node_folder import keeps_parts, node_file
 
 _SETTLE_SECONDS = 30.0
 """A run that already has an outcome may be about to resume: it is over if nothing changes for this long."""
@@ -105,14 +106,24 @@ class Followed:
 
 
 def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
-    """Wait until the directory holds a run. Raises WaitTimeoutError when it holds none for too long."""
+    """Wait until the directory holds a run, or a part of one whose machines do not share it.
+
+    Raises WaitTimeoutError when it holds none for too long.
+    """
     deadline = time.monotonic() + patience.silence_seconds
-    while not directory.run_file.is_file():
+    while not _holds_run(directory):
         nothing = f"{directory.run_file}: no trainer has written it, so there is nothing to follow"
-        if stop.wait(min(patience.poll_seconds, 1.0)) and not directory.run_file.is_file():
+        if stop.wait(min(patience.poll_seconds, 1.0)) and not _holds_run(directory):
             raise StoppedError(f"{nothing}; asked to stop")
         if time.monotonic() > deadline:
             raise WaitTimeoutError(nothing)
+
+
+def _holds_run(directory: RunDirectory) -> bool:
+    if node_file(directory).is_file():
+        return True
+    # Records that came from the store do not say which machine this will be.
+    return directory.run_file.is_file() and not keeps_parts(directory)
 
 
 def follow_run(
@@ -234,4 +245,5 @@ class _Following:
             elif not report.notes:
                 self._stored += 1
                 _logger.info("checkpoint stored while training: %s", report.summary())
-        self._done = whole
+        if not self._run.waits:
+            self._done = whole

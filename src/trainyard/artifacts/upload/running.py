@@ -15,6 +15,7 @@ from trainyard.artifacts.record.manifest import StoredManifest
 from trainyard.artifacts.record.signature import ManifestSigner
 from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.other_machines import OtherMachines
 from trainyard.artifacts.upload.publishing import Before, read_store
 from trainyard.artifacts.upload.sync import store_contents
 from trainyard.run.directory import RunDirectory
@@ -31,6 +32,9 @@ class RunningRun:
         self, store: Store, directory: RunDirectory, number: int, *, signer: ManifestSigner | None = None
     ) -> None:
         self._store, self._directory, self._number, self._signer = store, directory, number, signer
+        self._others = OtherMachines(store)
+        self.waits = False
+        """Whether a checkpoint is left out because another machine has not stored its part yet."""
         self._chain: tuple[StoredManifest, ...] = ()
         """The manifests read so far; they never change, so each is read once."""
 
@@ -46,6 +50,8 @@ class RunningRun:
                 for group in contents.checkpoints
                 if group.name not in passed_over and not _is_stored(group, before)
             ]
+            whole = [group for group in new if self._others.missing(group, before.known) is None]
+            self.waits, new = len(whole) < len(new), whole
             if not new:
                 return None
             records = [group for group in contents.groups if group.name == RECORDS]
@@ -70,6 +76,8 @@ class RunningRun:
             before=before,
             signer=self._signer,
             files_at_once=_FILES_AT_ONCE,
+            others=self._others,
+            others_seconds=0.0,
         )
 
 

@@ -27,6 +27,7 @@ from trainyard.artifacts.record.sync_report import SyncReport, size_text
 from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import identity_key
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.other_machines import OtherMachines
 from trainyard.artifacts.upload.publishing import Before, build_manifest, put_manifest, read_store
 from trainyard.artifacts.upload.upload import FILES_AT_ONCE, Sending
 from trainyard.errors import CheckpointError, RecordError, ServiceError, VerificationError
@@ -35,6 +36,8 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
 
+OTHERS_SECONDS = 600.0
+"""How long the last pass over a run waits for the parts that other machines store."""
 _ABANDONED_SECONDS = 24 * 3600.0
 _logger = logging.getLogger(__name__)
 
@@ -79,8 +82,14 @@ def store_contents(
     signer: ManifestSigner | None = None,
     files_at_once: int = FILES_AT_ONCE,
     progress: Progress = UNSEEN,
+    others: OtherMachines | None = None,
+    others_seconds: float | None = None,
 ) -> SyncReport:
-    """Store everything in `contents` under a number that was claimed, and put the manifest last."""
+    """Store everything in `contents` under a number that was claimed, and put the manifest last.
+
+    Where each machine stores its own part of a checkpoint, wait `others_seconds` for the other machines; None
+    means `OTHERS_SECONDS`.
+    """
     started, metadata = time.monotonic(), _metadata(contents.run, number)
     before = before or read_store(store, number)
     problems, notes = list(contents.problems), list(contents.notes)
@@ -93,6 +102,8 @@ def store_contents(
         metadata=metadata,
         files_at_once=files_at_once,
         progress=progress,
+        others=others,
+        others_seconds=OTHERS_SECONDS if others_seconds is None else others_seconds,
     ) as sending:
         entries = _send_groups(sending, wanted, problems=problems, notes=notes)
     _sweep(store, sending)

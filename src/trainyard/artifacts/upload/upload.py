@@ -16,7 +16,8 @@ from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.store.expected_file import claim_of
 from trainyard.artifacts.store.hashing import file_agrees, sha256_of_chunks
 from trainyard.artifacts.store.object_store import Store, StoredObject, Upload
-from trainyard.errors import ObjectChangedError, VerificationError
+from trainyard.artifacts.upload.other_machines import OtherMachines
+from trainyard.errors import CheckpointError, ObjectChangedError, VerificationError
 from trainyard.run.progress import UNSEEN, Progress
 
 FILES_AT_ONCE = 32
@@ -37,12 +38,18 @@ class Sending:
         metadata: Mapping[str, str],
         files_at_once: int = FILES_AT_ONCE,
         progress: Progress = UNSEEN,
+        others: OtherMachines | None = None,
+        others_seconds: float = 0.0,
     ) -> None:
-        """`known` are the entries of the run's newest manifest, `there` the objects that the store lists."""
+        """`known` are the entries of the run's newest manifest, `there` the objects that the store lists.
+
+        `others_seconds` is how long to wait for the files of other machines.
+        """
         self.sent: set[str] = set()
         """Keys of the objects made visible so far, even if the rest of their group failed."""
         self._store, self._known, self._there, self._metadata = store, known, there, metadata
         self._progress = progress
+        self._others, self._others_seconds = others or OtherMachines(store), others_seconds
         self._pool, self._files_at_once = ThreadPoolExecutor(files_at_once), files_at_once
 
     def __enter__(self) -> Self:
@@ -55,12 +62,25 @@ class Sending:
         """Store the group, its marker last; return the manifest entries by key.
 
         Raises CheckpointError, with nothing of the group made visible, when a file that is read does not
-        match its checkpoint's manifest.
+        match its checkpoint's manifest, or another machine has not stored its part of the group.
         """
-        entries = self._bring(group.items)
+        entries = self._stored_elsewhere(group)
+        entries |= self._bring([item for item in group.items if not item.is_elsewhere])
         if group.marker is not None:
             entries |= self._bring([group.marker])
         return entries
+
+    def _stored_elsewhere(self, group: Group) -> dict[str, ManifestObject]:
+        """Return the entries of the files that other machines store. Raises CheckpointError without them."""
+        if not group.elsewhere:
+            return {}
+        self._others.wait_for(group, self._known, seconds=self._others_seconds)
+        found = [self._others.entry(item, self._known) for item in group.elsewhere]
+        entries = [entry for entry in found if entry is not None]
+        if len(entries) < len(found):
+            raise CheckpointError(f"{group.name}: another machine replaced its part meanwhile; sync again")
+        self._progress.advance(sum(entry.size for entry in entries))
+        return {entry.key: entry for entry in entries}
 
     def _bring(self, items: Sequence[Item]) -> dict[str, ManifestObject]:
         with contextlib.ExitStack() as undo:

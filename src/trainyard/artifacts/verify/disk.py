@@ -27,6 +27,7 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory, step_of
 from trainyard.run.identity import read_run
 from trainyard.run.judged_records import RECORDS
+from trainyard.run.node_folder import keeps_parts
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.untrusted_files import open_regular
 
@@ -46,6 +47,8 @@ class DiskComparison:
     """Keys of the objects that have a path in the directory, but no file there any more."""
     problems: tuple[str, ...] = ()
     """Files of the directory that the store does not have."""
+    elsewhere: frozenset[str] = frozenset()
+    """Keys of the objects whose file another machine wrote and keeps (`checkpointing.shared: false`)."""
 
     def words(self, manifest: RunManifest) -> str:
         """Return for people what was not compared with the disk; empty when everything possible was."""
@@ -55,6 +58,7 @@ class DiskComparison:
         notes = (
             f"{len(steps)} of the checkpoints are no longer on disk" if steps else "",
             f"{others} of the logs are no longer on disk" if others else "",
+            f"{len(self.elsewhere)} files of checkpoints are on other machines" if self.elsewhere else "",
             f"{earlier} records stored during training are only in the store" if earlier else "",
         )
         return "; ".join(note for note in notes if note)
@@ -84,13 +88,14 @@ def compare_disk(
     found |= _metrics_answer(directory, manifest, str(run["run_id"]))
     return DiskComparison(
         equal=frozenset(key for key, answer in found.items() if answer == _EQUAL),
-        wrong={key: answer for key, answer in found.items() if answer not in (_EQUAL, _GONE)},
+        wrong={key: answer for key, answer in found.items() if answer not in (_EQUAL, _GONE, _ELSEWHERE)},
+        elsewhere=frozenset(key for key, answer in found.items() if answer == _ELSEWHERE),
         gone=frozenset(key for key, answer in found.items() if answer == _GONE),
         problems=tuple(problems),
     )
 
 
-_EQUAL, _GONE = "equal", "gone"
+_EQUAL, _GONE, _ELSEWHERE = "equal", "gone", "elsewhere"
 
 
 def _places(manifest: RunManifest) -> dict[PurePosixPath, ManifestObject]:
@@ -124,7 +129,7 @@ def _unstored_checkpoints(directory: RunDirectory, manifest: RunManifest) -> Ite
         if f"{prefix}{name}/{MANIFEST_NAME}" in known or not (path / MANIFEST_NAME).exists():
             continue
         try:
-            group = checkpoint_group(path, manifest.run_number, step)
+            group = checkpoint_group(path, manifest.run_number, step, is_part=keeps_parts(directory))
         except CheckpointError as error:
             yield f"{name} is not whole on disk: {error}"
             continue
@@ -140,7 +145,9 @@ def _compare(directory: RunDirectory, place: PurePosixPath, entry: ManifestObjec
     try:
         sha256, size = _digest(path, progress)
     except FileNotFoundError:
-        return _GONE if _may_be_gone(directory, place) else f"{path} is missing"
+        if _may_be_gone(directory, place):
+            return _GONE
+        return _ELSEWHERE if _is_part(directory, place) else f"{path} is missing"
     except DamagedFileError as error:
         return str(error)
     if size != entry.size:
@@ -158,6 +165,13 @@ def _may_be_gone(directory: RunDirectory, place: PurePosixPath) -> bool:
     if step_of(folder) is not None:
         return not (directory.checkpoints / folder).exists()
     return str(place) not in RECORDS
+
+
+def _is_part(directory: RunDirectory, place: PurePosixPath) -> bool:
+    """Whether the file is one that another machine wrote: shards, never what the main one completes."""
+    return (
+        place.parts[0] == directory.checkpoints.name and place.suffix == ".distcp" and keeps_parts(directory)
+    )
 
 
 def _metrics_answer(directory: RunDirectory, manifest: RunManifest, run_id: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from trainyard.report.facts.run_facts import RunFacts
 _TROUBLES = {
     "checkpoint_failed": "checkpoint not saved",
     "checkpoint_rejected": "checkpoint passed over",
+    "grace_too_short": "grace period",
     "hang_suspected": "nothing moves",
     "network_degraded": "network",
 }
@@ -29,5 +30,9 @@ def degradation(facts: RunFacts | None) -> str:
 
 def _trouble(kind: str, event: Mapping[str, Any]) -> str:
     step, reason = number(event.get("step")), event.get("reason")
+    if kind == "grace_too_short":
+        needed, given = number(event.get("needed_seconds")), number(event.get("grace_seconds"))
+        if needed is not None and given is not None:
+            reason = f"a stop takes up to {needed:,.0f} s, and the process is killed after {given:,.0f} s"
     at = "" if step is None or kind == "network_degraded" else f", step {step:,.0f}"
     return f"{_TROUBLES[kind]}{at}" + (f": {reason}" if isinstance(reason, str) else "")

@@ -9,7 +9,7 @@ when they are written `checkpoint_save`'s; it knows no store and no schedule.
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -30,7 +30,12 @@ from trainyard.run.checkpoint_manifest import (
 )
 from trainyard.run.directory import RunDirectory
 from trainyard.run.untrusted_files import read_json_object
-from trainyard.run.whole_files import sha256_of_file, sync_directory, write_json_atomically
+from trainyard.run.whole_files import (
+    sha256_of_file,
+    sync_directory,
+    write_bytes_atomically,
+    write_json_atomically,
+)
 from trainyard.training.checkpoint.retention import remove_checkpoint
 from trainyard.training.checkpoint.shards import Written, write_index
 from trainyard.training.checkpoint.state import Tensors, TrainingState, generator_states, restore_generators
@@ -91,22 +96,37 @@ def complete(
     parts: tuple[Metadata, Sequence[Written]],
     record: dict[str, Any],
     run_id: str,
+    elsewhere: Collection[int] = (),
 ) -> tuple[int, str]:
     """Make the shards in `temporary` a checkpoint: index, record, name, manifest, in this order.
 
-    `parts` are the index of all shards and what each process wrote. Returns the bytes on disk and the
-    manifest's SHA-256. Raises OSError.
+    `parts` are the index of all shards and what each process wrote, of which those `elsewhere` wrote to
+    another machine's folder. Returns the bytes of all files and the manifest's SHA-256. Raises OSError.
     """
     index, written = parts
     write_index(temporary, index, written)
     write_json_atomically(temporary / STATE_NAME, record)
     sync_directory(temporary)
-    files = describe_files(temporary, known=[file for own in written for file in own.files])
+    here = [file for rank, own in enumerate(written) if rank not in elsewhere for file in own.files]
+    others = [file for rank in elsewhere for file in written[rank].files]
+    files = describe_files(temporary, known=here, elsewhere=others)
     remove_checkpoint(final)
     temporary.rename(final)
     sync_directory(final.parent)
     write_manifest(final, CheckpointManifest(record["step"], run_id, time.time(), files))
     return sum(file.size for file in files), sha256_of_file(final / MANIFEST_NAME)
+
+
+def complete_beside(temporary: Path, final: Path, manifest: bytes) -> None:
+    """Make the shards in `temporary` this machine's part of the checkpoint that `manifest` describes.
+
+    The main machine completed the checkpoint in its own folder. Raises OSError.
+    """
+    sync_directory(temporary)
+    remove_checkpoint(final)
+    temporary.rename(final)
+    sync_directory(final.parent)
+    write_bytes_atomically(final / MANIFEST_NAME, manifest)
 
 
 @contextmanager

@@ -19,12 +19,14 @@ from typing import TypeVar
 
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, TrainingFailedError
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, Kind
 from trainyard.training.checkpoint.checkpoint import (
     SavedCheckpoint,
     SaveOrigin,
     complete,
+    complete_beside,
     make_empty,
     trainer_record,
 )
@@ -87,7 +89,7 @@ class PendingSave:
         with suppress(OSError):  # which `_write` raises again, where all processes hear of it
             self._staging.result()
         try:
-            world.on_main(lambda: make_empty(self._temporary))
+            world.on_owners(lambda: make_empty(self._temporary))
         except OSError as error:
             raise self._failure(error) from error
         self._writing = writing = self._started(self._write)
@@ -112,7 +114,9 @@ class PendingSave:
                 self._completing = self._complete(lambda: written)
             if not wait and not world.all(self._completing.done()):
                 return None
-            return self._saved(world.on_main(self._completing.result))
+            result = world.on_main(self._completing.result)
+            self._complete_beside()
+            return self._saved(result)
         except (OSError, CheckpointError) as error:
             raise self._failure(error) from error
 
@@ -120,7 +124,7 @@ class PendingSave:
         """Wait for what can be had when the other processes cannot be asked any more."""
         if self._job.world.size == 1:
             return self.advance(wait=True)
-        if self._completing is None or not self._job.world.is_main:
+        if self._completing is None or not self._job.world.is_main or self._job.world.folder_count > 1:
             return None
         try:
             return self._saved(self._completing.result())
@@ -147,10 +151,21 @@ class PendingSave:
 
         def work() -> tuple[int, str]:
             parts, run_id = (self._shares.index, written()), self._job.origin.run_id
-            files = partial(complete, self._temporary, self._final, parts=parts)
+            files = partial(complete, self._temporary, self._final, parts=parts, elsewhere=elsewhere)
             return self._job.engine.do(partial(files, record=self._record, run_id=run_id))
 
+        elsewhere = [rank for rank, folder in enumerate(self._job.world.folders) if folder]
         return self._started(work)
+
+    def _complete_beside(self) -> None:
+        """Complete the folders of the other machines, where they have their own."""
+        world = self._job.world
+        if world.folder_count == 1:
+            return
+        manifest = world.on_main((self._final / MANIFEST_NAME).read_bytes)
+        world.on_owners(
+            lambda: None if world.is_main else complete_beside(self._temporary, self._final, manifest)
+        )
 
     def _saved(self, result: tuple[int, str]) -> SavedCheckpoint:
         size, manifest_sha256 = result
@@ -165,7 +180,7 @@ class PendingSave:
     def _failure(self, error: BaseException) -> CheckpointError | TrainingFailedError:
         """What to raise; the temporary files are removed on the way."""
         directory = self._job.directory
-        if self._job.world.is_main:
+        if self._job.world.owns_folder:
             remove_checkpoint(self._temporary)
         if isinstance(error, NotFiniteError):
             what = f"Step {self.step}: {error} is not finite after the optimizer step; it is not saved."

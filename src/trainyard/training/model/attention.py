@@ -6,6 +6,7 @@ The choice is a pure function of device, compilation and length, so that a resum
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 LONGEST_WRITTEN_OUT = 512
 """In tokens. For longer sequences the scores `[batch, heads, seq, seq]`, kept for backward, cost too much."""
@@ -28,15 +29,18 @@ def unseen_keys(length: int) -> Tensor:
     return torch.full((length, length), -torch.inf).triu(1)
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None) -> Tensor:
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | BlockMask | None = None) -> Tensor:
     """Attention output `[batch, heads, seq, head_dim]`; a key and value head serves a group of query heads.
 
     A query sees the keys up to its own, or those that the mask `visible` `[batch, 1, query, key]` selects.
-    The mask holds booleans, or floats that are added to the scores.
+    The mask holds booleans, or floats that are added to the scores; a `BlockMask` chooses flex attention.
     """
+    grouped = q.shape[1] != k.shape[1]
+    if isinstance(visible, BlockMask):
+        mixed: Tensor = flex_attention(q, k, v, block_mask=visible, enable_gqa=grouped)
+        return mixed
     if is_written_out(q.device, q.shape[2]):
         return written_out_attention(q, k, v, visible)
-    grouped = q.shape[1] != k.shape[1]
     if visible is not None:
         # On GPUs only the memory-efficient kernel takes a mask, and it does not support grouped heads.
         k, v = _ungrouped(q, k, v)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask
 
 from trainyard.config.schema import ArchitectureConfig
 from trainyard.training.model.attention import (
@@ -19,7 +20,7 @@ from trainyard.training.model.attention import (
     unseen_keys,
 )
 from trainyard.training.model.packing import unpacked
-from trainyard.training.model.shard_assignment import place
+from trainyard.training.model.shard_assignment import draw_normal, own_part
 
 
 def rotary_frequencies(architecture: ArchitectureConfig) -> Tensor:
@@ -73,7 +74,9 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(width, key_width, bias=False)
         self.o_proj = nn.Linear(width, width, bias=False)
 
-    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, visible: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, cosines: Tensor, sines: Tensor, visible: Tensor | BlockMask | None = None
+    ) -> Tensor:
         """`visible` is the mask for `causal_attention`; None means a causal mask."""
         q, k, v = (self._heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
@@ -100,7 +103,7 @@ class FeedForward(nn.Module):
         return result
 
 
-def _computed(block: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+def _computed(block: Callable[..., Tensor], *inputs: Tensor | BlockMask) -> Tensor:
     return block(*inputs)
 
 
@@ -122,10 +125,10 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
         self.mlp = FeedForward(architecture)
 
-    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor | BlockMask) -> Tensor:
         return self.run(self._compute, x, cosines, sines, *visible)
 
-    def _compute(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor) -> Tensor:
+    def _compute(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor | BlockMask) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cosines, sines, *visible)
         result: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return result
@@ -139,6 +142,8 @@ class Decoder(nn.Module):
     unseen: Tensor
     separates_documents = False
     """Whether the tokens mark document starts and documents are masked from each other (`packing`)."""
+    attends_by_blocks = False
+    """Whether separated documents use flex attention, which makes no mask of queries by keys."""
 
     def __init__(self, architecture: ArchitectureConfig) -> None:
         super().__init__()
@@ -150,10 +155,11 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         positions: Tensor | slice = slice(tokens.shape[1])
-        visible: tuple[Tensor, ...] = ()
+        visible: tuple[Tensor | BlockMask, ...] = ()
         if self.separates_documents:
             packed = unpacked(tokens)
-            tokens, visible = packed.tokens, (packed.visible,)
+            tokens = packed.tokens
+            visible = (packed.blocks if self.attends_by_blocks else packed.visible,)
             positions = packed.positions[:, None]
         elif is_written_out(tokens.device, tokens.shape[1]):
             visible = (self.unseen[: tokens.shape[1], : tokens.shape[1]],)
@@ -189,7 +195,7 @@ def build_model(architecture: ArchitectureConfig, *, seed: int) -> Llama:
 
 @torch.no_grad()
 def initialize(model: Llama, architecture: ArchitectureConfig, *, seed: int) -> None:
-    """Fill every parameter and table of `model`, sharded or not, one at a time.
+    """Fill every parameter and table of `model`, sharded or not, with the same values.
 
     Weights are normal with standard deviation `initializer_range`. For the projections into the residual
     stream it is divided by the square root of twice the number of layers (GPT-2, section 2.3).
@@ -197,13 +203,12 @@ def initialize(model: Llama, architecture: ArchitectureConfig, *, seed: int) -> 
     generator = torch.Generator().manual_seed(seed)
     residual = architecture.initializer_range / math.sqrt(2 * architecture.num_layers)
     for name, parameter in model.named_parameters():
-        values = torch.ones(parameter.shape)
-        if parameter.ndim >= 2:
-            into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-            values.normal_(
-                0.0, residual if into_residual else architecture.initializer_range, generator=generator
-            )
-        place(parameter, values)
+        if parameter.ndim < 2:
+            own_part(parameter).fill_(1.0)
+            continue
+        into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+        deviation = residual if into_residual else architecture.initializer_range
+        draw_normal(parameter, deviation, generator=generator)
     fill_tables(model, architecture)
 
 

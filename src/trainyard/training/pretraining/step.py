@@ -16,7 +16,7 @@ from torch import Tensor
 from trainyard.run.records import Row
 from trainyard.training.data.batches import counted, share
 from trainyard.training.data.training_data import Batches
-from trainyard.training.model.loss import summed_loss
+from trainyard.training.model.loss import compiled_kernels, summed_loss
 from trainyard.training.model.optimizer import learning_rate, set_learning_rate
 from trainyard.training.model.parallel import Parallel
 from trainyard.training.model.tensor_parallel import clip_gradients
@@ -50,6 +50,8 @@ class TrainStep:
         self._next: _OwnBatch | None = None
         bfloat16 = context.config.model.dtype == "bfloat16" and parallel.autocast
         self._autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=bfloat16)
+        on_gpu = context.config.compute.compile and context.device.type == "cuda"
+        self._loss_kernels = compiled_kernels() if on_gpu else None
         # torch.compile may start a compiler at any new shape; a Ctrl-C must not kill it.
         self._shield = children_shielded if context.config.compute.compile else nullcontext
 
@@ -176,7 +178,7 @@ class TrainStep:
         """
         with self._autocast:
             logits = self._parallel.forward(sequences[:, :-1])
-        return summed_loss(logits, sequences[:, 1:])
+        return summed_loss(logits, sequences[:, 1:], self._loss_kernels)
 
     def _clip(self) -> Tensor:
         limit = self._context.config.training.max_grad_norm or math.inf

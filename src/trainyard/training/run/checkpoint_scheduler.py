@@ -212,7 +212,7 @@ class Saver:
         self._remove_up_to(step, remover)
 
     def _remove_up_to(self, newest: int, remover: Engine) -> None:
-        if not self._parts.world.is_main or self._parts.stop.reason is not None:
+        if not self._parts.world.owns_folder or self._parts.stop.reason is not None:
             return
         kept = self._parts.config.checkpointing
         remove = partial(

@@ -17,8 +17,8 @@ import torch
 from trainyard.config.registries import DEFAULT_OPTIMIZER, DEFAULT_RECIPE, RECIPES
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
-from trainyard.run.run_lock import locked
 from trainyard.training.checkpoint.checkpoint import load_checkpoint
+from trainyard.training.checkpoint.node_resume import agreed_resume_point, continue_node
 from trainyard.training.checkpoint.remedies import memory_explained, memory_kind, step_out_of_memory
 from trainyard.training.checkpoint.resume import ResumePoint, find_resume_point
 from trainyard.training.checkpoint.state import TrainingState
@@ -36,7 +36,7 @@ from trainyard.training.run.step_loop import StepLoop
 from trainyard.training.run.trackers import close_trackers, hyperparameters_of, open_trackers, show_sample
 from trainyard.training.runtime.before_torch import started
 from trainyard.training.runtime.hardware import Peak, cpu_peak_flops, hardware_facts, prepare_device
-from trainyard.training.runtime.shared_directory import require_shared
+from trainyard.training.runtime.shared_directory import opened, with_folders
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
 from trainyard.training.runtime.world import ALONE, World, joined
@@ -68,11 +68,11 @@ def train(
             entered = together(request.config, request.directory, told=told, listener=listener)
             world = held.enter_context(entered) or ALONE
         show_work(listener, "opening the data")
-        opened = held.enter_context(closing(recipe.open(request, processes=world.size)))
-        lifecycle = _Lifecycle(request, opened, world, device)
-        world.on_main(lambda: held.enter_context(locked(request.directory.path)))
-        require_shared(request.directory.path, world)
-        if opened.advises_on_memory:
+        world = with_folders(world, shared=request.config.checkpointing.shared)
+        segment = held.enter_context(closing(recipe.open(request, processes=world.size)))
+        lifecycle = _Lifecycle(request, segment, world, device)
+        held.enter_context(opened(request.directory, world))
+        if segment.advises_on_memory:
             held.enter_context(memory_explained(request.config, request.directory))
         return lifecycle.run(stop, listener)
 
@@ -118,7 +118,7 @@ class _Lifecycle:
     def run(self, stop: StopRequest, listener: Listener) -> dict[str, Any]:
         request, world, segment = self._request, self._world, self._segment
         show_work(listener, "looking for a checkpoint")
-        point = world.on_main(self._resume_point)
+        point = agreed_resume_point(self._resume_point, request.directory, world)
         done = world.on_main(lambda: finished_before(request, segment.length, point))
         if done is not None:
             listener.on_event("finished_before", {"step": done["steps"]})
@@ -141,7 +141,7 @@ class _Lifecycle:
         )
         # The trackers are closed last: W&B may wait a minute for its upload, longer than a grace period.
         with ExitStack() as last, recorded as recorder:
-            self._continue_from(point, state, listener)
+            self._continue_from(point, context, listener)
             tracked = last.enter_context(self._tracked(context))
             self._tell_started(tracked)
             with ended_when_hung(tracked, recorder, leave=request.leave):
@@ -155,12 +155,15 @@ class _Lifecycle:
         asked = self._request
         return find_resume_point(asked.directory, asked.resume, self._fits, digest_of=asked.digest_of)
 
-    def _continue_from(self, point: ResumePoint | None, state: TrainingState, listener: Listener) -> None:
+    def _continue_from(self, point: ResumePoint | None, context: RunContext, listener: Listener) -> None:
         """Bring state and records to the resume point, or to step 0."""
+        directory, state, world = context.directory, context.state, context.world
         show_work(listener, f"loading {point.path.name}" if point else "opening the records")
         if point is not None:
-            load_checkpoint(point.path, state, self._world)
-        self._world.on_main(lambda: continue_records(self._request.directory, state, point))
+            load_checkpoint(point.path, state, world)
+        world.on_main(lambda: continue_records(directory, state, point))
+        config, run_id = context.config, context.run_id
+        world.on_owners(lambda: continue_node(directory, run_id, state.step, config=config, world=world))
         self._segment.restored(state)
 
     def _tell_started(self, context: RunContext) -> None:

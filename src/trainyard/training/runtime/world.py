@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -40,11 +40,28 @@ class World:
     local_rank: int
     control: "dist.ProcessGroup | None"
     """The gloo group for control messages; None in a world of size one."""
+    folders: tuple[int, ...] = field(default=(), kw_only=True)
+    """The number of the run directory that each rank writes to; empty when all share one."""
 
     @property
     def is_main(self) -> bool:
         """Whether this process writes the records of which there is one per run."""
         return self.rank == 0
+
+    @property
+    def folder(self) -> int:
+        """The number of the run directory that this process writes to; that of the main process is 0."""
+        return self.folders[self.rank] if self.folders else 0
+
+    @property
+    def folder_count(self) -> int:
+        """The number of run directories: one, or one per machine."""
+        return max(self.folders, default=0) + 1
+
+    @property
+    def owns_folder(self) -> bool:
+        """Whether this process completes what the processes of its run directory have written there."""
+        return self.folders.index(self.folder) == self.rank if self.folders else self.is_main
 
     def first_reason(self, reason: str | None) -> str | None:
         """The reason of the lowest rank that has one; None when no rank has one."""
@@ -99,6 +116,25 @@ class World:
         if error is not None:
             raise error
         return cast(Result, result)
+
+    def on_owners(self, work: Callable[[], Result]) -> Result:
+        """Run `work` once per run directory and return the main process's result on every process.
+
+        A TrainyardError or OSError of `work` in one of them is raised on every process.
+        """
+        if self.folder_count == 1:
+            return self.on_main(work)
+        error: Exception | None = None
+        result: Result | None = None
+        if self.owns_folder:
+            try:
+                result = work()
+            except (TrainyardError, OSError) as failure:
+                error = failure
+        answers = self.gather((error, result if self.is_main else None))
+        if first := next((other for other, _ in answers if other is not None), None):
+            raise first
+        return cast(Result, answers[0][1])
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all processes, in order of rank."""

@@ -12,6 +12,7 @@ from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.text import text_report
 from trainyard.report.facts.headline import RunVerdict, headline
 from trainyard.report.facts.run_facts import read_facts
+from trainyard.report.facts.troubles import degradation
 from trainyard.report.slack.slack_events import SUCCEEDED
 from trainyard.report.slack.slack_message import Surroundings, slack_message
 from trainyard.run.identity import read_run, write_outcome
@@ -160,3 +161,10 @@ def test_a_proof_without_digests_does_not_count(new_run: NewRun) -> None:
     path = run.layout.report / "proof.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "records"}))
     assert headline(read_facts(run.path)).verdict is not RunVerdict.PROVEN
+
+
+def test_a_grace_period_that_is_too_short_is_a_trouble_of_the_run(new_run: NewRun) -> None:
+    run = new_run().train()
+    append_event(run.layout.events_file, "grace_too_short", grace_seconds=30, needed_seconds=42.3)
+    said = degradation(read_facts(run.path))
+    assert "grace period: a stop takes up to 42 s, and the process is killed after 30 s" in said

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainyard.training.model import loss
-from trainyard.training.model.loss import summed_loss
+from trainyard.training.model.loss import LossKernels, compiled_kernels, summed_loss
 
 WORDS = 11
 
@@ -34,6 +34,22 @@ def test_it_is_torchs_cross_entropy_forward_and_backward(dtype: torch.dtype) -> 
     expected = functional.cross_entropy(
         again.float().flatten(0, 1), targets.clamp(min=-1).flatten(), reduction="sum", ignore_index=-1
     )
+    torch.testing.assert_close(total, expected)
+    torch.testing.assert_close(gradient(logits, total), gradient(again, expected))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_pass_over_all_rows_gives_the_values_of_a_few_rows_at_a_time(
+    dtype: torch.dtype, compiled: bool
+) -> None:
+    """What a GPU runs; here the compiler makes it for the CPU, or it runs uncompiled."""
+    kernels = LossKernels(loss._row_sums, loss._row_gradients)
+    logits, targets = example(dtype)
+    total = summed_loss(logits, targets, compiled_kernels() if compiled else kernels)
+    again = logits.detach().clone().requires_grad_()
+    expected = summed_loss(again, targets)
     torch.testing.assert_close(total, expected)
     torch.testing.assert_close(gradient(logits, total), gradient(again, expected))
 

@@ -1,17 +1,18 @@
 """Documents kept apart: as if each were alone, in logits, loss and gradients, wherever they lie."""
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
+from torch.nn.attention import flex_attention
 
 from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
 from trainyard.errors import ConfigError, IncompatibleCheckpointError, StoppedError
@@ -22,7 +23,9 @@ from trainyard.training.data.token_dataset import PreparedData
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.model import Llama, build_model
-from trainyard.training.model.packing import unpacked
+from trainyard.training.model.packing import BLOCK, unpacked
+from trainyard.training.model.parallel import put_on_devices
+from trainyard.training.model.shard_assignment import own_part
 from trainyard.training.pretraining.validation import Validation
 from trainyard.training.runtime.world import ALONE, DataShare
 
@@ -121,6 +124,60 @@ def test_the_loss_and_its_gradients_are_those_of_the_documents_alone(model: Llam
     for one, other in zip(together, gradients(model), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
     assert counted(batch.numpy()) == targets
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 399), max_size=9), min_size=1, max_size=3),
+    st.sampled_from([1, 100, 128, 129, 256, 400]),
+)
+def test_blocks_say_what_the_mask_says(starts: list[list[int]], length: int) -> None:
+    places = [sorted({place for place in row if place < length}) for row in starts]
+    packed = unpacked(marked(torch.zeros(len(places), length, dtype=torch.int64), places))
+    blocks, count = packed.blocks, -(-length // BLOCK)
+    mask = torch.zeros(len(places), count * BLOCK, count * BLOCK, dtype=torch.bool)
+    mask[:, :length, :length] = packed.visible[:, 0]
+    tiles = mask.view(len(places), count, BLOCK, count, BLOCK).transpose(2, 3)
+    partial = blocks.to_dense()[:, 0].bool()
+    assert blocks.full_kv_num_blocks is not None
+    assert blocks.full_kv_indices is not None
+    numbers = torch.arange(count)
+    full = torch.zeros_like(partial)
+    for row, query in product(range(len(places)), range(count)):
+        seen = blocks.full_kv_indices[row, 0, query, : blocks.full_kv_num_blocks[row, 0, query]]
+        full[row, query] = torch.isin(numbers, seen)
+    assert torch.equal(partial | full, tiles.any(-1).any(-1))
+    assert torch.equal(full, tiles.all(-1).all(-1))
+
+
+@pytest.mark.parametrize("recomputed", ["none", "selective", "full"])
+def test_flex_attention_over_blocks_is_attention_under_the_mask(
+    recomputed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sharded and recomputed, as on a GPU. torch computes flex attention on a CPU for inspection only."""
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    shape = SHAPE.model_copy(update={"max_position_embeddings": 200})
+    compute = {"strategy": "fsdp", "activation_checkpointing": recomputed}
+    values = {"model": {"name": "x", "architecture": shape.model_dump()}, "training": {"max_steps": 1}}
+    config = Config.model_validate(values | {"compute": compute})
+    tokens = torch.randint(0, 64, (2, 201), generator=torch.Generator().manual_seed(2))
+    batch = marked(tokens, [[3, 90, 131], [128]])
+    found = []
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        for by_blocks in (False, True):
+            built = put_on_devices(config, ALONE, torch.device("cpu")).model
+            built.model.separates_documents, built.model.attends_by_blocks = True, by_blocks
+            loss = summed_loss(built(batch[:, :-1]), batch[:, 1:])
+            loss.backward()  # type: ignore[no-untyped-call]
+            found.append((loss.detach(), [own_part(gradient) for gradient in gradients(built)]))
+    finally:
+        torch.distributed.destroy_process_group()
+    torch.testing.assert_close(*(loss for loss, _ in found))
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_sample_that_is_one_document_is_what_it_is_without_marks(model: Llama) -> None:

@@ -1,0 +1,83 @@
+"""Mark the machine of a run directory, where each machine has its own (`checkpointing.shared: false`).
+
+    main machine     node.json and all records; its checkpoints lack the files of other machines
+    other machines   node.json, config.yaml, checkpoints with their own files, logs
+
+Every machine has the whole manifest of each checkpoint. Storing reads this mark to know what to send.
+"""
+
+import contextlib
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.checkpoint_manifest import text_of, whole_number
+from trainyard.run.directory import RunDirectory
+from trainyard.run.run_settings import read_settings, setting
+from trainyard.run.untrusted_files import read_bytes, read_json_object
+from trainyard.run.whole_files import write_json_atomically
+
+_NAME = "node.json"
+
+
+@dataclass(frozen=True)
+class NodeFolder:
+    """The run directory of one of several machines."""
+
+    run_id: str
+    node: int
+    """Number of the machine; the main one is 0."""
+    nodes: int
+    is_over: bool = False
+    """Whether the trainer has ended, so that no further checkpoint comes."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this machine has the records of the run."""
+        return self.node == 0
+
+
+def write_node(directory: RunDirectory, node: NodeFolder) -> None:
+    """Mark the directory; that of a run with one directory loses the mark of an earlier segment."""
+    if node.nodes == 1:
+        (directory.path / _NAME).unlink(missing_ok=True)
+    else:
+        write_json_atomically(directory.path / _NAME, asdict(node))
+
+
+def end_node(directory: RunDirectory) -> None:
+    """Record that the trainer of a marked directory has ended; nothing happens to any other."""
+    with contextlib.suppress(OSError, DamagedFileError):
+        if (node := read_node(directory)) is not None:
+            write_node(directory, replace(node, is_over=True))
+
+
+def read_node(directory: RunDirectory) -> NodeFolder | None:
+    """Return the mark; None for a directory without one. Raises DamagedFileError when it is unreadable."""
+    path = node_file(directory)
+    try:
+        value = read_json_object(path, links=False)
+    except FileNotFoundError:
+        return None
+    try:
+        run_id, node, nodes = (
+            text_of(value["run_id"]),
+            whole_number(value["node"]),
+            whole_number(value["nodes"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{path}: not the mark of a machine ({error})") from None
+    return NodeFolder(run_id, node, nodes, value.get("is_over") is True)
+
+
+def keeps_parts(directory: RunDirectory) -> bool:
+    """Whether the configuration of the run says that each machine keeps its own part of a checkpoint."""
+    with contextlib.suppress(OSError, DamagedFileError, ConfigError):
+        settings = read_settings(read_bytes(directory.config_file, links=False))
+        return setting(settings, "checkpointing.shared") is False
+    return False
+
+
+def node_file(directory: RunDirectory) -> Path:
+    """Return the path of the mark."""
+    return directory.path / _NAME

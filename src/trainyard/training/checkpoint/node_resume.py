@@ -1,0 +1,76 @@
+"""Resume and keep records where each machine has its own run directory (`checkpointing.shared: false`).
+
+A save leaves each machine with its own part of a checkpoint. `scripts/fetch_resume.py` brings the rest from
+the store before the trainer starts; here the machines only compare what they have. Which checkpoint it is,
+`resume` decides on the main machine.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from trainyard.config.load import dump_yaml
+from trainyard.config.schema import Config
+from trainyard.errors import CheckpointError
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
+from trainyard.run.directory import RunDirectory
+from trainyard.run.node_folder import NodeFolder, write_node
+from trainyard.run.whole_files import sha256_of_file, write_bytes_atomically
+from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
+from trainyard.training.checkpoint.retention import remove_leftovers, set_aside_after, whole_steps
+from trainyard.training.runtime.world import World
+
+_FETCH = (
+    "Each machine keeps only its own part of a checkpoint (checkpointing.shared is false). Run "
+    "scripts/fetch_resume.py on every machine first: it brings the newest stored checkpoint whole "
+    "(docs/multi_node.md). Nothing was started."
+)
+
+
+def agreed_resume_point(
+    find: Callable[[], ResumePoint | None], directory: RunDirectory, world: World
+) -> ResumePoint | None:
+    """What `find` gives on the main process, as a path of this machine; every machine must have it whole.
+
+    Raises CheckpointError on all processes when a machine lacks a part of it, or has a newer checkpoint,
+    which training would then begin again.
+    """
+    point = world.on_main(find)
+    if world.folder_count == 1:
+        return point
+    inside = point is not None and world.on_main(lambda: belongs_to(directory, point.path))
+    own = point
+    if point is not None and inside:
+        own = replace(point, path=directory.checkpoint(point.step))
+    world.on_owners(lambda: _require_nothing_newer(directory, point if inside else None))
+    if own is not None:
+        path, digest = own.path, own.manifest_sha256
+        world.on_owners(lambda: None if world.is_main else _require_whole(path, digest))
+    return own
+
+
+def continue_node(directory: RunDirectory, run_id: str, step: int, *, config: Config, world: World) -> None:
+    """Bring the folder of this machine to `step`; only the main machine has the records of the run."""
+    if not world.is_main:
+        directory.create()
+        write_bytes_atomically(directory.config_file, dump_yaml(config).encode())
+        remove_leftovers(directory)
+        set_aside_after(directory, step)
+    write_node(directory, NodeFolder(run_id, world.folder, world.folder_count))
+
+
+def _require_nothing_newer(directory: RunDirectory, point: ResumePoint | None) -> None:
+    newest = max(whole_steps(directory), default=0)
+    if newest > (point.step if point else 0):
+        whole = f"the newest whole one is of step {point.step}" if point else "none is whole"
+        raise CheckpointError(f"{directory.checkpoint(newest)} lacks parts; {whole}.\n{_FETCH}")
+
+
+def _require_whole(path: Path, manifest_sha256: str) -> None:
+    try:
+        verify_checkpoint(path)
+        same = sha256_of_file(path / MANIFEST_NAME) == manifest_sha256
+    except (CheckpointError, OSError) as error:
+        raise CheckpointError(f"{path} is not whole on this machine ({error}).\n{_FETCH}") from None
+    if not same:
+        raise CheckpointError(f"{path} is another checkpoint than that of the main machine.\n{_FETCH}")

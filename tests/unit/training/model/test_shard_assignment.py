@@ -1,0 +1,124 @@
+"""Initial weights: drawn by rows, on each process its own, with the values of one draw of the whole model."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from trainyard.config.schema import ArchitectureConfig, Config
+from trainyard.training.model import model as model_module
+from trainyard.training.model import shard_assignment
+from trainyard.training.model.model import Llama, build_model
+from trainyard.training.model.parallel import put_on_devices
+from trainyard.training.model.shard_assignment import draw_normal, own_part, own_slices
+from trainyard.training.runtime.world import ALONE, World
+
+SIZE = 8
+SHAPE = {
+    "hidden_size": 32,
+    "intermediate_size": 72,
+    "num_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 264,
+}
+MESHES: list[dict[str, Any]] = [
+    {"strategy": "fsdp"},
+    {"strategy": "fsdp", "tensor_parallel": 2},
+    {"strategy": "hsdp", "replicas": 2},
+    {"strategy": "hsdp", "replicas": 2, "tensor_parallel": 2},
+]
+
+
+@pytest.fixture
+def eight(request: pytest.FixtureRequest) -> Iterator[World]:
+    rank = request.param
+    init_process_group("fake", rank=rank, world_size=SIZE, store=FakeStore())
+    try:
+        yield World(rank, SIZE, rank, None)
+    finally:
+        destroy_process_group()
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+
+
+def config(**compute: Any) -> Config:
+    return Config.model_validate(
+        {
+            "model": {"name": "x", "device": "cpu", "architecture": SHAPE},
+            "training": {"max_steps": 1},
+            "compute": compute,
+        }
+    )
+
+
+def drawn_whole(architecture: ArchitectureConfig) -> dict[str, Tensor]:
+    """The weights by one `normal_` for each matrix, in the order of the parameters."""
+    generator, width = torch.Generator().manual_seed(42), architecture.initializer_range
+    found = {}
+    for name, parameter in Llama(architecture).named_parameters():
+        found[name] = torch.ones(parameter.shape)
+        if parameter.ndim > 1:
+            small = name.endswith(("o_proj.weight", "down_proj.weight"))
+            deviation = width / math.sqrt(2 * architecture.num_layers) if small else width
+            found[name].normal_(0.0, deviation, generator=generator)
+    return found
+
+
+@pytest.mark.parametrize("at_once", [1, 1 << 10, 1 << 22])
+@pytest.mark.parametrize("eight", [0, 5], indirect=True)
+@pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: "-".join(map(str, mesh.values())))
+def test_every_shard_has_the_values_of_a_draw_of_the_whole(
+    mesh: dict[str, Any], eight: World, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_assignment, "_DRAWN_AT_ONCE", at_once)
+    wanted = config(**mesh)
+    expected = drawn_whole(wanted.model.architecture)
+    for name, parameter in put_on_devices(wanted, eight, torch.device("cpu")).model.named_parameters():
+        assert isinstance(parameter, DTensor)
+        assert torch.equal(own_part(parameter), expected[name][own_slices(parameter)]), name
+
+
+@pytest.mark.parametrize("at_once", [1, 1 << 22])
+def test_a_model_that_is_not_sharded_has_them_too(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_assignment, "_DRAWN_AT_ONCE", at_once)
+    architecture = config(strategy="ddp").model.architecture
+    expected = drawn_whole(architecture)
+    for name, parameter in build_model(architecture, seed=42).named_parameters():
+        assert torch.equal(parameter, expected[name]), name
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (5, 3), (16, 1), (33, 1), (17, 16), (70, 7), (64, 4)])
+def test_the_generator_goes_on_as_after_a_draw_of_the_whole(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_assignment, "_DRAWN_AT_ONCE", 1)
+    states = []
+    for draw in (
+        draw_normal,
+        lambda matrix, deviation, generator: matrix.normal_(0, deviation, generator=generator),
+    ):
+        generator, matrix = torch.Generator().manual_seed(9), torch.empty(shape)
+        draw(matrix, 0.5, generator=generator)
+        states.append((matrix, generator.get_state()))
+    assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))
+
+
+@pytest.mark.parametrize("eight", [3], indirect=True)
+def test_nothing_is_drawn_when_a_checkpoint_is_to_be_loaded(
+    eight: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("drew weights that a checkpoint replaces")
+
+    monkeypatch.setattr(model_module, "draw_normal", refuse)
+    for mesh in MESHES:
+        put_on_devices(config(**mesh), eight, torch.device("cpu"), draw=False)
+    for strategy in ("single", "ddp"):
+        put_on_devices(config(strategy=strategy), ALONE, torch.device("cpu"), draw=False)
