@@ -5,7 +5,7 @@
 SET ?=
 override SET := $(value SET)
 
-VARIABLES := CONFIG SET STORE RUNS RUN_DIR PYTHON VENV UV_HOME TESTS COVERAGE
+VARIABLES := CONFIG SET STORE RUNS RUN_DIR PYTHON VENV UV_HOME TESTS COVERAGE JOBS
 define newline
 
 
@@ -64,7 +64,7 @@ UV_HOME ?= .uv
 TESTS ?=
 ##  COVERAGE  the least share of src that tests must run, in percent; default: 95
 COVERAGE ?= 95
-##  JOBS      the processes that make test runs at once; default: one per processor, at most 4
+##  JOBS      how many tests run at once; default: one per processor, at most 4
 JOBS ?= auto
 
 UV := $(UV_HOME)/bin/uv
@@ -118,7 +118,7 @@ train resume: $(VENV)/training.stamp
 	@"$(RUN)" scripts/training_dashboard.py "$(RUN_DIR)" --write
 	@"$(RUN)" scripts/notify_slack.py succeeded --run-dir "$(RUN_DIR)"
 
-deploy-demo: $(VENV)/training.stamp ## a cluster from nothing, and a job on it: needs TRAINYARD_CONTROL_PLANE
+deploy-demo: $(VENV)/training.stamp ## a cluster from nothing, and a job on it (TRAINYARD_CONTROL_PLANE)
 	"$(RUN)" scripts/deploy_demo.py $(CONFIGURATION) --runs "$(RUNS)"
 
 test: $(VENV)/development.stamp ## every test, with coverage of src

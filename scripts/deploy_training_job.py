@@ -111,12 +111,11 @@ def sent(args: argparse.Namespace, config: "Config") -> int:
         return show(args, planned(config, asked(args, config)), api=None)
     from trainyard.gateways.github import tell_step
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
+    from trainyard.gateways.kubernetes.opening import access_asked_for
     from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
     from trainyard.run.untrusted_files import read_yaml
 
-    named = access_by_name(args.cluster, args.region) if args.cluster else None
-    access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
+    access = access_asked_for(vars(args), read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
     found = checked(args, config, access, api)
     place = found.look.demand.namespace
@@ -147,13 +146,9 @@ def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
 
 
 def image_of(args: argparse.Namespace, config: "Config") -> str:
-    found: str = args.image_uri or config.cluster.image or ""
-    repository = os.environ.get("ECR_REPOSITORY", "")
-    if found or not repository:
-        return found
-    from trainyard.gateways.ecr_images import newest_image
+    from trainyard.gateways.ecr_images import image_or_newest
 
-    return newest_image(repository, region=args.region)
+    return image_or_newest(args.image_uri or config.cluster.image or "", os.environ, region=args.region)
 
 
 def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Preflight":
@@ -243,15 +238,10 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
 
 def followed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float, heals: bool) -> "JobState":
     """The state in which the job ended, or the last one sent in place of it, or when the time is over."""
-    from trainyard.gateways.kubernetes.following import follow_job
-    from trainyard.gateways.kubernetes.healing import heal_job
+    from trainyard.gateways.kubernetes.healing import follow_or_heal
 
     job: dict[str, Any] = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": seconds}
-    if heals:
-        return heal_job(access, **job, announce=output.announce)
-    return follow_job(
-        access, **job, tell=lambda state: output.announce("job", f"{state.state}: {state.reason}")
-    )
+    return follow_or_heal(access, **job, heals=heals, announce=output.announce)
 
 
 if __name__ == "__main__":

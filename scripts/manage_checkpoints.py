@@ -103,12 +103,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
+    from trainyard.gateways.kubernetes.opening import access_asked_for
     from trainyard.run.untrusted_files import read_yaml
 
     deliverer = target_of(args) if args.command == "copy" else None
-    named = access_by_name(args.cluster, args.region) if args.cluster else None
-    access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
+    access = access_asked_for(vars(args), read=read_yaml)
     args.namespace = args.namespace or access.namespace or "default"
     api = Api(access, call_seconds=args.call_seconds)
     if args.command == "create-volume":

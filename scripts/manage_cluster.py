@@ -167,11 +167,10 @@ def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "ClusterQuery
     from trainyard.cluster.cluster_query import ClusterQuery
     from trainyard.cluster.demand import demand_of
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
+    from trainyard.gateways.kubernetes.opening import access_asked_for
     from trainyard.run.untrusted_files import read_yaml
 
-    named = access_by_name(args.cluster, args.region) if args.cluster else None
-    access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
+    access = access_asked_for(vars(args), read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
     demand = demand_of(vars(args), settings, namespace=access.namespace)
     return ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())

@@ -4,8 +4,8 @@
 `list` shows the jobs sent from here. `status` says where a job stands; --follow waits for its end and may be
 started again at any time. `logs` prints or saves the logs of all pods. `events` shows what the cluster did.
 `cancel` stops the pods, which may save, and keeps the job. `delete` saves the logs and removes all of it.
-`resubmit` sends it again under the next name. `retry` follows a job that was sent with --auto-retry, and
-sends it again after failures that can heal; it may be started again at any time. See docs/runbooks/jobs.md.
+`resubmit` sends it again under the next name. `retry` follows a job that was sent with --auto-retry and
+sends it again after failures that can heal. See docs/runbooks/jobs.md.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
 Writes:     with logs --save and with delete, files of logs; cancel, delete, resubmit, retry change the
@@ -85,11 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.job_looking import JobLooking
-    from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
+    from trainyard.gateways.kubernetes.opening import access_asked_for
     from trainyard.run.untrusted_files import read_yaml
 
-    named = access_by_name(args.cluster, args.region) if args.cluster else None
-    access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
+    access = access_asked_for(vars(args), read=read_yaml)
     args.namespace = args.namespace or access.namespace or "default"
     look = JobLooking(Api(access, call_seconds=args.call_seconds))
     if args.command == "list":
@@ -119,8 +118,9 @@ def show_status(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -
     state = follow(args, look, job) if args.follow else judge(look.look(job))
     data, code = state.record(), state.exit_code
     say(args, data, lambda data, width: status_lines(data, width=width))
-    error = state_error(data, exit_code=code)
-    tell_step(state_outputs(data, exit_code=code), state_markdown(data), error=error)
+    tell_step(
+        state_outputs(data, exit_code=code), state_markdown(data), error=state_error(data, exit_code=code)
+    )
     return code if state.ended or args.follow else ExitCode.DONE
 
 
@@ -130,9 +130,7 @@ def follow(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> "Jo
 
     return follow_job(
         look.api.access,
-        namespace=job.namespace,
-        name=job.name,
-        kind=job.kind.name,
+        **job.place,
         seconds=args.timeout or 24 * 3600.0,
         tell=lambda state: output.announce("job", told_line(state.record())),
     )
@@ -208,8 +206,7 @@ def retry(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
     if args.dry_run:
         print(announced(look.api.access, output.announce).preview(job))
         return ExitCode.DONE
-    place: dict[str, Any] = {"namespace": job.namespace, "name": job.name, "kind": job.kind.name}
-    state = heal_job(look.api.access, **place, seconds=args.timeout or 86400.0, announce=output.announce)
+    state = heal_job(look.api.access, **job.place, seconds=args.timeout or 86400.0, announce=output.announce)
     say(args, state.record(), lambda data, width: status_lines(data, width=width))
     return state.exit_code
 
@@ -217,17 +214,15 @@ def retry(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
 def told(args: argparse.Namespace, changes: Sequence[str]) -> int:
     from trainyard.report.jobs.job_text import change_lines
 
-    data: dict[str, Any] = {"job": args.job, "namespace": args.namespace}
-    data |= {"changed": not args.dry_run, "changes": list(changes)}
+    data = {"job": args.job, "namespace": args.namespace, "changed": not args.dry_run, "changes": [*changes]}
     return say(args, data, lambda data, _width: change_lines(data))
 
 
 def told_saved(saved: Any, folder: Path) -> int:
     for missing in saved.missing:
         output.announce("logs", f"not saved: {missing}", "degraded")
-    verdict = "degraded" if saved.missing else "ok"
-    output.announce("logs", f"{len(saved.files)} files in {folder}", verdict)
-    return ExitCode.DONE if not saved.missing else ExitCode.NO
+    output.announce("logs", f"{len(saved.files)} files in {folder}", "degraded" if saved.missing else "ok")
+    return ExitCode.NO if saved.missing else ExitCode.DONE
 
 
 def say(args: argparse.Namespace, data: Any, lines: Callable[[Any, int], list[str]]) -> int:

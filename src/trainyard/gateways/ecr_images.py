@@ -10,6 +10,12 @@ _NOT_RELEASED = ("build-", "sha256-")
 """What a push is called before its scan, and the list of an image's attachments."""
 
 
+def image_or_newest(named: str, environment: Mapping[str, str], *, region: str = "") -> str:
+    """`named`, or the newest image of the repository in $ECR_REPOSITORY; empty where neither is given."""
+    repository = environment.get("ECR_REPOSITORY", "")
+    return named if named or not repository else newest_image(repository, region=region)
+
+
 def newest_image(repository: str, *, region: str = "") -> str:
     """The URI, with its digest, of the released image pushed last. Raises ConfigError where there is none.
 

@@ -90,6 +90,23 @@ def heal_job(
     return found.state
 
 
+def follow_or_heal(
+    access: Access,
+    *,
+    namespace: str,
+    name: str,
+    kind: str,
+    seconds: float,
+    heals: bool,
+    announce: Callable[..., None],
+) -> JobState:
+    """Follow a job to its end, or for `seconds`, and announce its states; with `heals` as `heal_job` does."""
+    job: dict[str, Any] = {"namespace": namespace, "name": name, "kind": kind, "seconds": seconds}
+    if heals:
+        return heal_job(access, **job, announce=announce)
+    return follow_job(access, **job, tell=lambda state: announce("job", f"{state.state}: {state.reason}"))
+
+
 def announced(access: Access, announce: Callable[..., None]) -> "Healing":
     """A healing that announces what happens."""
     return Healing(

@@ -43,6 +43,11 @@ class FoundJob:
     raw: Json
 
     @property
+    def place(self) -> dict[str, str]:
+        """Namespace, name and kind: the arguments that name it."""
+        return {"namespace": self.namespace, "name": self.name, "kind": self.kind.name}
+
+    @property
     def path(self) -> str:
         return self.kind.path(quote(self.namespace), quote(self.name))
 

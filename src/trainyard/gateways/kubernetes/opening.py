@@ -11,6 +11,13 @@ from trainyard.gateways.kubernetes.eks import EksCluster, describe_cluster
 from trainyard.gateways.kubernetes.sagemaker import HyperPod
 
 
+def access_asked_for(given: Mapping[str, Any], *, read: Callable[[Path], Any]) -> Access:
+    """The access that the options of `command.cluster_options` name, `given` by name; `read` as below."""
+    if given["cluster"]:
+        return access_by_name(given["cluster"], given["region"])
+    return access_by_kubeconfig(given["kubeconfig"], given["context"], read=read)
+
+
 def access_by_name(name: str, region: str = "") -> Access:
     """The EKS cluster of this name, or the one behind the HyperPod cluster of this name.
 
