@@ -43,7 +43,7 @@ class FoundJob:
     raw: Json
 
     @property
-    def place(self) -> dict[str, str]:
+    def place(self) -> dict[str, Any]:
         """Namespace, name and kind: the arguments that name it."""
         return {"namespace": self.namespace, "name": self.name, "kind": self.kind.name}
 
