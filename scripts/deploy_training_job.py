@@ -214,29 +214,30 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
         output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
     data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
     code: int = ExitCode.DONE
-    if args.wait or args.monitor or (there and JobLooking(api).state(plan.namespace, plan.name, kind).ended):
-        state = followed(plan, access, kind=kind, seconds=args.timeout)
+    waits = args.wait or args.monitor
+    if waits or (there and JobLooking(api).state(plan.namespace, plan.name, kind).ended):
+        state = followed(plan, access, kind=kind, seconds=args.timeout, heals=waits and args.auto_retry > 0)
         code, data = state.exit_code, data | state.record()
         output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
     else:
-        follow = f"scripts/manage_training_job.py status {plan.name} --namespace {plan.namespace}"
-        output.announce("follow", follow, copied=True)
+        what = "retry" if args.auto_retry else "status"
+        command = f"scripts/manage_training_job.py {what} {plan.name} --namespace {plan.namespace}"
+        output.announce("follow", command, copied=True)
     if args.json:
         output.print_json({**data, "plan": plan.to_json()})
     return code
 
 
-def followed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float) -> "JobState":
-    """The state in which the job ended, or in which it is when the time is over."""
+def followed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float, heals: bool) -> "JobState":
+    """The state in which the job ended, or the last one sent in place of it, or when the time is over."""
     from trainyard.gateways.kubernetes.following import follow_job
+    from trainyard.gateways.kubernetes.healing import heal_job
 
+    job: dict[str, Any] = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": seconds}
+    if heals:
+        return heal_job(access, **job, announce=output.announce)
     return follow_job(
-        access,
-        namespace=plan.namespace,
-        name=plan.name,
-        kind=kind,
-        seconds=seconds,
-        tell=lambda state: output.announce("job", f"{state.state.value}: {state.reason}"),
+        access, **job, tell=lambda state: output.announce("job", f"{state.state}: {state.reason}")
     )
 
 

@@ -4,10 +4,11 @@
 `list` shows the jobs sent from here. `status` says where a job stands; --follow waits for its end and may be
 started again at any time. `logs` prints or saves the logs of all pods. `events` shows what the cluster did.
 `cancel` stops the pods, which may save, and keeps the job. `delete` saves the logs and removes all of it.
-`resubmit` sends it again under the next name. See docs/runbooks/jobs.md.
+`resubmit` sends it again under the next name. `retry` follows a job that was sent with --auto-retry, and
+sends it again after failures that can heal; it may be started again at any time. See docs/runbooks/jobs.md.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
-Writes:     with logs --save and with delete, files of logs; cancel, delete and resubmit change the cluster
+Writes:     with logs --save and with delete, files of logs; the last four change the cluster
 Exit codes: 0 done; 1 the job has failed, or is gone; 2 wrong usage or no such job; 4 the cluster cannot be
             reached or refuses; 5 not ended, or not gone, in time; 75 it stopped with a good checkpoint
 Example:    scripts/manage_training_job.py status llama-2 --namespace team-a --follow --timeout 8h
@@ -29,19 +30,14 @@ if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.pod_logs import ContainerLog
     from trainyard.jobs.state.job_state import JobState
 
-COMMANDS = ("list", "status", "logs", "events", "cancel", "delete", "resubmit")
+COMMANDS = ("list", "status", "logs", "events", "cancel", "delete", "resubmit", "retry")
 KINDS = ("pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
 VALUES = (
     ("--namespace", arguments.text, "NAME", "default: that of the context, or default"),
     ("--pod", arguments.text, "NAME", "with logs: of one pod only"),
-    ("--timeout", arguments.duration, "DURATION", "of --follow (default: 24h) and of delete (10m)"),
+    ("--timeout", arguments.duration, "DURATION", "of --follow and retry (default: 24h) and of delete (10m)"),
     ("--tail", arguments.positive, "N", "with logs: the last N lines of each container"),
-    (
-        "--save",
-        arguments.path,
-        "DIR",
-        "with logs, delete: where logs go; delete: runs/jobs/NAMESPACE/JOB/logs",
-    ),
+    ("--save", arguments.path, "DIR", "with logs, delete (default: runs/jobs/NAMESPACE/JOB/logs): for logs"),
 )
 SWITCHES = (
     ("--all-namespaces", "with list: everywhere"),
@@ -49,19 +45,16 @@ SWITCHES = (
     ("--previous", "with logs: also those before containers were started again"),
     ("--no-logs", "with delete: do not save the logs"),
     ("--keep-claims", "with delete: leave the volume claims that belong to the job"),
-    ("--dry-run", "with cancel, delete, resubmit: only say what would change"),
+    ("--dry-run", "with cancel, delete, resubmit, retry: only say what would change"),
     ("--json", "print data as JSON"),
 )
 ONLY_FOR = {
     "--all-namespaces": ("list",),
     "--follow": ("status", "logs"),
-    "--tail": ("logs",),
-    "--previous": ("logs",),
-    "--pod": ("logs",),
+    **dict.fromkeys(("--tail", "--previous", "--pod"), ("logs",)),
     "--save": ("logs", "delete"),
-    "--no-logs": ("delete",),
-    "--keep-claims": ("delete",),
-    "--dry-run": ("cancel", "delete", "resubmit"),
+    **dict.fromkeys(("--no-logs", "--keep-claims"), ("delete",)),
+    "--dry-run": ("cancel", "delete", "resubmit", "retry"),
 }
 """Options and the commands that accept them."""
 
@@ -100,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     look = JobLooking(Api(access, call_seconds=args.call_seconds))
     if args.command == "list":
         return show_jobs(args, look)
-    commands = (show_status, show_logs, show_events, cancel, delete, resubmit)
+    commands = (show_status, show_logs, show_events, cancel, delete, resubmit, retry)
     job = look.found(args.namespace, args.job, args.kind)
     return commands[COMMANDS.index(args.command) - 1](args, look, job)
 
@@ -202,15 +195,24 @@ def resubmit(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> i
     return told(args, new.lines if args.dry_run else changing.create(new))
 
 
+def retry(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.healing import announced, heal_job
+    from trainyard.report.jobs.job_text import status_lines
+
+    if args.dry_run:
+        print(announced(look.api.access, output.announce).preview(job))
+        return ExitCode.DONE
+    place: dict[str, Any] = {"namespace": job.namespace, "name": job.name, "kind": job.kind.name}
+    state = heal_job(look.api.access, **place, seconds=args.timeout or 86400.0, announce=output.announce)
+    say(args, state.record(), lambda data, width: status_lines(data, width=width))
+    return state.exit_code
+
+
 def told(args: argparse.Namespace, changes: Sequence[str]) -> int:
     from trainyard.report.jobs.job_text import change_lines
 
-    data = {
-        "job": args.job,
-        "namespace": args.namespace,
-        "changed": not args.dry_run,
-        "changes": list(changes),
-    }
+    data: dict[str, Any] = {"job": args.job, "namespace": args.namespace}
+    data |= {"changed": not args.dry_run, "changes": list(changes)}
     return say(args, data, lambda data, _width: change_lines(data))
 
 

@@ -54,8 +54,15 @@ REGISTRIES = {
     "src/trainyard/gateways/__init__.py": {"artifacts", "config"},
     "src/trainyard/gateways/local_machine.py": {"machine"},
     **{
-        f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs"}
-        for name in ("following", "job_changing", "job_looking")
+        f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs", "run"}
+        for name in (
+            *("following", "job_looking", "volumes/helper_pod"),
+            *("volumes/volume_source", "volumes/checkpoint_looking", "volumes/checkpoint_copying"),
+        )
+    },
+    **{
+        f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs", "watch", "run"}
+        for name in ("healing", "job_changing")
     },
 }
 """They open a store by its URL, and state facts in the words of who judges them."""

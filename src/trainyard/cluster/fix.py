@@ -18,6 +18,7 @@ from trainyard.cluster.demand import Demand
 from trainyard.cluster.kinds import serves
 from trainyard.cluster.snapshot import Snapshot, Unseen
 from trainyard.cluster.verdict import Verdict
+from trainyard.cluster.volumes import claim_body
 from trainyard.config.cluster import ClusterConfig
 from trainyard.errors import ConfigError
 
@@ -146,16 +147,9 @@ def _queue(snapshot: Snapshot, demand: Demand, supplies: Supplies) -> Iterator[S
 def _claim(snapshot: Snapshot, demand: Demand, supplies: Supplies) -> Iterator[Step]:
     if not demand.claim or snapshot.volume is not None or not supplies.storage_class:
         return
-    body = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": demand.claim, "namespace": demand.namespace},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": supplies.storage_class,
-            "resources": {"requests": {"storage": supplies.size}},
-        },
-    }
+    body = claim_body(
+        demand.claim, demand.namespace, storage_class=supplies.storage_class, size=supplies.size
+    )
     what = f"create the claim {demand.claim}: {supplies.size} of {supplies.storage_class}, ReadWriteMany"
     yield Step("storage", what, (body,))
 

@@ -1,11 +1,13 @@
-"""What is known of a claim of storage: its own object, its volume and its class, put together."""
+"""What is known of a claim of storage: its own object, its volume and its class; and how one is made."""
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any
 from urllib.parse import quote
 
 from trainyard.cluster.resource_quantities import NotAQuantityError, parse_quantity
 from trainyard.cluster.snapshot import Volume
+from trainyard.errors import ConfigError
 
 Json = Mapping[str, Any]
 _ZONES = ("topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone")
@@ -34,6 +36,51 @@ def volume_of(claim: Any, ask: Callable[[str], Any]) -> Volume | None:
         zones=_zones(source),
         local="hostPath" in source or "local" in source,
     )
+
+
+def claim_body(
+    name: str, namespace: str, *, storage_class: str, size: str, mode: str = "ReadWriteMany"
+) -> dict[str, Any]:
+    """A claim of storage that the pods of a job share."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "accessModes": [mode],
+            "storageClassName": storage_class,
+            "resources": {"requests": {"storage": size}},
+        },
+    }
+
+
+def require_same_claim(there: Volume, wanted: Json) -> None:
+    """Raise ConfigError where the claim that is there is not as wanted; it may be larger."""
+    spec = wanted["spec"]
+    size = _bytes(spec["resources"]["requests"]["storage"])
+    different = []
+    if spec["storageClassName"] != there.storage_class:
+        different.append(f"its storage class is {there.storage_class or '(none)'}")
+    if not set(spec["accessModes"]) <= set(there.access_modes):
+        different.append(f"its access modes are {', '.join(there.access_modes)}")
+    if there.bytes < size:
+        different.append(f"it has {there.bytes / 2**30:,.0f} GiB")
+    if different:
+        raise ConfigError(
+            f"the claim {there.name} is there already: {'; '.join(different)}. It is left alone; choose "
+            "another name"
+        )
+
+
+def require_size(text: str) -> str:
+    """The size of a volume as Kubernetes writes it. Raises ConfigError for anything else, and for none."""
+    try:
+        found = parse_quantity(text)
+    except NotAQuantityError:
+        found = Fraction(0)
+    if found <= 0:
+        raise ConfigError(f"--size {text[:60]}: write a size such as 1200Gi")
+    return text
 
 
 def _bytes(text: Any) -> int:

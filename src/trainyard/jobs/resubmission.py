@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.jobs.state.job_kinds import CANCELLED, JOB_LABEL, RETRIES, KindOfJob, annotations_of, name_of
+from trainyard.jobs.state.job_kinds import (
+    CANCELLED,
+    FOLLOWED_BY,
+    JOB_LABEL,
+    RETRIES,
+    RETRY_CLAIM,
+    RETRY_RECORD,
+    KindOfJob,
+    annotations_of,
+    name_of,
+)
 from trainyard.jobs.state.job_state import JobState
 
 Json = Mapping[str, Any]
@@ -29,6 +39,8 @@ _FOREIGN = re.compile(
     r"(^|\.)(kueue\.x-k8s\.io/(podset|workload|managed)|kubectl\.kubernetes\.io/|sagemaker\.amazonaws\.com/fault)"
 )
 """Keys of labels and annotations that others write into a job."""
+_OF_ONE_JOB = frozenset((CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD))
+"""Annotations that say something of one job, and not of the next."""
 _REFERENCES = frozenset(("runtimeRef", "configMap", "configMapRef", "configMapKeyRef", "clusterSelector"))
 
 
@@ -89,7 +101,9 @@ def _clean(raw: Json, names: Mapping[str, str]) -> dict[str, Any]:
     meta = raw.get("metadata") or {}
     kept = {key: meta[key] for key in _KEPT if meta.get(key)}
     for key in ("labels", "annotations"):
-        own = {k: v for k, v in (kept.get(key) or {}).items() if not _FOREIGN.search(k) and k != CANCELLED}
+        own = {
+            k: v for k, v in (kept.get(key) or {}).items() if not _FOREIGN.search(k) and k not in _OF_ONE_JOB
+        }
         kept = {**kept, key: own} if own else {k: v for k, v in kept.items() if k != key}
     rest = {key: value for key, value in raw.items() if key not in ("metadata", "status")}
     body: dict[str, Any] = {

@@ -121,7 +121,7 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "to": lambda grounds: str(grounds.new()),
 }
 """The name of an option -> what can be given for it."""
-FOR_ONE = {("manage_training_job", "command"): "status"}
+FOR_ONE = {("manage_training_job", "command"): "status", ("manage_checkpoints", "command"): "list"}
 """A script and an option -> what can be given for it there."""
 BESIDE = {
     "check_buildspec": ("buildspec",),
@@ -138,6 +138,7 @@ BESIDE = {
     "manage_cluster": ("kubeconfig",),
     "deploy_training_job": ("kubeconfig",),
     "manage_training_job": ("kubeconfig", "job"),
+    "manage_checkpoints": ("kubeconfig", "job"),
     "promote_artifact": ("run_number", "step"),
     "prove_run": ("store",),
     "prune_artifacts": ("keep_last",),

@@ -12,9 +12,6 @@ run out is asked for anew, once. The official client is not used: `docs/decision
 import json
 import random
 import re
-import socket
-import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,16 +20,15 @@ from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from trainyard.errors import (
-    ConfigError,
     CredentialsRefusedError,
     PermissionRefusedError,
     ServiceError,
     ServiceTroubleError,
 )
 from trainyard.gateways.kubernetes.cluster_access import Access
+from trainyard.gateways.kubernetes.tls import pool_of
 
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 20.0
@@ -54,15 +50,6 @@ _PIECE = 1 << 16
 """Bytes that are read of a stream at once."""
 _MOST_REFUSAL = 1 << 16
 """Bytes that are read of a refusal to stream."""
-_KEEP_ALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    *(
-        (socket.IPPROTO_TCP, getattr(socket, name), value)
-        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-        if hasattr(socket, name)
-    ),
-)
-"""A connection whose other end is gone without a word is noticed after a minute; a log may be silent."""
 PLAIN = "application/json"
 METADATA = {
     "object": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
@@ -82,7 +69,7 @@ class Api:
         """Asks nothing yet. Raises ConfigError for certificates that cannot be used."""
         self.access, self._seconds = access, call_seconds
         self._base = urlsplit(access.server).path.rstrip("/")
-        self._pool = _pool(access, connections)
+        self._pool = pool_of(access, connections)
         self._token, self._lock = "", threading.Lock()
         self.server_time: float | None = None
         """What the clock of the server said with its last answer, in Unix seconds."""
@@ -168,6 +155,11 @@ class Api:
         if self._judged("GET", path, status, body) is None:
             raise ServiceError(f"The cluster has no {path.partition('?')[0]} (404)")
         raise ServiceError(f"{self.access.server} answered {path.partition('?')[0]} with {status}")
+
+    def identity(self, *, renewed: str | None = None) -> dict[str, str]:
+        """The headers that say who asks, with another token than `renewed` where there is one."""
+        token = self._present_token() if renewed is None else self._renewed_token(renewed)
+        return self._identity(token)
 
     def cluster_time(self) -> float:
         """The Unix time by the clock of the server, which wrote the times in its objects."""
@@ -311,7 +303,7 @@ class Api:
                 preload_content=silence is None,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ServiceTroubleError(_unreachable(self.access.server, error)) from None
+            raise ServiceTroubleError(unreachable(self.access.server, error)) from None
         self._note_time(answer.headers.get("Date"))
         content = answer.data if silence is None else answer
         return answer.status, content, _seconds_of(answer.headers.get("Retry-After"))
@@ -360,58 +352,13 @@ class Stream:
                 yield piece
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             if not self._ended:
-                raise ServiceTroubleError(_unreachable(self._server, error)) from None
+                raise ServiceTroubleError(unreachable(self._server, error)) from None
         finally:
             self._answer.close()
             self._answer.release_conn()  # the place in the pool, for a new connection
 
 
-def _pool(access: Access, connections: int) -> Any:
-    import urllib3
-
-    settings: dict[str, Any] = {"num_pools": 2, "maxsize": connections, "block": True}
-    settings["socket_options"] = [*urllib3.connection.HTTPConnection.default_socket_options, *_KEEP_ALIVE]
-    if access.server.startswith("https:"):
-        settings["ssl_context"] = _ssl_context(access)
-        if access.server_name:
-            settings.update(server_hostname=access.server_name, assert_hostname=access.server_name)
-        if not access.verify:
-            settings["cert_reqs"] = "CERT_NONE"
-    address = urlsplit(access.server)
-    proxy = access.proxy
-    if not proxy and not proxy_bypass(address.hostname or ""):
-        proxy = getproxies().get(address.scheme, "")
-    try:
-        return urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
-    except (ValueError, urllib3.exceptions.HTTPError) as error:
-        raise ConfigError(f"the proxy {proxy} cannot be used: {error}") from None
-
-
-def _ssl_context(access: Access) -> ssl.SSLContext:
-    try:
-        authority = access.authority.decode() or None
-        context = ssl.create_default_context(cadata=authority)
-        if not access.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if access.credentials.certificate:
-            _load_client_certificate(context, access)
-    except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            f"the certificates of context {access.context} cannot be used: {getattr(error, 'reason', error)}"
-        ) from None
-    return context
-
-
-def _load_client_certificate(context: ssl.SSLContext, access: Access) -> None:
-    """Python reads a client's key from files only: one that nobody else can read, for this moment."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(access.credentials.certificate + b"\n" + access.credentials.key)
-        file.flush()
-        context.load_cert_chain(file.name)
-
-
-def _unreachable(server: str, error: Exception) -> str:
+def unreachable(server: str, error: Exception) -> str:
     cause = getattr(error, "reason", None) or error
     text = re.sub(r"^.*?object at 0x[0-9a-f]+>[:,]?\s*|^\w*ConnectionPool\([^)]*\):?\s*", "", str(cause))
     return f"{server} could not be reached: {' '.join(text.split())[:300] or type(error).__name__}"

@@ -26,6 +26,7 @@ from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.state_machine import after, judge
+from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 _JOB, _PODS = "job", "pods"
@@ -48,14 +49,18 @@ def follow_job(
     kind: str,
     seconds: float,
     tell: Callable[[JobState], None],
+    lost_seconds: float | None = None,
 ) -> JobState:
     """The state in which the job ended, or the one that it was in after `seconds`: its `exit_code` is then 5.
 
     `tell` is given the state whenever it, its reason, or the count of restarts has changed, and the end.
+    With `lost_seconds`, a job that has waited for a lost node as long is not waited for any longer either.
     Raises WaitTimeoutError where the job could not be seen at all in this time, PermissionRefusedError where
     it may not be seen, ConfigError where there is none.
     """
-    return Following(access, namespace=namespace, name=name, kind=kind, tell=tell).to_the_end(seconds)
+    follower = Following(access, namespace=namespace, name=name, kind=kind, tell=tell)
+    follower.lost_seconds = lost_seconds
+    return follower.to_the_end(seconds)
 
 
 class Following:
@@ -78,6 +83,8 @@ class Following:
         self._told: tuple[State, str, int] | None = None
         self._looked = -_CALM_SECONDS
         self._watches: dict[str, Watch] = {}
+        self.lost_seconds: float | None = None
+        self._lost_since: float | None = None
 
     def to_the_end(self, seconds: float) -> JobState:
         """See `follow_job`."""
@@ -102,11 +109,22 @@ class Following:
                 state = self._judged(state)
                 if state.ended:
                     return self._last(state)
+            if state is not None and self._is_given_up(state):
+                return state
         if state is None:
             raise WaitTimeoutError(
                 f"{self._api.access.server} showed nothing of {self._known.name} in {seconds:.0f} seconds"
             )
         return state
+
+    def _is_given_up(self, state: JobState) -> bool:
+        """Whether the job has waited for a lost node for as long as it may."""
+        if state.waiting is None or state.waiting.failure_class is not FailureClass.NODE_LOST:
+            self._lost_since = None
+            return False
+        self._lost_since = self._lost_since or time.monotonic()
+        waited = time.monotonic() - self._lost_since
+        return self.lost_seconds is not None and waited >= self.lost_seconds
 
     def _pause(self, state: JobState | None) -> float:
         """How long to wait for a report at most."""

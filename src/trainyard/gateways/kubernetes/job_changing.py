@@ -18,19 +18,32 @@ from trainyard.errors import (
     ServiceError,
     WaitTimeoutError,
 )
+from trainyard.gateways.kubernetes.applying import apply_all
 from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
+from trainyard.gateways.kubernetes.submitting import owned_by, reference_to
 from trainyard.jobs.cancellation import DEACTIVATION, record_of_cancellation, suspension
-from trainyard.jobs.resubmission import Resubmission, check_it_has_ended, next_name, resubmitted
+from trainyard.jobs.node_avoidance import avoiding
+from trainyard.jobs.resubmission import (
+    BEFORE,
+    Resubmission,
+    check_it_has_ended,
+    next_name,
+    resubmitted,
+)
 from trainyard.jobs.state.job_kinds import (
     JOB_LABEL,
     KIND_LABEL,
     KINDS_OF_JOBS,
     MANAGED_BY,
+    RETRIES,
+    RETRY_RECORD,
+    annotations_of,
     labels_of,
     name_of,
     uid_of,
 )
 from trainyard.jobs.state.state_machine import judge
+from trainyard.watch.retry import RetryClaim
 
 Json = Mapping[str, Any]
 CLAIMS = "persistentvolumeclaims"
@@ -93,9 +106,7 @@ class JobChanging:
             raise ConfigError(f"{job.name} has ended already: {state.state}")
         workloads = observed.owned_of("Workload")
         patches = [(job.path, record_of_cancellation(moment))] if workloads else []
-        for workload in workloads:
-            root = str(workload.get("apiVersion") or "kueue.x-k8s.io/v1beta2")
-            patches.append((f"/apis/{root}/{self._space}/workloads/{quote(name_of(workload))}", DEACTIVATION))
+        patches += [(self._path_of_workload(workload), DEACTIVATION) for workload in workloads]
         if not workloads:
             patches = [(job.path, suspension(job.kind, job.raw, moment=moment))]
         for path, patch in () if dry_run else patches:
@@ -103,6 +114,21 @@ class JobChanging:
         if workloads:
             return [f"deactivate workloads/{name_of(workload)}" for workload in workloads]
         return [f"suspend {job.kind.resource}/{job.name}"]
+
+    def stop(self) -> list[str]:
+        """Stop the pods of a job that is sent again, without the record of a cancellation; what was done.
+
+        Raises ConfigError where its kind cannot be stopped, ServiceError where it is refused.
+        """
+        workloads = self._look.look(self._job).owned_of("Workload")
+        for workload in workloads:
+            self._patch(self._path_of_workload(workload), DEACTIVATION)
+        if workloads:
+            return [f"deactivate workloads/{name_of(workload)}" for workload in workloads]
+        patch = suspension(self._job.kind, self._job.raw, moment="")
+        del patch["metadata"]
+        self._patch(self._job.path, patch)
+        return [f"suspend {self._job.kind.resource}/{self._job.name}"]
 
     def deletions(self, *, keep_claims: bool = False) -> list[str]:
         """What `delete` would delete, but for what the operator made and the garbage collector deletes."""
@@ -132,9 +158,7 @@ class JobChanging:
         """What `create` is to create. Raises ConfigError where the job has not ended, ServiceError."""
         job = self._job
         check_it_has_ended(judge(self._look.look(job)))
-        parts = [self._api.get(thing.path) for thing in self._labelled(_PARTS)]
-        copied = [part for part in parts if part is not None]
-        return resubmitted(job.kind, job.raw, copied, name=next_name(job.raw, self._taken()))
+        return resubmitted(job.kind, job.raw, self._parts(), name=self.next_name())
 
     def create(self, new: Resubmission) -> list[str]:
         """Create the job and its parts, which it then owns; what was created.
@@ -161,6 +185,38 @@ class JobChanging:
             self._patch(path, {"metadata": {"ownerReferences": [owner]}})
         return new.lines
 
+    def retry(self, claim: RetryClaim) -> Resubmission:
+        """What the claim of a retry is to create: under its name, with its budget, away from its nodes."""
+        job = self._job
+        retries = str(annotations_of(job.raw).get(RETRIES) or "0")
+        number = int(retries) + 1 if retries.isascii() and retries.isdecimal() else 1
+        new = resubmitted(job.kind, job.raw, self._parts(), name=claim.next_name, retries=number)
+        new.job["metadata"]["annotations"][RETRY_RECORD] = claim.record.to_json()
+        parts = tuple(avoiding(part, claim.avoided) for part in new.parts)
+        return Resubmission(avoiding(new.job, claim.avoided), parts)
+
+    def create_once(self, new: Resubmission) -> bool:
+        """Create the job of a retry with its parts, whoever else does the same; whether it was us.
+
+        Raises RunConflictError where something else has its name, ServiceError where it is refused.
+        """
+        apply_all(self._api, new.parts)
+        try:
+            made = self._created(self._job.kind.path(quote(self._job.namespace)), new.job)
+        except RunConflictError:
+            made = (
+                self._api.get(self._job.kind.path(quote(self._job.namespace), quote(name_of(new.job)))) or {}
+            )
+            if annotations_of(made).get(BEFORE) != self._job.name:
+                raise RunConflictError(
+                    f"{self._job.kind.resource}/{name_of(new.job)} is there already, and does not follow "
+                    f"{self._job.name}; delete one of them"
+                ) from None
+            return False
+        owner = reference_to(made)
+        apply_all(self._api, [owned_by(part, owner) for part in new.parts])
+        return True
+
     @property
     def _own(self) -> Thing:
         return Thing(self._job.kind.resource, self._job.name, self._job.path)
@@ -177,6 +233,19 @@ class JobChanging:
     def _is_ours(self) -> bool:
         """Whether we submitted the job: what has the label of a foreign job's name is not its own."""
         return labels_of(self._job.raw).get(JOB_LABEL) == self._job.name
+
+    def next_name(self) -> str:
+        """The first free name for a job that follows this one. Raises ServiceError."""
+        return next_name(self._job.raw, self._taken())
+
+    def _parts(self) -> list[Json]:
+        """What we brought beside the job."""
+        parts = [self._api.get(thing.path) for thing in self._labelled(_PARTS)]
+        return [part for part in parts if part is not None]
+
+    def _path_of_workload(self, workload: Json) -> str:
+        root = str(workload.get("apiVersion") or "kueue.x-k8s.io/v1beta2")
+        return f"/apis/{root}/{self._space}/workloads/{quote(name_of(workload))}"
 
     def _belongings(self, *, keep_claims: bool) -> list[Thing]:
         """The objects that have the label of the job, but for the job itself and what its operator makes."""

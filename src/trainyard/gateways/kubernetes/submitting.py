@@ -39,8 +39,8 @@ def submit(api: Api, job: Json, *, parts: Iterable[Json] = (), shared: Iterable[
     needed = list(parts)
     apply_all(api, [*shared, *needed])
     made = apply_all(api, [job])[0]
-    owner = _reference(made)
-    apply_all(api, [_owned(part, owner) for part in needed])
+    owner = reference_to(made)
+    apply_all(api, [owned_by(part, owner) for part in needed])
     return made
 
 
@@ -59,7 +59,8 @@ def refusals(api: Api, objects: Iterable[Json]) -> list[str]:
     return found
 
 
-def _reference(made: Json) -> Json:
+def reference_to(made: Mapping[str, Any]) -> Json:
+    """The owner reference to an object that the API server has."""
     meta = made["metadata"]
     return {
         "apiVersion": made["apiVersion"],
@@ -70,5 +71,6 @@ def _reference(made: Json) -> Json:
     }
 
 
-def _owned(part: Json, owner: Json) -> Json:
+def owned_by(part: Mapping[str, Any], owner: Json) -> Json:
+    """The object with its owner, which takes it along when it is deleted."""
     return {**part, "metadata": {**part["metadata"], "ownerReferences": [owner]}}

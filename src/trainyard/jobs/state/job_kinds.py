@@ -18,6 +18,14 @@ RETRIES = "trainyard.dev/retries"
 """Annotation: how often the job was submitted anew by us."""
 CANCELLED = "trainyard.dev/cancelled"
 """Annotation: when somebody cancelled the job."""
+AUTO_RETRY = "trainyard.dev/auto-retry"
+"""Annotation: how often the job may be submitted anew after failures that can heal."""
+FOLLOWED_BY = "trainyard.dev/followed-by"
+"""Annotation: the name of the job that was submitted in place of this one, once it is there."""
+RETRY_CLAIM = "trainyard.dev/retry-claim"
+"""Annotation: JSON of the retry that somebody has decided on, and that any watcher carries out."""
+RETRY_RECORD = "trainyard.dev/retry-record"
+"""Annotation: JSON of the attempts before this job, and of the retries that they cost."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from trainyard.errors import ExitCode
-from trainyard.run.failure_classes import FailureClass
+from trainyard.run.failure_classes import HEALS, FailureClass
 
 
 class State(StrEnum):
@@ -40,6 +40,13 @@ class JobFailure:
     node: str = ""
     lines: tuple[str, ...] = ()
     """The last ones that the process printed."""
+    heals: bool | None = None
+    """Whether a retry can heal it, where that differs from its class."""
+
+    @property
+    def retryable(self) -> bool:
+        """Whether a retry from the newest good checkpoint can succeed."""
+        return self.failure_class in HEALS if self.heals is None else self.heals
 
     def record(self) -> dict[str, Any]:
         return {
@@ -47,6 +54,7 @@ class JobFailure:
             "rank": self.rank,
             "exit_code": self.exit_code,
             "evidence": list(self.evidence),
+            "retryable": self.retryable,
             "pod": self.pod or None,
             "node": self.node or None,
             "lines": list(self.lines),
@@ -59,6 +67,8 @@ class Waiting:
 
     failure_class: FailureClass
     evidence: str
+    node: str = ""
+    """Of the pod that waits, where the node is the reason."""
 
     def record(self) -> dict[str, Any]:
         return {"class": self.failure_class.value, "evidence": self.evidence}
@@ -100,6 +110,10 @@ class JobState:
     waiting: Waiting | None = None
     retries: int = 0
     """How often we submitted it anew."""
+    auto_retry: int = 0
+    """How often a failure that can heal may cost a retry."""
+    followed_by: str = ""
+    """The job that was submitted in place of this one; empty while there is none."""
     restarts: int = 0
     """How many pods or containers the operator and the nodes started anew."""
     pods: PodCounts = field(default_factory=lambda: PodCounts(None))
@@ -132,6 +146,8 @@ class JobState:
             "failure": self.failure.record() if self.failure else None,
             "waiting": self.waiting.record() if self.waiting else None,
             "retries": self.retries,
+            "auto_retry": self.auto_retry,
+            "followed_by": self.followed_by or None,
             "restarts": self.restarts,
             "pods": self.pods.record(),
             "holds": self.holds,

@@ -72,7 +72,8 @@ def trouble_of_events(events: Sequence[Json]) -> Waiting | None:
 
 def _of_pod(pod: PodFacts, now: float, events: Sequence[Json]) -> list[Trouble]:
     if pod.disruption == "DeletionByTaintManager" or (pod.phase == "Running" and pod.reason == "NodeLost"):
-        lost = Waiting(FailureClass.NODE_LOST, f"{pod.name}: its node {pod.node} does not answer")
+        said = f"{pod.name}: its node {pod.node} does not answer"
+        lost = Waiting(FailureClass.NODE_LOST, said, node=pod.node)
         return [Trouble(pod, lost, hopeless=False)]
     if pod.deleting:
         return []

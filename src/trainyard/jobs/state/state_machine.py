@@ -12,8 +12,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from trainyard.jobs.state.causes import failure_of_job, replaced_uids
-from trainyard.jobs.state.job_kinds import CANCELLED, RETRIES, annotations_of
+from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, replaced_uids
+from trainyard.jobs.state.job_kinds import (
+    AUTO_RETRY,
+    CANCELLED,
+    FOLLOWED_BY,
+    RETRIES,
+    RETRY_CLAIM,
+    annotations_of,
+)
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.kueue_reading import QueueReading, read_queue
 from trainyard.jobs.state.observed import History, Observed
@@ -114,8 +121,11 @@ def _interrupted(observed: Observed, past: History, reading: Reading) -> JobStat
     job = observed.job or {}
     if observed.deleted or (job.get("metadata") or {}).get("deletionTimestamp"):
         return _cancelled(observed, past, reading, "somebody deleted it before it had ended")
-    if CANCELLED in annotations_of(job) and reading.phase in (Phase.SUSPENDED, Phase.NEW):
+    stopped = reading.phase in (Phase.SUSPENDED, Phase.NEW)
+    if CANCELLED in annotations_of(job) and stopped:
         return _cancelled(observed, past, reading, "it was cancelled")
+    if RETRY_CLAIM in annotations_of(job) and stopped:
+        return _failed(observed, past, reading, failure_of_claim(str(annotations_of(job)[RETRY_CLAIM])))
     queue = read_queue(observed)
     if queue is not None and queue.given_up and queue.waiting is not None:
         requeued = re.search("re-?queu", queue.waiting.evidence, re.IGNORECASE)
@@ -242,7 +252,7 @@ def _base(
 ) -> JobState:
     wanted = reading.wanted if reading is not None else None
     counts = _counts(observed, reading) if reading is not None else PodCounts(None, len(observed.pods))
-    retries = str(annotations_of(observed.job or {}).get(RETRIES) or "0")
+    notes = annotations_of(observed.job or {})
     ended = state in (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
     counted = reading.restarts if reading is not None else 0
     return JobState(
@@ -252,11 +262,18 @@ def _base(
         state=state,
         reason=reason,
         waiting=waiting,
-        retries=int(retries) if retries.isascii() and retries.isdecimal() else 0,
+        retries=_number(notes.get(RETRIES)),
+        auto_retry=_number(notes.get(AUTO_RETRY)),
+        followed_by=str(notes.get(FOLLOWED_BY) or ""),
         restarts=max(past.restarts(wanted), counted, _created_anew(observed.events, wanted)),
         pods=counts,
         holds=ended and any(pod.live and not pod.deleting for pod in observed.pods),
     )
+
+
+def _number(text: object) -> int:
+    found = str(text or "0")
+    return int(found) if found.isascii() and found.isdecimal() and len(found) < 10 else 0
 
 
 def _created_anew(events: Sequence[Mapping[str, object]], wanted: int | None) -> int:

@@ -36,6 +36,10 @@ def told_line(data: Json) -> str:
 def next_command(data: Json) -> str:
     """The next command to run; empty where there is nothing to do."""
     where = f"{data['job']} --namespace {data['namespace']}"
+    if data["followed_by"]:
+        return f"{_SCRIPT} status {data['followed_by']} --namespace {data['namespace']}"
+    if data["state"] == "Failed" and data["auto_retry"] and data["failure"]["retryable"]:
+        return f"{_SCRIPT} retry {where}"
     if data["state"] == "Failed" and data["failure"]["class"] == "cancelled":
         return f"{_SCRIPT} resubmit {where}"
     if data["state"] == "Failed":
@@ -116,6 +120,10 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
     yield "pods", _pods(data["pods"]) + (", and they still hold their GPUs" if data["holds"] else "")
     if data["restarts"] or data["retries"]:
         yield "restarts", f"{data['restarts']} by the operator or its nodes, {data['retries']} submitted anew"
+    if data["auto_retry"]:
+        yield "retries", f"{data['retries']} made, at most {data['auto_retry']} after failures"
+    if data["followed_by"]:
+        yield "followed by", data["followed_by"]
 
 
 def _place(failure: Json) -> Iterator[tuple[str, str]]:

@@ -18,8 +18,9 @@ from tests.unit.jobs.state.shapes import (
 )
 
 from trainyard.errors import ExitCode
+from trainyard.jobs.state.causes import explained
+from trainyard.jobs.state.first_failure import first_failure
 from trainyard.jobs.state.job_state import JobFailure, State
-from trainyard.jobs.state.log_lines import class_of_lines, first_failure
 from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.pod_facts import pod_facts, time_of
 from trainyard.jobs.state.pod_troubles import PATIENCE
@@ -220,13 +221,14 @@ def test_torchrun_names_the_process_within_the_pod() -> None:
         ("torch.cuda.OutOfMemoryError: CUDA out of memory.", "oom-gpu"),
         ("[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", "oom-gpu"),
         ("number of nan iterations: 0", None),
-        ("OSError: [Errno 28] No space left on device", None),
+        ("OSError: [Errno 28] No space left on device", "disk-full"),
+        ("Step 5: the loss is not finite in epoch 1, batch 5.", "nan"),
         ("", None),
     ],
 )
 def test_lines_give_a_class_only_where_they_are_certain(line: str, expected: str | None) -> None:
-    found = class_of_lines(["epoch 1", line, "bye"])
-    assert found == (FailureClass(expected) if expected else None)
+    found = explained(["epoch 1", line, "bye"], 1)
+    assert (found.klass if found else None) == (FailureClass(expected) if expected else None)
     failure = failure_of("trainjob", [ended(1, text=f"epoch 1\n{line}\nbye")])
     assert failure.failure_class == (expected or "user-code")
     killed = failure_of("trainjob", [ended(137, reason="OOMKilled", text=f"epoch 1\n{line}")])

@@ -309,6 +309,18 @@ HYPOTHETICAL = re.compile(
     r" (?:for |be |an? |any |the |of |in |with |job |to )*(?:[\w-]+ ){0,2}[\"'`(\[]*(?:[\w.]+[,|/] ?)*$"
 )
 """Words right before the evidence that make it a condition, an option, a watcher or a denial."""
+NAMED = re.compile(
+    r"(?i)^[\"'`)\]]?(?: (?:\w+ ){0,2}?(?:handlers?|callbacks?|hooks?|guard|checks?|policy|rules?|threshold"
+    r"|counters?|enabled|installed|registered|loaded|cleared|means|will (?:abort|be raised|raise)"
+    r"|is (?:raised|thrown) (?:by|when|if)|raises in|(?:not |as )?expected)\b"
+    r"|=\d|\S* (?:after|within|every) \d+ ?s\b| retries\b|[\w ]{0,12}: ?\[0(?:, ?0)*\])"
+)
+"""Words right after the evidence that make it the name of a handler, a rule or a number."""
+GLOSSARY = re.compile(
+    r"(?i)\b(?:codes|tip|known issues?|docs|alert rule|unit test|retryable errors)\b[^\n]{0,60}$"
+    r"|\bregistered (?:a )?handler for $|\b\d+=$|\bsee https?://[^\n]*$"
+)
+"""Words somewhere before the evidence that make the line a list of names, or advice."""
 QUOTED = re.compile(
     r"(?i)\b(?:text|prompt|completion|generated|generation|document|question|answer|decoded)"
     r"(?: \d+)?[\"']?\s*[:=]"

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.run.failure_classes import HEALS, FailureClass
-from trainyard.watch.failure_class.evidence_rules import (
+from trainyard.run.failure_logs.evidence_rules import (
     EXCEPTION,
+    GLOSSARY,
     GOES_ON,
     HARMLESS,
     HYPOTHETICAL,
+    NAMED,
     OFTEN_SURVIVED,
     PROGRESS,
     QUOTED,
@@ -29,7 +31,7 @@ from trainyard.watch.failure_class.evidence_rules import (
     Nearness,
     Rule,
 )
-from trainyard.watch.failure_class.log_structure import Raised, lines_of_help, read_tracebacks
+from trainyard.run.failure_logs.log_structure import Raised, lines_of_help, read_tracebacks
 
 _STEPS_THAT_SHOW_LIFE = 3
 """Later steps after which a line did not end the training; ranks that are slower may still log one or two."""
@@ -242,6 +244,8 @@ def _tells(rule: Rule, line: str, raised: Raised | None) -> bool:
         return True
     before = line[max(0, match.start() - _WORDS_BEFORE) : match.start()]
     if HYPOTHETICAL.search(before) or QUOTED.search(before) or _only_warns(rule, line):
+        return False
+    if GLOSSARY.search(before) or NAMED.search(line[match.end() : match.end() + _WORDS_BEFORE]):
         return False
     return rule.nearness in (Nearness.PLATFORM, Nearness.PENDING) or GOES_ON.search(line) is None
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trainyard.watch.failure_class.evidence_rules import EXCEPTION, HELP, LAUNCHER_EXCEPTIONS, OF_ANOTHER
+from trainyard.run.failure_logs.evidence_rules import EXCEPTION, HELP, LAUNCHER_EXCEPTIONS, OF_ANOTHER
 
 _PREFIX = re.compile(
     r"^(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\s)?(?:\S+ \| )?"

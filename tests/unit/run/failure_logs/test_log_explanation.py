@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.run.failure_classes import HEALS, FailureClass
-from trainyard.watch.failure_class.evidence_rules import RULES
-from trainyard.watch.failure_class.log_explanation import LogExplanation, events_of, explain, log_of
+from trainyard.run.failure_logs.evidence_rules import RULES
+from trainyard.run.failure_logs.log_explanation import LogExplanation, events_of, explain, log_of
 
 ROOT = Path(__file__).resolve().parents[4]
 WATCHDOG = (
@@ -509,3 +509,58 @@ def test_the_sources_of_healthy_programs_are_no_failure(name: str) -> None:
     lines = [line for text in texts for line in text.splitlines() if "evidence" not in line]
     hits = [line for line in lines if any(rule.pattern.search(line) for rule in RULES)]
     assert len(hits) < len(lines) / 60
+
+
+ALONE = """torch.OutOfMemoryError is raised by the allocator when the pool is exhausted
+Tip: set PYTORCH_ALLOC_CONF=expandable_segments:True to reduce CUDA out of memory errors
+Registered handler for CUDA out of memory
+CUDA out of memory handler installed
+OOM guard: CUDA out of memory threshold 95 %
+checkpoint manager: No space left on device policy = delete oldest
+[info] AccessDenied retries: 5
+S3 client: retryable errors: SlowDown, ExpiredToken, AccessDenied
+the loss is nan check: enabled
+NaN detected callback registered
+Known issue: driver version is insufficient for CUDA runtime on old images
+Error codes: ENOSPC=28, EDQUOT=122
+exit codes: 137=OOMKilled 143=SIGTERM
+Reason codes: OOMKilled, Evicted, Completed
+NCCL docs: ncclSystemError means a system call failed
+see https://example.com/docs/no-space-left-on-device for ENOSPC
+test_cuda_out_of_memory PASSED
+tests/test_oom.py::test_raises_MemoryError PASSED
+pull secrets found; ErrImagePull not expected
+kubelet: ImagePullBackOff events in the last hour: 0
+monitoring Xid 79
+Pod priority: may be Preempted by system-critical pods
+metrics: preempted_total{reason="Preempted"} 0
+alert rule NodeLost loaded
+TaintManagerEviction enabled
+GPU health: uncorrectable ECC error count: [0, 0, 0, 0]
+ECC: uncorrectable ECC error counters cleared
+hang_suspected callback after 600 s
+Watchdog caught collective operation timeout will abort the process (TORCH_NCCL_ASYNC_ERROR_HANDLING=1)
+TORCH_NCCL_BLOCKING_WAIT: ncclRemoteError raises in Python
+RendezvousTimeoutError after 900 s (rdzv timeout)
+Answer: MemoryError is raised when Python runs out of memory
+unit test: raised MemoryError as expected"""
+"""Lines that name a failure and tell of none: of handlers, rules, lists of codes, advice."""
+
+
+@pytest.mark.parametrize("line", ALONE.split("\n"))
+def test_a_line_that_only_names_a_failure_is_no_evidence_even_alone(line: str) -> None:
+    assert explained(line).klass is FailureClass.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("line", "klass"),
+    [
+        ("error code 28: No space left on device", "disk-full"),
+        ("CUDA out of memory. Check the batch size", "oom-gpu"),
+        ("No space left on device: check the quota", "disk-full"),
+        ("exit code 1 after CUDA out of memory. Tried to allocate 2 GiB", "oom-gpu"),
+        ("save failed: OSError: [Errno 28] No space left on device (policy: stop)", "disk-full"),
+    ],
+)
+def test_a_failure_with_advice_behind_it_is_evidence(line: str, klass: str) -> None:
+    assert explained(line).klass == klass

@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""See, find and copy checkpoints on a cluster, of any trainer, without kubectl; make the volume for them.
+
+`list` shows all checkpoints of a job, claim or pod with a verdict, `find` the newest complete one of each
+run. `copy` brings one to a folder or a store: each file is hashed on both ends, and a copy that was cut off
+goes on when the same command runs again. A volume without a pod is read by a small pod that is removed
+afterwards. `create-volume` makes a claim. Known formats: ours, verl, Megatron-LM, DCP, Hugging Face.
+
+Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; AWS_* for a store
+Writes:     copy: --to; create-volume: the claim; list, find, copy: a pod for a while, if no pod has the claim
+Exit codes: 0 done; 1 no complete checkpoint, or one that is not right; 2 wrong usage, or no such place;
+            4 the cluster or store refuses or stays away; 5 the small pod did not start in time
+Example:    scripts/manage_checkpoints.py copy --job llama --step newest --to s3://ml-runs/llama
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, handler, output
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.parser import script_parser
+from trainyard.errors import CheckpointError, ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
+    from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
+
+COMMANDS = ("create-volume", "find", "list", "copy")
+MODES = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
+LOOK = ("find", "list", "copy")
+PLACES = (
+    ("--job", "NAME", "a job sent by deploy_training_job.py: its claim and folder are known"),
+    ("--claim", "NAME", "a PersistentVolumeClaim; with create-volume: the new one"),
+    ("--pod", "NAME", "a pod that runs, with --path"),
+)
+TEXTS = (
+    ("--namespace", "NAME", "default: that of the context, or default"),
+    ("--path", "FOLDER", "to look below: absolute with --pod, else from the root of the claim"),
+    ("--container", "NAME", "with --pod; default: its only or default one"),
+    ("--image", "URI", "has Python, for the small pod; default: that of --job"),
+    ("--checkpoint", "PATH", "with copy: as list shows it"),
+    ("--storage-class", "NAME", "with create-volume, such as fsx"),
+    ("--size", "SIZE", "with create-volume, such as 1200Gi"),
+)
+ONLY_FOR = {
+    **dict.fromkeys(("job", "pod", "path", "container", "image"), LOOK),
+    **dict.fromkeys(("checkpoint", "step", "to"), ("copy",)),
+    **dict.fromkeys(("storage_class", "size", "access_mode"), ("create-volume",)),
+    "dry_run": ("copy", "create-volume"),
+}
+"""Options and the commands that accept them."""
+NEEDED = {"create-volume": ("claim", "size", "storage_class"), "copy": ("to",)}
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
+    where = parser.add_mutually_exclusive_group(required=True)
+    for flag, metavar, meaning in PLACES:
+        where.add_argument(flag, default="", metavar=metavar, help=meaning)
+    for flag, metavar, meaning in TEXTS:
+        parser.add_argument(flag, default="", metavar=metavar, help=meaning)
+    newest = "with copy: a step, or newest; default: newest"
+    parser.add_argument("--step", default="", metavar="N", help=newest)
+    parser.add_argument("--to", default="", metavar="PLACE", help="with copy: a folder, s3:// or file:///")
+    parser.add_argument("--access-mode", choices=MODES, help="with create-volume; default: ReadWriteMany")
+    parser.add_argument("--python", default="python3", metavar="NAME", help="in the pod; default: python3")
+    start = "for the small pod to start; default: 5m"
+    parser.add_argument("--timeout", type=arguments.duration, default="5m", metavar="TIME", help=start)
+    parser.add_argument("--dry-run", action="store_true", help="with copy, create-volume: only say what")
+    parser.add_argument("--json", action="store_true", help="print data as JSON")
+    add_cluster_options(parser)
+    args = parser.parse_args(argv)
+    check(parser, args)
+    return args
+
+
+def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse options that do not go together."""
+    for name, commands in ONLY_FOR.items():
+        if vars(args)[name] and args.command not in commands:
+            parser.error(f"--{name.replace('_', '-')} is for {' and '.join(commands)}")
+    for name in NEEDED.get(args.command, ()):
+        if not vars(args)[name]:
+            parser.error(f"{args.command} needs --{name.replace('_', '-')}")
+    if args.container and not args.pod:
+        parser.error("--container is for --pod")
+    if args.pod and not args.path.startswith("/"):
+        parser.error("--pod needs --path with an absolute folder in the pod")
+    if args.step not in ("", "newest") and arguments.step(args.step) is None:
+        parser.error(f"--step {arguments.shown(args.step)} is neither a step nor newest")
+    if ".." in PurePosixPath(args.path).parts:
+        parser.error("--path must not lead upwards with ..")
+    check_cluster_options(parser, args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.opening import access_by_kubeconfig, access_by_name
+    from trainyard.run.outside import read_yaml
+
+    deliverer = target_of(args) if args.command == "copy" else None
+    named = access_by_name(args.cluster, args.region) if args.cluster else None
+    access = named or access_by_kubeconfig(args.kubeconfig, args.context, read=read_yaml)
+    args.namespace = args.namespace or access.namespace or "default"
+    api = Api(access, call_seconds=args.call_seconds)
+    if args.command == "create-volume":
+        return create_volume(args, api)
+    with looked(args, api) as (source, found):
+        if args.command == "copy":
+            return copy(args, source, found, deliverer)
+        return show(args, source, found)
+
+
+@contextmanager
+def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
+    """The place that is meant, and the checkpoints there."""
+    from trainyard.gateways.kubernetes.volumes.checkpoint_looking import Where, opened
+    from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints
+
+    names = ("namespace", "pod", "container", "claim", "job", "path", "image", "python")
+    where = Where(**{name: vars(args)[name] for name in names}, seconds=args.timeout)
+    with opened(api, where) as source:
+        yield source, find_checkpoints(source.listing())
+
+
+def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
+    from trainyard.command import terminal
+    from trainyard.jobs.checkpoints.checkpoint_formats import newest_of_each_run
+    from trainyard.report.jobs.checkpoint_text import checkpoint_lines
+
+    shown = newest_of_each_run(found) if args.command == "find" else found
+    records = [each.record() for each in shown]
+    if args.json:
+        output.print_json({"place": str(source), "checkpoints": records})
+    else:
+        print("\n".join(checkpoint_lines(records, where=str(source), width=terminal.width())))
+    return ExitCode.NO if args.command == "find" and not shown else ExitCode.DONE
+
+
+def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]", store: Any) -> int:
+    from trainyard.artifacts.upload.delivery import StoreDelivery
+    from trainyard.command.terminal import shown
+    from trainyard.gateways.kubernetes.volumes.checkpoint_copying import copy_checkpoint
+    from trainyard.jobs.checkpoints.checkpoint_formats import chosen
+    from trainyard.report.jobs.checkpoint_text import copied_line
+    from trainyard.report.terminal.phase import PhaseDisplay
+
+    checkpoint = chosen(found, args.checkpoint, arguments.step(args.step))
+    data: dict[str, Any] = {**checkpoint.record(), "from": str(source), "to": args.to}
+    if args.dry_run:
+        data |= {"copied": False}
+        line = f"would copy {checkpoint.path}: {len(checkpoint.files)} files, {checkpoint.size:,} bytes"
+    else:
+        display = PhaseDisplay("copy")
+        display.begin(checkpoint.path, checkpoint.size)
+        with shown(display):
+            target = args.to if store is None else StoreDelivery(store)
+            copied = copy_checkpoint(source, checkpoint, target, progress=display.advance)
+        data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "kept_files": copied.kept_files}
+        data |= {"cuts": copied.cuts, "sha256": {each.name: each.sha256 for each in copied.files}}
+        line = copied_line(data)
+        output.announce("copied", line, "ok")
+    if args.json:
+        output.print_json(data)
+    elif args.dry_run:
+        print(line)
+    return ExitCode.DONE
+
+
+def target_of(args: argparse.Namespace) -> Any:
+    """The store that --to names; None for a folder, which is made. Raises ConfigError."""
+    if "://" in args.to:
+        from trainyard.gateways import open_store
+
+        return open_store(args.to)
+    folder = arguments.path(args.to)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--to {folder}: a file stands there; name a folder")
+    return None
+
+
+def create_volume(args: argparse.Namespace, api: "Api") -> int:
+    """Plan first: what is there already, and what the API server would refuse; then apply."""
+    from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
+    from trainyard.gateways.kubernetes.applying import apply_all
+    from trainyard.gateways.kubernetes.submitting import refusals
+    from trainyard.report.jobs.manifest_text import manifest_text
+
+    wanted = claim_body(
+        args.claim,
+        args.namespace,
+        storage_class=args.storage_class,
+        size=require_size(args.size),
+        mode=args.access_mode or MODES[0],
+    )
+    path = f"/api/v1/namespaces/{args.namespace}/persistentvolumeclaims/{args.claim}"
+    there = volume_of(api.get(path), lambda _path: None)
+    if there is not None:
+        require_same_claim(there, wanted)
+    elif problems := refusals(api, [wanted]):
+        raise CheckpointError("; ".join(problems))
+    elif not args.dry_run:
+        apply_all(api, [wanted])
+    changed = there is None and not args.dry_run
+    what = "is there already" if there else "created" if changed else "would be created"
+    if args.json:
+        output.print_json(
+            {"claim": args.claim, "namespace": args.namespace, "changed": changed, "object": wanted}
+        )
+    else:
+        print(f"{manifest_text([wanted])}# {args.claim} {what}")
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))

@@ -1,0 +1,335 @@
+"""Follow a job and send it again after failures that can heal, until it has succeeded or may not be retried.
+
+    follow ──failed──> decide ──> claim (an annotation, with the resource version that was read)
+      ^                                       │ back-off, by the clock of the cluster
+      └──── the next job <── create once <────┘ the old job's pods are gone
+
+Nothing is kept here: the budget, the attempts and the claim stand in the objects. Two watchers cannot spend
+a retry twice, since only one of their claims is taken, and the job that it names is created once. A watcher
+that dies is replaced by any other, which carries out the claim that it finds.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_access import Access
+from trainyard.gateways.kubernetes.following import follow_job
+from trainyard.gateways.kubernetes.job_changing import JobChanging
+from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
+from trainyard.gateways.kubernetes.volumes.checkpoint_looking import newest_step_on_claim
+from trainyard.jobs.state.job_kinds import (
+    CANCELLED,
+    FOLLOWED_BY,
+    RETRY_CLAIM,
+    annotations_of,
+    uid_of,
+)
+from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.state.state_machine import judge
+from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.retry import (
+    Retry,
+    RetryClaim,
+    Stop,
+    claim_from,
+    decide,
+    given_up,
+    record_of,
+    with_lost_nodes,
+)
+
+Json = Mapping[str, Any]
+LOST_SECONDS = 60.0
+"""That a job waits for a lost node, after Kubernetes has given its pod up, before it is sent again."""
+NODE_SECONDS = 90.0
+"""That a failed job's last pods are looked at: a node is found to be lost only after 50 seconds."""
+GONE_SECONDS = 900.0
+"""That the pods of the old job have to be gone."""
+_PAUSE = 2.0
+_CONFLICTS = 20
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HealingTimes:
+    """How long is waited for what; seconds."""
+
+    lost: float = LOST_SECONDS
+    node: float = NODE_SECONDS
+    gone: float = GONE_SECONDS
+
+
+@dataclass(frozen=True)
+class Healed:
+    """How a job and those that followed it ended."""
+
+    state: JobState
+    """Of the last one."""
+    why: str
+    """Why it was not sent again; empty where it succeeded or the time was over."""
+
+
+NewestStep = Callable[[FoundJob], int | None]
+"""Gives the step of the newest complete checkpoint of a job; None where it is not known."""
+
+
+def heal_job(
+    access: Access, *, namespace: str, name: str, kind: str, seconds: float, announce: Callable[..., None]
+) -> JobState:
+    """Heal a job to its end, or for `seconds`, and announce what happens (`command.output.announce`)."""
+    found = announced(access, announce).to_the_end(namespace, name, kind, seconds)
+    if found.why:
+        announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
+    return found.state
+
+
+def announced(access: Access, announce: Callable[..., None]) -> "Healing":
+    """A healing that announces what happens."""
+    return Healing(
+        access,
+        tell=lambda state: announce("job", f"{state.job}: {state.state.value}: {state.reason}"),
+        newest_step=lambda job: newest_step_on_claim(access, job),
+        say=lambda text: announce("retry", text, "degraded"),
+    )
+
+
+class Healing:
+    """One job, and those that are sent in place of it."""
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        tell: Callable[[JobState], None],
+        newest_step: NewestStep,
+        say: Callable[[str], None] = lambda _text: None,
+        times: HealingTimes = HealingTimes(),
+    ) -> None:
+        """`tell` is given states of jobs, `say` what is done about them, in a sentence."""
+        self._access, self._tell, self._say, self._times = access, tell, say, times
+        self._api = Api(access)
+        self._look = JobLooking(self._api)
+        self._newest_step = newest_step
+
+    def to_the_end(self, namespace: str, name: str, kind: str | None, seconds: float) -> Healed:
+        """Follow the job, or the last one that followed it, and heal it as long as it may be.
+
+        Raises as `follow_job`; WaitTimeoutError where the old job's pods do not go; RunConflictError.
+        """
+        deadline = time.monotonic() + seconds
+        job = self._last_of_chain(self._look.found(namespace, name, kind))
+        while True:
+            state = self._followed(job, deadline)
+            if not state.ended or state.state is State.SUCCEEDED:
+                return Healed(state, "")
+            step = self._next(job, state, deadline)
+            if isinstance(step, Healed):
+                return step
+            job = step
+
+    def preview(self, job: FoundJob) -> str:
+        """What would be done about the job now, in a sentence; nothing is changed."""
+        job = self._last_of_chain(job)
+        state = judge(self._look.look(job))
+        if not state.ended:
+            return f"{job.name} is {state.state}: nothing is to be sent again"
+        if text := annotations_of(job.raw).get(RETRY_CLAIM):
+            return f"{job.name}: the retry as {claim_from(str(text)).next_name} is decided, and would be sent"
+        decided = self._decided(job, state)
+        verb = "would be sent again" if isinstance(decided, Retry) else "would not be sent again"
+        return f"{job.name} {verb}: {decided.why}"
+
+    def _last_of_chain(self, job: FoundJob) -> FoundJob:
+        while name := str(annotations_of(job.raw).get(FOLLOWED_BY) or ""):
+            raw = self._api.get(job.kind.path(quote(job.namespace), quote(name)))
+            if raw is None:
+                raise ConfigError(
+                    f"{job.name} was sent again as {name}, which is gone; send it again yourself: "
+                    f"scripts/manage_training_job.py resubmit {job.name} --namespace {job.namespace}"
+                )
+            job = FoundJob(job.kind, job.namespace, name, raw)
+        return job
+
+    def _followed(self, job: FoundJob, deadline: float) -> JobState:
+        """How the job ended; one that waits for a lost node is taken as failed before the time is over."""
+        state = follow_job(
+            self._access,
+            namespace=job.namespace,
+            name=job.name,
+            kind=job.kind.name,
+            seconds=max(1.0, deadline - time.monotonic()),
+            tell=self._tell,
+            lost_seconds=self._times.lost if job.kind.suspend else None,
+        )
+        lost = state.waiting is not None and state.waiting.failure_class is FailureClass.NODE_LOST
+        return given_up(state) if not state.ended and lost and time.monotonic() < deadline else state
+
+    def _next(self, job: FoundJob, state: JobState, deadline: float) -> FoundJob | Healed:
+        """The job that is sent in place of this one, or why there is none."""
+        now = self._read(job)
+        if now is None:
+            return Healed(state, "it was deleted")
+        claimed = self._claimed(now, state)
+        if isinstance(claimed, Stop):
+            return Healed(state, claimed.why)
+        if not self._waited(now, claimed, deadline):
+            return Healed(state, f"the retry as {claimed.next_name} waits; watch again to go on")
+        if why := self._forbidden(now):
+            return Healed(state, why)
+        self._stopped(now)
+        return self._sent(now, claimed)
+
+    def _read(self, job: FoundJob) -> FoundJob | None:
+        """The job as it is now; None where it is gone, or another one has its name."""
+        raw = self._api.get(job.path)
+        return None if raw is None or uid_of(raw) != uid_of(job.raw) else replace(job, raw=raw)
+
+    def _claimed(self, job: FoundJob, state: JobState) -> RetryClaim | Stop:
+        """The retry that stands in the object: of somebody else, or ours."""
+        decided: Retry | Stop | None = None
+        for _ in range(_CONFLICTS):
+            notes = annotations_of(job.raw)
+            if CANCELLED in notes:
+                return Stop("it was cancelled")
+            try:
+                if RETRY_CLAIM in notes:
+                    return claim_from(str(notes[RETRY_CLAIM]))
+                decided = decided or self._decided(job, state)
+            except DamagedFileError as error:
+                return Stop(str(error))
+            if isinstance(decided, Stop):
+                return decided
+            claim = self._claim_of(job, decided)
+            if self._is_taken(job, claim):
+                self._say(f"{job.name} is sent again as {claim.next_name}: {decided.why}")
+                return claim
+            again = self._read(job)
+            if again is None:
+                return Stop("it was deleted")
+            job = again
+        raise ServiceError(f"{job.name} changes faster than a retry can be claimed ({_CONFLICTS} conflicts)")
+
+    def _decided(self, job: FoundJob, state: JobState) -> Retry | Stop:
+        record = record_of(job.raw)
+        state = with_lost_nodes(state, self._lost_nodes(job, state))
+        failure = state.failure
+        known = self._newest_step(job) if failure is not None and failure.retryable else None
+        return decide(state, record, step=known, jitter=random.random())  # noqa: S311 - no secret
+
+    def _claim_of(self, job: FoundJob, decided: Retry) -> RetryClaim:
+        last = decided.record.attempts[-1]
+        return RetryClaim(
+            next_name=JobChanging(self._look, job).next_name(),
+            not_before=self._api.cluster_time() + decided.seconds,
+            record=decided.record,
+            avoided=decided.avoided,
+            failure_class=last.failure_class,
+            why=last.signature,
+        )
+
+    def _is_taken(self, job: FoundJob, claim: RetryClaim) -> bool:
+        """Whether the API server took the claim; not where it has changed or gone since."""
+        version = (job.raw.get("metadata") or {})["resourceVersion"]
+        body = {"metadata": {"resourceVersion": version, "annotations": {RETRY_CLAIM: claim.to_json()}}}
+        status, answer = self._api.merge(job.path, body)
+        if status not in (200, 404, 409):
+            said = str(answer.get("message", ""))[:300]
+            raise ServiceError(f"the retry of {job.name} cannot be put on record ({status}): {said}")
+        return status == 200
+
+    def _lost_nodes(self, job: FoundJob, state: JobState) -> dict[str, str]:
+        """Node -> what is wrong with it, of the nodes of pods that have not reported their end.
+
+        As long as pods of the failed job neither end nor go, one of their nodes may be about to be lost. A
+        node that has gone since a pod ended there, as when a cluster shrinks, says nothing.
+        """
+        if state.failure is not None and state.failure.failure_class is FailureClass.NODE_LOST:
+            return {}
+        until = time.monotonic() + self._times.node
+        while True:
+            left = [raw for raw in self._look.raw_pods(job) if not _has_ended(raw)]
+            nodes = {str((raw.get("spec") or {}).get("nodeName") or "") for raw in left} - {""}
+            lost = {node: why for node in sorted(nodes) if (why := self._trouble_of(node))}
+            if lost or not left or time.monotonic() > until:
+                return lost
+            time.sleep(_PAUSE)
+
+    def _trouble_of(self, node: str) -> str:
+        try:
+            raw = self._api.get(f"/api/v1/nodes/{quote(node)}")
+        except ServiceError as error:
+            _logger.debug("the node %s is not seen: %s", node, error)
+            return ""
+        if raw is None:
+            return "is gone"
+        ready = [c for c in (raw.get("status") or {}).get("conditions") or () if c.get("type") == "Ready"]
+        return "" if not ready or ready[0].get("status") == "True" else "does not answer"
+
+    def _waited(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
+        """Wait out the back-off; False where the time to watch is over before it is."""
+        while (left := claim.not_before - self._api.cluster_time()) > 0:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(min(left, _PAUSE))
+            if self._forbidden(job):
+                return True  # the caller asks again, and says why
+        return True
+
+    def _forbidden(self, job: FoundJob) -> str:
+        """Why somebody no longer wants the retry; empty where nobody has said so."""
+        now = self._read(job)
+        if now is None:
+            return "it was deleted before it was sent again"
+        return "it was cancelled before it was sent again" if CANCELLED in annotations_of(now.raw) else ""
+
+    def _stopped(self, job: FoundJob) -> None:
+        """Stop what is left of the old job, and wait until its pods are gone or their node is lost."""
+        until, asked = time.monotonic() + self._times.gone, False
+        while self._lives(job):
+            if not asked and any(not _is_deleting(raw) for raw in self._look.raw_pods(job)):
+                asked = True
+                JobChanging(self._look, job).stop()
+            if time.monotonic() > until:
+                raise WaitTimeoutError(
+                    f"pods of {job.name} are still there after {self._times.gone:.0f} seconds, so it is not "
+                    "sent again: two jobs would write the same checkpoints. Delete it and resubmit"
+                )
+            time.sleep(_PAUSE)
+
+    def _lives(self, job: FoundJob) -> bool:
+        """Whether a pod of the job may still write: it has not ended, and its node answers."""
+        for raw in self._look.raw_pods(job):
+            if _has_ended(raw):
+                continue
+            node = str((raw.get("spec") or {}).get("nodeName") or "")
+            if not (node and _is_deleting(raw) and self._trouble_of(node)):
+                return True
+        return False
+
+    def _sent(self, job: FoundJob, claim: RetryClaim) -> FoundJob | Healed:
+        """Create the next job unless somebody has, and put it on record in the old one."""
+        now = self._read(job)
+        path = job.kind.path(quote(job.namespace), quote(claim.next_name))
+        if now is not None and not annotations_of(now.raw).get(FOLLOWED_BY):
+            changing = JobChanging(self._look, now)
+            changing.create_once(changing.retry(claim))
+            self._api.merge(job.path, {"metadata": {"annotations": {FOLLOWED_BY: claim.next_name}}})
+        raw = self._api.get(path)
+        if raw is None:
+            raise ConfigError(f"{job.name} was sent again as {claim.next_name}, which somebody has deleted")
+        return FoundJob(job.kind, job.namespace, claim.next_name, raw)
+
+
+def _has_ended(pod: Json) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def _is_deleting(pod: Json) -> bool:
+    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))

@@ -1,0 +1,73 @@
+"""Connections to the API server: certificates, proxies, and how a dead one is noticed."""
+
+import socket
+import ssl
+import tempfile
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from trainyard.errors import ConfigError
+from trainyard.gateways.kubernetes.cluster_access import Access
+
+KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+        if hasattr(socket, name)
+    ),
+)
+"""A connection whose other end is gone without a word is noticed after a minute; a log may be silent."""
+
+
+def pool_of(access: Access, connections: int) -> Any:
+    """The kept-alive connections to a cluster. Raises ConfigError for certificates that cannot be used."""
+    import urllib3
+
+    settings: dict[str, Any] = {"num_pools": 2, "maxsize": connections, "block": True}
+    settings["socket_options"] = [*urllib3.connection.HTTPConnection.default_socket_options, *KEEP_ALIVE]
+    if access.server.startswith("https:"):
+        settings["ssl_context"] = ssl_context(access)
+        if access.server_name:
+            settings.update(server_hostname=access.server_name, assert_hostname=access.server_name)
+        if not access.verify:
+            settings["cert_reqs"] = "CERT_NONE"
+    proxy = proxy_of(access)
+    try:
+        return urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
+    except (ValueError, urllib3.exceptions.HTTPError) as error:
+        raise ConfigError(f"the proxy {proxy} cannot be used: {error}") from None
+
+
+def proxy_of(access: Access) -> str:
+    """The proxy between us and the API server; empty without."""
+    address = urlsplit(access.server)
+    if access.proxy or proxy_bypass(address.hostname or ""):
+        return access.proxy
+    return getproxies().get(address.scheme, "")
+
+
+def ssl_context(access: Access) -> ssl.SSLContext:
+    """The certificates of both sides. Raises ConfigError where they cannot be used."""
+    try:
+        authority = access.authority.decode() or None
+        context = ssl.create_default_context(cadata=authority)
+        if not access.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if access.credentials.certificate:
+            _load_client_certificate(context, access)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            f"the certificates of context {access.context} cannot be used: {getattr(error, 'reason', error)}"
+        ) from None
+    return context
+
+
+def _load_client_certificate(context: ssl.SSLContext, access: Access) -> None:
+    """Python reads a client's key from files only: one that nobody else can read, for this moment."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(access.credentials.certificate + b"\n" + access.credentials.key)
+        file.flush()
+        context.load_cert_chain(file.name)

@@ -1,0 +1,300 @@
+"""Copy a checkpoint out of a pod, verified on both ends, and go on after a cut.
+
+    pod: file ──stream──> .NAME.partial/file ──digests equal──> (a store takes it) ──all there──> NAME/
+
+What was copied is written down with its digest beside the files, so that the next attempt reads nothing again
+that has not changed. A checkpoint appears under its name only when every file of it is right.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Protocol
+
+from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
+from trainyard.gateways.kubernetes.volumes.volume_source import SentFile
+from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
+from trainyard.jobs.checkpoints.volume_listing import VolumeFile
+
+PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Seconds before the attempts that follow a cut; a connection that brought bytes begins anew."""
+_JOURNAL = ".copied.jsonl"
+_PIECE = 1 << 20
+_SPARE_BYTES = 64 << 20
+_logger = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Where the files are (`volume_source.VolumeSource`)."""
+
+    def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> SentFile: ...
+
+    def digest(self, file: VolumeFile) -> SentFile: ...
+
+
+class Delivery(Protocol):
+    """A place that takes files which are right on disk, such as a store."""
+
+    def has(self, name: str, *, size: int, sha256: str) -> bool:
+        """Whether the file is there, with these bytes."""
+        ...
+
+    def deliver(self, path: Path, name: str, *, sha256: str) -> None:
+        """Take the file. Raises VerificationError, ServiceError."""
+        ...
+
+    def write(self, name: str, text: str) -> None:
+        """Take a small text, in place of one that is there."""
+        ...
+
+
+@dataclass(frozen=True)
+class CopiedFile:
+    """A file that is right on both ends."""
+
+    name: str
+    """Relative to the checkpoint."""
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What was copied."""
+
+    files: tuple[CopiedFile, ...]
+    fetched_bytes: int
+    """That came over the connection in this call; the others were there already."""
+    kept_files: int
+    cuts: int
+
+    def record(self, checkpoint: FoundCheckpoint) -> dict[str, Any]:
+        """As plain data, which is also written beside the copy."""
+        return {
+            **checkpoint.record(),
+            "copied": [{"path": f.name, "bytes": f.size, "sha256": f.sha256} for f in self.files],
+        }
+
+
+class Copying:
+    """One checkpoint that is copied to a folder, or by way of a folder to a store."""
+
+    def __init__(
+        self,
+        source: Source,
+        checkpoint: FoundCheckpoint,
+        folder: Path,
+        *,
+        delivery: Delivery | None = None,
+        prefix: str = "",
+        progress: Callable[[int], None] = lambda _count: None,
+    ) -> None:
+        """`folder` gets the files; with a `delivery`, each of them only until that has taken it.
+
+        `prefix` stands before the names there.
+        """
+        self._source, self._checkpoint, self._folder = source, checkpoint, folder
+        self._delivery, self._prefix, self._progress = delivery, prefix, progress
+        self._journal = _read_journal(folder / _JOURNAL)
+        self._fetched = self._kept = self._cuts = 0
+
+    def copy(self) -> Copied:
+        """Copy every file that is not there yet.
+
+        Raises CheckpointError where a file changes or is not what its manifest says, ServiceTroubleError
+        where the connection stays broken; a later call goes on where this one ended.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._require_space()
+        files = tuple(self._one(file) for file in self._checkpoint.files)
+        return Copied(files, self._fetched, self._kept, self._cuts)
+
+    def _one(self, file: VolumeFile) -> CopiedFile:
+        name = str(PurePosixPath(file.path).relative_to(self._checkpoint.path))
+        path = self._folder / name
+        if (known := self._known(file, name, path)) is not None:
+            self._kept += 1
+            self._progress(file.size)
+            return known
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sha256 = self._fetch_until_right(file, path)
+        claimed = self._checkpoint.sha256.get(file.path)
+        if claimed is not None and claimed != sha256:
+            path.unlink()
+            raise CheckpointError(
+                f"{file.path}: SHA-256 {sha256[:12]}… in the pod, its manifest says {claimed[:12]}…"
+            )
+        if self._delivery is not None:
+            self._delivery.deliver(path, self._prefix + name, sha256=sha256)
+            path.unlink()
+        self._write_down(file, name, sha256)
+        return CopiedFile(name, file.size, sha256)
+
+    def _known(self, file: VolumeFile, name: str, path: Path) -> CopiedFile | None:
+        """The file, where an earlier call has copied it and it is still right."""
+        if self._delivery is None and not (path.is_file() and path.stat().st_size == file.size):
+            return None
+        noted = self._journal.get(name)
+        if noted is not None and (noted["bytes"], noted["modified"]) == (file.size, file.modified):
+            sha256 = str(noted["sha256"])
+        elif self._delivery is None:
+            sha256 = self._source.digest(file).sha256
+        else:
+            return None
+        if self._delivery is not None:
+            right = self._delivery.has(self._prefix + name, size=file.size, sha256=sha256)
+        else:
+            right = _digest_of(path).hexdigest() == sha256
+        return CopiedFile(name, file.size, sha256) if right else None
+
+    def _fetch_until_right(self, file: VolumeFile, path: Path) -> str:
+        """Fetch the file, from where it was cut; once anew where its beginning turns out to be wrong."""
+        for anew in (False, True):
+            if anew:
+                path.unlink(missing_ok=True)
+            sent, digest = self._fetch(file, path)
+            if not sent.is_same or sent.size != file.size:
+                raise CheckpointError(f"{file.path} changed while it was copied; copy again when it is done")
+            if digest == sent.sha256:
+                return digest
+            _logger.warning("%s: what was there of it is not right; it is fetched anew", file.path)
+        raise CheckpointError(f"{file.path}: the bytes that came are not those in the pod, twice")
+
+    def _fetch(self, file: VolumeFile, path: Path) -> tuple[SentFile, str]:
+        failures = 0
+        while True:
+            if path.exists() and path.stat().st_size > file.size:
+                path.unlink()
+            digest = _digest_of(path)
+            start = path.stat().st_size if path.exists() else 0
+            before = self._fetched
+            try:
+                with path.open("ab") as target:
+                    sent = self._source.send(file, start, self._taker(target, digest))
+                    target.flush()
+                    os.fsync(target.fileno())
+                return sent, digest.hexdigest()
+            except ServiceTroubleError as error:
+                self._cuts += 1
+                failures = 1 if self._fetched > before else failures + 1
+                if failures > len(PAUSES):
+                    raise
+                _logger.warning("%s: %s; going on at byte %d", file.path, error, path.stat().st_size)
+                time.sleep(PAUSES[failures - 1])
+
+    def _taker(self, target: IO[bytes], digest: "hashlib._Hash") -> Callable[[bytes], None]:
+        def take(piece: bytes) -> None:
+            target.write(piece)
+            digest.update(piece)
+            self._fetched += len(piece)
+            self._progress(len(piece))
+
+        return take
+
+    def _require_space(self) -> None:
+        sizes = [file.size for file in self._checkpoint.files]
+        there = sum(p.stat().st_size for p in self._folder.rglob("*") if p.is_file())
+        wanted = max(sizes, default=0) if self._delivery is not None else max(0, sum(sizes) - there)
+        free = shutil.disk_usage(self._folder).free
+        if wanted + _SPARE_BYTES > free:
+            raise ConfigError(
+                f"{self._folder}: {free / 1e9:.1f} GB are free, and {wanted / 1e9:.1f} GB are needed"
+            )
+
+    def _write_down(self, file: VolumeFile, name: str, sha256: str) -> None:
+        line = {"path": name, "bytes": file.size, "modified": file.modified, "sha256": sha256}
+        with (self._folder / _JOURNAL).open("a") as journal:
+            journal.write(json.dumps(line) + "\n")
+
+
+def copy_checkpoint(
+    source: Source, checkpoint: FoundCheckpoint, to: str | Delivery, *, progress: Callable[[int], None]
+) -> Copied:
+    """Copy the checkpoint to a folder, or to a store. Raises as `Copying.copy`."""
+    if isinstance(to, str):
+        return copy_to_folder(source, checkpoint, Path(to), progress=progress)
+    return copy_to_store(source, checkpoint, to, progress=progress)
+
+
+def copy_to_folder(
+    source: Source, checkpoint: FoundCheckpoint, to: Path, *, progress: Callable[[int], None]
+) -> Copied:
+    """Copy the checkpoint to a folder of its name below `to`. Raises as `Copying.copy`."""
+    name = PurePosixPath(checkpoint.path).name
+    final, partial = to / name, to / f".{name}.partial"
+    folder = final if final.exists() else partial
+    copied = Copying(source, checkpoint, folder, progress=progress).copy()
+    (folder / _JOURNAL).unlink(missing_ok=True)
+    if folder is partial:
+        partial.rename(final)
+    for text, target in beside(checkpoint, copied):
+        if not _is_later(to / target, text):
+            _write(to / target, text)
+    return copied
+
+
+def copy_to_store(
+    source: Source, checkpoint: FoundCheckpoint, delivery: Delivery, *, progress: Callable[[int], None]
+) -> Copied:
+    """Copy the checkpoint to a store, below its name, by way of $TMPDIR. Raises as `Copying.copy`."""
+    prefix = f"{PurePosixPath(checkpoint.path).name}/"
+    with tempfile.TemporaryDirectory(prefix="trainyard-copy-") as folder:
+        copying = Copying(
+            source, checkpoint, Path(folder), delivery=delivery, prefix=prefix, progress=progress
+        )
+        copied = copying.copy()
+    for text, name in beside(checkpoint, copied):
+        delivery.write(name, text)
+    return copied
+
+
+def beside(checkpoint: FoundCheckpoint, copied: Copied) -> list[tuple[str, str]]:
+    """Text and name of what is written beside a copy: its record, and the tracker that points at it."""
+    name = PurePosixPath(checkpoint.path).name
+    found = [(json.dumps(copied.record(checkpoint), indent=1) + "\n", f"{name}.copied.json")]
+    step = "release" if checkpoint.step is None else str(checkpoint.step)
+    return [*((step, PurePosixPath(tracker.path).name) for tracker in checkpoint.trackers), *found]
+
+
+def _is_later(path: Path, text: str) -> bool:
+    """Whether a tracker that is there points at a later step than this one."""
+    with suppress(OSError, ValueError):
+        return int(path.read_text()) > int(text)
+    return False
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.write_text(text)
+    new.replace(path)
+
+
+def _digest_of(path: Path) -> "hashlib._Hash":
+    digest = hashlib.sha256()
+    with suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest
+
+
+def _read_journal(path: Path) -> dict[str, dict[str, Any]]:
+    """What earlier calls have copied; a line that was cut off is left out."""
+    found: dict[str, dict[str, Any]] = {}
+    with suppress(OSError):
+        for line in path.read_text().splitlines():
+            with suppress(ValueError, TypeError, KeyError):
+                entry = json.loads(line)
+                found[str(entry["path"])] = {
+                    "bytes": int(entry["bytes"]),
+                    "modified": float(entry["modified"]),
+                    "sha256": str(entry["sha256"]),
+                }
+    return found

@@ -1,0 +1,110 @@
+"""Find where the checkpoints of a job are, and which is its newest complete one."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Any
+
+from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_access import Access
+from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
+from trainyard.gateways.kubernetes.volumes.helper_pod import HelperPod, mount_of_path, mounted
+from trainyard.gateways.kubernetes.volumes.pod_exec import Place
+from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
+from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints, newest_step
+from trainyard.jobs.job_labels import PLAN
+from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.state.job_kinds import annotations_of
+
+_FOLDERS = ("--run-dir", "--save", "--checkpoint-dir", "--output-dir", "--output_dir")
+"""Options of trainers after which the folder of the run stands."""
+_OF_HYDRA = "trainer.default_local_dir="
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Where:
+    """What a command line says of the place of checkpoints."""
+
+    namespace: str
+    pod: str = ""
+    container: str = ""
+    claim: str = ""
+    job: str = ""
+    path: str = ""
+    """Absolute in a pod; on a claim relative to its root; of a job: below its folder."""
+    image: str = ""
+    python: str = "python3"
+    seconds: float = 300.0
+    """For the helper to start."""
+
+
+@contextmanager
+def opened(api: Api, where: Where) -> Iterator[VolumeSource]:
+    """The folder that is meant, as long as it is needed.
+
+    Raises ConfigError where it is not there, ServiceError, WaitTimeoutError.
+    """
+    if where.pod:
+        place = Place(where.namespace, where.pod, where.container)
+        mount_of_path(api, place)
+        if not where.path.startswith("/"):
+            raise ConfigError(
+                f"--path {where.path or '(empty)'}: with --pod, name an absolute folder in the pod"
+            )
+        yield VolumeSource(api, place, where.path, python=where.python)
+        return
+    claim, folder, helper = where.claim, where.path, HelperPod(where.image, seconds=where.seconds)
+    if where.job:
+        plan = plan_of(JobLooking(api).found(where.namespace, where.job).raw)
+        claim, folder = plan.claim, where.path or folder_of(plan)
+        if not claim:
+            raise ConfigError(f"{where.job} has no claim for checkpoints; name its pod with --pod and --path")
+        helper = HelperPod(where.image or plan.image, plan.run_as_user, where.seconds)
+    with mounted(api, where.namespace, claim, helper) as there:
+        root = str(PurePosixPath(there.path) / folder.strip("/"))
+        yield VolumeSource(api, there.place, root, python=where.python)
+
+
+def plan_of(job: Mapping[str, Any]) -> JobPlan:
+    """The plan in a job's annotations. Raises ConfigError for a job that is not ours."""
+    try:
+        return plan_from_json(json.loads(str(annotations_of(job).get(PLAN))))
+    except (ValueError, DamagedFileError):
+        raise ConfigError(
+            "the job was not sent by scripts/deploy_training_job.py, so its checkpoints are not known; name "
+            "them with --claim or --pod"
+        ) from None
+
+
+def folder_of(plan: JobPlan) -> str:
+    """The folder of the job's checkpoints, relative to the root of its claim; empty where it is not said."""
+    words = plan.program.command
+    named = [after for word, after in pairwise(words) if word in _FOLDERS]
+    named += [word.partition("=")[2] for word in words if word.startswith(_OF_HYDRA)]
+    named += [word.partition("=")[2] for word in words if word.partition("=")[0] in _FOLDERS and "=" in word]
+    for name in named:
+        path, mount = PurePosixPath(name), PurePosixPath(plan.mount_path or "/checkpoints")
+        if path.is_relative_to(mount):
+            return str(path.relative_to(mount))
+    return ""
+
+
+def newest_step_on_claim(access: Access, job: FoundJob) -> int | None:
+    """The step of the newest complete checkpoint of a job; None where it cannot be known, which is logged."""
+    api = Api(access)
+    try:
+        plan = plan_of(job.raw)
+        folder = folder_of(plan)
+        if not plan.claim or folder in ("", "."):
+            return None
+        with opened(api, Where(job.namespace, job=job.name)) as source:
+            return newest_step(find_checkpoints(source.listing()))
+    except TrainyardError as error:
+        _logger.warning("the newest checkpoint of %s is not known: %s", job.name, error)
+        return None

@@ -1,0 +1,194 @@
+"""A small pod that mounts a claim, so that the files of a volume without a pod can be read; it is removed.
+
+It has the claim read-only, no rights in the cluster, and ends by itself after some hours should its maker
+die. Where a running pod mounts the claim already, that one is used: a volume of one node can have no other.
+"""
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.volumes.pod_exec import Place
+from trainyard.jobs.state.job_kinds import MANAGED_BY
+
+Json = Mapping[str, Any]
+MOUNT = "/volume"
+_LABEL = "trainyard.dev/helper"
+_LIVES_SECONDS = 6 * 3600
+_START_SECONDS = 300.0
+_PAUSE = 0.5
+_HOPELESS = ("ErrImageNeverPull", "InvalidImageName", "ImagePullBackOff", "CreateContainerConfigError")
+_DONE = (200, 201, 202)
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """A container that sees a volume."""
+
+    place: Place
+    path: str
+    """Where the volume is mounted."""
+    helps: bool = False
+    """We made the pod."""
+
+
+@dataclass(frozen=True)
+class HelperPod:
+    """How a helper is made."""
+
+    image: str
+    """Has Python; empty: only a pod that is there is used."""
+    user: int | None = None
+    seconds: float = _START_SECONDS
+    """To start in, with the pull of the image."""
+
+
+@contextmanager
+def mounted(api: Api, namespace: str, claim: str, helper: HelperPod) -> Iterator[Mounted]:
+    """A running pod that mounts the claim, or a helper that is removed in the end.
+
+    Raises ConfigError where the claim is not there or no image is known, ServiceError, WaitTimeoutError.
+    """
+    if api.get(f"/api/v1/namespaces/{quote(namespace)}/persistentvolumeclaims/{quote(claim)}") is None:
+        raise ConfigError(f"there is no PersistentVolumeClaim {claim} in {namespace}")
+    there = pod_of_claim(api, namespace, claim)
+    if there is not None:
+        yield there
+        return
+    if not helper.image:
+        raise ConfigError(
+            f"no running pod mounts {claim}; name an image with Python for a small pod that reads it: --image"
+        )
+    pods = f"/api/v1/namespaces/{quote(namespace)}/pods"
+    _remove_left_ones(api, pods)
+    name = f"trainyard-look-{secrets.token_hex(4)}"
+    status, answer = api.create(pods, _body(name, claim, helper))
+    if status not in _DONE:
+        kind = PermissionRefusedError if status == 403 else ServiceError
+        raise kind(f"the pod {name} cannot be created ({status}): {str(answer.get('message'))[:300]}")
+    try:
+        _wait(api, f"{pods}/{name}", name, helper.seconds)
+        yield Mounted(Place(namespace, name, "look"), MOUNT, helps=True)
+    finally:
+        with suppress(ServiceError):
+            api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0})
+
+
+def pod_of_claim(api: Api, namespace: str, claim: str) -> Mounted | None:
+    """A running container that mounts all of the claim; None where there is none that is seen."""
+    path = f"/api/v1/namespaces/{quote(namespace)}/pods"
+    try:
+        raws = api.whole_list(path, dict, fieldSelector="status.phase=Running")
+    except PermissionRefusedError:
+        return None
+    found = (m for raw in raws if not raw["metadata"].get("deletionTimestamp") for m in _mounts(raw, claim))
+    return next(found, None)
+
+
+def mount_of_path(api: Api, place: Place) -> Json:
+    """The pod as it is. Raises ConfigError where there is none, or where it does not run."""
+    raw = api.get(f"/api/v1/namespaces/{quote(place.namespace)}/pods/{quote(place.pod)}")
+    if raw is None:
+        raise ConfigError(f"there is no pod {place.pod} in {place.namespace}")
+    phase = str((raw.get("status") or {}).get("phase"))
+    if phase != "Running":
+        raise ConfigError(
+            f"the pod {place.pod} is {phase}; a pod that runs is needed, or read its volume with --claim"
+        )
+    found: Json = raw
+    return found
+
+
+def _mounts(raw: Json, claim: str) -> Iterator[Mounted]:
+    spec, meta = raw.get("spec") or {}, raw["metadata"]
+    volumes = {
+        v["name"]
+        for v in spec.get("volumes") or ()
+        if (v.get("persistentVolumeClaim") or {}).get("claimName") == claim
+    }
+    running = {
+        s["name"]
+        for s in (raw.get("status") or {}).get("containerStatuses") or ()
+        if "running" in (s.get("state") or {})
+    }
+    for container in spec.get("containers") or ():
+        for mount in container.get("volumeMounts") or ():
+            whole = not mount.get("subPath") and not mount.get("subPathExpr")
+            if mount.get("name") in volumes and whole and container["name"] in running:
+                place = Place(str(meta["namespace"]), str(meta["name"]), str(container["name"]))
+                yield Mounted(place, str(mount["mountPath"]))
+
+
+def _body(name: str, claim: str, helper: HelperPod) -> dict[str, Any]:
+    waits = f"import time;time.sleep({_LIVES_SECONDS})"
+    security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if helper.user is not None:
+        security |= {"runAsUser": helper.user, "runAsGroup": helper.user}
+    container = {
+        "name": "look",
+        "image": helper.image,
+        "command": ["python3", "-c", waits],
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "volumeMounts": [{"name": "volume", "mountPath": MOUNT, "readOnly": True}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    if helper.user is None:  # files of a trainer that runs as root are for root only
+        container["securityContext"] = {"allowPrivilegeEscalation": False}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {**MANAGED_BY, _LABEL: "look"}},
+        "spec": {
+            "containers": [container],
+            "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": claim}}],
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": _LIVES_SECONDS,
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": security,
+            "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],
+        },
+    }
+
+
+def _wait(api: Api, path: str, name: str, seconds: float) -> None:
+    """Wait until the pod runs. Raises ServiceError where it cannot, WaitTimeoutError."""
+    deadline, why = time.monotonic() + seconds, "no node has taken it"
+    while True:
+        raw = api.get(path) or {}
+        status = raw.get("status") or {}
+        if status.get("phase") == "Running":
+            return
+        if status.get("phase") in ("Succeeded", "Failed") or not raw:
+            raise ServiceError(
+                f"the pod {name} that was to read the volume has ended: {json.dumps(status)[:300]}"
+            )
+        for each in status.get("containerStatuses") or ():
+            waiting = (each.get("state") or {}).get("waiting") or {}
+            why = f"{waiting.get('reason')}: {waiting.get('message', '')}"[:300] if waiting else why
+            if waiting.get("reason") in _HOPELESS:
+                raise ServiceError(f"the pod {name} that was to read the volume cannot start: {why}")
+        if time.monotonic() > deadline:
+            raise WaitTimeoutError(
+                f"the pod {name} that was to read the volume did not start in {seconds:.0f} s: {why}"
+            )
+        time.sleep(_PAUSE)
+
+
+def _remove_left_ones(api: Api, pods: str) -> None:
+    """Remove helpers that have ended: those whose maker was killed."""
+    with suppress(ServiceError):
+        selector = urlencode({"labelSelector": f"{_LABEL}=look"})
+        for raw in (api.get(f"{pods}?{selector}") or {}).get("items") or ():
+            if (raw.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+                api.delete(f"{pods}/{quote(raw['metadata']['name'])}", {})

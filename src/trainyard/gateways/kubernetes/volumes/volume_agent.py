@@ -1,0 +1,160 @@
+"""The program that reads checkpoints inside a pod: its source is sent there, and run by the pod's own Python.
+
+    look ROOT          a JSON line per file below ROOT: name, size, time, and what shows that it is whole
+    send ROOT F START  the bytes of a file from START on, to stdout; then its digest as JSON, to stderr
+    digest ROOT F      the digest of a file as JSON, to stderr
+
+It changes nothing, needs Python 3.8 and no package, and follows no link. Only tests import it:
+`volume_source` sends its text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickletools
+import struct
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+PIECE = 1 << 20
+MOST_FILES = 200_000
+MOST_TEXT, MOST_INDEX, MOST_HEADER = 8 << 20, 128 << 20, 100 << 20
+ARCHIVE_BEGINS, ARCHIVE_ENDS, END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
+TEXTS = ("manifest.json", "latest_checkpointed_iteration.txt")
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json", ".metadata")
+
+
+def look(root: Path, out: BinaryIO) -> None:
+    """Write a line per file. What vanishes meanwhile is left out: a pod may write and remove beside us."""
+    count = 0
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(folder) / name
+            try:
+                entry = entry_of(path)
+            except OSError:
+                continue
+            if entry is None:
+                continue
+            count += 1
+            if count > MOST_FILES:
+                raise SystemExit(f"more than {MOST_FILES:,} files below {root}; name the folder of one run")
+            write_line(out, {"p": path.relative_to(root).as_posix(), **entry})
+    write_line(out, {"end": count})
+
+
+def entry_of(path: Path) -> dict[str, Any] | None:
+    """What is said of a file; None for links and for what is no regular file."""
+    if path.is_symlink() or not path.is_file():
+        return None
+    found = path.stat()
+    entry: dict[str, Any] = {"s": found.st_size, "m": found.st_mtime}
+    if path.name in TEXTS and found.st_size <= MOST_TEXT:
+        entry["text"] = path.read_bytes().decode("utf-8", "replace")
+    elif path.name in INDEXES and found.st_size <= MOST_INDEX:
+        entry["names"] = names_in(path)
+    elif path.suffix in (".pt", ".pth", ".bin"):
+        entry["whole"] = is_whole_archive(path, found.st_size)
+    elif path.suffix == ".safetensors":
+        entry["whole"] = safetensors_size(path) == found.st_size
+    return entry
+
+
+def names_in(path: Path) -> list[str] | None:
+    """The files that an index names; None where it cannot be read. A pickle is parsed, never loaded."""
+    content = path.read_bytes()
+    try:
+        if path.name != ".metadata":
+            return sorted(set(json.loads(content.decode())["weight_map"].values()))
+        texts = {value for _, value, _ in pickletools.genops(io.BytesIO(content)) if isinstance(value, str)}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return sorted(text for text in texts if text.endswith(".distcp"))
+
+
+def is_whole_archive(path: Path, size: int) -> bool | None:
+    """Whether a file of torch.save has its end; None for one that is no zip archive."""
+    if size == 0:
+        return False
+    with path.open("rb") as file:
+        if file.read(len(ARCHIVE_BEGINS)) != ARCHIVE_BEGINS:
+            return None
+        file.seek(max(0, size - END_BYTES))
+        return file.read(len(ARCHIVE_ENDS)) == ARCHIVE_ENDS
+
+
+def safetensors_size(path: Path) -> int | None:
+    """The size that the header of a safetensors file asks for; None where it has none."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > MOST_HEADER:
+                return None
+            tensors = json.loads(file.read(length).decode())
+        ends = [tensor["data_offsets"][1] for key, tensor in tensors.items() if key != "__metadata__"]
+        return int(8 + length + max([*ends, 0]))
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def send(root: Path, name: str, start: int, *, out: BinaryIO, err: BinaryIO) -> None:
+    """Write the file from `start` on. Its digest is of the whole file, which is read from its beginning."""
+    digest, done = hashlib.sha256(), 0
+    with below(root, name).open("rb", buffering=0) as file:
+        before = os.fstat(file.fileno())
+        while done < before.st_size:
+            most = min(PIECE, before.st_size - done)
+            piece = file.read(min(most, start - done) if done < start else most)
+            if not piece:
+                break
+            digest.update(piece)
+            if done >= start:
+                out.write(piece)
+            done += len(piece)
+        out.flush()
+        after = os.fstat(file.fileno())
+    unchanged = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+    same = unchanged and done == before.st_size
+    write_line(err, {"sha256": digest.hexdigest(), "size": before.st_size, "same": same})
+
+
+def below(root: Path, name: str) -> Path:
+    """A file below the root. Raises SystemExit for a link, and for a name that leads elsewhere."""
+    path = root / name
+    if path.resolve() != root.resolve() / name or ".." in Path(name).parts:
+        raise SystemExit(f"{name} leads out of {root}")
+    return path
+
+
+def write_line(out: BinaryIO, value: object) -> None:
+    """Write a value as a line of JSON."""
+    out.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+    out.flush()
+
+
+def main(words: list[str], out: BinaryIO, err: BinaryIO) -> int:
+    """Do what the words say; return the exit code."""
+    command, root = words[0], Path(words[1])
+    try:
+        if not root.is_dir():
+            raise SystemExit(f"there is no folder {root}")
+        if command == "look":
+            look(root, out)
+        else:
+            send(root, words[2], int(words[3]) if command == "send" else sys.maxsize, out=out, err=err)
+    except SystemExit as error:
+        write_line(err, {"error": str(error)})
+        return 3
+    except OSError as error:
+        write_line(err, {"error": f"{error.filename or root}: {error.strerror}"})
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], sys.stdout.buffer, sys.stderr.buffer))

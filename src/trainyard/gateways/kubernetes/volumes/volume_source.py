@@ -1,0 +1,115 @@
+"""Read the files of a volume in a pod that mounts it: list them, and send one of them from any byte on.
+
+The program that does it (`volume_agent`) is sent to the pod's own Python over stdin; nothing is installed or
+written there.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import CheckpointError, ServiceError, ServiceTroubleError
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.volumes import volume_agent
+from trainyard.gateways.kubernetes.volumes.pod_exec import STDOUT, Exec, Place
+from trainyard.jobs.checkpoints.volume_listing import ListingReader, VolumeFile, VolumeListing
+
+_LOADER = "import sys;exec(compile(sys.stdin.buffer.read({size}).decode(),'trainyard','exec'))"
+_MOST_SAID = 1 << 16
+_NO_PYTHON = (126, 127)
+
+
+@dataclass(frozen=True)
+class SentFile:
+    """What the pod says of a file that it has read."""
+
+    size: int
+    sha256: str
+    is_same: bool
+    """It did not change while it was read."""
+
+
+class VolumeSource:
+    """A folder in a container."""
+
+    def __init__(self, api: Api, place: Place, root: str, *, python: str = "python3") -> None:
+        self._api, self.place, self.root, self._python = api, place, root, python
+        self._program = Path(volume_agent.__file__).read_bytes()
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.root}"
+
+    def listing(self) -> VolumeListing:
+        """All files below the folder. Raises ServiceError, CheckpointError where there is no such folder."""
+        reader, rest = ListingReader(), b""
+        for piece in self._run(["look", self.root], lambda _answer: None):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                reader.take(line)
+        return reader.listing()
+
+    def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> SentFile:
+        """Give `take` the bytes of the file from `start` on; what the pod says of the whole file.
+
+        Raises ServiceTroubleError where the connection breaks: what `take` was given is right until then.
+        """
+        answers: list[dict[str, Any]] = []
+        for piece in self._run(["send", self.root, file.path, str(start)], answers.append):
+            take(piece)
+        return _sent(answers, file)
+
+    def digest(self, file: VolumeFile) -> SentFile:
+        """What the pod says of a file, without its bytes."""
+        answers: list[dict[str, Any]] = []
+        for _ in self._run(["digest", self.root, file.path], answers.append):
+            pass
+        return _sent(answers, file)
+
+    def _run(self, words: Sequence[str], answered: Callable[[dict[str, Any]], None]) -> Iterator[bytes]:
+        """What the program writes; `answered` is given what it says of it at its end."""
+        loader = _LOADER.format(size=len(self._program))
+        said = b""
+        with Exec(
+            self._api, self.place, [self._python, "-c", loader, *words], stdin=self._program
+        ) as command:
+            for channel, piece in command.streams():
+                if channel == STDOUT:
+                    yield piece
+                else:
+                    said = (said + piece)[-_MOST_SAID:]
+            answer = _last_json(said)
+            if command.exit_code:
+                raise self._failure(command.exit_code, answer, said)
+            answered(answer)
+
+    def _failure(self, code: int, answer: dict[str, Any], said: bytes) -> Exception:
+        if "error" in answer:
+            return CheckpointError(f"{self.place}: {answer['error']}")
+        last = said.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]
+        if code in _NO_PYTHON or "not found" in last[0]:
+            return ServiceError(
+                f"{self.place} has no {self._python}; name one with --python: {last[0][:200]}"
+            )
+        if code > 128:
+            return ServiceTroubleError(f"the program in {self.place} was ended by signal {code - 128}")
+        return ServiceError(f"the program in {self.place} failed: {last[0][:300]}")
+
+
+def _last_json(said: bytes) -> dict[str, Any]:
+    for line in reversed(said.splitlines()):
+        with suppress(ValueError, RecursionError):
+            answer = json.loads(line)
+            if isinstance(answer, dict):
+                return answer
+    return {}
+
+
+def _sent(answers: Sequence[dict[str, Any]], file: VolumeFile) -> SentFile:
+    try:
+        answer = answers[0]
+        return SentFile(int(answer["size"]), str(answer["sha256"]), answer["same"] is True)
+    except (IndexError, KeyError, TypeError, ValueError):
+        raise ServiceError(f"the program in the pod did not say what it has read of {file.path}") from None

@@ -1,0 +1,123 @@
+"""The files on a volume as the program in the pod lists them: names, sizes, and what indexes say.
+
+What comes from a pod is read with care: names that lead out of the volume, and lines that are none of ours,
+are refused.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any
+
+from trainyard.errors import DamagedFileError
+
+
+@dataclass(frozen=True)
+class VolumeFile:
+    """One file."""
+
+    path: str
+    """Relative to the folder that was listed, with forward slashes."""
+    size: int
+    """Bytes."""
+    modified: float = 0.0
+    """Unix seconds."""
+    whole: bool | None = None
+    """Whether its own format says that its end is there; None where that cannot be told."""
+    text: str | None = None
+    """Of trackers and manifests."""
+    names: tuple[str, ...] | None = None
+    """The files that an index names; None for other files, and where it cannot be read."""
+
+
+@dataclass(frozen=True)
+class VolumeListing:
+    """The files below a folder."""
+
+    files: tuple[VolumeFile, ...]
+
+    @cached_property
+    def by_folder(self) -> Mapping[str, tuple[VolumeFile, ...]]:
+        """Folder -> the files directly in it; the folder that was listed is `.`."""
+        found: dict[str, list[VolumeFile]] = {}
+        for file in self.files:
+            found.setdefault(str(PurePosixPath(file.path).parent), []).append(file)
+        return {folder: tuple(files) for folder, files in found.items()}
+
+    @cached_property
+    def folders(self) -> frozenset[str]:
+        """All folders that hold a file, at any depth."""
+        return frozenset(str(parent) for file in self.files for parent in PurePosixPath(file.path).parents)
+
+    @cached_property
+    def _by_path(self) -> Mapping[str, VolumeFile]:
+        return {file.path: file for file in self.files}
+
+    def file(self, folder: str, name: str) -> VolumeFile | None:
+        """The file of this name in the folder."""
+        return self._by_path.get(joined(folder, name))
+
+    def below(self, folder: str) -> tuple[VolumeFile, ...]:
+        """All files below the folder, at any depth."""
+        if folder == ".":
+            return self.files
+        return tuple(file for file in self.files if file.path.startswith(f"{folder}/"))
+
+
+@dataclass
+class ListingReader:
+    """Takes the lines of the program in the pod, and gives the listing at their end."""
+
+    files: list[VolumeFile] = field(default_factory=list)
+    ended: bool = False
+
+    def take(self, line: bytes) -> None:
+        """Take one line. Raises DamagedFileError for one that is not the program's."""
+        try:
+            given = json.loads(line)
+            if "end" in given:
+                self.ended = given["end"] == len(self.files)
+            else:
+                self.files.append(_file(given))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DamagedFileError(f"the list of files from the pod cannot be read: {error}") from None
+
+    def listing(self) -> VolumeListing:
+        """The listing. Raises DamagedFileError where its end did not come."""
+        if not self.ended:
+            raise DamagedFileError("the list of files from the pod has no end")
+        return VolumeListing(tuple(self.files))
+
+
+def listing_of(lines: Iterable[bytes]) -> VolumeListing:
+    """The listing that these lines tell of. Raises DamagedFileError."""
+    reader = ListingReader()
+    for line in lines:
+        reader.take(line)
+    return reader.listing()
+
+
+def joined(folder: str, name: str) -> str:
+    """The path of a name in a folder of the listing."""
+    return name if folder == "." else f"{folder}/{name}"
+
+
+def _file(given: Mapping[str, Any]) -> VolumeFile:
+    path = PurePosixPath(given["p"])
+    if path.is_absolute() or ".." in path.parts or str(path) in (".", "") or "\0" in str(path):
+        raise ValueError(f"{str(path)[:80]!r} is no file of the volume")
+    size, whole, names = given["s"], given.get("whole"), given.get("names")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise ValueError(f"{str(size)[:40]!r} is no size")
+    if whole not in (True, False, None) or not isinstance(given.get("text"), str | None):
+        raise ValueError("a field has a wrong type")
+    return VolumeFile(
+        path=str(path),
+        size=size,
+        modified=float(given["m"]),
+        whole=whole,
+        text=given.get("text"),
+        names=None if names is None else tuple(str(name) for name in names),
+    )

@@ -1,0 +1,37 @@
+"""Checkpoints on a volume for a terminal: a line each, the verdict and what shows it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainyard.report.cluster.table import table
+from trainyard.report.facts.quantities import size
+
+Json = Mapping[str, Any]
+
+
+def checkpoint_lines(found: Sequence[Json], *, where: str, width: int) -> list[str]:
+    """A line for each checkpoint, in the order of runs and steps."""
+    if not found:
+        return [f"There are no checkpoints in {where}."]
+    heads = ("checkpoint", "format", "step", "size", "files", "verdict", "why")
+    rows = [
+        (
+            each["path"],
+            each["format"],
+            "" if each["step"] is None else f"{each['step']:,}",
+            size(each["bytes"]),
+            str(each["files"]),
+            each["verdict"],
+            each["why"],
+        )
+        for each in found
+    ]
+    return table(heads, rows, width=width)
+
+
+def copied_line(data: Json) -> str:
+    """The result of a copy in one sentence."""
+    kept = f", {data['kept_files']} of {data['files']} files were there already" if data["kept_files"] else ""
+    cuts = f", after {data['cuts']} cuts" if data["cuts"] else ""
+    files = f"{data['files']} files, {size(data['bytes'])}"
+    return f"{data['path']}: {files}, SHA-256 equal on both ends{kept}{cuts}"

@@ -1,0 +1,227 @@
+"""An API server that runs commands as `exec` does: a WebSocket with channels, and a real process behind it.
+
+It can refuse, break off, fragment messages and stay silent, as its settings say.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
+
+GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+Json = dict[str, Any]
+
+
+@dataclass
+class ExecServer:
+    """What is answered, and what was asked."""
+
+    root: str = ""
+    """What stands for the folder /volume of the pod."""
+    objects: dict[str, Any] = field(default_factory=dict)
+    refuses: list[int] = field(default_factory=list)
+    """Statuses of the next handshakes."""
+    cuts: list[int] = field(default_factory=list)
+    """Bytes of stdout after which the next connections break off."""
+    mangles: list[int] = field(default_factory=list)
+    """Bytes of stdout that are changed in the next connections."""
+    accept: str = ""
+    """A wrong proof of the handshake."""
+    raw: list[bytes] = field(default_factory=list)
+    """What the next connections send instead of a process's output."""
+    fragments: bool = False
+    changes: list[tuple[str, str, Any]] = field(default_factory=list)
+    asked: list[Json] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+    server: str = ""
+
+    def access(self, **more: Any) -> Access:
+        return Access(server=self.server, credentials=Credentials(), context="exec", **more)
+
+
+@contextmanager
+def exec_server(**settings: Any) -> Iterator[ExecServer]:
+    """Serve on loopback."""
+    state = ExecServer(**settings)
+    listener = socket.create_server(("127.0.0.1", 0))
+    state.server = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(state, connection), daemon=True).start()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread; its descriptor may be another's after close
+        thread.join()
+        listener.close()
+
+
+def serve(state: ExecServer, connection: socket.socket) -> None:
+    with connection, suppress(OSError, ConnectionError):
+        while head := read_head(connection):
+            first, *lines = head.split("\r\n")
+            headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
+            method, address, _ = first.split(" ")
+            body = read_exactly(connection, int(headers.get("content-length", 0)))
+            state.tokens.append(headers.get("authorization", ""))
+            if headers.get("upgrade") == "websocket":
+                run(state, connection, address, headers)
+                return
+            answer(state, connection, method, address, body)
+
+
+def answer(state: ExecServer, connection: socket.socket, method: str, address: str, body: bytes) -> None:
+    path = unquote(urlsplit(address).path)
+    status, content = 200, state.objects.get(path)
+    if method != "GET":
+        parsed: Any = json.loads(body) if body else None
+        state.changes.append((method, path, parsed))
+        if method == "POST":
+            name = parsed["metadata"]["name"]
+            status, content = 201, state.objects.setdefault(f"{path}/{name}", parsed)
+        elif method == "DELETE":
+            content = state.objects.pop(path, None)
+        elif method == "PATCH":
+            content = content or parsed
+    if callable(content):
+        content = content()
+    if content is None:
+        status, content = 404, {"message": "not found"}
+    data = json.dumps(content).encode()
+    connection.sendall(f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+
+
+def run(state: ExecServer, connection: socket.socket, address: str, headers: dict[str, str]) -> None:
+    query = parse_qs(urlsplit(address).query)
+    state.asked.append({"path": unquote(urlsplit(address).path), **query})
+    if state.refuses:
+        status, message = state.refuses.pop(0), b'{"message": "refused by the test"}'
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(message)}\r\n\r\n".encode()
+        connection.sendall(head + message)
+        return
+    proof = base64.b64encode(hashlib.sha1((headers["sec-websocket-key"] + GUID).encode()).digest()).decode()
+    connection.sendall(
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Accept: {state.accept or proof}\r\n"
+        f"Sec-WebSocket-Protocol: {headers['sec-websocket-protocol']}\r\n\r\n".encode()
+    )
+    if state.raw:
+        connection.sendall(state.raw.pop(0))
+        return
+    words = [word.replace("/volume", state.root) if state.root else word for word in query["command"]]
+    if words[0] == "python3":
+        words[0] = sys.executable
+    try:
+        process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        )
+    except FileNotFoundError:
+        connection.sendall(
+            frame(b"\x03" + json.dumps({"status": "Failure", "message": "not found"}).encode())
+        )
+        return
+    threading.Thread(target=feed, args=(connection, process), daemon=True).start()
+    with process:
+        talk(state, connection, process)
+    with suppress(OSError):  # a connection that is closed with unread bytes loses what was sent
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(2)
+        while connection.recv(1 << 16):
+            pass
+
+
+def talk(state: ExecServer, connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdout is not None and process.stderr is not None
+    left = state.cuts.pop(0) if state.cuts else None
+    mangled = state.mangles.pop(0) if state.mangles else None
+    sent = 0
+    connection.sendall(bytes([0x89, 1]) + b"x")
+    while piece := os.read(process.stdout.fileno(), 1 << 16):
+        if left is not None and sent + len(piece) >= left:
+            connection.sendall(frame(b"\x01" + piece[: left - sent]))
+            process.kill()
+            connection.shutdown(socket.SHUT_RDWR)
+            return
+        if mangled is not None and sent <= mangled < sent + len(piece):
+            at = mangled - sent
+            piece = piece[:at] + bytes([piece[at] ^ 1]) + piece[at + 1 :]
+        sent += len(piece)
+        if state.fragments:
+            half = len(piece) // 2
+            connection.sendall(frame(b"\x01" + piece[:half], last=False) + frame(piece[half:], kind=0))
+        else:
+            connection.sendall(frame(b"\x01" + piece))
+    if said := process.stderr.read():
+        connection.sendall(frame(b"\x02" + said))
+    code = process.wait()
+    status: Json = {"status": "Success"}
+    if code:
+        cause = {"reason": "ExitCode", "message": str(code if code > 0 else 128 - code)}
+        status = {"status": "Failure", "message": "failed", "details": {"causes": [cause]}}
+    connection.sendall(frame(b"\x03" + json.dumps(status).encode()) + bytes([0x88, 0]))
+
+
+def feed(connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
+    """Give the process what the client sends on its stdin."""
+    assert process.stdin is not None
+    with suppress(OSError, ConnectionError, ValueError):
+        while True:
+            head = read_exactly(connection, 2)
+            length = head[1] & 127
+            assert head[1] & 128, "a client masks its frames"
+            if length == 126:
+                (length,) = struct.unpack(">H", read_exactly(connection, 2))
+            mask, body = read_exactly(connection, 4), read_exactly(connection, length)
+            plain = bytes(byte ^ mask[n % 4] for n, byte in enumerate(body))
+            if head[0] & 15 == 2 and plain[:1] == b"\x00":
+                process.stdin.write(plain[1:])
+                process.stdin.flush()
+
+
+def frame(payload: bytes, *, kind: int = 2, last: bool = True) -> bytes:
+    head = bytes([(128 if last else 0) | kind])
+    if len(payload) < 126:
+        return head + bytes([len(payload)]) + payload
+    if len(payload) < 1 << 16:
+        return head + bytes([126]) + struct.pack(">H", len(payload)) + payload
+    return head + bytes([127]) + struct.pack(">Q", len(payload)) + payload
+
+
+def read_head(connection: socket.socket) -> str:
+    found = b""
+    while not found.endswith(b"\r\n\r\n"):
+        piece = connection.recv(1)
+        if not piece:
+            return ""
+        found += piece
+    return found.decode().rstrip()
+
+
+def read_exactly(connection: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        piece = connection.recv(count - len(found))
+        if not piece:
+            raise ConnectionError
+        found += piece
+    return found

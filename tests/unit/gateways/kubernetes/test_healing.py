@@ -1,0 +1,361 @@
+"""A job is sent again within its budget: whoever watches, however often, and whatever else happens to it."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from tests.unit.gateways.kubernetes.stored_objects import StoredObjects, stored_objects
+from tests.unit.jobs.state.shapes import condition, ended, pod
+
+from trainyard.errors import ConfigError, RunConflictError, ServiceError, WaitTimeoutError
+from trainyard.gateways.kubernetes import healing as healing_module
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.healing import Healed, Healing, HealingTimes
+from trainyard.gateways.kubernetes.job_looking import JobLooking
+from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.state.state_machine import judge
+from trainyard.watch import retry
+
+Json = dict[str, Any]
+JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+PODS = "/api/v1/namespaces/team/pods"
+Ending = Callable[[str], tuple[int, str] | None]
+"""Name of a job -> the exit code of its pod and its last line; None where it succeeds."""
+
+
+def labels(name: str) -> Json:
+    return {
+        "app.kubernetes.io/managed-by": "trainyard",
+        "trainyard.dev/job": name,
+        "trainyard.dev/kind": "pytorchjob",
+    }
+
+
+def job_body(name: str, budget: int) -> Json:
+    template = {
+        "metadata": {"labels": labels(name)},
+        "spec": {"containers": [{"name": "pytorch", "image": "x"}]},
+    }
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "labels": labels(name),
+            "annotations": {"trainyard.dev/retries": "0", "trainyard.dev/auto-retry": str(budget)},
+        },
+        "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}, "runPolicy": {}},
+    }
+
+
+def lost_at(name: str) -> tuple[int, str]:
+    """A failure that heals, with other words for each job: always another signature."""
+    words = {"llama": "one", "llama-2": "two", "llama-3": "three", "llama-4": "four", "llama-5": "five"}
+    return 1, f"ncclRemoteError: A call failed {words[name]}"
+
+
+class Cluster:
+    """The stored objects, in which each job ends as the test says as soon as it is followed."""
+
+    def __init__(self, store: StoredObjects, ending: Ending) -> None:
+        self.store, self.ending = store, ending
+
+    def names(self) -> list[str]:
+        return sorted(path.rpartition("/")[2] for path in self.store.objects if path.startswith(f"{JOBS}/"))
+
+    def notes(self, name: str) -> Json:
+        found: Json = self.store.objects[f"{JOBS}/{name}"]["metadata"]["annotations"]
+        return found
+
+    def follow(self, access: Any, *, namespace: str, name: str, kind: str, **_: Any) -> JobState:
+        raw = self.store.objects[f"{JOBS}/{name}"]
+        if "status" not in raw:
+            self.end(name)
+        look = JobLooking(Api(access))
+        return judge(look.look(look.found(namespace, name, kind)))
+
+    def end(self, name: str) -> None:
+        end = self.ending(name)
+        kind = "Succeeded" if end is None else "Failed"
+        raw = self.store.objects[f"{JOBS}/{name}"]
+        self.store.put(f"{JOBS}/{name}", {**raw, "status": {"conditions": [condition(kind)]}})
+        if end is not None:
+            dead = ended(end[0], name=f"{name}-master-0", text=end[1], labels=labels(name))
+            dead["metadata"]["namespace"] = "team"
+            self.store.put(f"{PODS}/{name}-master-0", dead)
+
+
+@pytest.fixture
+def store() -> Iterator[StoredObjects]:
+    with stored_objects() as store:
+        yield store
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(retry, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(healing_module, "_PAUSE", 0.02)
+
+
+@pytest.fixture
+def cluster(store: StoredObjects, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster(store, lost_at)
+    monkeypatch.setattr(healing_module, "follow_job", made.follow)
+    return made
+
+
+def healer(cluster: Cluster, step: int | None = None, said: list[str] | None = None) -> Healing:
+    return Healing(
+        cluster.store.access(),
+        tell=lambda _: None,
+        newest_step=lambda _: step,
+        say=(said if said is not None else []).append,
+        times=HealingTimes(lost=0.1, node=0.2, gone=0.4),
+    )
+
+
+def heal(cluster: Cluster, budget: int = 2, step: int | None = None) -> Healed:
+    if not cluster.names():
+        cluster.store.put(f"{JOBS}/llama", job_body("llama", budget))
+    return healer(cluster, step).to_the_end("team", "llama", "pytorchjob", 30.0)
+
+
+def test_a_job_is_sent_again_until_it_succeeds(cluster: Cluster) -> None:
+    cluster.ending = lambda name: None if name == "llama-3" else lost_at(name)
+    found = heal(cluster, budget=5)
+    assert (found.state.state, found.state.job, found.why) == (State.SUCCEEDED, "llama-3", "")
+    assert cluster.names() == ["llama", "llama-2", "llama-3"]
+    assert found.state.retries == 2 and found.state.auto_retry == 5
+    assert cluster.notes("llama")["trainyard.dev/followed-by"] == "llama-2"
+    assert cluster.notes("llama-3")["trainyard.dev/resubmitted-from"] == "llama-2"
+    assert json.loads(cluster.notes("llama-3")["trainyard.dev/retry-record"])["spent"] == 2
+    assert "trainyard.dev/retry-claim" not in cluster.notes("llama-3")
+
+
+def test_the_budget_ends_and_says_so(cluster: Cluster) -> None:
+    found = heal(cluster, budget=2)
+    assert cluster.names() == ["llama", "llama-2", "llama-3"]
+    assert (found.state.state, found.why) == (State.FAILED, "2 of 2 retries are spent")
+    again = heal(cluster)
+    assert (again.state.job, again.why) == ("llama-3", found.why), "the next watcher begins at the end"
+    assert cluster.names() == ["llama", "llama-2", "llama-3"]
+
+
+@pytest.mark.parametrize(
+    "line", ["KeyError: 'x'", "Step 5: the loss is not finite (nan)", FULL := "Errno 28]"]
+)
+def test_what_does_not_heal_is_not_sent_again(cluster: Cluster, line: str) -> None:
+    cluster.ending = lambda _: (1, line)
+    assert heal(cluster, budget=9).why.startswith("no retry heals ")
+    assert cluster.names() == ["llama"]
+
+
+def test_the_same_failure_twice_without_progress_stops_and_with_progress_goes_on(cluster: Cluster) -> None:
+    cluster.ending = lambda _: (1, "ncclRemoteError: A call failed")
+    assert "twice in a row without progress" in heal(cluster, budget=9, step=100).why
+    assert cluster.names() == ["llama", "llama-2"]
+
+
+def test_two_watchers_never_spend_a_retry_twice(cluster: Cluster) -> None:
+    cluster.store.put(f"{JOBS}/llama", job_body("llama", 4))
+    found: list[Healed] = []
+    threads = [threading.Thread(target=lambda: found.append(heal(cluster))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [each.why for each in found] == ["4 of 4 retries are spent"] * 4
+    assert cluster.names() == ["llama", "llama-2", "llama-3", "llama-4", "llama-5"]
+    created = [path for method, path in cluster.store.changes if method == "POST"]
+    assert len(created) >= 4
+
+
+@pytest.mark.parametrize("dies_at", range(1, 12))
+def test_a_watcher_that_dies_at_any_change_is_replaced(cluster: Cluster, dies_at: int) -> None:
+    """Each run of this test kills the first watcher at another request that changes something."""
+
+    class DiedError(BaseException):
+        pass
+
+    seen = 0
+
+    def before(_method: str, _path: str) -> None:
+        nonlocal seen
+        seen += 1
+
+    cluster.store.before = before
+    real = Api._once
+
+    def dies(self: Api, method: str, *rest: Any, **more: Any) -> Any:
+        if method != "GET" and seen + 1 == dies_at:
+            raise DiedError
+        return real(self, method, *rest, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Api, "_once", dies)
+        with suppress(DiedError):
+            heal(cluster, budget=2)
+    cluster.store.before = lambda _method, _path: None
+    found = heal(cluster)
+    assert found.why == "2 of 2 retries are spent"
+    assert cluster.names() == ["llama", "llama-2", "llama-3"]
+    assert json.loads(cluster.notes("llama-3")["trainyard.dev/retry-record"])["spent"] == 2
+
+
+def test_a_change_in_between_is_read_again_before_the_claim(cluster: Cluster) -> None:
+    touched: list[str] = []
+
+    def operator_writes(method: str, path: str) -> None:
+        if method == "PATCH" and path == f"{JOBS}/llama" and len(touched) < 2:
+            touched.append(path)
+            cluster.store.put(path, cluster.store.objects[path])
+
+    cluster.store.before = operator_writes
+    cluster.ending = lambda name: lost_at(name) if name == "llama" else None
+    assert heal(cluster).state.state is State.SUCCEEDED
+    assert len(touched) == 2
+
+
+def test_a_claim_that_is_never_taken_is_an_error(cluster: Cluster) -> None:
+    def storm(method: str, path: str) -> None:
+        if method == "PATCH" and path == f"{JOBS}/llama":
+            cluster.store.put(path, cluster.store.objects[path])
+
+    cluster.store.before = storm
+    with pytest.raises(ServiceError, match="changes faster than a retry can be claimed"):
+        heal(cluster)
+    assert cluster.names() == ["llama"]
+
+
+def test_a_claim_that_is_refused_is_an_error(cluster: Cluster) -> None:
+    cluster.store.put(f"{JOBS}/llama", job_body("llama", 1))
+    cluster.store.refuses["PATCH", f"{JOBS}/llama"] = 403
+    with pytest.raises(ServiceError, match="cannot be put on record"):
+        heal(cluster)
+
+
+@pytest.mark.parametrize(("how", "pause"), [("delete", 0.0), ("delete", 0.2), ("cancel", 0.2)])
+def test_nobody_sends_a_job_again_that_was_deleted_or_cancelled_meanwhile(
+    cluster: Cluster, how: str, pause: float
+) -> None:
+    path = f"{JOBS}/llama"
+
+    def meanwhile(method: str, changed: str) -> None:
+        if method == "PATCH" and changed == path:
+            threading.Timer(pause, act).start()
+
+    def act() -> None:
+        if how == "delete":
+            cluster.store.objects.pop(path, None)
+        else:
+            raw = cluster.store.objects[path]
+            raw["metadata"]["annotations"]["trainyard.dev/cancelled"] = "now"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry, "FIRST_PAUSE", 2.0)
+        patch.setattr(retry, "LONGEST_PAUSE", 2.0)
+        cluster.store.before = meanwhile
+        found = heal(cluster)
+    assert how[:6] in found.why
+    assert cluster.names() == ([] if how == "delete" else ["llama"])
+
+
+def test_a_cancelled_job_is_not_sent_again(cluster: Cluster) -> None:
+    body = job_body("llama", 3)
+    body["metadata"]["annotations"]["trainyard.dev/cancelled"] = "2026-11-20T00:00:00Z"
+    cluster.store.put(f"{JOBS}/llama", body)
+    assert heal(cluster).why == "it was cancelled"
+
+
+def test_another_job_of_the_claimed_name_is_left_alone(cluster: Cluster) -> None:
+    def stranger(method: str, path: str) -> None:
+        if (method, path) == ("POST", JOBS):
+            cluster.store.put(f"{JOBS}/llama-2", job_body("llama-2", 0))
+
+    cluster.store.before = stranger
+    with pytest.raises(RunConflictError, match="does not follow llama"):
+        heal(cluster)
+
+
+def test_a_follower_that_somebody_deleted_is_not_made_anew(cluster: Cluster) -> None:
+    heal(cluster, budget=1)
+    del cluster.store.objects[f"{JOBS}/llama-2"]
+    with pytest.raises(ConfigError, match="resubmit llama"):
+        heal(cluster)
+    assert cluster.names() == ["llama"]
+
+
+def test_pods_that_stay_keep_a_job_from_being_sent_again(cluster: Cluster) -> None:
+    live = pod("llama-worker-0", labels=labels("llama"), rank=1)
+    cluster.store.put(f"{PODS}/llama-worker-0", live)
+    with pytest.raises(WaitTimeoutError, match="two jobs would write the same checkpoints"):
+        heal(cluster)
+    assert cluster.names() == ["llama"]
+    assert cluster.store.objects[f"{JOBS}/llama"]["spec"]["runPolicy"]["suspend"] is True
+
+
+def node(name: str, ready: str) -> Json:
+    return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+
+
+@pytest.mark.parametrize("ready", ["Unknown", None])
+def test_a_lost_node_is_the_cause_of_what_the_other_pods_saw(cluster: Cluster, ready: str | None) -> None:
+    gone = pod("llama-worker-0", labels=labels("llama"), rank=1, node="n9", deleting=True)
+    cluster.store.put(f"{PODS}/llama-worker-0", gone)
+    cluster.store.put("/api/v1/nodes/gpu-0", node("gpu-0", "True"))
+    if ready is not None:
+        cluster.store.put("/api/v1/nodes/n9", node("n9", ready))
+    cluster.ending = lambda name: (1, "KeyError: 'x'") if name == "llama" else None
+    found = heal(cluster)
+    assert found.state.state is State.SUCCEEDED
+    spec = cluster.store.objects[f"{JOBS}/llama-2"]["spec"]["pytorchReplicaSpecs"]["Master"]["template"][
+        "spec"
+    ]
+    preferred = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred[0]["preference"]["matchFields"][0]["values"] == ["n9"]
+
+
+def test_a_damaged_record_is_told_and_nothing_is_sent(cluster: Cluster) -> None:
+    body = job_body("llama", 3)
+    body["metadata"]["annotations"]["trainyard.dev/retry-record"] = "{"
+    cluster.store.put(f"{JOBS}/llama", body)
+    assert "retry-record cannot be read" in heal(cluster).why
+
+
+def test_the_preview_changes_nothing(cluster: Cluster) -> None:
+    cluster.store.put(f"{JOBS}/llama", job_body("llama", 1))
+    look = JobLooking(Api(cluster.store.access()))
+    watcher = healer(cluster)
+    job = look.found("team", "llama")
+    assert watcher.preview(job).startswith("llama is ")
+    cluster.end("llama")
+    assert watcher.preview(job) == (
+        "llama would be sent again: nccl-error can heal, and it begins anew or from its newest checkpoint"
+    )
+    assert cluster.store.changes == []
+    heal(cluster)
+    assert (
+        watcher.preview(look.found("team", "llama"))
+        == "llama-2 would not be sent again: 1 of 1 retries are spent"
+    )
+
+
+def test_a_watch_whose_time_is_over_leaves_the_claim_to_the_next(cluster: Cluster) -> None:
+    cluster.store.put(f"{JOBS}/llama", job_body("llama", 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry, "FIRST_PAUSE", 1.0)
+        patch.setattr(retry, "LONGEST_PAUSE", 1.0)
+        said: list[str] = []
+        found = healer(cluster, 7, said).to_the_end("team", "llama", "pytorchjob", 0.2)
+    assert found.why == "the retry as llama-2 waits; watch again to go on"
+    assert said == ["llama is sent again as llama-2: nccl-error can heal, from step 7"]
+    assert cluster.names() == ["llama"]
+    look = JobLooking(Api(cluster.store.access()))
+    decided = healer(cluster).preview(look.found("team", "llama"))
+    assert decided == "llama: the retry as llama-2 is decided, and would be sent"
+    assert heal(cluster).state.job == "llama-2"
