@@ -1,4 +1,4 @@
-"""A small API server in memory: objects with versions and owners, selectors, watches, logs, and planted faults.
+"""A small API server in memory: objects with versions and owners, selectors, watches, logs, planted faults.
 
     client ──HTTP on loopback──> fault? ──no──> objects by path ──> events of the watches, garbage collection
 
@@ -341,6 +341,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     """Speaks HTTP for the cluster of its server."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     cluster: MemoryCluster
 
     def do_GET(self) -> None:

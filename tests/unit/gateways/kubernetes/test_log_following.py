@@ -202,9 +202,12 @@ def test_leaving_waits_for_what_is_being_written_and_ends_every_thread(
         writes(cluster, log, "one")
         heard.wait_for("a/pytorch", "one")
         until(lambda: bool(alive("silent")), lambda: "nobody reads the silent one")
-        threading.Timer(
-            0.1, lambda: (writes(cluster, log, "the last words"), ends(cluster, "a", log))
-        ).start()
+
+        def say_the_last_words() -> None:
+            writes(cluster, log, "the last words")
+            ends(cluster, "a", log)
+
+        threading.Timer(0.1, say_the_last_words).start()
     assert heard.of("a/pytorch") == ["one", "the last words"]
     until(lambda: not alive("a") + alive("silent"), lambda: "a thread goes on")
     assert silent.lines == []
