@@ -70,6 +70,8 @@ class Fault:
     status: int
     times: int = 1_000_000
     message: str = "planted"
+    skips: int = 0
+    """Requests before the first that it meets."""
 
 
 @dataclass
@@ -155,13 +157,24 @@ class MemoryCluster:
         return [(r.method, r.path) for r in self.requests if r.method != "GET"]
 
     def fault(
-        self, method: str, ending: str, status: int, times: int = 1_000_000, message: str = "planted"
+        self,
+        method: str,
+        ending: str,
+        status: int,
+        *,
+        times: int = 1_000_000,
+        message: str = "planted",
+        skips: int = 0,
     ) -> None:
-        self.faults.append(Fault(method, ending, status, times, message))
+        self.faults.append(Fault(method, ending, status, times, message, skips))
 
     def fault_of(self, method: str, path: str) -> Fault | None:
+        """The fault that meets this request."""
         for fault in self.faults:
             if fault.method == method and path.endswith(fault.ending) and fault.times > 0:
+                if fault.skips > 0:
+                    fault.skips -= 1
+                    continue
                 fault.times -= 1
                 return fault
         return None
