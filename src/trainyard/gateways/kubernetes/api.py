@@ -214,7 +214,7 @@ class Api:
         said = _message(answer)
         place = path.partition("?")[0]
         if status == 410:
-            raise TooOldError
+            raise TooOldError(f"{self.access.server} answered {method} {place} with 410: {said}")
         if status == 401:
             raise CredentialsRefusedError(
                 f"{self.access.server} does not know who we are (401 Unauthorized); renew the credentials of "
@@ -316,7 +316,7 @@ class Api:
         self.server_time, self.clock_at_answer = moment, time.time()
 
 
-class TooOldError(Exception):
+class TooOldError(ServiceError):
     """The pages of a list, or a watch, cannot be gone on with: what they begin from is forgotten (410)."""
 
 

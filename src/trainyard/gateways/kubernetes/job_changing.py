@@ -6,6 +6,7 @@ and what has its label: parts that we brought, such as ConfigMaps and runtimes.
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,7 @@ from trainyard.errors import (
     PermissionRefusedError,
     RunConflictError,
     ServiceError,
+    ServiceTroubleError,
     WaitTimeoutError,
 )
 from trainyard.gateways.kubernetes.applying import apply_all
@@ -31,6 +33,7 @@ from trainyard.jobs.resubmission import (
     resubmitted,
 )
 from trainyard.jobs.state.job_kinds import (
+    CANCELLED,
     JOB_LABEL,
     KIND_LABEL,
     KINDS_OF_JOBS,
@@ -109,8 +112,8 @@ class JobChanging:
         patches += [(self._path_of_workload(workload), DEACTIVATION) for workload in workloads]
         if not workloads:
             patches = [(job.path, suspension(job.kind, job.raw, moment=moment))]
-        for path, patch in () if dry_run else patches:
-            self._patch(path, patch)
+        if not dry_run:
+            self._patch_all(patches)
         if workloads:
             return [f"deactivate workloads/{name_of(workload)}" for workload in workloads]
         return [f"suspend {job.kind.resource}/{job.name}"]
@@ -137,13 +140,21 @@ class JobChanging:
     def delete(self, *, keep_claims: bool, seconds: float) -> list[str]:
         """Delete the job and all that belongs to it, and wait until it is gone; what was deleted.
 
-        Raises ServiceError where it is refused, WaitTimeoutError naming what is left after `seconds`.
+        A thing that is refused keeps nothing else from being deleted, but for the job itself.
+
+        Raises ServiceError where one is refused, WaitTimeoutError naming what is left after `seconds`.
         """
         deadline, options = time.monotonic() + seconds, {"propagationPolicy": "Background"}
         things = self._belongings(keep_claims=keep_claims)
         self._delete(self._own, {**options, "preconditions": {"uid": uid_of(self._job.raw)}})
+        refusals: list[ServiceError] = []
         for thing in things:
-            self._delete(thing, options)
+            try:
+                self._delete(thing, options)
+            except ServiceError as error:
+                refusals.append(error)
+        if refusals:
+            raise refusals[0]
         while left := self._left(keep_claims=keep_claims):
             if time.monotonic() > deadline:
                 names = ", ".join(map(str, left[:10])) + (" …" if len(left) > 10 else "")
@@ -165,24 +176,25 @@ class JobChanging:
 
         Raises RunConflictError where the name is taken, ServiceError where it is refused; nothing stays then.
         """
-        made: list[str] = []
+        made: list[tuple[str, Json]] = []
         try:
             for part in new.parts:
-                path = self._create(_list_path(part, self._space), part)
-                made.append(path)
-            answer = self._created(self._job.kind.path(quote(self._job.namespace)), new.job)
-        except ServiceError:
-            for path in made:
-                self._api.delete(path, {})
+                path = _list_path(part, self._space)
+                made.append((f"{path}/{quote(name_of(part))}", self._created(path, part)))
+            path = self._job.kind.path(quote(self._job.namespace))
+            answer = self._created(path, new.job)
+            made.append((f"{path}/{quote(name_of(answer))}", answer))
+            owner = {
+                "apiVersion": new.job["apiVersion"],
+                "kind": new.job["kind"],
+                "name": name_of(answer),
+                "uid": uid_of(answer),
+            }
+            for part_path, _ in made[:-1]:
+                self._patch(part_path, {"metadata": {"ownerReferences": [owner]}})
+        except (ServiceError, RunConflictError):
+            self._take_back(made)
             raise
-        owner = {
-            "apiVersion": new.job["apiVersion"],
-            "kind": new.job["kind"],
-            "name": name_of(answer),
-            "uid": uid_of(answer),
-        }
-        for path in made:
-            self._patch(path, {"metadata": {"ownerReferences": [owner]}})
         return new.lines
 
     def retry(self, claim: RetryClaim) -> Resubmission:
@@ -279,9 +291,36 @@ class JobChanging:
             yield Thing(resource, name_of(raw), f"{path}/{quote(name_of(raw))}")
 
     def _delete(self, thing: Thing, options: dict[str, Any]) -> None:
-        status, answer = self._api.delete(thing.path, options)
+        try:
+            status, answer = self._api.delete(thing.path, options)
+        except ServiceTroubleError:  # it may have been done: that is no harm to the second try
+            status, answer = self._api.delete(thing.path, options)
         if status not in (*_DONE, 404):
             raise _refusal(f"{thing} cannot be deleted", status, answer)
+
+    def _take_back(self, made: Iterable[tuple[str, Json]]) -> None:
+        """Delete what was created, as far as that is possible."""
+        for path, body in made:
+            with suppress(ServiceError):
+                self._api.delete(
+                    path, {"propagationPolicy": "Background", "preconditions": {"uid": uid_of(body)}}
+                )
+
+    def _patch_all(self, patches: list[tuple[str, dict[str, Any]]]) -> None:
+        """Change all; a record of a cancellation that nothing follows is taken back."""
+        done = 0
+        try:
+            for path, patch in patches:
+                self._patch(path, patch)
+                done += 1
+        except ServiceTroubleError:
+            raise  # the next change may have been done
+        except ServiceError:
+            if done == 1:
+                before = {CANCELLED: annotations_of(self._job.raw).get(CANCELLED)}
+                with suppress(ServiceError):
+                    self._patch(self._job.path, {"metadata": {"annotations": before}})
+            raise
 
     def _patch(self, path: str, body: dict[str, Any]) -> None:
         status, answer = self._api.merge(path, body)
@@ -290,24 +329,36 @@ class JobChanging:
 
     def _created(self, path: str, body: dict[str, Any]) -> Json:
         name, deadline = f"{body['kind']}/{name_of(body)}", time.monotonic() + _SEEN_SECONDS
-        status, answer = self._api.create(path, body)
+        status, answer = self._answer_to(path, body)
         while status == 403 and _NOT_SEEN_YET in str(answer.get("message")) and time.monotonic() < deadline:
             time.sleep(_PAUSE)
-            status, answer = self._api.create(path, body)
+            status, answer = self._answer_to(path, body)
         if status == 409:
             raise RunConflictError(f"{name} is there already; run resubmit again")
         if status not in _DONE:
             raise _refusal(f"{name} cannot be created", status, answer)
         return answer
 
-    def _create(self, path: str, body: dict[str, Any]) -> str:
-        self._created(path, body)
-        return f"{path}/{quote(name_of(body))}"
+    def _answer_to(self, path: str, body: dict[str, Any]) -> tuple[int, Json]:
+        """The answer to a creation; what is there where the connection broke before there was one."""
+        try:
+            return self._api.create(path, body)
+        except ServiceTroubleError:
+            found = self._api.get(f"{path}/{quote(name_of(body))}")
+            if found is None or not _is_made_of(found, body):
+                raise
+            return 200, found
 
     def _taken(self) -> list[str]:
         """The names of jobs of this kind."""
         answer = self._api.get(self._job.kind.path(quote(self._job.namespace)), metadata_of="list") or {}
         return [name_of(raw) for raw in answer.get("items") or ()]
+
+
+def _is_made_of(found: Json, body: Json) -> bool:
+    """Whether an object was made of this body: it belongs to the same job, and follows the same one."""
+    same_job = labels_of(found).get(JOB_LABEL) == labels_of(body).get(JOB_LABEL)
+    return same_job and annotations_of(found).get(BEFORE) == annotations_of(body).get(BEFORE)
 
 
 def _list_path(body: Json, space: str) -> str:

@@ -7,6 +7,7 @@ written. A connection that breaks is taken up after the last line.
 """
 
 import logging
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,9 @@ _SILENCE = 3600.0
 """A program may print nothing for so long."""
 _PAUSE = 1.0
 _END_SECONDS = 5.0
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+_ZONE = re.compile(r"(Z|[+-]\d\d:\d\d)$")
+"""Where a time ends: the same for all lines of a node."""
 _logger = logging.getLogger(__name__)
 
 Sink = Callable[[ContainerLog, bytes], None]
@@ -44,6 +48,8 @@ class LogFollower:
         self._alive: set[tuple[str, str, int]] = set()
         """Those whose container ran when it was last seen."""
         self._streams: dict[tuple[str, str, int], Stream] = {}
+        self._last: dict[tuple[str, str, int], tuple[str, int]] = {}
+        """Of each log: the time of the last line that was handed on, and how many lines with it were."""
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
         path = f"/api/v1/namespaces/{quote(namespace)}/pods"
@@ -94,10 +100,9 @@ class LogFollower:
 
     def _read(self, log: ContainerLog) -> None:
         """Read to the end of the container, over broken connections: what was read is not repeated."""
-        last = ""
         while not self._over.is_set():
             try:
-                last = self._read_on(log, last)
+                self._read_on(log)
             except ServiceTroubleError as error:
                 _logger.debug("the log of %s broke off: %s", log.pod, error)
             except ServiceError as error:
@@ -108,29 +113,39 @@ class LogFollower:
                     return
             self._over.wait(_PAUSE)
 
-    def _read_on(self, log: ContainerLog, last: str) -> str:
-        """Hand on the lines after the time `last`; returns the time of the last one."""
-        path = log_path(self._namespace, log, follow=True, since=last)
-        stream = self._api.stream(path, silence=_SILENCE)
+    def _read_on(self, log: ContainerLog) -> None:
+        """Hand on the lines after the last one that was handed on, until the connection ends or breaks."""
+        last, count = self._last.get(log.key, ("", 0))
+        stream = self._api.stream(log_path(self._namespace, log, follow=True, since=last), silence=_SILENCE)
         with self._lock:
             self._streams[log.key] = stream
-        passed = _nanoseconds(last)
+        if self._over.is_set():
+            stream.end()
+        passed, repeated = _nanoseconds(last), 0
         for line in stream.lines():
-            stamp, _, text = line.partition(b" ")
-            moment = stamp.decode(errors="replace")
-            if _nanoseconds(moment) <= passed and last:
+            moment, text = _stamped(line)
+            if moment and last and _nanoseconds(moment) < passed:
                 continue
-            last = moment
+            if moment and last and _nanoseconds(moment) == passed and repeated < count:
+                repeated += 1
+                continue
             with self._lock:
                 self._sink(log, text)
-        return last
+            if moment:
+                before, equal = self._last.get(log.key, ("", 0))
+                self._last[log.key] = (moment, equal + 1 if moment == before else 1)
+
+
+def _stamped(line: bytes) -> tuple[str, bytes]:
+    """The time of a line and its text; no time where the kubelet itself says something."""
+    stamp, _, text = line.partition(b" ")
+    return (stamp.decode(), text) if _STAMP.fullmatch(stamp) else ("", line)
 
 
 def _nanoseconds(moment: str) -> tuple[str, str]:
     """A time of a log line as something that can be compared: its digits after the point vary in number."""
-    whole, _, rest = moment.partition(".")
-    digits = "".join(c for c in rest if c.isdigit())
-    return whole.rstrip("Z"), digits.ljust(9, "0")[:9]
+    whole, _, digits = _ZONE.sub("", moment).partition(".")
+    return whole, digits.ljust(9, "0")[:9]
 
 
 def written_to(folder: Path, show: Sink) -> Sink:

@@ -1,0 +1,501 @@
+"""Jobs are cancelled, deleted and submitted anew as a whole or not at all, whatever the cluster refuses."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.unit.gateways.kubernetes.memory_cluster import (
+    CUT_AFTER,
+    CUT_BEFORE,
+    MemoryCluster,
+    memory_cluster,
+)
+from tests.unit.jobs.state.shapes import condition, pod
+
+from trainyard.errors import (
+    ConfigError,
+    CredentialsRefusedError,
+    PermissionRefusedError,
+    RunConflictError,
+    ServiceError,
+    ServiceTroubleError,
+    TrainyardError,
+    WaitTimeoutError,
+)
+from trainyard.gateways.kubernetes import api as api_module
+from trainyard.gateways.kubernetes import job_changing
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.job_changing import JobChanging
+from trainyard.gateways.kubernetes.job_looking import JobLooking
+
+Json = dict[str, Any]
+SPACE = "/api/v1/namespaces/team"
+JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+JOB, PODS = f"{JOBS}/llama", f"{SPACE}/pods"
+WORKLOADS = "/apis/kueue.x-k8s.io/v1beta1/namespaces/team/workloads"
+CLAIM = f"{SPACE}/persistentvolumeclaims/llama-checkpoints"
+PARTS = [f"{SPACE}/configmaps/llama-code", f"{SPACE}/configmaps/llama-config"]
+BELONGINGS = [*PARTS, f"{SPACE}/secrets/llama-token", CLAIM]
+CANCELLED = "trainyard.dev/cancelled"
+WRITES: dict[int, type[TrainyardError]] = {
+    401: ServiceError,
+    403: PermissionRefusedError,
+    410: ServiceError,
+    422: ServiceError,
+    429: ServiceError,
+    500: ServiceError,
+    CUT_BEFORE: ServiceTroubleError,
+}
+"""The answers to a change that end it, and the error of each."""
+READS: dict[int, type[ServiceError]] = {
+    401: CredentialsRefusedError,
+    410: ServiceError,
+    422: ServiceError,
+    429: ServiceTroubleError,
+    500: ServiceTroubleError,
+    CUT_BEFORE: ServiceTroubleError,
+}
+
+
+@pytest.fixture
+def cluster() -> Iterator[MemoryCluster]:
+    with memory_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_changing, "_PAUSE", 0.01)
+    monkeypatch.setattr(job_changing, "_SEEN_SECONDS", 0.3)
+    monkeypatch.setattr(api_module, "_PAUSES", (0.001, 0.001, 0.001))
+
+
+def labels(name: str = "llama", kind: str = "pytorchjob") -> Json:
+    return {
+        "app.kubernetes.io/managed-by": "trainyard",
+        "trainyard.dev/job": name,
+        "trainyard.dev/kind": kind,
+    }
+
+
+def job_body(state: str = "Running", *, ours: bool = True, uid: str = "") -> Json:
+    template = {"metadata": {"labels": labels()}, "spec": {"containers": [{"name": "pytorch", "image": "x"}]}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "llama", "namespace": "team", "uid": uid, "labels": labels() if ours else {}},
+        "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}, "runPolicy": {}},
+        "status": {"conditions": [condition(state)]},
+    }
+
+
+def plant(cluster: MemoryCluster, state: str = "Running", *, running: bool = True, ours: bool = True) -> None:
+    """A job, its pod that its operator made, and what we brought with it."""
+    made = cluster.put(JOB, job_body(state, ours=ours))
+    owner = {"metadata": {"ownerReferences": [{"uid": made["metadata"]["uid"]}]}}
+    if running:
+        raw = pod("llama-master-0", labels={**labels(), "training.kubeflow.org/job-name": "llama"})
+        raw["metadata"] |= owner["metadata"]
+        cluster.put(f"{PODS}/llama-master-0", raw)
+    kinds = {
+        "configmaps": "ConfigMap",
+        "secrets": "Secret",
+        "persistentvolumeclaims": "PersistentVolumeClaim",
+    }
+    for path in BELONGINGS:
+        resource, _, name = path.removeprefix(f"{SPACE}/").partition("/")
+        body = {"apiVersion": "v1", "kind": kinds[resource], "data": {"secret": "hunter2"}}
+        cluster.put(path, {**body, "metadata": {"name": name, "namespace": "team", "labels": labels()}})
+    cluster.put(f"{SPACE}/configmaps/foreign", {"metadata": {"name": "foreign", "labels": labels("other")}})
+
+
+def hold(cluster: MemoryCluster, *names: str) -> None:
+    """Workloads of Kueue for the job."""
+    uid = cluster.objects[JOB]["metadata"]["uid"]
+    for name in names:
+        meta = {"name": name, "labels": {"kueue.x-k8s.io/job-uid": uid}}
+        body = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload", "metadata": meta}
+        cluster.put(f"{WORKLOADS}/{name}", {**body, "spec": {"active": True}})
+
+
+def changing(cluster: MemoryCluster) -> JobChanging:
+    look = JobLooking(Api(cluster.access()))
+    return JobChanging(look, look.found("team", "llama"))
+
+
+def notes(cluster: MemoryCluster) -> Json:
+    return dict(cluster.objects[JOB]["metadata"].get("annotations") or {})
+
+
+def is_active(cluster: MemoryCluster, name: str) -> bool:
+    return bool(cluster.objects[f"{WORKLOADS}/{name}"]["spec"]["active"])
+
+
+def delete(cluster: MemoryCluster, *, keep_claims: bool = False, seconds: float = 5.0) -> list[str]:
+    return changing(cluster).delete(keep_claims=keep_claims, seconds=seconds)
+
+
+# Cancel and stop.
+
+
+def test_a_cancelled_job_is_suspended_and_says_when(cluster: MemoryCluster) -> None:
+    plant(cluster)
+    change = changing(cluster)
+    assert change.cancel(dry_run=True) == ["suspend pytorchjobs/llama"]
+    assert cluster.changes() == []
+    assert change.cancel() == ["suspend pytorchjobs/llama"]
+    assert cluster.objects[JOB]["spec"]["runPolicy"]["suspend"] is True
+    assert notes(cluster)[CANCELLED].endswith("Z")
+
+
+def test_a_job_in_a_queue_is_cancelled_by_its_workloads(cluster: MemoryCluster) -> None:
+    plant(cluster)
+    hold(cluster, "one", "two")
+    assert changing(cluster).cancel() == ["deactivate workloads/one", "deactivate workloads/two"]
+    assert not is_active(cluster, "one") and not is_active(cluster, "two")
+    assert CANCELLED in notes(cluster)
+    assert "suspend" not in cluster.objects[JOB]["spec"]["runPolicy"], "Kueue suspends it"
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_job_that_is_stopped_to_be_sent_again_is_not_cancelled(
+    cluster: MemoryCluster, queued: bool
+) -> None:
+    plant(cluster)
+    hold(cluster, *(["one"] if queued else []))
+    done = changing(cluster).stop()
+    assert done == (["deactivate workloads/one"] if queued else ["suspend pytorchjobs/llama"])
+    assert notes(cluster) == {}
+    assert cluster.objects[JOB]["spec"]["runPolicy"] == ({} if queued else {"suspend": True})
+    assert not (queued and is_active(cluster, "one"))
+
+
+@pytest.mark.parametrize("state", ["Succeeded", "Failed"])
+def test_a_job_that_has_ended_cannot_be_cancelled(cluster: MemoryCluster, state: str) -> None:
+    plant(cluster, state, running=False)
+    with pytest.raises(ConfigError, match=f"llama has ended already: {state}"):
+        changing(cluster).cancel()
+    assert cluster.changes() == []
+
+
+@pytest.mark.parametrize("status", [*WRITES, 404, 409])
+@pytest.mark.parametrize("call", ["cancel", "stop"])
+def test_a_suspension_that_is_refused_names_the_job(cluster: MemoryCluster, call: str, status: int) -> None:
+    plant(cluster)
+    cluster.fault("PATCH", "/pytorchjobs/llama", status)
+    with pytest.raises(WRITES.get(status, ServiceError)) as caught:
+        getattr(changing(cluster), call)()
+    assert status < 0 or str(caught.value) == f"llama cannot be changed ({status}): planted"
+    assert notes(cluster) == {}
+    assert cluster.objects[JOB]["spec"]["runPolicy"] == {}
+
+
+@pytest.mark.parametrize("before", [None, "2026-11-01T00:00:00Z"])
+@pytest.mark.parametrize("status", [status for status in (*WRITES, 404, 409) if status > 0])
+def test_a_job_whose_workload_goes_on_is_not_recorded_as_cancelled(
+    cluster: MemoryCluster, status: int, before: str | None
+) -> None:
+    plant(cluster)
+    if before:
+        cluster.objects[JOB]["metadata"]["annotations"] = {CANCELLED: before}
+    hold(cluster, "one", "two")
+    cluster.fault("PATCH", "/workloads/one", status)
+    with pytest.raises(WRITES.get(status, ServiceError), match=rf"one cannot be changed \({status}\)"):
+        changing(cluster).cancel()
+    assert is_active(cluster, "one") and is_active(cluster, "two")
+    assert notes(cluster) == ({CANCELLED: before} if before else {})
+
+
+@pytest.mark.parametrize(("fails", "status"), [("one", CUT_AFTER), ("two", 403)])
+def test_a_job_that_was_stopped_in_part_keeps_its_record(
+    cluster: MemoryCluster, fails: str, status: int
+) -> None:
+    """Else a watcher would take the stop for a failure and send the job again."""
+    plant(cluster)
+    hold(cluster, "one", "two")
+    cluster.fault("PATCH", f"/workloads/{fails}", status)
+    with pytest.raises(ServiceError):
+        changing(cluster).cancel()
+    assert not is_active(cluster, "one")
+    assert CANCELLED in notes(cluster)
+    cluster.faults.clear()
+    changing(cluster).cancel()
+    assert not is_active(cluster, "two")
+
+
+# Delete.
+
+
+@pytest.mark.parametrize("keep_claims", [False, True])
+def test_a_job_goes_with_all_that_belongs_to_it_and_nothing_else(
+    cluster: MemoryCluster, keep_claims: bool
+) -> None:
+    plant(cluster)
+    told = changing(cluster).deletions(keep_claims=keep_claims)
+    assert cluster.changes() == []
+    assert delete(cluster, keep_claims=keep_claims) == told
+    gone = [path for path in BELONGINGS if not (keep_claims and path == CLAIM)]
+    assert sorted(told) == sorted(
+        ["delete pytorchjobs/llama", *(f"delete {path.removeprefix(f'{SPACE}/')}" for path in gone)]
+    )
+    kept = [CLAIM] if keep_claims else []
+    assert sorted(cluster.objects) == sorted([*kept, f"{SPACE}/configmaps/foreign"])
+
+
+def test_what_others_labelled_for_a_foreign_job_of_the_name_stays(cluster: MemoryCluster) -> None:
+    plant(cluster, ours=False)
+    assert delete(cluster) == ["delete pytorchjobs/llama"]
+    assert set(BELONGINGS) < set(cluster.objects)
+
+
+def test_a_job_of_another_kind_and_the_same_name_keeps_what_is_its_own(cluster: MemoryCluster) -> None:
+    plant(cluster)
+    theirs = f"{SPACE}/configmaps/of-the-rayjob"
+    cluster.put(theirs, {"metadata": {"name": "of-the-rayjob", "labels": labels(kind="rayjob")}})
+    delete(cluster)
+    assert theirs in cluster.objects
+
+
+def test_the_content_of_secrets_is_never_asked_for(cluster: MemoryCluster) -> None:
+    plant(cluster)
+    delete(cluster)
+    asked = [r.accept for r in cluster.requests if r.method == "GET" and r.path.endswith("/secrets")]
+    assert asked and all("as=PartialObjectMetadataList" in accept for accept in asked)
+
+
+def test_a_job_that_was_made_anew_meanwhile_is_left_alone(cluster: MemoryCluster) -> None:
+    plant(cluster)
+    change = changing(cluster)
+    cluster.remove(JOB)
+    cluster.put(JOB, job_body(uid="another"))
+    with pytest.raises(ServiceError, match=r"pytorchjobs/llama cannot be deleted \(409\)"):
+        change.delete(keep_claims=False, seconds=1.0)
+    assert {JOB, *BELONGINGS} < set(cluster.objects)
+
+
+def test_a_job_that_somebody_else_deleted_is_deleted_to_its_end(cluster: MemoryCluster) -> None:
+    plant(cluster)
+    change = changing(cluster)
+    cluster.remove(JOB)
+    change.delete(keep_claims=False, seconds=5.0)
+    assert list(cluster.objects) == [f"{SPACE}/configmaps/foreign"]
+
+
+@pytest.mark.parametrize("status", WRITES)
+def test_nothing_is_deleted_where_the_job_may_not_be(cluster: MemoryCluster, status: int) -> None:
+    plant(cluster)
+    before = set(cluster.objects)
+    cluster.fault("DELETE", "/pytorchjobs/llama", status)
+    with pytest.raises(WRITES[status]) as caught:
+        delete(cluster)
+    assert status < 0 or str(caught.value) == f"pytorchjobs/llama cannot be deleted ({status}): planted"
+    assert set(cluster.objects) == before
+
+
+@pytest.mark.parametrize("status", [403, 409, CUT_BEFORE])
+@pytest.mark.parametrize("path", BELONGINGS[1:])
+def test_one_thing_that_is_refused_keeps_no_other(cluster: MemoryCluster, path: str, status: int) -> None:
+    plant(cluster)
+    cluster.fault("DELETE", path, status)
+    with pytest.raises(WRITES.get(status, ServiceError)) as caught:
+        delete(cluster)
+    assert status < 0 or path.removeprefix(f"{SPACE}/") in str(caught.value)
+    assert sorted(cluster.objects) == sorted([path, f"{SPACE}/configmaps/foreign"])
+
+
+@pytest.mark.parametrize("status", [CUT_BEFORE, CUT_AFTER])
+@pytest.mark.parametrize("path", [JOB, *BELONGINGS])
+def test_a_deletion_whose_answer_is_lost_goes_on(cluster: MemoryCluster, path: str, status: int) -> None:
+    plant(cluster)
+    cluster.fault("DELETE", path, status, times=1)
+    delete(cluster)
+    assert list(cluster.objects) == [f"{SPACE}/configmaps/foreign"]
+
+
+def test_what_is_left_after_the_time_is_named(cluster: MemoryCluster) -> None:
+    plant(cluster)
+    cluster.objects[f"{PODS}/llama-master-0"]["metadata"]["finalizers"] = ["kubelet"]
+    with pytest.raises(WaitTimeoutError, match="after 0 seconds this is left: pods/llama-master-0"):
+        delete(cluster, seconds=0.1)
+
+
+def test_what_is_slow_to_go_is_waited_for(cluster: MemoryCluster) -> None:
+    plant(cluster)
+    path = f"{PODS}/llama-master-0"
+    cluster.objects[path]["metadata"]["finalizers"] = ["kubelet"]
+    asked: list[str] = []
+
+    def before(method: str, seen: str) -> None:
+        asked.append(seen)
+        if asked.count(PODS) == 4 and path in cluster.objects:
+            cluster.remove(path)
+
+    cluster.before = before
+    delete(cluster)
+    assert asked.count(PODS) >= 4
+    assert path not in cluster.objects
+
+
+def test_what_may_not_be_seen_is_not_ours(cluster: MemoryCluster) -> None:
+    plant(cluster)
+    cluster.fault("GET", f"{SPACE}/secrets", 403)
+    assert "delete secrets/llama-token" not in delete(cluster)
+    assert JOB not in cluster.objects and PARTS[0] not in cluster.objects
+
+
+@pytest.mark.parametrize("status", READS)
+def test_nothing_is_deleted_where_it_is_not_known_what_belongs_to_the_job(
+    cluster: MemoryCluster, status: int
+) -> None:
+    plant(cluster)
+    cluster.fault("GET", f"{SPACE}/configmaps", status)
+    with pytest.raises(READS[status]):
+        delete(cluster)
+    assert cluster.changes() == []
+
+
+# Submit anew.
+
+
+def test_a_job_is_submitted_anew_with_its_parts_which_it_owns(cluster: MemoryCluster) -> None:
+    plant(cluster, "Failed", running=False)
+    change = changing(cluster)
+    told = change.create(change.resubmission())
+    assert told == [
+        "create configmaps/llama-2-code",
+        "create configmaps/llama-2-config",
+        "create pytorchjobs/llama-2",
+    ]
+    new = cluster.objects[f"{JOBS}/llama-2"]
+    assert new["metadata"]["annotations"]["trainyard.dev/resubmitted-from"] == "llama"
+    assert "status" not in new
+    for part in ("llama-2-code", "llama-2-config"):
+        found = cluster.objects[f"{SPACE}/configmaps/{part}"]
+        assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == [new["metadata"]["uid"]]
+        assert found["metadata"]["labels"]["trainyard.dev/job"] == "llama-2"
+    assert changing(cluster).next_name() == "llama-3"
+
+
+@pytest.mark.parametrize(("state", "running"), [("Running", True), ("Failed", True), ("Created", False)])
+def test_a_job_that_may_still_write_is_not_submitted_anew(
+    cluster: MemoryCluster, state: str, running: bool
+) -> None:
+    plant(cluster, state, running=running)
+    with pytest.raises(ConfigError, match="delete it"):
+        changing(cluster).resubmission()
+
+
+def planned(cluster: MemoryCluster) -> tuple[JobChanging, Any]:
+    plant(cluster, "Failed", running=False)
+    change = changing(cluster)
+    return change, change.resubmission()
+
+
+NEW = [f"{SPACE}/configmaps/llama-2-code", f"{SPACE}/configmaps/llama-2-config", f"{JOBS}/llama-2"]
+STEPS = [*(("POST", path) for path in NEW), *(("PATCH", path) for path in NEW[:2])]
+
+
+def fault_at(cluster: MemoryCluster, method: str, path: str, status: int) -> None:
+    """The fault meets the request of this step and no other."""
+    if method == "PATCH":
+        cluster.fault(method, path, status)
+        return
+    place = path.rpartition("/")[0]
+    skips = sum(1 for each in NEW[: NEW.index(path)] if each.startswith(place))
+    cluster.fault(method, place, status, times=1, skips=skips)
+
+
+@pytest.mark.parametrize("status", [*WRITES, 404])
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step[0]}-{step[1].rpartition('/')[2]}")
+def test_a_refusal_at_any_step_leaves_nothing_behind(
+    cluster: MemoryCluster, step: tuple[str, str], status: int
+) -> None:
+    change, new = planned(cluster)
+    before = set(cluster.objects)
+    fault_at(cluster, *step, status)
+    with pytest.raises(WRITES.get(status, ServiceError)) as caught:
+        change.create(new)
+    assert status < 0 or f"({status}): planted" in str(caught.value)
+    assert status < 0 or step[1].rpartition("/")[2] in str(caught.value)
+    assert set(cluster.objects) == before
+    cluster.faults.clear()
+    change.create(new)
+    assert set(cluster.objects) == {*before, *NEW}
+
+
+@pytest.mark.parametrize("path", NEW)
+def test_a_name_that_is_taken_leaves_nothing_behind_and_the_other_alone(
+    cluster: MemoryCluster, path: str
+) -> None:
+    change, new = planned(cluster)
+    theirs = cluster.put(path, {"metadata": {"name": path.rpartition("/")[2], "labels": {}}})
+    before = set(cluster.objects)
+    with pytest.raises(RunConflictError, match="is there already; run resubmit again"):
+        change.create(new)
+    assert set(cluster.objects) == before
+    assert cluster.objects[path] == theirs
+
+
+@pytest.mark.parametrize("path", NEW)
+def test_a_creation_whose_answer_is_lost_counts(cluster: MemoryCluster, path: str) -> None:
+    change, new = planned(cluster)
+    before = set(cluster.objects)
+    fault_at(cluster, "POST", path, CUT_AFTER)
+    change.create(new)
+    assert set(cluster.objects) == {*before, *NEW}
+    uid = cluster.objects[NEW[2]]["metadata"]["uid"]
+    assert all(cluster.objects[p]["metadata"]["ownerReferences"][0]["uid"] == uid for p in NEW[:2])
+
+
+def test_a_job_of_others_is_not_taken_for_ours_where_the_answer_is_lost(cluster: MemoryCluster) -> None:
+    change, new = planned(cluster)
+    theirs = cluster.put(NEW[2], {"metadata": {"name": "llama-2"}})
+    before = set(cluster.objects)
+    fault_at(cluster, "POST", NEW[2], CUT_BEFORE)
+    with pytest.raises(ServiceTroubleError):
+        change.create(new)
+    assert set(cluster.objects) == before
+    assert cluster.objects[NEW[2]] == theirs
+
+
+def test_a_webhook_that_has_not_seen_a_part_yet_is_asked_again(cluster: MemoryCluster) -> None:
+    change, new = planned(cluster)
+    said = "admission webhook denied: TrainingRuntime must be created before the TrainJob"
+    cluster.fault("POST", "/pytorchjobs", 403, times=3, message=said)
+    change.create(new)
+    assert NEW[2] in cluster.objects
+
+
+def test_a_webhook_that_never_sees_it_is_a_refusal(cluster: MemoryCluster) -> None:
+    change, new = planned(cluster)
+    before = set(cluster.objects)
+    cluster.fault("POST", "/pytorchjobs", 403, message="must be created before the TrainJob")
+    with pytest.raises(PermissionRefusedError, match="PyTorchJob/llama-2 cannot be created"):
+        change.create(new)
+    assert set(cluster.objects) == before
+
+
+@pytest.mark.parametrize("status", [403, *READS])
+def test_nothing_is_submitted_anew_where_the_job_cannot_be_seen(cluster: MemoryCluster, status: int) -> None:
+    plant(cluster, "Failed", running=False)
+    change = changing(cluster)
+    cluster.fault("GET", "/pytorchjobs/llama", status)
+    with pytest.raises(READS.get(status, PermissionRefusedError)):
+        change.resubmission()
+
+
+def test_the_job_of_a_retry_is_created_once(cluster: MemoryCluster) -> None:
+    change, new = planned(cluster)
+    assert change.create_once(new) is True
+    uid = cluster.objects[NEW[2]]["metadata"]["uid"]
+    assert change.create_once(new) is False
+    assert cluster.objects[NEW[2]]["metadata"]["uid"] == uid
+    assert all(cluster.objects[p]["metadata"]["ownerReferences"][0]["uid"] == uid for p in NEW[:2])
+
+
+def test_a_retry_does_not_follow_a_job_of_others(cluster: MemoryCluster) -> None:
+    change, new = planned(cluster)
+    theirs = cluster.put(NEW[2], {"metadata": {"name": "llama-2"}})
+    with pytest.raises(RunConflictError, match="does not follow llama; delete one of them"):
+        change.create_once(new)
+    assert cluster.objects[NEW[2]] == theirs

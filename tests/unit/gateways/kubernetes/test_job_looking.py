@@ -1,0 +1,159 @@
+"""Jobs are found with all that belongs to them; what may not be seen is left out, and is not nothing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.unit.gateways.kubernetes.memory_cluster import CUT_BEFORE, MemoryCluster, memory_cluster
+from tests.unit.jobs.state.shapes import job, pod
+
+from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceError
+from trainyard.gateways.kubernetes import api as api_module
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.job_looking import JobLooking
+from trainyard.jobs.state.job_kinds import kind_of_job
+
+Json = dict[str, Any]
+SPACE = "namespaces/team"
+
+
+@pytest.fixture
+def cluster() -> Iterator[MemoryCluster]:
+    with memory_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_module, "_PAUSES", (0.001, 0.001, 0.001))
+
+
+def look(cluster: MemoryCluster) -> JobLooking:
+    return JobLooking(Api(cluster.access()))
+
+
+def plant(cluster: MemoryCluster, kind: str, name: str = "job", **status: Any) -> Json:
+    raw = job(kind, **status)
+    marks = {
+        "trainyard.dev/job": name,
+        "trainyard.dev/kind": kind,
+        "app.kubernetes.io/managed-by": "trainyard",
+    }
+    raw["metadata"] |= {"name": name, "uid": f"uid-of-{kind}-{name}", "labels": marks}
+    return cluster.put(kind_of_job(kind).path("team", name), raw)
+
+
+def owned(cluster: MemoryCluster, root: str, resource: str, name: str, labels: Json | None = None) -> None:
+    meta = {"name": name, "uid": f"uid-of-{name}", "labels": labels or {}}
+    cluster.put(f"/apis/{root}/{SPACE}/{resource}/{name}", {"metadata": meta})
+
+
+def test_a_job_is_found_by_its_name_whatever_its_kind(cluster: MemoryCluster) -> None:
+    for kind in ("pytorchjob", "trainjob", "rayjob", "raycluster"):
+        plant(cluster, kind, f"my-{kind}")
+        found = look(cluster).found("team", f"my-{kind}")
+        assert (found.kind.name, found.name) == (kind, f"my-{kind}")
+    with pytest.raises(ConfigError, match="no job absent in team"):
+        look(cluster).found("team", "absent")
+    with pytest.raises(ConfigError, match="no job my-rayjob in team"):
+        look(cluster).found("team", "my-rayjob", "trainjob")
+
+
+@pytest.mark.parametrize("status", [403, 410, 422, 429, 500, CUT_BEFORE])
+def test_a_kind_that_is_refused_is_an_error_only_where_no_other_is_found(
+    cluster: MemoryCluster, status: int
+) -> None:
+    cluster.fault("GET", "/pytorchjobs/job", status)
+    with pytest.raises(ServiceError):
+        look(cluster).found("team", "job")
+    plant(cluster, "rayjob")
+    assert look(cluster).found("team", "job").kind.name == "rayjob"
+
+
+def test_the_jobs_of_a_namespace_are_listed_without_the_clusters_that_they_run_on(
+    cluster: MemoryCluster,
+) -> None:
+    plant(cluster, "pytorchjob", "a")
+    plant(cluster, "rayjob", "b")
+    plant(cluster, "raycluster", "b")
+    plant(cluster, "raycluster", "c")
+    cluster.put(kind_of_job("pytorchjob").path("team", "foreign"), job("pytorchjob"))
+    for namespace in ("team", ""):
+        told = [(found.kind.name, found.name) for found in look(cluster).jobs(namespace)]
+        assert told == [("pytorchjob", "a"), ("rayjob", "b"), ("raycluster", "c")]
+
+
+@pytest.mark.parametrize("status", [403, 404, 500, CUT_BEFORE])
+def test_a_kind_that_cannot_be_listed_is_named_and_the_others_are_listed(
+    cluster: MemoryCluster, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant(cluster, "pytorchjob", "a")
+    plant(cluster, "rayjob", "b")
+    cluster.fault("GET", f"{SPACE}/pytorchjobs", status)
+    assert [found.name for found in look(cluster).jobs("team")] == ["b"]
+    assert "PyTorchJobs are not listed" in caplog.text
+
+
+@pytest.mark.parametrize("ending", ["/trainjobs/job", "/jobsets/job", "/workloads", "/pods", "/events"])
+def test_credentials_that_are_refused_end_every_look(cluster: MemoryCluster, ending: str) -> None:
+    plant(cluster, "trainjob")
+    cluster.fault("GET", ending, 401)
+    with pytest.raises(CredentialsRefusedError):
+        look(cluster).look(look(cluster).found("team", "job"))
+
+
+def test_a_trainjob_is_seen_with_its_jobset_jobs_workload_and_events(cluster: MemoryCluster) -> None:
+    uid = plant(cluster, "trainjob")["metadata"]["uid"]
+    owned(cluster, "jobset.x-k8s.io/v1alpha2", "jobsets", "job")
+    owned(cluster, "batch/v1", "jobs", "job-node-0", {"jobset.sigs.k8s.io/jobset-name": "job"})
+    owned(cluster, "batch/v1", "jobs", "other", {"jobset.sigs.k8s.io/jobset-name": "other"})
+    owned(cluster, "kueue.x-k8s.io/v1beta1", "workloads", "w", {"kueue.x-k8s.io/job-uid": uid})
+    for name, about in [("e1", "job"), ("e2", "job-node-0"), ("e3", "other"), ("e4", "job-worker-9")]:
+        event = {"metadata": {"name": name}, "involvedObject": {"name": about}}
+        cluster.put(f"/api/v1/{SPACE}/events/{name}", event)
+    cluster.put(f"/api/v1/{SPACE}/pods/p", pod("p", labels={"trainyard.dev/job": "job"}))
+    looking = look(cluster)
+    seen = looking.look(looking.found("team", "job"))
+    assert [raw["kind"] for raw in seen.owned] == ["JobSet", "Job", "Workload"]
+    assert sorted(raw["metadata"]["name"] for raw in seen.events) == ["e1", "e2"]
+    assert [found.name for found in seen.pods] == ["p"]
+    assert sorted(raw["metadata"]["name"] for raw in looking.all_events(seen)) == ["e1", "e2", "e4"]
+    assert [raw["metadata"]["name"] for raw in looking.raw_pods(looking.found("team", "job"))] == ["p"]
+
+
+def test_the_workload_of_a_rayjob_may_belong_to_its_cluster(cluster: MemoryCluster) -> None:
+    plant(cluster, "rayjob", rayClusterName="job-x")
+    owned(cluster, "ray.io/v1", "rayclusters", "job-x")
+    owned(cluster, "kueue.x-k8s.io/v1beta1", "workloads", "w", {"kueue.x-k8s.io/job-uid": "uid-of-job-x"})
+    looking = look(cluster)
+    seen = looking.look(looking.found("team", "job"))
+    assert [raw["kind"] for raw in seen.owned] == ["RayCluster", "Workload"]
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+@pytest.mark.parametrize(
+    "ending", ["/jobsets/job", "/batch/v1/namespaces/team/jobs", "/workloads", "/events"]
+)
+def test_what_may_not_be_seen_is_left_out(cluster: MemoryCluster, ending: str, status: int) -> None:
+    uid = plant(cluster, "trainjob")["metadata"]["uid"]
+    owned(cluster, "jobset.x-k8s.io/v1alpha2", "jobsets", "job")
+    owned(cluster, "batch/v1", "jobs", "job-node-0", {"jobset.sigs.k8s.io/jobset-name": "job"})
+    owned(cluster, "kueue.x-k8s.io/v1beta1", "workloads", "w", {"kueue.x-k8s.io/job-uid": uid})
+    cluster.fault("GET", ending, status)
+    looking = look(cluster)
+    seen = looking.look(looking.found("team", "job"))
+    left_out = {"/jobsets/job": "JobSet", "/workloads": "Workload", "/events": ""}.get(ending, "Job")
+    assert [raw["kind"] for raw in seen.owned] == [k for k in ("JobSet", "Job", "Workload") if k != left_out]
+
+
+def test_a_job_that_is_gone_is_seen_as_gone_and_one_that_is_refused_is_an_error(
+    cluster: MemoryCluster,
+) -> None:
+    plant(cluster, "pytorchjob")
+    looking = look(cluster)
+    found = looking.found("team", "job")
+    cluster.remove(found.path)
+    assert looking.look(found).job is None
+    cluster.fault("GET", "/pytorchjobs/job", 403)
+    with pytest.raises(PermissionRefusedError, match="pytorchjobs/job"):
+        looking.look(found)

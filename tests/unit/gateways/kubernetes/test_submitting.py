@@ -1,0 +1,212 @@
+"""A job is submitted with all of its parts: whatever is refused on the way, the next try completes it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.unit.gateways.kubernetes.memory_cluster import (
+    CUT_AFTER,
+    CUT_BEFORE,
+    MemoryCluster,
+    memory_cluster,
+)
+
+from trainyard.errors import (
+    PermissionRefusedError,
+    ServiceError,
+    ServiceTroubleError,
+    TrainyardError,
+    WaitTimeoutError,
+)
+from trainyard.gateways.kubernetes import applying
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.submitting import find, owned_by, reference_to, refusals, submit
+
+Json = dict[str, Any]
+SPACE = "/api/v1/namespaces/team"
+JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+PATHS = [
+    f"{SPACE}/configmaps/shared",
+    f"{SPACE}/configmaps/llama",
+    f"{SPACE}/services/llama",
+    f"{JOBS}/llama",
+]
+REFUSALS: dict[int, type[TrainyardError]] = {
+    401: ServiceError,
+    403: PermissionRefusedError,
+    409: ServiceError,
+    410: ServiceError,
+    422: ServiceError,
+    429: ServiceError,
+    500: ServiceError,
+    404: WaitTimeoutError,
+    503: WaitTimeoutError,
+    CUT_BEFORE: ServiceTroubleError,
+    CUT_AFTER: ServiceTroubleError,
+}
+"""404 and 503 mean that the kind is not served yet."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[MemoryCluster]:
+    with memory_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(applying, "_PAUSE", 0.01)
+    monkeypatch.setitem(applying.apply_all.__kwdefaults__ or {}, "seconds", 0.15)
+
+
+def body(kind: str, name: str = "llama", version: str = "v1", **more: Any) -> Json:
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "team", "labels": {"trainyard.dev/job": "llama"}},
+        **more,
+    }
+
+
+SHARED = body("ConfigMap", "shared")
+PARTS = [body("ConfigMap", data={"train.py": "x = 1"}), body("Service", spec={"clusterIP": "None"})]
+JOB = body("PyTorchJob", version="kubeflow.org/v1", spec={"runPolicy": {}})
+
+
+def submitted(cluster: MemoryCluster) -> Json:
+    return submit(Api(cluster.access()), JOB, parts=iter(PARTS), shared=iter([SHARED]))
+
+
+def assert_whole(cluster: MemoryCluster) -> None:
+    """All is there once, and the parts, not what is shared, go with the job."""
+    assert sorted(cluster.objects) == sorted(PATHS)
+    uid = cluster.objects[PATHS[3]]["metadata"]["uid"]
+    owners = [cluster.objects[path]["metadata"].get("ownerReferences") for path in PATHS]
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "llama", "uid": uid}
+    owned = [{**owner, "blockOwnerDeletion": False}]
+    assert owners == [None, owned, owned, None]
+    assert cluster.objects[PATHS[1]]["data"] == {"train.py": "x = 1"}
+
+
+def test_a_job_comes_after_its_parts_and_then_owns_them(cluster: MemoryCluster) -> None:
+    made = submitted(cluster)
+    assert made == cluster.objects[PATHS[3]]
+    assert_whole(cluster)
+    assert [path for _, path in cluster.changes()] == [*PATHS, *PATHS[1:3]]
+    cluster.remove(PATHS[3])
+    assert list(cluster.objects) == [PATHS[0]], "what is shared stays"
+
+
+def test_submitting_twice_is_submitting_once(cluster: MemoryCluster) -> None:
+    first = submitted(cluster)["metadata"]["uid"]
+    assert submitted(cluster)["metadata"]["uid"] == first
+    assert_whole(cluster)
+
+
+@pytest.mark.parametrize("step", range(6))
+@pytest.mark.parametrize("status", REFUSALS)
+def test_a_refusal_at_any_step_names_the_object_and_the_next_try_completes_it(
+    cluster: MemoryCluster, step: int, status: int
+) -> None:
+    order = [*PATHS, *PATHS[1:3]]
+    path, second = order[step], step > 3
+    if second:
+        cluster.before = lambda method, seen: (
+            cluster.fault("PATCH", path, status) if (method, seen) == ("PATCH", PATHS[3]) else None
+        )
+    else:
+        cluster.fault("PATCH", path, status)
+    with pytest.raises(REFUSALS[status]) as caught:
+        submitted(cluster)
+    if status > 0:
+        assert f"/{path.rpartition('/')[2]}" in str(caught.value)
+        assert status in (404, 503) or f"({status}): planted" in str(caught.value)
+    assert (PATHS[3] in cluster.objects) == (second or (step == 3 and status == CUT_AFTER))
+    cluster.faults.clear()
+    cluster.before = lambda _method, _path: None
+    submitted(cluster)
+    assert_whole(cluster)
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_kind_that_was_defined_a_moment_ago_is_waited_for(cluster: MemoryCluster, status: int) -> None:
+    cluster.fault("PATCH", PATHS[3], status, times=3)
+    submitted(cluster)
+    assert_whole(cluster)
+
+
+def test_a_kind_that_is_not_served_is_named(cluster: MemoryCluster) -> None:
+    del cluster.served["/apis/kubeflow.org/v1"]
+    with pytest.raises(
+        WaitTimeoutError, match=r"PyTorchJob/llama: the cluster does not serve kubeflow\.org/v1"
+    ):
+        submitted(cluster)
+
+
+def test_a_namespace_that_is_not_there_is_not_waited_for(cluster: MemoryCluster) -> None:
+    cluster.fault("PATCH", PATHS[0], 404, message='namespaces "team" not found')
+    with pytest.raises(ServiceError, match='namespaces "team" not found'):
+        submitted(cluster)
+    assert len(cluster.changes()) == 1
+
+
+def test_a_field_of_somebody_else_is_not_overwritten(cluster: MemoryCluster) -> None:
+    cluster.put(PATHS[1], {**PARTS[0], "data": {"train.py": "theirs"}})
+    with pytest.raises(ServiceError, match=r"ConfigMap/llama was refused \(409\).*\.data\.train\.py"):
+        submitted(cluster)
+    assert cluster.objects[PATHS[1]]["data"] == {"train.py": "theirs"}
+    assert PATHS[3] not in cluster.objects
+
+
+def test_what_others_added_stays(cluster: MemoryCluster) -> None:
+    cluster.put(PATHS[1], {**PARTS[0], "data": {"theirs": "1"}})
+    submitted(cluster)
+    assert cluster.objects[PATHS[1]]["data"] == {"theirs": "1", "train.py": "x = 1"}
+
+
+def test_what_the_cluster_has_is_found_by_kind_and_name(cluster: MemoryCluster) -> None:
+    api = Api(cluster.access())
+    assert find(api, JOB) is None
+    submitted(cluster)
+    assert find(api, JOB) == cluster.objects[PATHS[3]]
+    assert find(api, body("Unknown")) is None
+    assert find(api, body("ConfigMap", "another")) is None
+
+
+@pytest.mark.parametrize("status", [401, 403, 422, 410])
+def test_a_refusal_to_look_is_an_error_and_not_nothing(cluster: MemoryCluster, status: int) -> None:
+    cluster.fault("GET", PATHS[3], status)
+    with pytest.raises(ServiceError):
+        find(Api(cluster.access()), JOB)
+
+
+def test_a_namespace_that_is_not_named_is_the_default_one(cluster: MemoryCluster) -> None:
+    nameless = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+    (made,) = applying.apply_all(Api(cluster.access()), [nameless])
+    assert list(cluster.objects) == ["/api/v1/namespaces/default/configmaps/x"]
+    assert made["metadata"]["uid"]
+    applying.apply_all(
+        Api(cluster.access()), [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}]
+    )
+    assert "/api/v1/namespaces/team" in cluster.objects
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 500])
+def test_every_refusal_of_a_dry_run_is_told_and_nothing_is_changed(
+    cluster: MemoryCluster, status: int
+) -> None:
+    cluster.fault("PATCH", PATHS[2], status, message="admission webhook\n says  no")
+    told = refusals(Api(cluster.access()), [SHARED, *PARTS, body("Widget", version="example.com/v1"), JOB])
+    assert told == [
+        f"Service/llama: admission webhook says no ({status})",
+        "Widget/llama: the cluster does not serve example.com/v1 Widget",
+    ]
+    assert cluster.objects == {}
+    assert all(r.query["dryRun"] == "All" for r in cluster.requests if r.method == "PATCH")
+
+
+def test_a_part_gets_its_owner_and_is_not_changed_itself() -> None:
+    part = body("ConfigMap")
+    owner = reference_to({**JOB, "metadata": {**JOB["metadata"], "uid": "u1"}})
+    assert owned_by(part, owner)["metadata"] == {**part["metadata"], "ownerReferences": [owner]}
+    assert part == body("ConfigMap")
