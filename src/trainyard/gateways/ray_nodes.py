@@ -129,7 +129,9 @@ def _node_class() -> type:
 
             for name, text in command["files"].items():
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
-                Path(name).write_text(text)
+                own = Path(f"{name}.{variables['PET_NODE_RANK']}")
+                own.write_text(text)
+                own.replace(name)  # whole at once: another node may read it, where they share a disk
             environment = {**os.environ, **command["environment"], **variables}
             for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
                 environment.pop(name, None)

@@ -76,9 +76,10 @@ class StandIn(ModuleType):
         pool = futures.ThreadPoolExecutor(threads)
 
         def wait() -> int:
+            code = int(node.wait())
             if rank in self.lost:
                 raise RayError("The actor died.\nIts node is gone.")
-            return int(node.wait())
+            return code
 
         def called(method: Callable[..., Any]) -> Any:
             return SimpleNamespace(remote=lambda *given: pool.submit(method, *given))
