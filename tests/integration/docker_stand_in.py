@@ -5,13 +5,9 @@ A push really puts a manifest into the registry it names; a run answers every ch
 STAND_IN_FAILS names a word (build, run, push) that fails.
 """
 
-import hashlib
 import json
 import os
 import sys
-import tarfile
-import urllib.request
-from io import BytesIO
 from pathlib import Path
 
 HOME = Path(os.environ["HOME"])
@@ -56,6 +52,9 @@ def main(words: list[str]) -> int:
 
 
 def push(target: str) -> str:
+    import hashlib
+    import urllib.request
+
     host, _, rest = target.partition("/")
     name, _, tag = rest.rpartition(":")
     kind = "application/vnd.oci.image.manifest.v1+json"
@@ -67,6 +66,9 @@ def push(target: str) -> str:
 
 
 def save(target: Path) -> None:
+    import tarfile
+    from io import BytesIO
+
     empty = BytesIO()
     tarfile.open(fileobj=empty, mode="w").close()
     with tarfile.open(target, "w") as archive:

@@ -105,7 +105,7 @@ class ScriptedAws:
 
     @contextmanager
     def serving(self) -> Iterator["ScriptedAws"]:
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield self

@@ -216,8 +216,9 @@ class _LiveLine:
             for name, above in self._above.items():
                 if getattr(sys, name) is above:
                     setattr(sys, name, above.stream)
+                begun, above.begun = above.begun, ""
                 with suppress(OSError):
-                    above.stream.write(above.begun)
+                    above.stream.write(begun)
                     above.stream.flush()
 
     def _text(self) -> "Text":
@@ -276,6 +277,14 @@ class _Above(io.TextIOBase):
 
     def writable(self) -> bool:
         return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.stream.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self.stream.errors
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

@@ -161,8 +161,8 @@ def run_streamed(
     late = threading.Event()
     timer = threading.Timer(seconds, _end, (process.pid, late))
     timer.start()
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         for line in process.stdout:
             on_line(line.decode(errors="replace").rstrip("\r\n"))
         code = process.wait()
@@ -170,6 +170,7 @@ def run_streamed(
         timer.cancel()
         if process.poll() is None:  # we were interrupted
             _end_gently(process)
+        process.stdout.close()
     return None if late.is_set() else code
 
 

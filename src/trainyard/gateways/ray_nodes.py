@@ -124,25 +124,35 @@ def _node_class() -> type:
         def start(self, command: dict[str, Any], variables: dict[str, str]) -> None:
             import os
             import subprocess
+            import sys
             from pathlib import Path
 
             for name, text in command["files"].items():
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
-                Path(name).write_text(text)
+                own = Path(f"{name}.{variables['PET_NODE_RANK']}")
+                own.write_text(text)
+                own.replace(name)  # whole at once: another node may read it, where they share a disk
             environment = {**os.environ, **command["environment"], **variables}
             for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
                 environment.pop(name, None)
-            self._process = subprocess.Popen(  # noqa: S603
-                list(command["command"]), cwd=command["directory"], env=environment
-            )
+            try:
+                self._process = subprocess.Popen(  # noqa: S603
+                    list(command["command"]), cwd=command["directory"], env=environment
+                )
+            except OSError as error:
+                sys.stderr.write(f"{error.filename}: {error.strerror}\n")  # Ray shows it to the driver
 
         def wait(self) -> int:
+            if self._process is None:
+                return 127  # as of a shell that finds no such command
             code = int(self._process.wait())
             return 128 - code if code < 0 else code
 
         def end(self, seconds: float) -> None:
             import subprocess
 
+            if self._process is None:
+                return
             self._process.terminate()
             try:
                 self._process.wait(seconds)

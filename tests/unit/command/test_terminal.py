@@ -10,10 +10,12 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 
 import pytest
 
+from trainyard.command import terminal
 from trainyard.command.terminal import INDENT, finished_lines
 
 NOTHING: Mapping[str, str] = {}
@@ -268,3 +270,136 @@ def test_a_terminal_that_takes_nothing_does_not_hold_up_the_work() -> None:
         termios.tcflow(theirs, termios.TCOON)
     os.close(ours)
     os.close(theirs)
+
+
+class Work:
+    """Work that counts: how often its line was drawn, how often it was told to log."""
+
+    def __init__(self) -> None:
+        self.drawn = self.told = 0
+        self.went_on = threading.Event()
+
+    def line(self, _width: int) -> str:
+        self.drawn += 1
+        if self.drawn >= 3:
+            self.went_on.set()
+        return f"live {self.drawn}"
+
+    def tell(self) -> None:
+        self.told += 1
+        self.went_on.set()
+
+
+@contextlib.contextmanager
+def own_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 60) -> Iterator[list[str]]:
+    """Let stdout and stderr of this process be a terminal; at the end the list has what it was given."""
+    for name in ("CI", "NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(terminal, "_CLOSE_SECONDS", 60.0)  # else a slow machine leaves the line behind
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    pieces: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            while piece := os.read(ours, 1 << 16):
+                pieces.append(piece)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    written: list[str] = []
+    with os.fdopen(theirs, "w") as terminal_stream, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal_stream)
+        patch.setattr(sys, "stderr", terminal_stream)
+        try:
+            yield written
+        finally:
+            terminal_stream.flush()
+    reader.join(10)
+    os.close(ours)
+    written.append(b"".join(pieces).decode())
+
+
+def test_in_one_process_what_is_written_stays_and_the_live_line_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "_DRAW_SECONDS", 0.01)
+    work = Work()
+    with own_terminal(monkeypatch) as written:
+        before = sys.stdout, sys.stderr
+        with terminal.shown(work):
+            above = sys.stderr
+            assert above is not before[1]
+            assert (above.isatty(), above.writable(), above.encoding) == (True, True, before[1].encoding)
+            assert above.fileno() == before[1].fileno()
+            print("an answer")
+            sys.stderr.write("10%\r50%\r100%\r\nhalf a ")
+            sys.stderr.write("line\nand a [bold]beginning")
+            sys.stderr.flush()
+            assert work.went_on.wait(10)
+        assert (sys.stdout, sys.stderr) == before
+        above.write(" of another\n")
+        print("afterwards")
+    lines = Screen(written[0]).lines
+    assert lines == ["an answer", "100%", "half a line", "and a [bold]beginning of another", "afterwards"]
+    assert "live 2" in written[0]
+    assert "\x1b[?25" not in written[0]
+
+
+def test_a_display_ends_more_than_once_and_before_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_terminal(monkeypatch) as written:
+        before = sys.stderr
+        display = terminal.Display(Work())
+        display.close()
+        assert sys.stderr is before
+        display = terminal.Display(Work())
+        display.start()
+        assert sys.stderr is not before
+        display.close()
+        display.close()
+        assert sys.stderr is before
+        print("done", file=sys.stderr)
+    assert Screen(written[0]).lines == ["done"]
+
+
+def test_where_there_is_no_terminal_the_work_is_told_to_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "_TELL_SECONDS", 0.01)
+    work = Work()
+    with terminal.shown(work):
+        assert work.went_on.wait(10)
+    assert work.drawn == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("ci", [None, "", "true"])
+@pytest.mark.parametrize("kind", ["xterm", "dumb", "DUMB", "unknown", ""])
+@pytest.mark.parametrize("no_color", ["", "1"])
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_is_shown_follows_the_terminal_and_the_environment(
+    monkeypatch: pytest.MonkeyPatch, ci: str | None, kind: str, no_color: str, is_terminal: bool
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    for name, value in {"TERM": kind, "NO_COLOR": no_color, "CI": ci}.items():
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+    dumb = kind.lower() in ("dumb", "unknown")
+    assert terminal.on_terminal() == (is_terminal and ci != "true")
+    assert terminal.draws() == (is_terminal and ci != "true" and not dumb)
+    assert terminal.colours() == (not no_color and not dumb)
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells"), [("40", 39), ("200", 199), ("", 119), ("0", 119), ("-5", 119), ("wide", 119)]
+)
+def test_the_width_is_what_the_environment_says_else_what_the_terminal_says(
+    monkeypatch: pytest.MonkeyPatch, columns: str, cells: int
+) -> None:
+    with own_terminal(monkeypatch, columns=120):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert terminal.width() == cells
+        assert terminal.text_width() == min(cells, 97) - INDENT
+    with open(os.devnull, "w") as nowhere, monkeypatch.context() as patch:  # noqa: PTH123 - not a file
+        patch.setattr(sys, "stderr", nowhere)
+        assert terminal.width() == (79 if cells == 119 else cells)

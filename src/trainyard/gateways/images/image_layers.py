@@ -2,6 +2,7 @@
 
 import json
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -10,6 +11,11 @@ from trainyard.errors import DamagedFileError
 
 _LARGEST_LOOKED_AT = 1 << 20
 """Secrets are short; of a larger file only its name is looked at."""
+_DAMAGE = (
+    *(tarfile.TarError, EOFError, zlib.error),
+    *(LookupError, TypeError, AttributeError, ValueError, AssertionError),
+)
+"""A cut-off archive; a manifest that is no list of images with their layers."""
 
 
 def secrets_in_layers(
@@ -27,7 +33,7 @@ def secrets_in_layers(
                 layer = whole.extractfile(name)
                 assert layer is not None
                 yield from _in_layer(layer, Path(name).name, judge, head_bytes)
-    except (tarfile.TarError, KeyError, ValueError, AssertionError) as error:
+    except _DAMAGE as error:
         raise DamagedFileError(f"{archive.name}: is no archive of an image ({error})") from None
 
 

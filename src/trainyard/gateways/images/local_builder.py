@@ -251,10 +251,8 @@ class _auth_file:  # noqa: N801 - used as a context manager, like a function
 
 def is_loopback(host: str) -> bool:
     """Whether a registry's host is this machine, which is spoken to without TLS."""
-    return host.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]") or host in (
-        "127.0.0.1",
-        "localhost",
-    )
+    own = ("127.0.0.1", "localhost", "[::1]")
+    return host in own or host.rpartition(":")[0] in own
 
 
 def _plain_http(image: str) -> list[str]:

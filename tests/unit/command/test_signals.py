@@ -1,0 +1,84 @@
+"""What SIGTERM and SIGINT do, in this process; test_command.py ends whole programs by them."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from trainyard.command.signals import end_at_signals, stand_back
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Restore what the tests' process does at signals."""
+    before = [signal.getsignal(number) for number in NUMBERS], sys.unraisablehook
+    yield
+    for number, handler in zip(NUMBERS, before[0], strict=True):
+        signal.signal(number, handler)
+    sys.unraisablehook = before[1]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("silently", [False, True])
+def test_a_signal_ends_the_program_and_the_first_one_is_known(number: signal.Signals, silently: bool) -> None:
+    told = end_at_signals(silently=silently)
+    assert told() is None
+    for later in (number, *NUMBERS):
+        with pytest.raises(SystemExit if silently else KeyboardInterrupt) as caught:
+            signal.raise_signal(later)
+        assert not silently or caught.value.code == 130  # type: ignore[attr-defined]
+    assert told() == number.name
+
+
+class Raises:
+    """Raises where Python ignores what is raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __del__(self) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(130)])
+def test_a_signal_that_python_ignored_comes_again(error: BaseException) -> None:
+    told = end_at_signals()
+    Raises(error)
+    with pytest.raises(KeyboardInterrupt):
+        time.sleep(20)
+    assert told() == "SIGTERM"
+
+
+def test_any_other_ignored_exception_is_shown_and_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    told = end_at_signals()
+    Raises(ValueError("in a destructor"))
+    time.sleep(0.1)
+    assert told() is None
+    assert "ValueError: in a destructor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("refused", [False, True])
+def test_work_beside_another_program_is_asked_once_and_then_ended(
+    number: signal.Signals, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def nice(value: int) -> int:
+        asked.append(value)
+        if refused:
+            raise PermissionError
+        return value
+
+    monkeypatch.setattr(os, "nice", nice)
+    event = stand_back()
+    assert asked == [19]
+    assert not event.is_set()
+    signal.raise_signal(number)
+    assert event.is_set()
+    assert signal.getsignal(number) == signal.SIG_DFL, "the second one kills"

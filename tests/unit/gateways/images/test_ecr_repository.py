@@ -1,0 +1,197 @@
+"""A repository in ECR: its login, its tags, its scan, and what is said when AWS refuses."""
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.integration.scripted_aws import REGION
+from tests.unit.gateways.images.conftest import Server
+
+from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
+from trainyard.gateways.ecr_images import newest_image
+from trainyard.gateways.images.ecr_repository import EcrRepository, Scan, login_to, scan_of
+from trainyard.gateways.images.local_builder import Login
+
+DIGEST = "sha256:" + "a" * 64
+URI = "1.dkr.ecr/trainer"
+
+
+def repository() -> EcrRepository:
+    return EcrRepository("trainer", REGION)
+
+
+def test_whether_tags_can_move_is_what_ecr_says(server: Server) -> None:
+    ecr = repository()
+    for said, immutable in (("IMMUTABLE", True), ("IMMUTABLE_WITH_X", True), ("MUTABLE", False), ("", False)):
+        server.answers["DescribeRepositories"] = {"repositories": [{"imageTagMutability": said}]}
+        assert ecr.tags_are_immutable() == immutable
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "123456789012.dkr.ecr.us-west-2.amazonaws.com",
+        "123456789012.dkr.ecr-fips.us-east-1.amazonaws.com",
+        "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn",
+    ],
+)
+def test_a_registry_of_ecr_is_entered_with_its_token(server: Server, host: str) -> None:
+    assert login_to(host) == Login(server.host, "AWS", "password")
+
+
+@pytest.mark.parametrize(
+    "host", ["ghcr.io", "127.0.0.1:5000", "1.dkr.ecr.us-west-2.amazonaws.com", "x.amazonaws.com.evil.example"]
+)
+def test_any_other_registry_gets_no_login_of_ours(server: Server, host: str) -> None:
+    assert login_to(host) is None
+    assert server.calls == []
+
+
+ENDED = [("COMPLETE", None), ("FAILED", None), ("UNSUPPORTED_IMAGE", None), ("ACTIVE", 1.0)]
+GOES_ON = [("ACTIVE", None), ("IN_PROGRESS", None), ("PENDING", None), (None, None)]
+
+
+def test_a_scan_is_waited_for_until_it_has_ended_or_the_time_is_over(server: Server) -> None:
+    ecr = repository()
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        server.scan = {"imageScanStatus": {"status": "COMPLETE"}}
+
+    for status, completed in (*ENDED, *GOES_ON):
+        findings = {"imageScanCompletedAt": completed} if completed else {}
+        given = {"imageScanFindings": findings} | ({"imageScanStatus": {"status": status}} if status else {})
+        server.scan = given
+        pauses.clear()
+        found = ecr.scan(DIGEST, seconds=60, pause=pause)
+        if (status, completed) in ENDED:
+            assert (found.status, pauses) == (status, [])
+            continue
+        assert (found.status, len(pauses)) == ("COMPLETE", 1)
+        server.scan = given
+        assert ecr.scan(DIGEST, seconds=-1, pause=pause).status == (status or "NONE")
+        assert len(pauses) == 1
+
+
+def test_an_image_that_was_never_scanned_has_no_scan(server: Server) -> None:
+    server.refusals["DescribeImageScanFindings"] = [("ScanNotFoundException", "none")]
+    assert repository().scan(DIGEST, seconds=-1) == Scan("NONE", {}, {})
+
+
+def test_the_findings_of_both_kinds_of_scans_are_named() -> None:
+    enhanced = [
+        {"packageVulnerabilityDetails": {"vulnerabilityId": "CVE-2"}, "severity": "HIGH"},
+        {"title": "a finding without a package", "severity": "LOW"},
+    ]
+    findings = {
+        "findings": [{"name": "CVE-1", "severity": "CRITICAL"}],
+        "enhancedFindings": enhanced,
+        "findingSeverityCounts": {"CRITICAL": 1, "HIGH": 1, "LOW": 1},
+        "imageScanCompletedAt": 1,
+    }
+    scan = scan_of({"imageScanStatus": {"status": "ACTIVE"}, "imageScanFindings": findings})
+    assert scan.names == {"CVE-1": "CRITICAL", "CVE-2": "HIGH", "a finding without a package": "LOW"}
+    assert scan.counts == {"CRITICAL": 1, "HIGH": 1, "LOW": 1}
+    assert scan.completed
+    assert not scan.runs
+
+
+CALLS: dict[str, Callable[[EcrRepository], Any]] = {
+    "DescribeRepositories": lambda ecr: ecr.tags_are_immutable(),
+    "GetAuthorizationToken": lambda ecr: ecr.login(),
+    "DescribeImageScanFindings": lambda ecr: ecr.scan(DIGEST, seconds=-1),
+}
+REFUSALS: dict[str, tuple[type[Exception], str]] = {
+    "RepositoryNotFoundException": (ConfigError, r"has no repository trainer\. .*--ecr-repository trainer"),
+    "AccessDeniedException": (PermissionRefusedError, r"does not allow this \(Acc.*runbooks/permissions\.md"),
+    "UnrecognizedClientException": (PermissionRefusedError, "does not allow this"),
+    "InvalidClientTokenId": (PermissionRefusedError, "does not allow this"),
+    "InvalidParameterException": (ServiceError, r"refused \(InvalidParameterException\): because"),
+}
+
+
+def test_each_refusal_of_ecr_has_its_error_with_the_region(server: Server) -> None:
+    ecr = repository()
+    for (operation, ask), (code, (kind, says)) in itertools.product(CALLS.items(), REFUSALS.items()):
+        server.refusals[operation] = [(code, "because")]
+        with pytest.raises(kind, match=f"ECR of {REGION} {says}") as caught:
+            ask(ecr)
+        assert type(caught.value) is kind
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the attempts of botocore follow each other at once."""
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+
+
+@pytest.mark.usefixtures("server", "no_pauses")
+def test_without_a_way_to_aws_or_credentials_the_cause_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(ServiceTroubleError, match=f"ECR of {REGION} could not be reached"):
+        repository().login()
+    with pytest.raises(ServiceTroubleError, match="could not be reached to look for the newest image"):
+        newest_image("trainer")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(PermissionRefusedError, match=f"no AWS credentials for ECR of {REGION}"):
+        repository().login()
+    with pytest.raises(PermissionRefusedError, match="no AWS credentials to look for the newest image"):
+        newest_image("trainer")
+
+
+@pytest.mark.usefixtures("server")
+def test_without_a_region_the_option_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name)
+    for ask in (lambda: EcrRepository("trainer", ""), lambda: newest_image("trainer")):
+        with pytest.raises(ConfigError, match="--region"):
+            ask()
+
+
+def image(digest: str, pushed: int, *tags: str) -> dict[str, Any]:
+    return {"imageDigest": digest, "imagePushedAt": pushed, "imageTags": list(tags)}
+
+
+def test_the_newest_image_is_named_by_its_digest(server: Server) -> None:
+    server.answers["DescribeRepositories"] = {"repositories": [{"repositoryUri": URI}]}
+    server.answers["DescribeImages"] = {
+        "imageDetails": [
+            image("sha256:1", 100, "1.0"),
+            image("sha256:2", 200, "1.1"),
+            image("x", 300, "build-1"),
+        ]
+    }
+    assert newest_image("trainer") == f"{URI}@sha256:2"
+    server.answers["DescribeImages"] = {"imageDetails": [image("x", 300, "build-1")]}
+    with pytest.raises(ConfigError, match="trainer in ECR holds no released image"):
+        newest_image("trainer")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "says"),
+    [
+        ("RepositoryNotFoundException", ConfigError, "ECR has no repository trainer; .*--image-uri"),
+        ("AccessDeniedException", PermissionRefusedError, "AWS refused to look for the newest image"),
+        ("ExpiredTokenException", PermissionRefusedError, r"\(ExpiredTokenException\)"),
+        ("InvalidParameterException", ServiceError, r"\(InvalidParameterException\)"),
+    ],
+)
+@pytest.mark.parametrize("operation", ["DescribeRepositories", "DescribeImages"])
+def test_a_refusal_to_look_for_the_newest_image_has_its_error(
+    server: Server, operation: str, code: str, kind: type[Exception], says: str
+) -> None:
+    server.answers["DescribeRepositories"] = {"repositories": [{"repositoryUri": URI}]}
+    server.refusals[operation] = [(code, "because")]
+    with pytest.raises(kind, match=says) as caught:
+        newest_image("trainer")
+    assert type(caught.value) is kind
+
+
+def test_a_region_that_is_none_is_a_mistake_of_the_configuration() -> None:
+    with pytest.raises(ConfigError, match=re.escape("not a region")):
+        newest_image("trainer", region="not a region")
+    with pytest.raises(ConfigError, match="--region"):
+        EcrRepository("trainer", "not a region")

@@ -1,0 +1,132 @@
+"""What people read of the verdict on a cluster, on a terminal and in the job summary."""
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+
+from trainyard.cluster.checks.check import Severity
+from trainyard.cluster.verdict import State
+from trainyard.report.cluster.verdict_text import answer, refusal, verdict_lines, verdict_markdown
+
+MARKS = {"error": "❌", "warning": "⚠️", "info": "ℹ️", "skipped": "➖", "passed": "✅"}
+SHOWN = {"error": "error", "warning": "warning", "info": "info", "skipped": "skipped", "passed": "ok"}
+ANSWERS = {"ready": "Ready", "not ready": "Not ready", "not known": "Not known"}
+
+
+def entry(severity: str, number: int = 1, remedy: str | None = None) -> dict[str, str]:
+    remedies = severity in ("error", "warning", "info")
+    return {
+        "check": f"{severity}-{number}",
+        "severity": severity,
+        "evidence": f"evidence of {severity} {number}",
+        "remedy": (f"mend {severity} {number}" if remedies else "") if remedy is None else remedy,
+    }
+
+
+def data(*checks: dict[str, str], verdict: str = "not ready") -> dict[str, Any]:
+    return {
+        "cluster": {"context": "train", "server": "https://1.2.3.4", "version": "1.31"},
+        "plan": {"shape": "2 nodes × 8 GPUs"},
+        "ready": verdict == "ready",
+        "verdict": verdict,
+        "checks": list(checks),
+        "findings": [one for one in checks if one["severity"] != "passed"],
+    }
+
+
+EVERY = [entry(severity) for severity in ("passed", "skipped", "info", "warning", "error")]
+
+
+def test_the_whole_text_is_the_answer_then_the_checks_then_what_to_do_worst_first() -> None:
+    assert verdict_lines(data(*EVERY), width=80) == [
+        "train · Kubernetes 1.31 · 2 nodes × 8 GPUs",
+        "",
+        "Not ready: 1 error, 1 warning, 1 info, 1 skipped.",
+        "",
+        "         check      evidence",
+        "ok       passed-1   evidence of passed 1",
+        "skipped  skipped-1  evidence of skipped 1",
+        "info     info-1     evidence of info 1",
+        "warning  warning-1  evidence of warning 1",
+        "error    error-1    evidence of error 1",
+        "",
+        "check      what to do",
+        "error-1    mend error 1",
+        "warning-1  mend warning 1",
+        "info-1     mend info 1",
+    ]
+
+
+def test_the_whole_summary_has_what_is_wrong_first_and_all_checks_folded() -> None:
+    assert verdict_markdown(data(EVERY[0], EVERY[4])).splitlines() == [
+        "### ❌ Not ready · train · Kubernetes 1.31 · 2 nodes × 8 GPUs",
+        "",
+        "Not ready: 1 error.",
+        "",
+        "| | check | evidence | what to do |",
+        "|---|---|---|---|",
+        "| ❌ | error-1 | evidence of error 1 | mend error 1 |",
+        "",
+        "<details><summary>All checks</summary>",
+        "",
+        "| | check | evidence |",
+        "|---|---|---|",
+        "| ✅ | passed-1 | evidence of passed 1 |",
+        "| ❌ | error-1 | evidence of error 1 |",
+        "",
+        "</details>",
+    ]
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("severity", Severity)
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_each_state_and_severity_is_said_and_counted(state: State, severity: Severity, count: int) -> None:
+    given = data(*(entry(severity.value, n) for n in range(count)), verdict=state.value)
+    name = severity.value
+    many = f"{name}s" if count == 2 and name != "skipped" else name
+    counted = f"{count} {many}" if count and name != "passed" else "every check passed"
+    assert answer(given) == f"{ANSWERS[state.value]}: {counted}."
+    text, summary = "\n".join(verdict_lines(given, width=80)), verdict_markdown(given)
+    assert text.count(f"evidence of {name}") == count
+    assert len(re.findall(rf"^{SHOWN[name]} +{name}-", text, re.M)) == count
+    assert summary.startswith(f"### {'✅' if state is State.READY else '❌'} {ANSWERS[state.value]} · ")
+    wrong = name in ("error", "warning", "info")
+    assert summary.count(f"| {MARKS[name]} |") == count * (2 if wrong else 1)
+    assert text.count(f"mend {name}") == (count if wrong else 0)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("error", "warning", "info"))))
+def test_what_to_do_is_in_the_order_of_severity_whatever_the_order_of_the_checks(
+    order: tuple[str, ...],
+) -> None:
+    text = verdict_lines(data(*map(entry, order)), width=80)
+    assert [line.split()[0] for line in text[-3:]] == ["error-1", "warning-1", "info-1"]
+
+
+def test_a_finding_without_a_remedy_is_no_task() -> None:
+    given = data(entry("error", remedy=""))
+    assert "what to do" not in "\n".join(verdict_lines(given, width=80))
+    assert "what to do" not in verdict_markdown(given)
+
+
+def test_no_text_of_a_cluster_ends_a_cell_or_becomes_markup() -> None:
+    hostile = entry("error") | {
+        "evidence": "a | b\n| c `x` <script> [l](u) *b* _i_ \\ @team &",
+        "remedy": "<b>|</b>",
+    }
+    rows = [line for line in verdict_markdown(data(hostile)).splitlines() if "error-1" in line]
+    evidence = r"a \| b \| c \`x\` &lt;script&gt; \[l\](u) \*b\* \_i\_ \\ &#64;team &amp;"
+    assert rows == [
+        f"| ❌ | error-1 | {evidence} | &lt;b&gt;\\|&lt;/b&gt; |",
+        f"| ❌ | error-1 | {evidence} |",
+    ]
+
+
+def test_an_annotation_names_the_first_error_only() -> None:
+    given = data(entry("warning"), entry("error", 1), entry("error", 2))
+    assert refusal(given) == "Not ready: 2 errors, 1 warning. error-1: evidence of error 1"
+    blind = data(entry("skipped"), verdict="not known")
+    assert refusal(blind) == "Not known: 1 skipped."
