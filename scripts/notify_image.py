@@ -18,7 +18,6 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, handler, output
@@ -35,7 +34,7 @@ _logger = logging.getLogger("trainyard.notify_image")
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("moment", choices=MOMENTS, help="what to tell")
-    parser.add_argument("--dockerfile", required=True, metavar="FILE", help="what is built")
+    parser.add_argument("--dockerfile", type=arguments.path, required=True, metavar="FILE", help="built")
     parser.add_argument("--image", default="", metavar="NAME", help="default: the folder of the Dockerfile")
     parser.add_argument(
         "--memory", type=arguments.path, required=True, metavar="FILE", help="need not exist yet"
@@ -93,8 +92,8 @@ def build_of(args: argparse.Namespace) -> "ImageBuild":
             results = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
         except (TrainyardError, OSError) as error:
             _logger.warning("%s was left out: %s", args.result, error)
-    name = args.image or Path(args.dockerfile).parent.name or args.dockerfile
-    return ImageBuild(name, args.dockerfile, ci_facts(), results, args.reason)
+    name = args.image or args.dockerfile.parent.name or str(args.dockerfile)
+    return ImageBuild(name, str(args.dockerfile), ci_facts(), results, args.reason)
 
 
 if __name__ == "__main__":

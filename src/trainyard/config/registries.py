@@ -49,7 +49,7 @@ PROGRAMS = {
     "deepspeed": ProgramEntry("a program with DeepSpeed in a job on a cluster"),
 }
 """Each has its module of the same name in `jobs.recipes`."""
-EVERY_RECIPE: Mapping[str, RecipeEntry | ProgramEntry] = ChainMap({}, RECIPES, PROGRAMS)  # type: ignore[arg-type]
+EVERY_RECIPE: Mapping[str, RecipeEntry | ProgramEntry] = ChainMap({}, PROGRAMS, RECIPES)  # type: ignore[arg-type]
 """What `recipe` may name."""
 
 

@@ -109,6 +109,7 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "checkpoint": lambda grounds: str(grounds.run / "checkpoints" / "step-00000008"),
     "metrics": lambda grounds: str(grounds.run / "metrics.jsonl"),
     "kind": lambda _: "pytorchjob",
+    "memory": lambda grounds: str(grounds.new()),
     "moment": lambda _: "started",
     "name": lambda _: "best",
     "namespace": lambda _: "team",

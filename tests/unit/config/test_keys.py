@@ -16,7 +16,7 @@ from trainyard.config.schema import ArchitectureConfig, Config
         ("max_steps", "did you mean training.max_steps?"),
         ("training.save_steps", "did you mean checkpointing.save_steps?"),
         ("training.sequence_lenght", "did you mean data.sequence_length?"),
-        ("checkpointing.zzz", "valid here: save_steps, mode, keep_last, keep_every"),
+        ("checkpointing.zzz", "valid here: save_steps, mode, keep_last, keep_every, shared"),
         ("trainning.sed", "did you mean training.seed?"),
         ("training.<<", "merge keys are not read, use extends"),
     ],
