@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Measure what a save costs training: `checkpointing.mode: async` against `dcp.save` and `dcp.async_save`.
+"""Measure the cost of a save for training: `checkpointing.mode: async`, `dcp.save` and `dcp.async_save`.
 
-One model of 100 million parameters (1.2 GB of state) trains in this process with the shipped step. It is
-saved in turns by `dcp.save`, by `dcp.async_save` at its best settings (a process; a stager that is kept, with
-shared and on a GPU pinned memory, in a thread that is waited for before the optimizer's update) and by the
-shipped saver, which takes SHA-256 and BLAKE3 on the way. Each writes to a disk and fsyncs. The first saves of
-a kind, which take memory and start processes, are not counted; old checkpoints are removed between saves.
+A model of 100 million parameters (1.2 GB of state) trains in this process with the shipped step. Three savers
+take turns: `dcp.save`; `dcp.async_save` at its best settings (a process, and a stager thread with shared
+memory, pinned on a GPU, that is kept and is awaited before the optimizer's update); and the shipped saver,
+which also computes SHA-256 and BLAKE3. All write to a disk and fsync. The first saves of each kind, which
+allocate memory and start processes, do not count; old checkpoints are removed between saves.
 
-Blocked is what training waited for. Lost is how much longer the save and the steps until it is whole took
-than as many plain ones. Plain are every second step, in which the processes that write are held by SIGSTOP.
-Whole is how long after its start the save was whole, without the steps in which it was held.
+`blocked` is the time that training waited. `lost` is the extra time of the save and of the steps until it is
+complete, compared with as many plain steps. Every second step is plain: SIGSTOP stops the writing processes
+meanwhile. `whole` is the time from the start of the save to its completion, without the plain steps.
 
 Reads:      nothing
 Writes:     temporary checkpoints; each save on stderr, the figures on stdout (--json: as JSON)
@@ -31,12 +31,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+
 GOALS = {"blocked": 1.2, "lost": 1.0, "whole": 1.5}
-"""Greatest allowed ratio to the time of `dcp.async_save`."""
+"""The largest allowed ratio to the time of `dcp.async_save`."""
 PEER = "dcp.async_save"
 SHAPE = {"hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12}
 SHAPE |= {"num_key_value_heads": 12, "vocab_size": 9728}
@@ -48,7 +51,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=5, help="counted saves of each kind, in turns")
     parser.add_argument("--warm-up", type=int, default=2, help="saves of each kind that are not counted")
-    parser.add_argument("--steps", type=int, default=6, help="steps beside each save, at least")
+    parser.add_argument("--steps", type=int, default=6, help="minimum number of steps during each save")
     parser.add_argument("--tokens", type=int, default=256, help="tokens per step")
     parser.add_argument("--layers", type=int, default=12, help="of the model; 7 million parameters each")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
@@ -84,7 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     rounds[name].append(measured)
     result = {name: summary(rounds[name], rounds[PEER]) for name in kinds}
     print(json.dumps(result) if args.json else "\n".join(f"{name:15} {row}" for name, row in result.items()))
-    return 0 if all(result["async"][f"{name}_ratio"] <= most for name, most in GOALS.items()) else 1
+    ours, peer = result["async"], result[PEER]
+    return 0 if all(ours[name] <= most * peer[name] for name, most in GOALS.items()) else 1
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,10 @@ class Round:
 
 
 def summary(rounds: Sequence[Round], peer: Sequence[Round]) -> dict[str, Any]:
-    """Return medians and all values of one way to save, and the ratios of its medians to those of `peer`."""
+    """Return medians and all values of one way to save, and the ratios of its medians to those of `peer`.
+
+    A save whose cost is smaller than the noise may seem to lose less than nothing; then there is no ratio.
+    """
     result: dict[str, Any] = {"steps": [each.steps for each in rounds]}
     result["plain"] = [round(each.plain, 3) for each in rounds]
     for name in GOALS:
@@ -109,7 +116,7 @@ def summary(rounds: Sequence[Round], peer: Sequence[Round]) -> dict[str, Any]:
         median, others = statistics.median(values), statistics.median(getattr(each, name) for each in peer)
         result[name] = round(median, 4)
         result[f"{name}_values"] = [round(value, 3) for value in values]
-        result[f"{name}_ratio"] = round(median / others, 3)
+        result[f"{name}_ratio"] = round(median / others, 3) if others > 0 else None
     return result
 
 
@@ -217,7 +224,7 @@ class AsyncSave:
 
         with self._waiting():
             if self._on_gpu:
-                torch.cuda.synchronize()  # its stream waits for nothing of training's
+                torch.cuda.synchronize()  # its stream does not wait for that of training
             self._response = async_save(
                 self._state.tensors(),
                 checkpoint_id=self._target,
@@ -294,9 +301,23 @@ class Heard:
             self.waited.append(fields["seconds"])
 
 
+def config_of(args: argparse.Namespace) -> "Config":
+    from trainyard.config.schema import Config
+
+    shape = SHAPE | {"num_layers": args.layers}
+    return Config.model_validate(
+        {
+            "model": {"name": "stall", "device": args.device, "dtype": args.dtype, "architecture": shape},
+            "training": {"batch_size": 1, "max_steps": 10**6},
+            "compute": {"threads": args.threads},
+            "data": {"sequence_length": args.tokens},
+            "checkpointing": {"keep_last": 1, "mode": "async"},
+        }
+    )
+
+
 def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind], Any]]:
     """Return the context of a training segment, and a function that makes its step for a kind of save."""
-    from trainyard.config.schema import Config
     from trainyard.run.directory import RunDirectory
     from trainyard.training.checkpoint.state import TrainingState
     from trainyard.training.model.optimizer import build_optimizer
@@ -310,16 +331,7 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
     from trainyard.training.runtime.watchdog import Watchdog
     from trainyard.training.runtime.world import ALONE
 
-    shape = SHAPE | {"num_layers": args.layers}
-    config = Config.model_validate(
-        {
-            "model": {"name": "stall", "device": args.device, "dtype": args.dtype, "architecture": shape},
-            "training": {"batch_size": 1, "max_steps": 10**6},
-            "compute": {"threads": args.threads},
-            "data": {"sequence_length": args.tokens},
-            "checkpointing": {"keep_last": 1, "mode": "async"},
-        }
-    )
+    config = config_of(args)
     device = prepare_device(config)
     parallel = put_on_devices(config, ALONE, device)
     directory, batches = RunDirectory(folder / "run"), cast(Any, Batches(args.tokens))

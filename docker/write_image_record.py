@@ -24,7 +24,6 @@ TELLING = (
     "nvidia-nccl-cu13",
     "megatron-core",
     "transformer-engine",
-    "nemo-toolkit",
     "verl",
     "vllm",
     "ray",

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Build the C++ kernels in native/ with CMake, then their GoogleTest suite, and run it.
 
-The library is built before the tests, so that it is there even where GoogleTest is not; the package finds it
-in native/build. Nothing needs it: without the library NumPy computes the same bits.
+The library is built before the tests, so that it also exists on machines without GoogleTest. The package
+finds it in native/build. It is optional: without it NumPy computes the same bits.
 
-Reads:      native/; cmake, a C++17 compiler, ninja where it is installed, GoogleTest unless --no-tests
+Reads:      native/; cmake, a C++17 compiler, ninja if it is installed, GoogleTest unless --no-tests
 Writes:     the build directory: native/build, or native/build-sanitized, which Python must not load
 Exit codes: 0 built and every test passed; 1 a target does not compile or a test failed; 2 cmake is missing,
             or cannot configure (no compiler, no GoogleTest)
@@ -34,13 +34,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--build-dir", type=arguments.path, metavar="DIR", help="default: see above")
     parser.add_argument(
-        "--jobs", type=arguments.processes, default=2, metavar="N", help="compilers at a time (default 2)"
+        "--jobs",
+        type=arguments.processes,
+        default=2,
+        metavar="N",
+        help="number of parallel compilers; default: 2",
     )
     parser.add_argument("--no-tests", action="store_true", help="build the library only; needs no GoogleTest")
-    parser.add_argument(
-        "--sanitize", action="store_true", help="with address and undefined behaviour checked"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the commands and run none")
+    parser.add_argument("--sanitize", action="store_true", help="check addresses and undefined behaviour")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
     args = parser.parse_args(argv)
     args.build_dir = args.build_dir or ROOT / "native" / ("build-sanitized" if args.sanitize else "build")
     return args
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     for program in ("cmake", "ctest"):
         if shutil.which(program) is None:
-            raise ConfigError(f"{program} was not found, and the native kernels are built with it. {INSTALL}")
+            raise ConfigError(f"{program} was not found; it is needed to build the native kernels. {INSTALL}")
     for phase, line in steps:
         run(phase, line)
     return 0
@@ -92,7 +94,7 @@ def run(phase: str, line: list[str]) -> None:
     done = run_program(line, seconds=STEP_SECONDS)
     if not done.ok:
         said = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip())))
-        raise refusal(phase)(f"{said}\n{shlex.join(line)} failed ({phase}); its output stands above.")
+        raise refusal(phase)(f"{said}\n{shlex.join(line)} failed ({phase}); its output is above.")
     command_output.announce(phase, summary(phase, done.stdout), "ok")
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Build what is released from the commit that is checked out: sdist, wheel, documents, and their checksums.
+"""Build the files of a release from the commit that is checked out: sdist, wheel, documents, and checksums.
 
-Only what is committed gets in, and the same commit gives the same bytes on the same Python and setuptools:
-everything carries the time of the commit. The wheel is imported once before it counts.
+Only committed files are included. The same commit gives the same bytes with the same Python and setuptools,
+because every file gets the time of the commit. The wheel is imported once as a test.
 
-Reads:   the commit; no file that is not in it.
+Reads:   the commit, and no other file.
 Writes:  --output: trainyard-VERSION.tar.gz, trainyard-VERSION-py3-none-any.whl,
          trainyard-VERSION-docs.tar.gz, and SHA256SUMS last.
 Exit codes: 0 built; 1 it could not be built, or the wheel cannot be imported; 2 the output is not empty.
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.run.whole_files import make_folder, write_bytes_atomically
 
     if args.output.exists() and any(args.output.iterdir()):
-        raise ConfigError(f"{args.output}: is not empty. A release is built into a folder of its own.")
+        raise ConfigError(f"{args.output}: is not empty. A release needs an empty or a new folder.")
     make_folder(args.output)
     with tempfile.TemporaryDirectory(prefix="trainyard-release-") as work:
         source, built = Path(work) / "source", Path(work) / "built"
@@ -76,7 +76,7 @@ def files(path: Path) -> list[Path]:
 
 
 def export(root: Path, target: Path) -> int:
-    """The files of the commit in `target`; returns the commit's time in Unix seconds."""
+    """Write the files of the commit into `target`; return the commit's time in Unix seconds."""
     from trainyard.gateways.process import run_program
 
     archive = target.with_suffix(".tar")
@@ -97,7 +97,7 @@ def extract(packed: tarfile.TarFile, folder: Path) -> None:
 
 
 def repack(sdist: Path, output: Path, moment: int) -> None:
-    """The sdist with the commit's time on every file, which setuptools leaves to the clock."""
+    """Give every file of the sdist the time of the commit, because setuptools uses the clock."""
     from trainyard.repository.release import write_archive
 
     folder = sdist.parent / "sdist"
@@ -107,10 +107,10 @@ def repack(sdist: Path, output: Path, moment: int) -> None:
 
 
 def check_wheel(wheel: Path) -> None:
-    """Import the library from the wheel, and from nowhere else."""
+    """Import the library from the wheel alone."""
     said = run(["-c", IMPORT], cwd=wheel.parent, PYTHONPATH=str(wheel)).split()
     if f"trainyard-{said[0]}" != stem(wheel) or not said[-1].startswith(str(wheel)):
-        raise CheckFailedError(f"{wheel.name} imports as {' '.join(said)}, not as what its name says")
+        raise CheckFailedError(f"{wheel.name} imports as {' '.join(said)}, which does not match its name")
 
 
 def stem(wheel: Path) -> str:

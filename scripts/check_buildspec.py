@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Check a buildspec of CodeBuild: keys that it knows, values of the right kind, one command a line.
+"""Check a buildspec of CodeBuild: known keys, values of the right type, one command per line.
 
-CodeBuild publishes no schema, and says nothing of some misspelt keys.
+CodeBuild publishes no schema, and ignores some misspelt keys without a message.
 
 Reads:   the buildspec
-Writes:  each problem with its line on stderr; at GitHub an annotation for each; --json prints them
-Exit codes: 0 it can be used; 2 it cannot, each problem said, or there is no such file
+Writes:  each problem with its line on stderr; in GitHub Actions an annotation for each; --json prints them
+Exit codes: 0 it can be used; 2 it has problems, which are listed, or there is no such file
 Example: scripts/check_buildspec.py buildspec.yml
 """
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Check configurations: every problem of every file, with its line, and at GitHub at its place in the change.
+"""Check configurations and report every problem with its line; in GitHub Actions also as an annotation.
 
-Reads:   the named files, else every .yaml under configs/, with what they extend. A preset of a model (a file
-         in a folder models/) says no length; it is checked with training.max_steps=1.
-Writes:  a line a file on stderr; in GitHub Actions an annotation for each problem; --json prints the result.
-Exit codes: 0 all of them can be used; 2 a file cannot, each problem said, or there is none to check.
+Reads:   the named files, else every .yaml under configs/, and the files that they extend. A preset of a model
+         (a file in a folder models/) has no number of steps; it is checked with training.max_steps=1. A file
+         that leaves the model to weights named on the command line (fine_tuning.yaml) is checked as if they
+         were there.
+Writes:  a line per file on stderr; in GitHub Actions an annotation for each problem; --json prints all.
+Exit codes: 0 all can be used; 2 a file has problems, which are listed, or there is no file to check.
 Example: scripts/check_configs.py configs/smoke.yaml
 """
 
@@ -24,7 +26,7 @@ HOUSE = Path(__file__).resolve().parent.parent
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
-        "files", type=arguments.path, nargs="*", metavar="FILE", help="default: those of configs/"
+        "files", type=arguments.path, nargs="*", metavar="FILE", help="default: all below configs/"
     )
     parser.add_argument("--json", action="store_true", help="print each file with its problems as JSON")
     return parser.parse_args(argv)
@@ -52,10 +54,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def problem_with(path: Path) -> str:
     """Return the problems of a file, one line each; empty if there are none."""
+    from trainyard.config.from_weights import NO_WEIGHTS
+    from trainyard.config.load import load_config
+
+    changes = ["training.max_steps=1"] if path.parent.name == "models" else []
+    try:
+        load_config(path, changes)
+    except ConfigError as error:
+        if NO_WEIGHTS not in str(error):
+            return str(error)
+        return problem_with_weights(path, changes)
+    return ""
+
+
+def problem_with_weights(path: Path, changes: Sequence[str]) -> str:
+    """Return the problems of the file once weights are named; what they would declare is not checked."""
     from trainyard.config.load import load_config
 
     try:
-        load_config(path, ["training.max_steps=1"] if path.parent.name == "models" else [])
+        load_config(path, [*changes, "model.path=weights"])
     except ConfigError as error:
         return str(error)
     return ""

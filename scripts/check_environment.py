@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Check that this machine can run a configuration, before anything long starts.
 
-Compared are: Python and every installed package with the lock; the GPU, its driver and its memory with what
-torch was built for and what the model takes at least (16 bytes per parameter, and the logits); main memory,
-or what a container may have of it, with what a step on the CPU takes, or with the copies beside a GPU; free
-disk with the checkpoints that are kept and one more (12 bytes per parameter each), the prepared data, and the
-copy in a store that is a folder. Every failed check is said in one go, each with its fix.
+It compares Python and all packages with the lock; the GPU and its driver with the CUDA release of torch; GPU
+memory with the model's minimum (16 bytes per parameter, and the logits); main memory, or the limit of the
+container, with a step on the CPU or the copies beside a GPU; and free disk space with the kept checkpoints
+and one more (12 bytes per parameter each), the prepared data, and the copy in a store that is a folder. All
+failed checks are reported at once, each with its fix.
 
 Reads:      the configuration, requirements-training.txt, nvidia-smi, torch, the memory of this machine and of
             its control group, the free space at --run-dir, a file:// --store, prepared data and TMPDIR
-Writes:     nothing; with --json every finding on stdout; in GitHub Actions a refusal into the job summary,
-            and in one line into the step output `reason`
-Exit codes: 0 fit to train (degraded findings are said), 1 a check failed, 2 the configuration is wrong
+Writes:     no file; with --json every finding on stdout; in GitHub Actions a refusal in the job summary, and
+            as one line in the step output `reason`
+Exit codes: 0 fit to train (degraded findings are reported); 1 a check failed; 2 the configuration is wrong
 Example:    scripts/check_environment.py --config configs/smoke.yaml
 """
 
@@ -30,13 +30,10 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError
 
 if TYPE_CHECKING:
-    from trainyard.config.schema import Config, DataConfig
-    from trainyard.machine.preflight import ExpectedWrites, MachineFacts, Memory
+    from trainyard.config.schema import Config
+    from trainyard.machine.preflight import MachineFacts, Memory
 
 LOCK = Path(__file__).resolve().parent.parent / "requirements-training.txt"
-EMBEDDED_CORPUS_BYTES = 64_000_000
-PREPARED_BYTES_PER_BYTE = 2  # a byte of text becomes at most one token of two bytes
-RECORD_BYTES, ROW_BYTES = 1_000_000, 1_000  # of the records that a sync copies before it sends them; a row's
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -86,23 +83,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> "MachineFacts":
     """Collect the facts about this machine that the checks need."""
-    from trainyard.gateways.local_machine import (
-        file_system_of,
-        free_bytes,
-        has_nvidia_driver,
-        installed_versions,
-        missing_for_compiling,
-        size_of,
-    )
+    from trainyard.gateways import folder_of, local_machine
     from trainyard.gateways.nvidia import query_gpus
+    from trainyard.machine.expected_writes import expected_writes
     from trainyard.machine.package_lock import differences, read_pins
     from trainyard.machine.preflight import Gpu, MachineFacts
     from trainyard.run.untrusted_files import read_named_text
 
     pins = read_pins(read_named_text(lock, "--lock names the lock to compare with"))
     driver = query_gpus()
-    drives = bool(driver.gpus or driver.trouble or has_nvidia_driver())
+    drives = bool(driver.gpus or driver.trouble or local_machine.has_nvidia_driver())
     torch, cuda, memory = ask_torch() if drives else read_torch()
+    is_new = not (run_dir / "run.json").exists()  # of a run that has begun, the store may hold a part
+    store_folder = folder_of(store or config.artifacts.store or "") if is_new else None
     return MachineFacts(
         python=sys.version.split()[0],
         torch=torch,
@@ -111,40 +104,21 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         gpus=tuple(Gpu(gpu.name, gpu.driver) for gpu in driver.gpus),
         gpu_trouble=driver.trouble,
         disk=str(run_dir),
-        disk_free_bytes=free_bytes(run_dir) + size_of(run_dir / "checkpoints"),
-        disk_file_system=file_system_of(run_dir),
+        disk_free_bytes=local_machine.free_bytes(run_dir) + local_machine.size_of(run_dir / "checkpoints"),
+        disk_file_system=local_machine.file_system_of(run_dir),
         data_bytes=0,
-        rooms=rooms(config, run_dir, store),
+        rooms=expected_writes(config, local_machine, store_folder=store_folder, scratch=temporary_folder()),
         memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
-        lock_differences=differences(pins, installed_versions()),
+        lock_differences=differences(pins, local_machine.installed_versions()),
         environment=sys.prefix,
-        missing_for_compiling=missing_for_compiling(on_gpu=bool(memory) and config.model.device != "cpu"),
+        missing_for_compiling=local_machine.missing_for_compiling(
+            on_gpu=bool(memory) and config.model.device != "cpu"
+        ),
     )
 
 
-def rooms(config: "Config", run_dir: Path, store: str | None) -> "tuple[ExpectedWrites, ...]":
-    """Compare the size of the records, apart from checkpoints, with the free space for them."""
-    from trainyard.gateways import folder_of
-    from trainyard.gateways.local_machine import file_system_of, free_bytes, size_of
-    from trainyard.machine.preflight import ExpectedWrites, store_bytes_needed
-
-    def room(what: str, path: Path, needed: int, *, there: int = 0) -> ExpectedWrites:
-        return ExpectedWrites(what, str(path), max(0, needed - there), free_bytes(path), file_system_of(path))
-
-    found = []
-    if config.recipe != "grpo":
-        prepared = Path(config.data.prepared_directory)
-        found.append(room("prepared data", prepared, data_bytes(config.data), there=size_of(prepared)))
-    folder = folder_of(store or config.artifacts.store or "")
-    if folder is not None and not (run_dir / "run.json").exists():  # what else has been stored is not known
-        found.append(room("the stored copy", folder, store_bytes_needed(config)))
-    rows = (config.training.max_steps or 0) // config.monitoring.log_steps
-    records = RECORD_BYTES + rows * ROW_BYTES
-    return (*found, room("records on their way", temporary_folder(), records))
-
-
 def temporary_folder() -> Path:
-    """Return the directory for copies of records, or the directory that is not writable."""
+    """Return the folder for temporary files; if none is writable, the one that should be."""
     try:
         return Path(tempfile.gettempdir())
     except FileNotFoundError:
@@ -152,7 +126,7 @@ def temporary_folder() -> Path:
 
 
 def memory_of(config: "Config", *, gpus: int) -> "Memory | None":
-    """Compare main memory with what training needs; None if the configured GPU is not in this machine."""
+    """Return the main memory and what training needs of it; None if the configured GPU is missing."""
     from trainyard.gateways.local_machine import main_memory
     from trainyard.machine.preflight import Memory
     from trainyard.plan.main_memory import main_memory_need, reserve_bytes
@@ -186,16 +160,6 @@ def read_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
     from trainyard.gateways.local_machine import installed_torch
 
     return *installed_torch(), ()
-
-
-def data_bytes(data: "DataConfig") -> int:
-    """Return the greatest size of the prepared data; tokenised files are used in place."""
-    from trainyard.gateways.local_machine import size_of
-
-    if data.train_path is None:
-        return EMBEDDED_CORPUS_BYTES * PREPARED_BYTES_PER_BYTE
-    paths = (data.train_path, data.validation_path)
-    return sum(size_of(Path(path).expanduser()) for path in paths if path) * PREPARED_BYTES_PER_BYTE
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Check that every package of the locks has a licence that this repository allows.
 
-It compares what the metadata of each installed package declares with the list of allowed licences and the
-named exceptions, both in trainyard.machine.licences. A package of another platform is not installed here: it
-is named and not judged.
+It compares the licence in each installed package's metadata with the allowed licences and the exceptions,
+both in trainyard.machine.licences. Packages for other platforms are not installed here; they are listed and
+not judged.
 
 Reads:      requirements-training.txt, requirements-development.txt, the metadata of the installed packages
 Writes:     a line for each refused package on stderr; with --json every finding on stdout
@@ -65,7 +65,7 @@ def pins_of(lock: Path) -> "tuple[Pin, ...]":
 
 
 def summary(findings: "Sequence[LicenceFinding]") -> str:
-    """How many packages stand how; those that were not judged by name."""
+    """Return the number of packages per verdict, and the names of those that were not judged."""
     from trainyard.machine.licences import LicenceStanding
 
     names = {kind: [f.package for f in findings if f.standing == kind] for kind in LicenceStanding}

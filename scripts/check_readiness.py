@@ -1,35 +1,34 @@
 #!/usr/bin/env python3
-"""Check in seconds, before a run starts, what is otherwise learned after training: store, number, key, role.
+"""Check in seconds what would otherwise fail only after training: store, run number, signing key, role.
 
-The store's address is valid, it can be listed, and a small object can be written, read back and removed. The
-run number is free or this very run's; it is claimed later, by the first sync. The signing key can be used.
-Every failed check is said in one go, each with its fix. Where the role may not delete, the object stays: it
-has one name, trainyard-readiness.json, which the next check replaces. Nothing else that exists is touched.
+The store must have a valid address, be listable, and let a small object be written, read back and removed.
+The run number must be free or belong to this run; the first sync claims it. The signing key must be usable.
+All failed checks are reported at once, each with its fix. If the role may not delete, the small object
+remains: its name is always trainyard-readiness.json, and the next check replaces it. Nothing else is changed.
 
 Reads:      --config for artifacts.store and artifacts.encryption; --run-dir (run.json); TRAINYARD_RUN_ID;
             TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless; AWS_*
 Writes:     one small object in the store, for a moment; with --json every finding on stdout; in GitHub
-            Actions an annotation, the job summary of a refusal, and in one line the step output `reason`
-Exit codes: 0 ready (degraded findings are said), 1 a check failed, 2 the configuration or usage is wrong
+            Actions, if a check failed, an annotation, the job summary, and the step output `reason`
+Exit codes: 0 ready (degraded findings are reported); 1 a check failed; 2 the configuration or usage is wrong
 Example:    scripts/check_readiness.py --store s3://ml-runs/phase2 --run-number 812
 """
 
 import argparse
 import json
 import os
-import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output, time_limits
 from trainyard.command.parser import script_parser
-from trainyard.errors import CheckFailedError, ConfigError, ServiceError, TrainyardError, WaitTimeoutError
+from trainyard.errors import CheckFailedError, ConfigError, ServiceError, WaitTimeoutError
 
 if TYPE_CHECKING:
-    from trainyard.artifacts.store.store_settings import StoreSettings
+    from trainyard.artifacts.store_probe import StoreAnswer
     from trainyard.machine.readiness import Answers
 
 SECONDS = 20.0
@@ -47,11 +46,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--run-dir", type=arguments.path, metavar="DIR", help="the run's directory; need not exist"
     )
-    parser.add_argument("--role", default="", metavar="ARN", help="what a step before this one assumed")
-    parser.add_argument("--role-outcome", default="success", metavar="TEXT", help="how that step ended")
-    limit = f"time limit of all that the store is asked, {SECONDS:.0f}s"
+    parser.add_argument("--role", default="", metavar="ARN", help="the role that an earlier step assumed")
+    parser.add_argument("--role-outcome", default="success", metavar="TEXT", help="the outcome of that step")
+    limit = f"time limit of all questions to the store; default: {SECONDS:.0f}s"
     parser.add_argument("--timeout", type=arguments.duration, default=SECONDS, metavar="DURATION", help=limit)
-    grace = "of the trainer, compared with what a stop of this run took before; default: 30s"
+    grace = "from a signal until the trainer is killed; compared with earlier stops; default: 30s"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     parser.add_argument("--dry-run", action="store_true", help="only read, write nothing")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
@@ -100,29 +99,33 @@ def refuse(findings: Any) -> None:
 def ask(args: argparse.Namespace) -> "Answers":
     """Collect the facts about the store and the signing key that the checks need."""
     from trainyard.artifacts.record.run_numbers import parse_run_number
-    from trainyard.artifacts.store.store_settings import StoreSettings
-    from trainyard.gateways import names_a_store
+    from trainyard.artifacts.store_probe import StoreQuestion, ask_store
+    from trainyard.gateways import names_a_store, open_store
     from trainyard.machine.readiness import Answers, hanging
     from trainyard.run.commands import script_command
     from trainyard.run.identity import grace_needed
 
-    store = StoreSettings(*store_of(args))
-    wanted, (run_id, is_begun) = parse_run_number(args.run_number), run_of(args.run_dir)
+    url, encryption = store_of(args)
+    run_id, is_begun = run_of(args.run_dir)
+    question = StoreQuestion(
+        run_id, parse_run_number(args.run_number), may_be_stored=is_begun, writes=not args.dry_run
+    )
+
+    def asked() -> "StoreAnswer":
+        limits: dict[str, Any] = {"call_seconds": CALL_SECONDS, "attempts": ATTEMPTS}
+        return ask_store(lambda: open_store(url, encryption=encryption, **limits), question)
+
     assumed = args.role_outcome == "success"
-
-    def asked() -> dict[str, Any]:
-        return ask_store(store, Asked(run_id, wanted, is_begun, writes=not args.dry_run))
-
     try:
-        facts = time_limits.within(args.timeout, asked) if assumed else {"asked": False}
+        facts = asdict(time_limits.within(args.timeout, asked)) if assumed else {"asked": False}
     except WaitTimeoutError:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        facts = {"problems": (hanging(store.url, args.timeout, endpoint),)}
+        facts = {"problems": (hanging(url, args.timeout, endpoint),)}
     return Answers(
-        store.url,
+        url,
         run_id,
         again=f"{script_command('check_readiness.py')} --store",
-        is_address=names_a_store(store.url),
+        is_address=names_a_store(url),
         written=not args.dry_run,
         role=args.role,
         role_is_assumed=assumed,
@@ -150,45 +153,13 @@ def store_of(args: argparse.Namespace) -> tuple[str, str]:
 
 
 def run_of(directory: Path | None) -> tuple[str, bool]:
-    """The identity of the run, and whether the store may contain it already."""
+    """Return the identity of the run, and whether the store may contain it already."""
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id, read_run
 
     if directory is not None and (file := RunDirectory(directory).run_file).exists():
         return str(read_run(file)["run_id"]), True
     return choose_run_id(directory), "TRAINYARD_RUN_ID" in os.environ
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Questions for the store."""
-
-    run_id: str
-    wanted: int | None
-    """The run number; None means the number of the run, or else the next free one."""
-    is_begun: bool
-    """Whether the store may contain this run already."""
-    writes: bool
-
-
-def ask_store(store: "StoreSettings", asked: Asked) -> dict[str, Any]:
-    """Ask the store and return its answers as fields of `Answers`."""
-    from trainyard.artifacts.store_probe import probe_store, standing_of
-    from trainyard.gateways import open_store
-
-    problems: list[str] = []
-    facts: dict[str, Any] = {}
-    try:
-        opened = open_store(
-            store.url, encryption=store.encryption, call_seconds=CALL_SECONDS, attempts=ATTEMPTS
-        )
-        probe = probe_store(opened, secrets.token_hex(8) if asked.writes else None)
-        problems, facts["notes"] = list(probe.problems), probe.notes
-        if probe.answers:
-            facts |= asdict(standing_of(opened, asked.run_id, asked.wanted, may_be_stored=asked.is_begun))
-    except TrainyardError as error:
-        problems.append(str(error))
-    return {**facts, "problems": tuple(dict.fromkeys(problems))}
 
 
 def ask_signer(seconds: float) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Say whether a tag may be released: one version in every place, dated notes, a commit of the main branch.
+"""Check that a tag may be released: the same version everywhere, dated notes, a commit of the main branch.
 
 Reads:   pyproject.toml, src/trainyard/__init__.py, CHANGELOG.md; git's history.
 Writes:  with --notes the section of the changelog; in GitHub Actions the outputs `version` and
          `preliminary`; --json prints version, title and notes.
-Exit codes: 0 it may; 1 the places disagree, or the commit is not on the branch; 2 the tag is none.
+Exit codes: 0 it may; 1 the versions differ, or the commit is not on the branch; 2 the tag is not a version.
 Example: scripts/check_release.py --tag v0.1.0
 """
 
@@ -24,11 +24,13 @@ HOUSE = Path(__file__).resolve().parent.parent
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--tag", required=True, help="such as v1.2.3 or v1.2.3rc1")
-    parser.add_argument("--branch", default="origin/main", help="that must hold it; default: origin/main")
+    parser.add_argument(
+        "--branch", default="origin/main", help="the branch that must contain it; default: origin/main"
+    )
     parser.add_argument(
         "--root", type=arguments.path, default=HOUSE, metavar="DIR", help="default: this checkout"
     )
-    parser.add_argument("--notes", type=arguments.path, metavar="FILE", help="where the notes go")
+    parser.add_argument("--notes", type=arguments.path, metavar="FILE", help="write the notes to this file")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)
 
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check_branch(root: Path, branch: str) -> None:
-    """Raises CheckFailedError when the commit is not on `branch`: what nobody merged is not released."""
+    """Raise CheckFailedError when the commit is not on `branch`, because only merged commits are released."""
     from trainyard.gateways.process import run_program
 
     line = ["git", "-C", str(root), "merge-base", "--is-ancestor", "HEAD", branch]

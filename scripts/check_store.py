@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Check how a bucket is set up: versions, encryption, aborted uploads, public access; with --fix mend it.
+"""Check the settings of a bucket: versions, encryption, aborted uploads, public access. --fix corrects them.
 
-Only the bucket's settings are changed, never an object; of the newest run's objects it is told whether they
-are encrypted, because a setting is for those that come after it. What is not known, because the store has no
-such setting or the role may not read it, is said and is no failure.
+Only settings are changed, never an object. A setting applies only to new objects, so the encryption of the
+newest run's objects is reported as well. A setting that the store does not have, or that the role may not
+read, is reported and does not count as a failure.
 
-Reads:  --store: its settings, the newest run's manifest, what its objects say of their encryption; AWS_*
+Reads:  --store: its settings, the newest run's manifest, the encryption of its objects; AWS_*
         (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS)
-Writes: with --fix the bucket's settings that are not as they should be; a line for each setting on stdout
-Exit codes: 0 nothing is wrong, or it was mended; 1 something is; 2 wrong usage; 4 the store cannot be reached
+Writes: with --fix the wrong settings of the bucket; a line for each setting on stdout
+Exit codes: 0 all is right, or was fixed; 1 something is wrong; 2 wrong usage; 4 the store cannot be reached
 
 Example: scripts/check_store.py --store s3://ml-runs/phase2 --fix
 """
@@ -35,8 +35,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help="time limit of a call, 30")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--fix", action="store_true", help="mend what is not as it should be")
-    how.add_argument("--dry-run", action="store_true", help="only look; this is also the default")
+    how.add_argument("--fix", action="store_true", help="correct wrong settings")
+    how.add_argument("--dry-run", action="store_true", help="change nothing; this is also the default")
     return parser.parse_args(argv)
 
 
@@ -50,24 +50,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     for finding in chain(setup.findings(fix=args.fix), _stored(setup, args)):
         findings.append(finding)
         if not args.json:
-            print(finding.text(), flush=True)
+            output.print_text(finding.text())
     if args.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     bad = sum(finding.good is False for finding in findings)
-    verdict = f"{bad} of {len(findings)} findings about {args.store} want attention"
+    verdict = f"{bad} of {len(findings)} findings about {args.store} need attention"
     output.announce("store", verdict, "failed" if bad else "ok")
     return ExitCode.NO if bad else ExitCode.DONE
 
 
 def _stored(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
-    """How the objects of the newest run are encrypted; nothing where no run is stored, or may be read."""
+    """Return the encryption of the newest run's objects; nothing without a stored or readable run."""
     from trainyard.artifacts.record.chain import newest_run
     from trainyard.gateways import open_store
 
     try:
         newest = newest_run(open_store(args.store, call_seconds=args.call_seconds))
     except ServiceError as error:
-        sys.stderr.write(f"stored objects were not looked at: {error}\n")
+        output.tell([f"stored objects were not looked at: {error}"])
         return
     if newest is not None:
         yield setup.stored([entry.key for entry in newest.objects])

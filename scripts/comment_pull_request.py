@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Put the comparison of base and head into one comment of a pull request, kept up to date.
+"""Write the comparison of base and head into a comment of a pull request, and keep that comment up to date.
 
-The comment is found by its hidden mark among those of bots. A comment never decides a pull request: when
-GitHub refuses, as it does for the token of a fork, that is a warning, and the job summary has it all.
+The comment is found by its hidden mark among the comments of bots. If GitHub refuses the comment, as it does
+for the token of a fork, that is only a warning, because the job summary has the comparison too.
 
-Reads:   --comparison, as compare_change.py wrote it, every part checked; GITHUB_TOKEN, which needs
-         pull-requests: write; GitHub's variables.
-Writes:  the comment; with --dry-run stdout has what it would say.
-Exit codes: 0 written, already so, or refused by GitHub; 2 no comparison, or no variables of a workflow run.
+Reads:   --comparison, the JSON of compare_change.py, every part of which is checked; GITHUB_TOKEN,
+         which needs pull-requests: write; GitHub's variables.
+Writes:  the comment; with --dry-run the comment is printed on stdout.
+Exit codes: 0 written, up to date already, or refused by GitHub; 2 no comparison, or not in a workflow run.
 Example: scripts/comment_pull_request.py --comparison comparison.json --pull-request 57
 """
 
@@ -33,7 +33,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--pull-request", type=arguments.positive, required=True, metavar="N", help="its number"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be written, write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the comment, write nothing")
     return parser.parse_args(argv)
 
 
@@ -69,7 +69,7 @@ def read(path: Path) -> Any:
 
 
 def put(pull_request: int, body: str) -> str:
-    """Write the comment anew or over the one that is there; what was done."""
+    """Create the comment or update the existing one; return what was done."""
     from trainyard.gateways.github_api import github_from
     from trainyard.report.change.change_markdown import MARK
 

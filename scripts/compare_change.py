@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Compare a short training run of a base with one of a head: loss, tokens/s, memory; and say what got worse.
+"""Compare short training runs of a base and a head: loss, tokens/s, memory; report what got worse.
 
-Both sides are checkouts. Each trains with its own code and configuration, in its own environment where it has
-one (.venv), as often as the rules say and in turns, so that both meet the same machine. They get no variables
-but a few harmless ones: code that nobody has reviewed yet shall find no secrets.
+Both sides are checkouts. Each trains with its own code and configuration, in its own environment (.venv) if
+it has one. The rules say how often; base and head take turns, so that both meet the same state of the
+machine. They get only a few harmless variables, because code that nobody has reviewed must not find secrets.
 
 Reads:   both checkouts; the rules: --rules, else .github/comparison.yml of the base, else of the head.
 Writes:  the comparison as JSON to --output, as Markdown to stdout; with --github-summary to the job summary;
          in GitHub Actions an annotation for what got worse, and the output `compared`.
-Exit codes: 0 nothing got worse, or the base cannot be run, or has no trainer yet; 1 a figure got worse beyond
-         its limit, or the head does not train any more; 2 the rules are wrong, or a side is not there.
+Exit codes: 0 nothing got worse, or the base cannot be run or has no trainer yet; 1 a figure is worse by more
+         than its limit, or the head no longer trains; 2 the rules are wrong, or a checkout is missing.
 Example: scripts/compare_change.py --base ../base --head . --output comparison.json
 """
 
@@ -33,13 +33,13 @@ RULES = Path(".github/comparison.yml")
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
-        "--base", type=arguments.path, required=True, metavar="DIR", help="what is compared with"
+        "--base", type=arguments.path, required=True, metavar="DIR", help="the checkout to compare with"
     )
     parser.add_argument("--head", type=arguments.path, required=True, metavar="DIR", help="what is judged")
     parser.add_argument(
         "--rules", type=arguments.path, metavar="FILE", help="default: .github/comparison.yml"
     )
-    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="the comparison as JSON")
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the comparison as JSON")
     parser.add_argument("--github-summary", action="store_true", help="append it to the job summary")
     return parser.parse_args(argv)
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.run.whole_files import write_json_atomically
 
     if missing := [path for path in (args.base, args.head / "scripts" / "train.py") if not path.exists()]:
-        raise ConfigError(f"{missing[0]}: is not there, so there is nothing to compare")
+        raise ConfigError(f"{missing[0]}: no such folder, so there is nothing to compare")
     comparison = compare((args.base.resolve(), args.head.resolve()), rules_of(args))
     if args.output is not None:
         write_json_atomically(args.output, comparison.to_json())
@@ -77,7 +77,7 @@ def rules_of(args: argparse.Namespace) -> "ChangeRules":
 
 
 def compare(directories: tuple[Path, Path], rules: "ChangeRules") -> "Comparison":
-    """Run base and head in turns, the first one changing; a side that fails is not run again."""
+    """Run base and head in turns, each first in every other round; a side that fails is not run again."""
     from trainyard.gateways.git import git_facts
     from trainyard.report.change.change import Comparison, Side
 
@@ -94,7 +94,7 @@ def compare(directories: tuple[Path, Path], rules: "ChangeRules") -> "Comparison
 
 
 def train(directory: Path, rules: "ChangeRules", run_directory: Path, runs: "list[Measured]") -> str:
-    """Add one run to `runs`; why it could not be, else empty."""
+    """Add one run to `runs`; return why that failed, else an empty text."""
     from trainyard.report.change.change import measured
 
     problem, memory = call(directory, "train.py", rules, "--run-dir", str(run_directory))
@@ -108,7 +108,7 @@ def train(directory: Path, rules: "ChangeRules", run_directory: Path, runs: "lis
 
 
 def call(directory: Path, script: str, rules: "ChangeRules", *more: str) -> tuple[str, int]:
-    """Run a script of a side on what the rules say: why it failed, else empty; and its memory in bytes."""
+    """Run a script of a side; return why it failed (else empty), and its memory in bytes."""
     from trainyard.gateways.checkout import run_script
 
     arguments = ["--config", rules.config, *(f"--set={change}" for change in rules.overrides), *more]

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Dispatch the next segment of a run that stopped before its time was up, from what it stored.
+"""Dispatch the next segment of a run that stopped before its last step; it resumes from what was stored.
 
-It goes on at the same commit with the same inputs, at most so many times, and only if the step moved on. A
-segment that is there already, for this job was run again, is not dispatched twice.
+The segment uses the same commit and inputs. The number of segments is limited, and each must make progress. A
+segment that exists already, because this job was run again, is not dispatched twice.
 
-Reads:      what the plan job resolved and what the training job left, as flags; GITHUB_TOKEN,
+Reads:      the results of the plan job and of the training job, as flags; GITHUB_TOKEN,
             GITHUB_REPOSITORY, GITHUB_API_URL; TRAINYARD_WORKFLOW (training_ci.yml)
-Writes:     one workflow dispatch, unless --dry-run; the job summary; the output `reason` where nothing
+Writes:     one workflow dispatch, unless --dry-run; the job summary; the output `reason` if nothing
             follows; --json prints the decision
-Exit codes: 0 dispatched, or there already; 1 the run is not done and yet nothing follows, with the reason;
+Exit codes: 0 dispatched, now or before; 1 the run is not done, but nothing follows, with the reason;
             2 wrong usage; 4 GitHub refuses
 Example:    scripts/continue_lineage.py --plan "$PLAN" --exit-code 75 --step 500 --stored true --manifest NAME
 """
@@ -35,14 +35,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         type=arguments.step_if_known,
         default="",
         metavar="N",
-        help="where it stood; empty is not known",
+        help="the last step; empty if unknown",
     )
     parser.add_argument(
         "--stored", default="", choices=("true", "false", ""), help="whether the store holds it"
     )
-    parser.add_argument("--manifest", default="", metavar="NAME", help="the manifest that was stored last")
+    parser.add_argument("--manifest", default="", metavar="NAME", help="the newest stored manifest")
     parser.add_argument("--thread", default="", metavar="CHANNEL:TS", help="the lineage's thread in Slack")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be dispatched, and do not")
+    parser.add_argument("--dry-run", action="store_true", help="print the decision, dispatch nothing")
     parser.add_argument("--json", action="store_true", help="print the decision as JSON")
     return parser.parse_args(argv)
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.DONE
     api, file = github_from(), workflow_file()
     address, new = dispatch_once(api, file, decision.next, ref=plan.ref, inputs=inputs)
-    why = decision.reason if new else "it was dispatched before, and is not dispatched again"
+    why = decision.reason if new else "it was dispatched before and is not dispatched again"
     text = f"segment {decision.next.number} of at most {plan.most_segments}: {why}"
     append_summary(f"### Goes on: {text}\n\n{address}\n")
     output.announce("next", f"{text} {address}".rstrip(), "ok")
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def workflow_file() -> str:
-    """The file of the workflow that trains; a workflow that calls it is not the one to dispatch."""
+    """Return the file of the workflow that trains, not that of a workflow which calls it."""
     return os.environ.get("TRAINYARD_WORKFLOW") or "training_ci.yml"
 
 

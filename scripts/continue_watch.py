@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Dispatch the next watch of a job on a cluster that has not ended yet. The job itself is left alone.
+"""Dispatch the next watch of a job on a cluster that has not ended yet. The job itself is not changed.
 
-A watch ends with its runner or its time limit, and the job goes on. This workflow run ends with exit code 5,
-because nothing is proven yet; the dispatched one follows the same job.
+A watch ends with its runner or its time limit while the job continues. This workflow run then ends with exit
+code 5, because nothing is proven yet, and the dispatched one follows the same job.
 
 Reads:      the job, as flags; GITHUB_TOKEN, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_REF_NAME
 Writes:     one workflow dispatch, unless --dry-run; the job summary; the outputs `reason` and `dispatched`;
             --json prints the inputs of the dispatch
-Exit codes: 5 the job goes on, and the next watch was dispatched; 1 it was watched too often, and nothing
-            follows; 2 wrong usage; 4 GitHub refuses; 0 with --dry-run
+Exit codes: 5 the job continues, and the next watch was dispatched; 1 the limit of watches is reached;
+            2 wrong usage; 4 GitHub refuses; 0 with --dry-run
 Example:    scripts/continue_watch.py --job gh-4711 --kind pytorchjob --namespace team-a --watch 1
 """
 
@@ -24,7 +24,7 @@ from trainyard.errors import ExitCode
 
 WORKFLOW = "deploy_eks.yml"
 MOST = 200
-"""Watches of one job."""
+"""The largest number of watches of one job."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -32,12 +32,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     for flag, meaning in (("--job", "the job"), ("--kind", "its kind"), ("--namespace", "where it is")):
         parser.add_argument(flag, type=arguments.text, required=True, metavar="NAME", help=meaning)
     parser.add_argument("--store", default="", metavar="URL", help="where it stores")
-    parser.add_argument("--config", type=arguments.path, metavar="FILE", help="its configuration, for people")
+    parser.add_argument(
+        "--config",
+        type=arguments.path,
+        metavar="FILE",
+        help="its configuration, shown in the title of the run",
+    )
     parser.add_argument("--thread", default="", metavar="CHANNEL:TS", help="the thread in Slack")
     parser.add_argument(
-        "--watch", type=arguments.positive, required=True, metavar="N", help="which watch of the job this was"
+        "--watch", type=arguments.positive, required=True, metavar="N", help="number of this watch"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be dispatched, and do not")
+    parser.add_argument("--dry-run", action="store_true", help="print the decision, dispatch nothing")
     parser.add_argument("--json", action="store_true", help="print the inputs of the dispatch as JSON")
     return parser.parse_args(argv)
 

@@ -3,8 +3,8 @@
 
     preflight ──> storage and queue, if the configuration says how ──> plan ──> apply ──> watch
 
-All problems are named at once, before anything is sent. The same command takes up a job of the same name and
-plan where it stands. --dry-run asks no cluster that is not named. After -- comes a command of your own.
+All problems are reported at once, before anything is sent. The command continues with a job of the same name
+and plan. --dry-run asks a cluster only if one is named. A command of your own can follow after --.
 
 Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image
 Writes:     the objects of the job into the cluster; --json prints the plan and the job's state; in GitHub
@@ -21,11 +21,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
@@ -39,37 +40,37 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_request import JobRequest
     from trainyard.jobs.state.job_state import JobState
 
-KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
+_logger = logging.getLogger("trainyard.deploy_training_job")
 HOUSE = Path(__file__).resolve().parent.parent
 TEXTS = (
-    ("--instance-type", "TYPE", "such as p5.48xlarge; default: as the nodes of the cluster are"),
-    ("--recipe", "NAME", "what the pods run, such as megatron; default: the configuration's"),
+    ("--instance-type", "TYPE", "such as p5.48xlarge; default: that of the cluster's nodes"),
+    ("--recipe", "NAME", "the program of the pods, such as megatron; default: the configuration's"),
     ("--job-name", "NAME", "default: made from model.name"),
     ("--image-uri", "URI", "default: cluster.image, else the newest image of $ECR_REPOSITORY"),
-    ("--namespace", "NAME", "default: that of the context, or default"),
+    ("--namespace", "NAME", "default: the context's, else `default`"),
     ("--queue", "NAME", "a LocalQueue of Kueue in the namespace"),
     ("--priority-class", "NAME", "a PriorityClass"),
     ("--volume", "CLAIM", "the PersistentVolumeClaim for checkpoints"),
     ("--checkpoint-path", "PATH", "where it is mounted in a pod; default: /checkpoints"),
-    ("--secret", "NAME", "a Secret whose keys become variables"),
+    ("--secret", "NAME", "a Secret whose keys become environment variables"),
     ("--hf-token-secret", "NAME[:KEY]", "a Secret with a token for the Hugging Face Hub; default key: token"),
-    ("--ray-cluster", "NAME", "with raycluster: one that several jobs share"),
+    ("--ray-cluster", "NAME", "with raycluster: the name of a cluster that several jobs share"),
 )
 WHOLE = (
     ("--num-nodes", arguments.positive, 1, "default: 1"),
-    ("--gpu-per-node", arguments.whole, None, "default: all of a node; 0 for none"),
-    ("--nproc-per-node", arguments.processes, None, "processes of a pod; default: one a GPU"),
+    ("--gpu-per-node", arguments.whole, None, "default: all GPUs of a node; 0 for none"),
+    ("--nproc-per-node", arguments.processes, None, "processes per pod; default: one per GPU"),
     ("--auto-retry", arguments.whole, 0, "how often the job may be sent again; default: 0"),
 )
 REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
     ("--tolerate", arguments.text, "KEY", "tolerate a taint; may be repeated"),
     ("--env", arguments.variable, "NAME=VALUE", "set a variable; may be repeated"),
     ("--program-set", arguments.text, "KEY=VALUE", "a setting of the program's own; may be repeated"),
-    ("--accept", arguments.text, "CHECK", "go on where this check of the cluster fails; may be repeated"),
+    ("--accept", arguments.text, "CHECK", "ignore this failed check of the cluster; may be repeated"),
 )
 SWITCHES = (
     ("--wait", "wait for the end of the job"),
-    ("--monitor", "the same, and tell how the job goes"),
+    ("--monitor", "like --wait, and report the progress of the job"),
     ("--dry-run", "print the objects, send nothing"),
     ("--json", "print plan, objects and state as JSON"),
 )
@@ -81,7 +82,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, type=kind, default=default, metavar="N", help=meaning)
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
-    parser.add_argument("--kind", choices=KINDS, help="default: cluster.kind, the first that is served")
+    parser.add_argument("--kind", choices=("auto", *JOB_KINDS), help="of the job; default: cluster.kind")
     add_cluster_options(parser)
     for flag, read, metavar, meaning in REPEATED:
         parser.add_argument(flag, action="append", type=read, default=[], metavar=metavar, help=meaning)
@@ -112,6 +113,8 @@ def sent(args: argparse.Namespace, config: "Config") -> int:
     from trainyard.gateways.github import tell_step
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.opening import access_asked_for
+    from trainyard.gateways.kubernetes.submitting import find
+    from trainyard.jobs.existing_job import stands
     from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
     from trainyard.run.untrusted_files import read_yaml
 
@@ -123,18 +126,10 @@ def sent(args: argparse.Namespace, config: "Config") -> int:
     plan = planned(config, seen)
     data, store = plan.to_json(), config.artifacts.store or ""
     tell_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if args.dry_run else "")
-    if found.exit_code and (args.dry_run or not stands(plan, api)):  # its own pods may fill the cluster
+    # The pods of a job that is there already may be what fills the cluster.
+    if found.exit_code and (args.dry_run or not stands(partial(find, api), plan)):
         return found.exit_code
     return show(args, plan, api=api) if args.dry_run else deploy(args, plan, access, api)
-
-
-def stands(plan: "JobPlan", api: "Api") -> bool:
-    """Whether the job is there, with the same plan. Raises ConfigError for another one of its name."""
-    from trainyard.gateways.kubernetes.submitting import find
-    from trainyard.jobs.existing_job import is_there
-    from trainyard.jobs.kinds import KINDS as RENDERERS
-
-    return is_there(lambda body: find(api, body), RENDERERS[plan.kind].rendered(plan), plan)
 
 
 def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
@@ -175,7 +170,8 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
     if found.exit_code:
         print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
     status = "failed" if found.exit_code else "degraded" if found.verdict.exit_code else "ok"
-    output.announce("preflight", answer(found.record), status)
+    accepted = f" Accepted: {', '.join(args.accept)}." if status == "degraded" and args.accept else ""
+    output.announce("preflight", answer(found.record) + accepted, status)
     return found
 
 
@@ -184,38 +180,39 @@ def planned(config: "Config", request: "JobRequest") -> "JobPlan":
 
     plan = plan_job(config, request)
     for warning in warnings_of(plan):
-        logging.warning("%s", warning)
+        _logger.warning("%s", warning)
     return plan
 
 
 def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int:
-    """The objects as YAML, or with the plan as JSON; and what the API server would refuse of them."""
+    """Print the objects as YAML or, with the plan, as JSON; report what the API server would refuse."""
     from trainyard.gateways.kubernetes.submitting import refusals
-    from trainyard.jobs.kinds import KINDS as RENDERERS
+    from trainyard.jobs.kinds import KINDS
 
-    manifests = RENDERERS[plan.kind].rendered(plan)
+    manifests = KINDS[plan.kind].rendered(plan)
     if args.json:
         output.print_json({"plan": plan.to_json(), "objects": list(manifests.all)})
     else:
         from trainyard.report.jobs.manifest_text import manifest_text
 
         print(manifest_text(manifests.all), end="")
-    # Trainer refuses a TrainJob while its runtime is not there, so that one cannot be asked about.
+    # A TrainJob cannot be tested: Kubeflow Trainer refuses it while its runtime does not exist.
     asked = manifests.before_job if plan.kind == "trainjob" else manifests.all
     problems = refusals(api, asked) if api else []
     for problem in problems:
-        logging.error("%s", problem)
+        _logger.error("%s", problem)
     return ExitCode.NO if problems else ExitCode.DONE
 
 
 def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Api") -> int:
     """Send the job unless it is there already, and wait for it if asked to."""
     from trainyard.gateways.kubernetes.job_looking import JobLooking
-    from trainyard.gateways.kubernetes.submitting import submit
-    from trainyard.jobs.kinds import KINDS as RENDERERS
+    from trainyard.gateways.kubernetes.submitting import find, submit
+    from trainyard.jobs.existing_job import stands
+    from trainyard.jobs.kinds import KINDS
 
-    manifests, kind = RENDERERS[plan.kind].rendered(plan), RENDERERS[plan.kind].FOLLOWED
-    if there := stands(plan, api):
+    manifests, kind = KINDS[plan.kind].rendered(plan), KINDS[plan.kind].FOLLOWED
+    if there := stands(partial(find, api), plan):
         output.announce("job", f"{plan.name} is there already, with the same plan")
     else:
         submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)
@@ -237,7 +234,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
 
 
 def followed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float, heals: bool) -> "JobState":
-    """The state in which the job ended, or the last one sent in place of it, or when the time is over."""
+    """Return the state at the end of the job, or of the last job sent instead of it, or at the time limit."""
     from trainyard.gateways.kubernetes.healing import follow_or_heal
 
     job: dict[str, Any] = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": seconds}

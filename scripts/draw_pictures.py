@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draw the pictures at the top of the README from a real run: the terminal and the report.
 
-The command runs on a terminal of 80 columns, and the screen that it leaves becomes terminal.svg. The report
-of the newest run is opened in Chromium and becomes report.png. Nothing is drawn of a command that failed.
+The command runs on a terminal of 80 columns; the screen at its end becomes terminal.svg. The report of the
+newest run is opened in Chromium and becomes report.png. If the command fails, nothing is drawn.
 
 Reads:      the command's output on its terminal; runs/*/report/index.html of the newest run
 Writes:     terminal.svg and report.png in --to; what the command itself writes
@@ -37,12 +37,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--to", type=arguments.path, default=ROOT / "docs" / "pictures", metavar="DIR", help="docs/pictures"
     )
     parser.add_argument(
-        "--runs", type=arguments.path, default=ROOT / "runs", metavar="DIR", help="where its run will be"
+        "--runs", type=arguments.path, default=ROOT / "runs", metavar="DIR", help="the folder of its run"
     )
     parser.add_argument("--seconds", type=arguments.duration, default=3600.0, metavar="DURATION", help="1h")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be run and written, do nothing"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")
     parser.add_argument("command", nargs="*", help="default: make train")
     return parser.parse_args(argv)
 
@@ -68,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
-    """Run the command on a terminal, and draw what stands there at its end."""
+    """Run the command on a terminal, and draw the screen at its end."""
     from trainyard.gateways.pseudo_terminal import record
     from trainyard.report.terminal.screen_svg import terminal_svg
     from trainyard.run.whole_files import write_bytes_atomically
@@ -101,24 +99,24 @@ def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
 
 
 def show(part: bytes) -> None:
-    """Let a person at a terminal watch the command that is recorded."""
+    """Show the recorded output, too, if this runs on a terminal."""
     if output.on_terminal():
         sys.stderr.buffer.write(part)
         sys.stderr.flush()
 
 
 def newest_report(runs: Path) -> Path:
-    """The report of the run that ended last."""
+    """Return the report of the run that ended last."""
     reports = sorted(runs.glob("*/report/index.html"), key=lambda path: path.stat().st_mtime)
     if not reports:
         raise CheckFailedError(
-            f"There is no report in {runs}: the command made no run there; --runs names the folder"
+            f"{runs} has no report, because the command made no run there; name the folder with --runs"
         )
     return reports[-1]
 
 
 def draw_report(browser: str, report: Path, target: Path) -> None:
-    """Open the report in the browser, and keep what its window shows first."""
+    """Open the report in the browser, and save the first screen as a picture."""
     from trainyard.gateways.process import run_program
 
     with tempfile.TemporaryDirectory() as profile:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Say why a training failed, from its logs: the cause and not the last line, or that it cannot be told.
+"""Find out from its logs why a training failed: the cause, not the last line, or that it is unknown.
 
-Reads:      the logs of one run or job, any trainer's; with --events what Kubernetes or a run recorded, as
+Reads:      the logs of one run or job, of any trainer; with --events the events of Kubernetes or of a run, as
             JSON or as text; - is stdin
-Writes:     the class, the lines that show it and whether a retry can heal it, on stdout; --json prints
+Writes:     the class, the lines that show it, and whether a retry can succeed, on stdout; --json prints
             {"class", "evidence", "retryable"}
-Exit codes: 0 there is an answer, which may be unknown; 2 wrong usage, or a log that cannot be read
+Exit codes: 0 the answer was printed (it may be `unknown`); 2 wrong usage, or a log that cannot be read
 Example:    scripts/explain_failure.py --log rank0.log rank1.log --exit-code 1
 """
 
@@ -19,7 +19,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 
 MOST_BYTES = 256 << 20
-"""Greatest number of bytes that are read of a log, from its end."""
+"""Maximum number of bytes that are read from the end of a log."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a log, whatever bytes it holds. Raises ConfigError if it cannot be read."""
+    """Return the text of a log; invalid bytes are replaced. Raises ConfigError if it cannot be read."""
     from trainyard.run.untrusted_files import open_regular
 
     if str(path) == "-":

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Export a run's model: as a Hugging Face folder for transformers, or as a GGUF file for llama.cpp.
 
-The checkpoint is verified first. The folder holds safetensors (several files above 2 GiB) and config.json, or
-with --format gguf one weights.gguf that has the tokenizer inside; and the run's tokenizer files. That of a
-run on bytes maps each byte of UTF-8 to its own number, and 0 ends a document.
+The checkpoint is verified first. The folder gets the run's tokenizer files, and safetensors (several files
+above 2 GiB) with config.json, or with --format gguf one weights.gguf that includes the tokenizer. A run on
+bytes gets a tokenizer that maps each byte of UTF-8 to its own number; 0 ends a document.
 
 Reads:   the run directory (config.yaml, checkpoints/) and the tokenizer that its model.tokenizer names.
-Writes:  the folder --to, whole or not at all; nothing with --dry-run; with --json what it holds, on stdout.
+Writes:  the folder --to, complete or not at all; nothing with --dry-run; with --json its contents on stdout.
 Exit codes: 0 exported; 1 no checkpoint verifies, or the folder cannot be written; 2 the run, the step or the
-         tokenizer is not there, llama.cpp has no tokenizer like it, or --to exists; 4 the tokenizer is on the
-         Hugging Face Hub, which cannot be reached.
+         tokenizer does not exist, llama.cpp does not know the tokenizer, or --to exists; 4 the tokenizer is
+         on the Hugging Face Hub, which cannot be reached.
 Example: scripts/export_model.py --run-dir runs/20261120-214501-7c1f --to exported
 """
 
@@ -48,8 +48,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of the numbers"
     )
     parser.add_argument("--no-tokenizer", action="store_true", help="export the weights without a tokenizer")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be written, and stop")
-    parser.add_argument("--json", action="store_true", help="print what the folder holds as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    parser.add_argument("--json", action="store_true", help="print the contents of the folder as JSON")
     return parser.parse_args(argv)
 
 

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Bring what a workflow's run goes on from to this machine, where it is not there already.
+"""Bring the checkpoint that a workflow's run resumes from to this machine, unless it is here already.
 
-A later segment finds the directory of the one before, or the newest checkpoint in the store, whichever is
-further. A manifest's address begins a new run from that run's newest checkpoint. With --may-begin a later
-segment that finds nothing begins as --resume says: the ones before died and stored nothing.
+A later segment uses the directory of the previous one or the newest checkpoint in the store, whichever has
+the later step. If --resume is the address of a manifest, a new run starts from that run's newest checkpoint.
+With --may-begin, a later segment that finds nothing starts as --resume says, because the earlier ones stored
+nothing.
 
 Reads:      --run-dir; the store, only with --fetch true or a later segment: its manifests and objects; AWS_*
-Writes:     the run's directory, or one beside it for another run's checkpoint; in GitHub Actions the step
-            output `resume`, what scripts/train.py takes; stdout says it too, with --json and the reason; a
-            failure goes into the job summary, an annotation, and in one line the step output `reason`
-Exit codes: 0 it is there, or nothing is needed; 1 there is nothing to go on from, or it does not verify;
+Writes:     the run's directory, or one beside it for another run's checkpoint; the value for --resume of
+            scripts/train.py on stdout (with --json also the reason) and in the step output `resume`; a
+            failure in the job summary, in an annotation, and as one line in the step output `reason`
+Exit codes: 0 it is here, or nothing is needed; 1 there is nothing to resume from, or it does not verify;
             2 wrong usage; 4 the store cannot be reached
 Example:    scripts/fetch_resume.py --run-dir runs/gh-1 --resume auto --store s3://ml-runs --run-number 812
 """
@@ -39,9 +40,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--segment", type=arguments.positive, default=1, metavar="N", help="of its lineage, from 1"
     )
-    parser.add_argument("--fetch", default="false", choices=("true", "false"), help="look into the store")
+    parser.add_argument("--fetch", default="false", choices=("true", "false"), help="search the store")
     parser.add_argument("--may-begin", default="false", choices=("true", "false"), help="if nothing is found")
-    parser.add_argument("--dry-run", action="store_true", help="say what is asked for, and fetch nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the request, fetch nothing")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     return parser.parse_args(argv)
 
@@ -74,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         display.begin("looking for the newest checkpoint")
         with (
-            refusal_in_summary("Not started: what the run goes on from could not be brought"),
+            refusal_in_summary("Not started: the checkpoint to resume from could not be fetched"),
             shown(display),
         ):
             found = bring(wanted, open_store)

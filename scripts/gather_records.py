@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Copy a run's report and records, bounded in size, into a folder that the workflow keeps as an artifact.
+"""Copy a run's report and records into a folder of limited size, which the workflow keeps as an artifact.
 
-Checkpoints and what trackers write are not copied: the store has them, and GitHub counts artifacts against
-the storage of its owner. Of a large log the beginning and the end are copied, of many metrics the last rows.
+Checkpoints and the files of trackers are not copied: the store has them, and GitHub counts artifacts against
+the owner's storage. A large log is cut to its beginning and end, large metrics to the last rows.
 
 Reads:      --run-dir: run.json, config.yaml, metrics.jsonl, events.jsonl, report/, and the files in logs/
 Writes:     the folder --to, which must not exist; unless --dry-run
-Exit codes: 0 copied what there is; 2 wrong usage, or the folder exists
+Exit codes: 0 copied all records that exist; 2 wrong usage, or the folder exists
 Example:    scripts/gather_records.py --run-dir runs/my-run --to /tmp/records
 """
 
@@ -25,7 +25,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run")
     parser.add_argument("--to", type=arguments.path, required=True, metavar="DIR", help="the new folder")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be copied, and keep nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, keep nothing")
     return parser.parse_args(argv)
 
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         target = Path(scratch, "records") if args.dry_run else args.to
         gathered = gather_records(RunDirectory(args.run_dir), target)
     for name in gathered.shortened:
-        output.announce("records", f"{name} is too large: only a part of it is copied", "degraded")
+        output.announce("records", f"{name} is too large: only a part is copied", "degraded")
     for name in gathered.left_out:
         output.announce("records", f"{name} is too large and is not copied", "degraded")
     copied = "would be copied" if args.dry_run else f"→ {args.to}"

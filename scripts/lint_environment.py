@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Say what is wrong with the network environment of training: NCCL, EFA and torch variables, and manifests.
+"""Find mistakes in the network environment of training: NCCL, EFA and torch variables, and manifests.
 
-Each file is read by its name: manifests (.yaml, .yml, .json), Dockerfiles, and files of NAME=value lines.
-What a manifest says of its place (instance type, EFA interfaces, nodes) counts; the options say it for the
-others. A variable that must not be set, does nothing or has a new name is explained, with what to do instead.
+The name of a file decides how it is read: manifests (.yaml, .yml, .json), Dockerfiles, else NAME=value lines.
+A manifest says itself where it runs (instance type, EFA interfaces, nodes); for other files the options say
+it. Each variable that must not be set, has no effect or was renamed is reported with its fix.
 
 Reads:      the files
 Writes:     the findings on stdout, --json as JSON; in GitHub Actions an annotation for each
-Exit codes: 0 nothing that breaks or misleads a run; 1 an error was found; 2 a file cannot be read
+Exit codes: 0 no error was found; 1 an error was found; 2 a file cannot be read
 Example:    scripts/lint_environment.py docker/Dockerfile job.yaml --instance-type p5.48xlarge --num-nodes 4
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("files", type=arguments.path, nargs="+", metavar="FILE", help="what to look at")
+    parser.add_argument("files", type=arguments.path, nargs="+", metavar="FILE", help="the files to check")
     parser.add_argument("--instance-type", metavar="TYPE", help="such as p5.48xlarge; ml.p5.48xlarge too")
     parser.add_argument("--num-nodes", type=arguments.positive, metavar="N", help="machines of the run")
     parser.add_argument(
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def surroundings(args: argparse.Namespace) -> "VariableScope":
-    """Return the place that the command line describes: instance type and number of nodes."""
+    """Return the instance type and the number of nodes from the command line."""
     from trainyard.plan.environment.surroundings import VariableScope
     from trainyard.plan.instances import find_instance
 
@@ -93,12 +93,12 @@ def version(text: str | None, option: str) -> "Version | None":
         return None
     found = version_of(text)
     if found is None:
-        raise ConfigError(f"{option}: {text[:60]!r} is no version such as 1.15.0")
+        raise ConfigError(f"{option}: {text[:60]!r} is not a version such as 1.15.0")
     return found
 
 
 def lines_of(findings: "Sequence[LintFinding]", files: int) -> list[str]:
-    """The findings for people: the place, what is said, what to do."""
+    """Return each finding as text: the place, the message, the fix."""
     lines = []
     for finding in findings:
         value = f"={finding.value}" if finding.value else ""
@@ -114,7 +114,7 @@ def lines_of(findings: "Sequence[LintFinding]", files: int) -> list[str]:
         if (count := sum(finding.severity == word for finding in findings))
     ]
     seen = f"{files} file{'' if files == 1 else 's'}"
-    return [*lines, f"{seen}: {', '.join(counts)}" if counts else f"{seen}: nothing to say"]
+    return [*lines, f"{seen}: {', '.join(counts)}" if counts else f"{seen}: no findings"]
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Say what will break in an image before a 20-minute build does: version conflicts, EFA, user, secrets.
+"""Find faults of an image before a 20-minute build does: version conflicts, EFA, user, secrets.
 
-torch, CUDA, Python, drivers, GPUs, flash-attn, Transformer Engine, vLLM, NCCL and EFA are looked at together,
-as the Dockerfile, the lock and the name of the base image declare them. What is not known is not judged.
---fix changes single lines of the Dockerfile and shows the difference; it decides nothing that is a choice.
+The versions of torch, CUDA, Python, drivers, GPUs, flash-attn, Transformer Engine, vLLM, NCCL and EFA come
+from the Dockerfile, the lock and the name of the base image, and must fit together. Unknown versions are not
+judged. --fix changes single lines of the Dockerfile that have only one correct value, and shows the
+difference.
 
 Reads:      --dockerfile, --lock
 Writes:     with --fix the Dockerfile, unless --dry-run; in GitHub Actions an annotation for each finding
-Exit codes: 0 nothing would break; 1 something would (after --fix: is left); 2 wrong usage or Dockerfile
+Exit codes: 0 no fault; 1 a fault was found (with --fix: could not be fixed); 2 wrong usage or Dockerfile
 Example:    scripts/lint_image.py --dockerfile docker/fsdp/Dockerfile --instance-type p5.48xlarge
 """
 
@@ -33,22 +34,26 @@ LOCK = ROOT / "requirements-training.txt"
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--dockerfile", type=arguments.path, required=True, metavar="FILE")
-    lock = "what it installs; may be repeated; default: the requirements-*.txt that it copies"
+    lock = "a lock that it installs; may be repeated; default: the requirements-*.txt that it copies"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
-    parser.add_argument("--instance-type", default="", metavar="TYPE", help="what it is to run on")
+    parser.add_argument(
+        "--instance-type", default="", metavar="TYPE", help="the instance type that it will run on"
+    )
     parser.add_argument("--driver", type=driver, metavar="VERSION", help="of NVIDIA, on the machine")
     parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
-    parser.add_argument("--fix", action="store_true", help="change the lines for which there is one answer")
+    parser.add_argument(
+        "--fix", action="store_true", help="correct the lines that have only one correct value"
+    )
     parser.add_argument("--dry-run", action="store_true", help="with --fix: only show the difference")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args(argv)
 
 
 def driver(text: str) -> str:
-    """The version of a driver, as nvidia-smi shows it."""
+    """Parse the version of a driver, in the form that nvidia-smi shows."""
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}", text):
         shown = arguments.shown(text)
-        raise argparse.ArgumentTypeError(f"{shown} is no version of a driver such as 570.86 or 580.65.06")
+        raise argparse.ArgumentTypeError(f"{shown} is not a driver version such as 570.86 or 580.65.06")
     return text
 
 
@@ -74,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def locks_for(args: argparse.Namespace, text: str) -> list[tuple[str, str]]:
-    """Name and text of each lock of the image."""
+    """Return name and text of each lock of the image."""
     from trainyard.image.context.dockerfile import locks_of, parse_dockerfile
     from trainyard.run.untrusted_files import read_named_text
 

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""List what a store holds: runs, checkpoints, sizes, age, whether it is all there, and what keeping it costs.
+"""List the contents of a store: runs, checkpoints, sizes, age, completeness, and monthly cost.
 
-Reads:  --store: names and sizes of everything, the manifests; with --depth what that verification reads;
+Reads:  --store: all names and sizes, the manifests; with --depth the objects that this verification reads;
         AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL)
 Writes: a table on stdout, or JSON
-Exit codes: 0 everything listed is there; 1 something is missing or wrong; 2 wrong usage; 4 the store cannot
+Exit codes: 0 all runs are complete; 1 something is missing or wrong; 2 wrong usage; 4 the store cannot
         be reached
 
 Example: scripts/list_artifacts.py --store s3://ml-runs --price-per-gb-month 0.0125
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 
@@ -52,11 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs = inventory.list_runs(store, runs_in_question(store, args.run_number), price=price, depth=depth)
     if args.json:
         value = {"store": store.url, "usd_per_gb_month": price, "runs": [run.to_json() for run in runs]}
-        print(json.dumps(value, indent=2))
+        output.print_json(value)
     else:
-        print(inventory.table(runs))
-    for problem in (problem for run in runs for problem in run.problems):
-        sys.stderr.write(f"{problem}\n")
+        output.print_text(inventory.table(runs))
+    output.tell(problem for run in runs for problem in run.problems)
     return ExitCode.DONE if all(run.ok for run in runs) else ExitCode.NO
 
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""See, find and copy checkpoints on a cluster, of any trainer, without kubectl; make the volume for them.
+"""List, find and copy checkpoints of any trainer on a cluster, without kubectl; create the volume for them.
 
-`list` shows all checkpoints of a job, claim or pod with a verdict, `find` the newest complete one of each
-run. `copy` brings one to a folder or a store: each file is hashed on both ends, and a copy that was cut off
-goes on when the same command runs again. A volume without a pod is read by a small pod that is removed
-afterwards. `create-volume` makes a claim. Known formats: ours, verl, Megatron-LM, DCP, Hugging Face.
+`list` shows all checkpoints of a job, claim or pod with a verdict; `find` shows the newest complete one of
+each run. `copy` brings one to a folder or a store and hashes each file on both ends; after an interruption
+the same command continues. A volume that no pod uses is read by a small pod, which is removed afterwards.
+`create-volume` makes a claim. Known formats: ours, verl, Megatron-LM, DCP, Hugging Face.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; AWS_* for a store
-Writes:     copy: --to; create-volume: the claim; list, find, copy: a pod for a while, if no pod has the claim
-Exit codes: 0 done; 1 no complete checkpoint, or one that is not right; 2 wrong usage, or no such place;
-            4 the cluster or store refuses or stays away; 5 the small pod did not start in time
+Writes:     copy: --to; create-volume: the claim; list, find, copy: a temporary pod, if none has the claim
+Exit codes: 0 done; 1 no complete checkpoint, or a damaged one; 2 wrong usage, or no such place;
+            4 the cluster or store refuses or cannot be reached; 5 the small pod did not start in time
 Example:    scripts/manage_checkpoints.py copy --job llama --step newest --to s3://ml-runs/llama
 """
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import refuse_options_of_other_commands, script_parser
 from trainyard.errors import CheckpointError, ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -36,22 +36,22 @@ LOOK = ("find", "list", "copy")
 PLACES = (
     ("--job", "NAME", "a job sent by deploy_training_job.py: its claim and folder are known"),
     ("--claim", "NAME", "a PersistentVolumeClaim; with create-volume: the new one"),
-    ("--pod", "NAME", "a pod that runs, with --path"),
+    ("--pod", "NAME", "a running pod, with --path"),
 )
 TEXTS = (
-    ("--namespace", "NAME", "default: that of the context, or default"),
-    ("--path", "FOLDER", "to look below: absolute with --pod, else from the root of the claim"),
+    ("--namespace", "NAME", "default: the context's, else `default`"),
+    ("--path", "FOLDER", "the folder to search: absolute with --pod, else relative to the root of the claim"),
     ("--container", "NAME", "with --pod; default: its only or default one"),
-    ("--image", "URI", "has Python, for the small pod; default: that of --job"),
-    ("--checkpoint", "PATH", "with copy: as list shows it"),
+    ("--image", "URI", "of the small pod, with Python; default: that of --job"),
+    ("--checkpoint", "PATH", "with copy: the path that list shows"),
     ("--storage-class", "NAME", "with create-volume, such as fsx"),
     ("--size", "SIZE", "with create-volume, such as 1200Gi"),
 )
 ONLY_FOR = {
-    **dict.fromkeys(("job", "pod", "path", "container", "image"), LOOK),
-    **dict.fromkeys(("checkpoint", "step", "to"), ("copy",)),
-    **dict.fromkeys(("storage_class", "size", "access_mode"), ("create-volume",)),
-    "dry_run": ("copy", "create-volume"),
+    **dict.fromkeys(("--job", "--pod", "--path", "--container", "--image"), LOOK),
+    **dict.fromkeys(("--checkpoint", "--step", "--to"), ("copy",)),
+    **dict.fromkeys(("--storage-class", "--size", "--access-mode"), ("create-volume",)),
+    "--dry-run": ("copy", "create-volume"),
 }
 """Options and the commands that accept them."""
 NEEDED = {"create-volume": ("claim", "size", "storage_class"), "copy": ("to",)}
@@ -70,9 +70,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--to", default="", metavar="PLACE", help="with copy: a folder, s3:// or file:///")
     parser.add_argument("--access-mode", choices=MODES, help="with create-volume; default: ReadWriteMany")
     parser.add_argument("--python", default="python3", metavar="NAME", help="in the pod; default: python3")
-    start = "for the small pod to start; default: 5m"
+    start = "until the small pod must have started; default: 5m"
     parser.add_argument("--timeout", type=arguments.duration, default="5m", metavar="TIME", help=start)
-    parser.add_argument("--dry-run", action="store_true", help="with copy, create-volume: only say what")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="with copy, create-volume: print the plan, change nothing"
+    )
     parser.add_argument("--json", action="store_true", help="print data as JSON")
     add_cluster_options(parser)
     args = parser.parse_args(argv)
@@ -82,9 +84,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Refuse options that do not go together."""
-    for name, commands in ONLY_FOR.items():
-        if vars(args)[name] and args.command not in commands:
-            parser.error(f"--{name.replace('_', '-')} is for {' and '.join(commands)}")
+    refuse_options_of_other_commands(parser, args, ONLY_FOR)
     for name in NEEDED.get(args.command, ()):
         if not vars(args)[name]:
             parser.error(f"{args.command} needs --{name.replace('_', '-')}")
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
-    """The place that is meant, and the checkpoints there."""
+    """Open the place that the options name; yield it and its checkpoints."""
     from trainyard.gateways.kubernetes.volumes.checkpoint_looking import Where, opened
     from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints
 
@@ -131,16 +131,16 @@ def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource
 
 
 def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
-    from trainyard.command import terminal
     from trainyard.jobs.checkpoints.checkpoint_formats import newest_of_each_run
     from trainyard.report.jobs.checkpoint_text import checkpoint_lines
 
     shown = newest_of_each_run(found) if args.command == "find" else found
     records = [each.record() for each in shown]
-    if args.json:
-        output.print_json({"place": str(source), "checkpoints": records})
-    else:
-        print("\n".join(checkpoint_lines(records, where=str(source), width=terminal.width())))
+    output.print_result(
+        {"place": str(source), "checkpoints": records},
+        lambda data, width: checkpoint_lines(records, where=data["place"], width=width),
+        as_json=args.json,
+    )
     return ExitCode.NO if args.command == "find" and not shown else ExitCode.DONE
 
 
@@ -175,19 +175,19 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 
 
 def target_of(args: argparse.Namespace) -> Any:
-    """The store that --to names; None for a folder, which is made. Raises ConfigError."""
+    """Return the store of --to; None for a folder. Raises ConfigError for anything else."""
     if "://" in args.to:
         from trainyard.gateways import open_store
 
         return open_store(args.to)
     folder = arguments.path(args.to)
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--to {folder}: a file stands there; name a folder")
+        raise ConfigError(f"--to {folder}: is a file; name a folder")
     return None
 
 
 def create_volume(args: argparse.Namespace, api: "Api") -> int:
-    """Plan first: what is there already, and what the API server would refuse; then apply."""
+    """Create the claim, unless it exists with these values or the API server would refuse it."""
     from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
     from trainyard.gateways.kubernetes.applying import apply_all
     from trainyard.gateways.kubernetes.submitting import refusals

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Look at a cluster before money is spent: is it ready for a plan, what is free, which nodes are fit.
+"""Check a cluster before a job is sent: is it ready for the plan, what is free, which nodes are healthy.
 
-`check` says yes or no, with evidence and remedy for each finding. `capacity` says what is free, whether the
-plan fits, who holds the rest, and when Kueue would admit it. `nodes` lists the nodes that the plan may mean.
-`list` lists the EKS and HyperPod clusters of the account. `fix` plans the remedies: --apply carries out those
-that only add what is missing, the others are commands. Nothing else changes a cluster: jobs and pods are sent
-as dry runs. Tokens of EKS are signed here, the aws CLI is not needed. More is in docs/clusters.md.
+`check` says yes or no, with evidence and a remedy for each finding. `capacity` shows what is free, whether
+the plan fits, who uses the rest, and when Kueue would admit the job. `nodes` lists the nodes that the plan
+can use. `list` lists the EKS and HyperPod clusters of the account. `fix` plans the remedies; with --apply it
+carries out those that only add something missing, and prints the others as commands. Nothing else changes a
+cluster: jobs and pods are sent as dry runs. The aws CLI is not needed. docs/clusters.md says more.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for --image-uri; --config
-Writes:     with fix --apply what is missing; in GitHub Actions the verdict into the job summary
+Writes:     with fix --apply the missing objects; in GitHub Actions the verdict in the job summary
 Exit codes: 0 ready; 1 not ready, or not all is fixed; 2 wrong usage or kubeconfig; 4 the cluster or AWS
-            cannot be reached or refuses the credentials; 5 what fix installed is not served in time
+            cannot be reached or refuses the credentials; 5 the objects of fix are not served in time
 Example:    scripts/manage_cluster.py check --instance-type p5.48xlarge --num-nodes 4 --namespace team-a
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
@@ -31,12 +31,11 @@ if TYPE_CHECKING:
     from trainyard.config.cluster import ClusterConfig
 
 COMMANDS = ("list", "check", "capacity", "nodes", "fix")
-KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
 PLAN = (
     ("--instance-type", "TYPE", "such as p5.48xlarge; default: any"),
-    ("--namespace", "NAME", "default: that of the context, or default"),
+    ("--namespace", "NAME", "default: the context's, else `default`"),
     ("--queue", "NAME", "a LocalQueue of Kueue in the namespace"),
-    ("--image-uri", "URI", "the image that is to run"),
+    ("--image-uri", "URI", "the image of the job"),
     ("--volume", "CLAIM", "the PersistentVolumeClaim for checkpoints"),
     ("--checkpoint-path", "PATH", "where checkpoints are written in a pod"),
     ("--priority-class", "NAME", "a PriorityClass"),
@@ -49,19 +48,31 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     add_cluster_options(parser)
     plan = parser.add_argument_group("the plan")
-    plan.add_argument("--config", type=arguments.path, metavar="FILE", help="its section cluster is read")
-    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of it")
-    plan.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
-    plan.add_argument("--gpu-per-node", type=gpus, metavar="N", help="default: all of a node; 0 for none")
-    plan.add_argument("--kind", choices=KINDS, help="of the job; default: the first that is served")
     plan.add_argument(
-        "--tolerate", action="append", default=[], metavar="KEY", help="a taint; may be repeated"
+        "--config", type=arguments.path, metavar="FILE", help="a configuration; its section cluster is read"
+    )
+    plan.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value of --config"
+    )
+    plan.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
+    plan.add_argument(
+        "--gpu-per-node", type=arguments.whole, metavar="N", help="default: all GPUs of a node; 0 for none"
+    )
+    plan.add_argument(
+        "--kind",
+        choices=("auto", *JOB_KINDS),
+        help="of the job; default: the first kind that the cluster serves",
+    )
+    plan.add_argument(
+        "--tolerate", action="append", default=[], metavar="KEY", help="a taint to tolerate; may be repeated"
     )
     for flag, metavar, meaning in PLAN:
         plan.add_argument(flag, default="", metavar=metavar, help=meaning)
-    parser.add_argument("--prometheus", metavar="URL", help="with nodes: a workspace that knows their use")
+    parser.add_argument(
+        "--prometheus", metavar="URL", help="with nodes: a workspace with the GPUs' utilisation"
+    )
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
-    parser.add_argument("--apply", action="store_true", help="with fix: carry the safe remedies out")
+    parser.add_argument("--apply", action="store_true", help="with fix: carry out the safe remedies")
     parser.add_argument("--dry-run", action="store_true", help="with fix: only print the plan, the default")
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)
@@ -72,11 +83,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.prometheus and args.command != "nodes":
         parser.error("--prometheus is for nodes")
     return args
-
-
-def gpus(text: str) -> int:
-    """A number of GPUs; 0 for none."""
-    return 0 if text == "0" else arguments.positive(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -177,9 +183,7 @@ def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "ClusterQuery
 
 
 def say(args: argparse.Namespace, data: dict[str, Any], lines: "Callable[..., list[str]]") -> int:
-    from trainyard.command import terminal
-
-    output.print_json(data) if args.json else print("\n".join(lines(data, width=terminal.width())))
+    output.print_result(data, lambda data, width: lines(data, width=width), as_json=args.json)
     return ExitCode.DONE
 
 

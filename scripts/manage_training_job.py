@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""See and change training jobs on a cluster: where they stand, why they failed, their logs and events.
+"""Show and change training jobs on a cluster: state, cause of failure, logs and events.
 
-`list` shows the jobs sent from here. `status` says where a job stands; --follow waits for its end and may be
-started again at any time. `logs` prints or saves the logs of all pods. `events` shows what the cluster did.
-`cancel` stops the pods, which may save, and keeps the job. `delete` saves the logs and removes all of it.
-`resubmit` sends it again under the next name. `retry` follows a job that was sent with --auto-retry and
-sends it again after failures that can heal. See docs/runbooks/jobs.md.
+`list` shows the jobs that these scripts sent. `status` shows the state of a job; --follow waits for its end
+and can be started again at any time. `logs` prints or saves the logs of all pods. `events` shows the events
+of the cluster. `cancel` stops the pods, which may save first, and keeps the job. `delete` saves the logs and
+removes the job and its objects. `resubmit` sends the job again under the next name. `retry` follows a job
+that was sent with --auto-retry, and sends it again after failures that can heal. See docs/runbooks/jobs.md.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
 Writes:     with logs --save and with delete, files of logs; cancel, delete, resubmit, retry change the
             cluster; with status in GitHub Actions the outputs state, ended, exit_code, reason, the summary
-Exit codes: 0 done; 1 the job has failed, or is gone; 2 wrong usage or no such job; 4 the cluster cannot be
-            reached or refuses; 5 not ended, or not gone, in time; 75 it stopped with a good checkpoint
+Exit codes: 0 done; 1 the job failed, or no longer exists; 2 wrong usage or no such job; 4 the cluster cannot
+            be reached or refuses; 5 not ended, or not deleted, in time; 75 it stopped with a good checkpoint
 Example:    scripts/manage_training_job.py status llama-2 --namespace team-a --follow --timeout 8h
 """
 
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
-from trainyard.command.parser import script_parser
+from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
+from trainyard.command.parser import refuse_options_of_other_commands, script_parser
 from trainyard.errors import CheckFailedError, ExitCode
 
 if TYPE_CHECKING:
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from trainyard.jobs.state.job_state import JobState
 
 COMMANDS = ("list", "status", "logs", "events", "cancel", "delete", "resubmit", "retry")
-KINDS = ("pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
 VALUES = (
-    ("--namespace", arguments.text, "NAME", "default: that of the context, or default"),
+    ("--namespace", arguments.text, "NAME", "default: the context's, else `default`"),
     ("--pod", arguments.text, "NAME", "with logs: of one pod only"),
     ("--timeout", arguments.duration, "DURATION", "of --follow and retry (default: 24h) and of delete (10m)"),
     ("--tail", arguments.positive, "N", "with logs: the last N lines of each container"),
@@ -43,10 +42,10 @@ VALUES = (
 SWITCHES = (
     ("--all-namespaces", "with list: everywhere"),
     ("--follow", "with status, logs: until the job has ended"),
-    ("--previous", "with logs: also those before containers were started again"),
+    ("--previous", "with logs: also those of containers before their restart"),
     ("--no-logs", "with delete: do not save the logs"),
-    ("--keep-claims", "with delete: leave the volume claims that belong to the job"),
-    ("--dry-run", "with cancel, delete, resubmit, retry: only say what would change"),
+    ("--keep-claims", "with delete: keep the volume claims of the job"),
+    ("--dry-run", "with cancel, delete, resubmit, retry: print the changes, make none"),
     ("--json", "print data as JSON"),
 )
 ONLY_FOR = {
@@ -63,8 +62,10 @@ ONLY_FOR = {
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
-    parser.add_argument("job", nargs="?", metavar="JOB", help="its name; not for list")
-    parser.add_argument("--kind", choices=KINDS, help="of the job; default: the first of this name")
+    parser.add_argument("job", nargs="?", metavar="JOB", help="the job's name; not for list")
+    parser.add_argument(
+        "--kind", choices=JOB_KINDS, help="of the job; default: the first kind that has a job of this name"
+    )
     for flag, kind, metavar, meaning in VALUES:
         parser.add_argument(flag, type=kind, metavar=metavar, help=meaning)
     for flag, meaning in SWITCHES:
@@ -73,9 +74,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if (args.command == "list") == (args.job is not None):
         parser.error("list takes no job" if args.job else f"{args.command} needs the name of a job")
-    for flag, commands in ONLY_FOR.items():
-        if vars(args)[flag[2:].replace("-", "_")] and args.command not in commands:
-            parser.error(f"{flag} is for {' and '.join(commands)}")
+    refuse_options_of_other_commands(parser, args, ONLY_FOR)
     check_cluster_options(parser, args)
     return args
 
@@ -226,9 +225,7 @@ def told_saved(saved: Any, folder: Path) -> int:
 
 
 def say(args: argparse.Namespace, data: Any, lines: Callable[[Any, int], list[str]]) -> int:
-    from trainyard.command import terminal
-
-    output.print_json(data) if args.json else print("\n".join(lines(data, terminal.width())))
+    output.print_result(data, lines, as_json=args.json)
     return ExitCode.DONE
 
 

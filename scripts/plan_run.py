@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Decide what a training workflow run will do: check its configuration, its inputs and the machine.
 
-Everything after the plan job uses only what is resolved here. Nothing is started. Where the repository does
-not say where to train or where to store, a push and the daily run train nothing and end well, with a notice
-that names the commands which set it up; a training that somebody asked for is refused.
+All later jobs use only the values that are resolved here. Nothing is started. If the repository is not set up
+(it does not say where to train or where to store), a push or the daily run trains nothing and succeeds, with
+a notice that names the commands to set it up. A training that somebody asked for is refused.
 
 Reads:      the dispatch inputs as flags; the configuration; GitHub's variables; the repository's variables
             TRAINYARD_RUNNER_LABELS, _STORE, _DEADLINE, _RUNS_DIRECTORY, _MAX_SEGMENTS, _INSTANCE_TYPE,
@@ -11,8 +11,8 @@ Reads:      the dispatch inputs as flags; the configuration; GitHub's variables;
             _EKS_ROLE, _EKS_INSTANCE_TYPE from the environment
 Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub Actions step outputs, the job
             summary, and for a wrong configuration an annotation per problem, with file and line
-Exit codes: 0 decided, with a warning where it seems not to fit, or nothing is to be trained; 2 an input, a
-            variable or the file is wrong, or a training was asked for and the repository does not say where
+Exit codes: 0 decided, with a warning if it seems not to fit, or there is nothing to train; 2 an input, a
+            variable or the file is wrong, or a training was asked for and the repository is not set up
 Example:    scripts/plan_run.py --config configs/smoke.yaml --overrides "training.max_steps=50"
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 SETUP = "PYTHONPATH=src python3 scripts/setup_github.py --store URL"
-TARGET = "where to train; default: what the repository is set up for, and here outside of a workflow"
+TARGET = "where to train; default: as the repository is set up, and `here` outside of a workflow"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -43,13 +43,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--config", type=arguments.path, required=True, metavar="FILE", help="the configuration"
     )
-    parser.add_argument("--overrides", default="", metavar="TEXT", help="key=value, by spaces or lines")
+    parser.add_argument(
+        "--overrides", default="", metavar="TEXT", help="key=value, by spaces or lines; quotes keep spaces"
+    )
     parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
     parser.add_argument("--resume", default="auto", help="auto, none, a manifest, or a checkpoint")
     parser.add_argument("--target", default="", metavar="gpu-runner|codebuild|eks|here", help=TARGET)
     parser.add_argument("--only-plan", default="false", choices=("true", "false", ""), help="train nothing")
-    parser.add_argument("--continues", default="", metavar="JSON", help="what the segment before handed on")
-    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="keep the plan as JSON here")
+    parser.add_argument("--continues", default="", metavar="JSON", help="the state of the previous segment")
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser.parse_args(argv)
 
@@ -83,17 +85,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_json_atomically(args.output, plan.to_json())
     print(json.dumps(plan.outputs(), indent=2) if args.json else text)
     if not planned.plan.get("fits", True):  # computed, not measured: the check on the machine decides
-        annotate(Level.WARNING, "It seems not to fit on the machine; the summary says what to change.")
+        annotate(Level.WARNING, "The run seems not to fit on the machine; the summary says what to change.")
     set_outputs({**plan.outputs(), "expected": expected(planned)})
     return ExitCode.DONE
 
 
 def asked_by(args: argparse.Namespace) -> "Asked":
-    from trainyard.plan.run_plan import Asked
+    from trainyard.plan.run_plan import Asked, overrides_in
     from trainyard.plan.target import target_for
 
     target = target_for(args.target, os.environ)
-    words = tuple(args.overrides.split())
+    words = overrides_in(args.overrides)
     only = args.only_plan == "true"
     return Asked(str(args.config), words, args.epochs, args.resume or "auto", target, only)
 
@@ -110,7 +112,7 @@ def say_what_is_untold(plan: "RunPlan") -> str:
 
 
 def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
-    """Return the other actions that the owner of the repository may take."""
+    """Return further commands and settings for the owner of the repository."""
     from trainyard.plan.target import Target
 
     if plan.asked.target is Target.HERE:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Say before a run starts what it takes: parameters, memory by part, whether it fits, tokens, time, cost.
+"""Plan a run before it starts: parameters, memory by part, whether it fits, tokens, time, cost.
 
-Planned is for the devices of --instance-type, or for those of this machine, as compute.strategy uses them.
-Memory is computed for one of them from the model's operations; time and cost from an assumed share of its
-peak (--mfu), so they are as good as that. What is not known, such as the price of a machine that is here, is
-left out.
+The plan is for the devices of --instance-type, or for those of this machine, as compute.strategy uses them.
+Memory is computed for one device from the model's operations. Time and cost assume a share of the peak
+(--mfu) and are only as good as this assumption. Unknown figures, such as the price of this machine, are left
+out.
 
 Reads:      the configuration; without --instance-type nvidia-smi and the memory of this machine
 Writes:     the plan on stdout; --json as JSON
-Exit codes: 0 it fits, 1 it does not (what to change is said), 2 bad configuration or unknown instance type
+Exit codes: 0 it fits; 1 it does not, with advice; 2 wrong configuration or unknown instance type
 Example:    scripts/plan_training.py --config configs/training_configuration.yaml --instance-type g6.xlarge
 """
 
@@ -41,7 +41,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--nproc-per-node",
         type=arguments.processes,
         metavar="N",
-        help="processes on each machine; default: one a GPU",
+        help="processes per machine; default: one per GPU",
     )
     parser.add_argument(
         "--mfu", type=arguments.share, metavar="SHARE", help="share of the device's peak, such as 0.4"
@@ -70,14 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def rented_device(config: "Config", instance: "InstanceType") -> "tuple[Device, int]":
-    """A GPU of the instance and how many there are, or its processors if the configuration asks for them."""
+    """Return the instance's GPU and their number, or its processors if the configuration asks for a CPU."""
     from trainyard.plan.device import cpu_of, gpu_of
 
     return (cpu_of(instance), 1) if config.model.device == "cpu" else (gpu_of(instance), instance.gpus)
 
 
 def device_here(config: "Config") -> "tuple[Device, int]":
-    """The device of this machine that `model.device` means, and how many of its kind are here."""
+    """Return the device of this machine that `model.device` names, and the number of such devices."""
     from trainyard.gateways.local_machine import memory_bytes
     from trainyard.gateways.nvidia import query_gpus
     from trainyard.plan.device import cpu, gpu

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Prepare the training data: find the files, hold some out for validation, write the tokens.
 
-Tokens that an earlier run prepared from the same files are found again and used. A stream
-(data.hugging_face) is not prepared: it is opened, and its first texts are read.
-With recipe: grpo there is nothing to prepare, and that is said.
+Tokens that an earlier run prepared from the same files are reused. A stream (data.hugging_face) is only
+opened, and its first texts are read. If the recipe makes its data while it trains (grpo), there is nothing to
+prepare.
 
 Reads:  the configuration, --set, the files of data.train_path and data.validation_path or the source of
         Python's standard library, the dataset of data.hugging_face, the tokenizer of model.tokenizer.
 Writes: data.prepared_directory/<key>/ with train.bin, validation.bin and index.json; nothing with --dry-run;
-        with --json what was prepared on stdout; in GitHub Actions a failure into the job summary, as an
-        annotation, and its first line as the step output `reason`.
+        with --json a summary on stdout; in GitHub Actions a failure in the job summary, as an annotation,
+        and its first line as the step output `reason`.
 Exit codes: 0 prepared; 2 the configuration is wrong, or nothing is left to train on; 4 the Hugging Face
         Hub cannot be reached.
 
@@ -21,6 +21,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import handler, output
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be prepared, write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser.parse_args(argv)
 
@@ -68,15 +69,14 @@ class Found:
 
 
 def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
-    """Prepare the data, open the stream, or plan only; each branch imports only what it needs."""
+    """Prepare the data, open the stream, or only plan; each branch imports only what it needs."""
+    from trainyard.config.registries import made_data
     from trainyard.training.weights.pretrained import load_with_weights
 
     config = load_with_weights(args.config, args.set).config
-    if config.recipe == "grpo":
-        from trainyard.training.grpo.questions import questions_of
-
-        questions = questions_of(config)
-        text = f"{questions.name}: {questions.count:,} questions an epoch, made as they are asked"
+    if module := made_data(config.recipe):
+        questions = import_module(module).questions_of(config)
+        text = f"{questions.name}: {questions.count:,} questions per epoch, generated during training"
         return Found(text, questions.to_json(), is_plan=args.dry_run)
     if config.data.hugging_face.dataset:
         from trainyard.training.data.streamed_dataset import open_stream

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Give a stored checkpoint a name (best, production) that restore takes and retention keeps.
 
-The checkpoint is verified first. A name means one checkpoint in the whole store and moves at once: who reads
-it sees the old one or the new one. Of two who move it in the same moment, one is told so. With --withdraw
-nothing has the name any longer; to give it back to what had it before, promote that one.
+The checkpoint is verified first. A name means one checkpoint in the whole store. It moves atomically: a
+reader sees the old checkpoint or the new one, and if two people move it at once, one of them gets an error.
+After --withdraw no checkpoint has the name; to give it to the previous checkpoint again, promote that one.
 
 Reads:  --store: the run's manifests and the checkpoint's objects, to --depth; AWS_* (credentials, …);
         GITHUB_ACTOR, else the user's name, unless --by is given
 Writes: promoted/NAME.json in the store; with --json the pointer on stdout
-Exit codes: 0 promoted; 1 the checkpoint does not verify or was removed meanwhile, or the name was moved;
+Exit codes: 0 promoted; 1 the checkpoint does not verify or was removed, or somebody else moved the name;
         2 wrong usage; 4 the store cannot be reached or refuses
 
 Example: scripts/promote_artifact.py --store s3://ml-runs --run-number 812 --step 4500 --name production
@@ -16,7 +16,6 @@ Example: scripts/promote_artifact.py --store s3://ml-runs --run-number 812 --ste
 
 import argparse
 import getpass
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -33,18 +32,27 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the run's number")
     parser.add_argument("--step", metavar="N|newest", help="a step, or newest")
-    parser.add_argument("--withdraw", action="store_true", help="take the name back from what has it")
-    parser.add_argument("--name", required=True, help="a to z, 0 to 9 and dashes: best, production, …")
-    parser.add_argument("--depth", choices=DEPTHS, default="full", help="how much to read back before, full")
-    parser.add_argument("--by", help="who promotes; default: the actor of the workflow, else the user")
     parser.add_argument(
-        "--call-seconds", type=arguments.seconds, default=30, help="limit of a read or write, 30"
+        "--withdraw", action="store_true", help="take the name from the checkpoint that has it"
+    )
+    parser.add_argument("--name", required=True, help="a to z, 0 to 9 and dashes: best, production, …")
+    parser.add_argument(
+        "--depth", choices=DEPTHS, default="full", help="depth of the verification; default: full"
+    )
+    parser.add_argument(
+        "--by", help="the name of the person on record; default: the actor of the workflow, else the user"
+    )
+    parser.add_argument(
+        "--call-seconds",
+        type=arguments.seconds,
+        default=30,
+        help="time limit of a read or write; default: 30",
     )
     parser.add_argument("--json", action="store_true", help="print the pointer as JSON")
-    parser.add_argument("--dry-run", action="store_true", help="verify, and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="verify, change nothing")
     args = parser.parse_args(argv)
     if args.withdraw == bool(args.run_number or args.step) or bool(args.run_number) != bool(args.step):
-        parser.error("give --run-number and --step of what gets the name, or --withdraw alone")
+        parser.error("give --run-number and --step of the checkpoint that gets the name, or --withdraw alone")
     return args
 
 
@@ -77,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = f", before: step {was['step']} of run {was['run_number']}" if was else ""
     output.announce("promoted", what + before, "ok")
     if args.json:
-        print(json.dumps(pointer.to_json(), indent=2))
+        output.print_json(pointer.to_json())
     return ExitCode.DONE
 
 
@@ -93,7 +101,7 @@ def _withdraw(args: argparse.Namespace) -> int:
         "promoted", f"{args.name} of step {pointer.step} of run {pointer.run_number}: {end}", "ok"
     )
     if args.json:
-        print(json.dumps(pointer.to_json(), indent=2))
+        output.print_json(pointer.to_json())
     return ExitCode.DONE
 
 

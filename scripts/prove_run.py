@@ -5,13 +5,13 @@ Reads:   --run-dir; --store, else artifacts.store of the run's config.yaml; the 
          registry of the image that the run was trained in.
 Writes:  report/proof.json in the run directory, unless --dry-run; --json prints the same; in GitHub Actions
          the step outputs `proven`, `stored` and `step`, and an annotation for each part that does not hold.
-Exit codes: 0 all four parts hold; 1 one does not, named with the next step; 2 no such run directory, or no
-         such kind of store; 4 the store could not be asked, and all else holds.
+Exit codes: 0 all four parts hold (with --only: those that it names); 1 one does not, named with the next
+         step; 2 no such run directory, or no such kind of store; 4 the store could not be asked, and all
+         else holds.
 Example: scripts/prove_run.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs --run-number 812
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -28,13 +28,26 @@ if TYPE_CHECKING:
     from trainyard.run.directory import RunDirectory
 
 
+PARTS = ("trained", "network", "stored", "repeatable")
+
+
+def part_names(text: str) -> tuple[str, ...]:
+    """Return the parts of the proof in `trained,stored`."""
+    names = tuple(text.split(","))
+    if not set(names) <= set(PARTS):
+        raise argparse.ArgumentTypeError(f"{arguments.shown(text)}: name parts of {', '.join(PARTS)}")
+    return names
+
+
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--run-dir", type=arguments.path, required=True, help="the run's directory")
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
-    depth = "how much is read back; default: full up to 10 GB, beyond that sample"
+    depth = "how much is read back; default: full up to 10 GB, sample above"
     parser.add_argument("--depth", choices=("listing", "sample", "full"), help=depth)
+    only = "the exit code speaks of these parts alone, such as trained,stored; default: all four"
+    parser.add_argument("--only", type=part_names, default=PARTS, metavar="PARTS", help=only)
     parser.add_argument("--dry-run", action="store_true", help="judge and tell, but write nothing")
     parser.add_argument("--json", action="store_true", help="print the proof as JSON")
     return parser.parse_args(argv)
@@ -66,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             records.digests, *final_state(run, directory, found, store), data(directory), *image(run)
         ),
     )
-    sum(1 for _ in rows)  # read to the end: a verdict that came early is of the whole file, too
+    sum(1 for _ in rows)  # read to the end, so that the digest covers the whole file
     where = {"run_number": found.run_number, "store": store, "records": records.digests()}
     record = proof.to_json(now=time.time()) | {
         key: value for key, value in where.items() if value is not None
@@ -75,14 +88,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         save(record, directory)
     tell(proof, directory)
     if args.json:
-        print(json.dumps(record, indent=2, ensure_ascii=False))
-    if found.unreachable and [part.name for part in proof.failing] == ["stored"]:
+        output.print_json(record)
+    failing = [name for name in args.only if name not in proof.holding]
+    if found.unreachable and failing == ["stored"]:
         return ExitCode.REFUSED
-    return ExitCode.DONE if proof.proven else ExitCode.NO
+    return ExitCode.NO if failing else ExitCode.DONE
 
 
 def store_of(args: argparse.Namespace) -> str | None:
-    """The store that is named, else that of the run's configuration, else None."""
+    """Return the store of --store, else of the run's configuration, else None."""
     from trainyard.artifacts.store.store_settings import store_settings
 
     try:
@@ -118,7 +132,7 @@ def look_into_store(
 
 
 def image(run: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Why the image that the run was trained in cannot be pulled again, and what its registry holds."""
+    """Return why the run's image cannot be pulled again (None if it can), and what its registry holds."""
     from trainyard.gateways.images.held_image import look_for
 
     if "image_digest" not in run:
@@ -129,9 +143,10 @@ def image(run: Mapping[str, Any]) -> tuple[str | None, str]:
 def final_state(
     run: Mapping[str, Any], directory: "RunDirectory", found: "Inspection", store: str | None
 ) -> tuple[Mapping[str, str] | None, str | None]:
-    """The digests of the tensors in the last checkpoint, or why they cannot be read.
+    """Return the digests of the tensors in the last checkpoint, or why they cannot be read.
 
-    Neither where not every byte was read, another trainer wrote them, or the run was stopped without digests.
+    Both are None if not every byte of the store was read, if another trainer wrote the checkpoint, or if the
+    run was stopped and recorded no digests.
     """
     from trainyard.artifacts.restore.fetching import checkpoint_at_hand
     from trainyard.artifacts.verify.verify import Depth
@@ -152,15 +167,19 @@ def final_state(
     except (CheckpointError, VerificationError) as error:
         return None, str(error)
     except (OSError, ServiceError) as error:
-        sys.stderr.write(f"The tensors of the last checkpoint were not read: {error}\n")
+        output.tell([f"The tensors of the last checkpoint were not read: {error}"])
         return None, None
 
 
 def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) -> dict[str, str] | None:
-    """None for a checkpoint of another trainer."""
+    """Return the digest of each part of the state.
+
+    None for a checkpoint of another trainer: one that recorded no digests, or has a form of its own.
+    """
     from trainyard.proof.recorded_facts import other_program
 
-    if other_program(run) or (not (checkpoint / ".metadata").exists() and "version" not in run):
+    claims = "state_sha256" in run.get("outcome", {})
+    if (other_program(run) and not claims) or ("version" not in run and not has_index(checkpoint)):
         return None
     progress.begin("importing torch")
     from trainyard.training.checkpoint.stored_state import state_digests
@@ -168,34 +187,34 @@ def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) 
     return state_digests(checkpoint, progress)
 
 
+def has_index(checkpoint: Path) -> bool:
+    return (checkpoint / ".metadata").exists()
+
+
 def data(directory: "RunDirectory") -> str | None:
-    """The fingerprint of the prepared data of the run's configuration, where they are on this machine."""
+    """Return the fingerprint of the run's prepared data; None if they are not on this machine."""
     from trainyard.training.data.tokenize_corpus import fingerprint_at_hand
 
     try:
         return fingerprint_at_hand(directory.config_file)
-    except OSError as error:  # somebody else's, most likely
-        sys.stderr.write(f"The prepared data were not compared: {error}\n")
+    except OSError as error:  # the folder may belong to another user
+        output.tell([f"The prepared data were not compared: {error}"])
         return None
 
 
 def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:
-    """Write `report/proof.json`. Where that cannot be, the verdict stands all the same, and it is said."""
-    from trainyard.run.directory import make_run_folder
-    from trainyard.run.whole_files import write_json_atomically
+    """Write `report/proof.json`. A failure is reported and does not change the verdict."""
+    from trainyard.report.facts.proof_record import write_proof
 
     path = directory.report / "proof.json"
     try:
-        make_run_folder(directory.report)
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"{path}: something else than a file stands there. Move it away.")
-        write_json_atomically(path, record)
+        write_proof(path, record)
     except (OSError, ConfigError) as error:
-        sys.stderr.write(f"{path} was not written, and no report will show this proof: {error}\n")
+        output.tell([f"{path} was not written, and no report will show this proof: {error}"])
 
 
 def tell(proof: "Proof", directory: "RunDirectory") -> None:
-    """The sample and the proof for people; for GitHub an output and annotations."""
+    """Show the sample and the proof; in GitHub Actions write the outputs and annotations."""
     from trainyard.command.terminal import text_width
     from trainyard.gateways.github import Level, annotate, set_outputs
     from trainyard.report.facts.run_facts import read_facts

@@ -1,23 +1,22 @@
 #!/usr/bin/env python3
-"""Remove checkpoints from a store by rule. Without --apply it only says what would go, and why.
+"""Remove checkpoints from a store by rule. Without --apply it only prints the plan, with reasons.
 
-What --keep-last or --keep-every names stays; what is older than --max-age goes all the same. The newest
-checkpoint of a run that verifies always stays, and unless said otherwise what was promoted and what another
-run was started from. Of the records that a followed run stores with each checkpoint, the newest stay. Before
-any object is deleted, a manifest is put that no longer lists what goes, but says what checkpoints it was: the
-run verifies at every moment.
+--keep-last and --keep-every name checkpoints that are kept; --max-age removes older ones all the same. The
+newest checkpoint of a run that verifies is always kept. Promoted checkpoints, and those that another run was
+started from, are kept unless options say otherwise. A run that is followed stores its records with each
+checkpoint; only the newest records are kept. Before any object is deleted, a new manifest is stored that
+lists the removed checkpoints as removed, so that the run verifies at any moment.
 
 Reads:  --store: the manifests of all runs, names and checksums; AWS_*; GITHUB_ACTOR, else the user's name;
         TRAINYARD_SIGNING_KEY and the like (docs/runbooks/signing.md): the new manifest is signed as well
 Writes: with --apply a further manifest for each run, and deletes objects; the plan on stdout
-Exit codes: 0 planned, or removed; 1 something of it could not be; 2 wrong usage; 4 the store refuses
+Exit codes: 0 planned, or removed; 1 something could not be removed; 2 wrong usage; 4 the store refuses
 
 Example: scripts/prune_artifacts.py --store s3://ml-runs --all-runs --keep-last 3 --keep-every 5000
 """
 
 import argparse
 import getpass
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -35,22 +34,29 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     which.add_argument("--run-number", metavar="N", help="this run")
     which.add_argument("--all-runs", action="store_true", help="every run of the store")
     parser.add_argument(
-        "--keep-last", type=arguments.positive, metavar="N", help="the newest N of each run stay"
+        "--keep-last", type=arguments.positive, metavar="N", help="keep the newest N of each run"
     )
     parser.add_argument(
-        "--keep-every", type=arguments.positive, metavar="STEPS", help="those at multiples of STEPS stay"
+        "--keep-every", type=arguments.positive, metavar="STEPS", help="keep those at multiples of STEPS"
     )
     parser.add_argument(
-        "--max-age", type=arguments.duration, metavar="TIME", help="what is older goes: 90d, 12h"
+        "--max-age", type=arguments.duration, metavar="TIME", help="remove older ones, such as 90d or 12h"
     )
-    parser.add_argument("--even-promoted", action="store_true", help="promoted ones may go too")
-    parser.add_argument("--even-parents", action="store_true", help="what other runs started from, too")
-    parser.add_argument("--by", help="who removes; default: the actor of the workflow, else the user")
+    parser.add_argument("--even-promoted", action="store_true", help="also remove promoted ones")
     parser.add_argument(
-        "--call-seconds", type=arguments.seconds, default=30, help="limit of a read or write, 30"
+        "--even-parents", action="store_true", help="also remove those that other runs started from"
+    )
+    parser.add_argument(
+        "--by", help="the name of the person on record; default: the actor of the workflow, else the user"
+    )
+    parser.add_argument(
+        "--call-seconds",
+        type=arguments.seconds,
+        default=30,
+        help="time limit of a read or write; default: 30",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.add_argument("--apply", action="store_true", help="remove what the plan names")
+    parser.add_argument("--apply", action="store_true", help="carry out the plan")
     parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")
     args = parser.parse_args(argv)
     if args.apply and args.dry_run:
@@ -82,18 +88,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     with shown(display):
         plans = plan_pruning(store, runs_in_question(store, args.run_number), rules)
     if args.json:
-        print(json.dumps({"store": store.url, "runs": [plan.to_json() for plan in plans]}, indent=2))
+        output.print_json({"store": store.url, "runs": [plan.to_json() for plan in plans]})
     else:
-        print("\n".join(line for plan in plans for line in plan.lines()))
+        output.print_text("\n".join(line for plan in plans for line in plan.lines()))
     count, size = sum(len(plan.doomed) for plan in plans), size_text(sum(plan.bytes for plan in plans))
     problems = [f"run {plan.run_number}: {plan.problem}" for plan in plans if plan.problem]
     if args.apply:
         display.begin("removing", sum(len(plan.doomed) for plan in plans), "checkpoints")
         with shown(display):
             problems += _apply(store, plans, rules, by=args.by, progress=display)
-    for problem in problems:
-        sys.stderr.write(f"{problem}\n")
-    words = "removed" if args.apply else "would be removed; nothing was changed, --apply does it"
+    output.tell(problems)
+    words = "removed" if args.apply else "would be removed; nothing was changed; --apply removes them"
     output.announce("retention", f"{count} checkpoints, {size} {words}", "failed" if problems else "ok")
     return ExitCode.NO if problems else ExitCode.DONE
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Publish a built release on GitHub with `gh`: a draft first, public once every file is there.
 
-A publication that was broken off goes on where it ended. One that is public already is not changed.
+An interrupted publication is continued. A release that is public already is not changed.
 
-Reads:   --dist, every file of which must be as its SHA256SUMS says; --notes; GH_TOKEN, for gh.
-Writes:  the release of the tag and its files; with --dry-run it says what it would publish.
-Exit codes: 0 published, or it was already; 1 the files are not those of SHA256SUMS, or the public release
-         has others; 2 no such folder or tag; 4 GitHub refused.
+Reads:   --dist, whose files must match its SHA256SUMS; --notes; GH_TOKEN, for gh.
+Writes:  the release of the tag and its files; with --dry-run the plan is printed.
+Exit codes: 0 published, now or before; 1 the files do not match SHA256SUMS, or the public release has other
+         files; 2 no such folder or tag; 4 GitHub refused.
 Example: scripts/publish_release.py --tag v0.1.0 --dist dist --notes notes.md
 """
 
@@ -31,10 +31,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dist", type=arguments.path, required=True, metavar="DIR", help="what build_release.py wrote"
     )
     parser.add_argument(
-        "--notes", type=arguments.path, required=True, metavar="FILE", help="what is said of it"
+        "--notes", type=arguments.path, required=True, metavar="FILE", help="the notes of the release"
     )
     parser.add_argument("--preliminary", choices=("true", "false"), default="false", help="a pre-release")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
     return parser.parse_args(argv)
 
 

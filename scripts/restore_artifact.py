@@ -1,22 +1,21 @@
 #!/usr/bin/env python3
-"""Give a stored run back: the whole of it, one checkpoint, the newest that verifies, or its records alone.
+"""Restore a stored run: all of it, one checkpoint, the newest that verifies, or only its records.
 
-What arrives is hashed as it lands. The directory appears when all of it is whole, or not at all; a restore
-that was cut short goes on where it was when the same command runs again.
+Every file is hashed as it arrives. The directory appears when it is complete, or not at all. After an
+interruption the same command continues where it stopped.
 
 Reads:  --store: the run's manifests and objects; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL);
         --public-key: whose signature the run's manifest must have, checked before anything is fetched
 Writes: --to: a run directory (run.json, config.yaml, metrics.jsonl, …, checkpoints/step-NNNNNNNN), new or
         empty before; .NAME.restoring beside it while it works; with --json a report on stdout;
         the step outputs manifest, manifest_sha256 and reason
-Exit codes: 0 restored; 1 something is not what the manifest says, each thing named, or the disk is full;
+Exit codes: 0 restored; 1 files do not match the manifest, which are listed, or the disk is full;
         2 wrong usage; 4 the store cannot be reached
 
 Example: scripts/restore_artifact.py --store s3://ml-runs --run-number 812 --step newest --to runs/back
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -34,15 +33,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the run's number; not needed with a promoted name")
     parser.add_argument("--run-id", metavar="ID", help="the run's identity, instead of its number")
-    step = "a step, newest (that verifies), none (the records), or a promoted name; default: all"
+    step = "a step, newest (that verifies), none (only the records), or a promoted name; default: all"
     parser.add_argument("--step", help=step)
     parser.add_argument("--to", type=arguments.path, required=True, help="the new run directory")
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
     )
-    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help="time limit of a read, 30")
+    parser.add_argument(
+        "--call-seconds", type=arguments.seconds, default=30, help="time limit of a read; default: 30"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be fetched, write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     return parser.parse_args(argv)
 
 
@@ -69,14 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             report = restore.restore(store, selection, args.to, verifier=verifier, progress=display)
     if args.dry_run:
-        print(json.dumps(plan.to_json(), indent=2) if args.json else plan.text())
+        output.print_json(plan.to_json()) if args.json else output.print_text(plan.text())
         return ExitCode.DONE
     tell_workflow(store, report.run_number)
     output.announce("restored", report.summary(), "degraded" if report.passed_over else "ok")
     if report.go_on:
         output.announce("go on", report.go_on, copied=True)
     if args.json:
-        print(json.dumps(report.to_json(), indent=2))
+        output.print_json(report.to_json())
     return ExitCode.DONE
 
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Start a command once on each node of a Ray cluster, with the variables that other operators set.
 
-Ray places one task on each node, with its GPUs. Each task runs the command as a process of its own and shows
-what it prints. The first node's address becomes PET_MASTER_ADDR. When one of the commands fails, the others
-are ended, as their peers would wait for it. This is the entrypoint of a RayJob; Ray must be installed.
+Ray places one task on each node, with its GPUs. Each task runs the command as a separate process and shows
+its output. The first node's address becomes PET_MASTER_ADDR. When one command fails, the others are ended,
+because they would wait for it. This is the entrypoint of a RayJob; Ray must be installed.
 
 Reads:      TRAINYARD_FILES (JSON, path -> text: files that every node needs); the variables of the driver
 Writes:     these files on every node; what the command writes
 Exit codes: 0 every command ended with 0; else the exit code of the first that did not; 2 wrong usage, no Ray;
-            5 the nodes were not there in time
+            5 the nodes did not join in time
 Example:    scripts/run_on_ray.py --num-nodes 2 --nproc-per-node 8 --gpu-per-node 8 -- torchrun train.py
 """
 
@@ -24,17 +24,17 @@ from trainyard.command.parser import script_parser
 
 LOG = logging.getLogger(__name__)
 HANDED_ON = ("TRAINYARD_", "NCCL_", "FI_", "TORCH_", "AWS_", "HF_", "WANDB_")
-"""Variables of the driver that each node gets, besides its own."""
+"""Variables of the driver that each node gets in addition to its own."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
     parser.add_argument(
-        "--nproc-per-node", type=arguments.processes, default=1, metavar="N", help="processes of a node"
+        "--nproc-per-node", type=arguments.processes, default=1, metavar="N", help="processes per node"
     )
     parser.add_argument(
-        "--gpu-per-node", type=arguments.whole, default=0, metavar="N", help="GPUs of a node; default: 0"
+        "--gpu-per-node", type=arguments.whole, default=0, metavar="N", help="GPUs per node; default: 0"
     )
     wait = "how long to wait for the nodes; default: 30m"
     parser.add_argument(
@@ -42,8 +42,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     place = "working directory of the command; default: this one"
     parser.add_argument("--directory", type=arguments.path, metavar="DIR", help=place)
-    parser.add_argument("--dry-run", action="store_true", help="print what would be started")
-    parser.add_argument("own", nargs="+", metavar="COMMAND", help="what each node runs, after --")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, start nothing")
+    parser.add_argument("own", nargs="+", metavar="COMMAND", help="the command of each node, after --")
     return parser.parse_args(argv)
 
 

@@ -2,16 +2,16 @@
 """Run another training program on one node of a job, and keep a run directory for it.
 
     first node    run.json, config.yaml, events ──> program ──> rows, its last checkpoint, outcome
-    other nodes   program ──> rows, if this node prints them ──> how it ended
+    other nodes   program ──> rows, if this node prints them ──> its exit code
 
-Rows are read from what the program prints; what it prints is shown and kept in logs/node-N.log. The run has
-succeeded only when the program ended with 0 on every node and its log shows the last step. What such a
-record proves, and what not, is in docs/jobs.md.
+Rows of metrics are read from the program's output, which is also shown and kept in logs/node-N.log. The run
+has succeeded only when the program ended with 0 on every node and its log shows the last step. docs/jobs.md
+says what such a record proves.
 
-Reads:      --program (JSON, as a plan has it); --config; the operator's variables
+Reads:      --program (the JSON that the plan wrote); --config; the operator's variables
 Writes:     the run directory; what the program writes
-Exit codes: 0 every step was done; 1 not, or another node failed; 2 wrong usage or configuration; 75 stopped
-            with a checkpoint: run it again to go on; else the exit code of the program
+Exit codes: 0 every step was done; 1 steps are missing, or another node failed; 2 wrong usage or
+            configuration; 75 stopped with a checkpoint, run it again to resume; else that of the program
 Example:    scripts/run_program.py --program /etc/trainyard/program.json --config /etc/trainyard/config.yaml
             --run-dir /checkpoints/llama --nproc-per-node 8
 """
@@ -23,24 +23,26 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
-from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
+    from trainyard.gateways.process import HandedOn
+    from trainyard.jobs.recipes.program_sheet import ProgramSheet
     from trainyard.jobs.recipes.recipe_order import RecordedRecipe
     from trainyard.run.directory import RunDirectory
-    from trainyard.run.foreign.own_checkpoint import OwnCheckpoint, TakenCheckpoint
-    from trainyard.run.launch_environment import Node
+    from trainyard.run.foreign.own_checkpoint import OwnCheckpoint
+    from trainyard.run.launch_environment import NodeLauncher
 
 LOG = logging.getLogger(__name__)
 HOUSE = Path(__file__).resolve().parent.parent
 LOCKS = {"verl": "requirements-verl.txt"}
-"""Recipe -> lock of its image, where that is not the training lock."""
+"""Recipe -> the lock of its image, if that is not the training lock."""
 ENDS_SECONDS = 120.0
 
 
@@ -62,164 +64,114 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.config.load import load_config
     from trainyard.jobs.recipes import RECORDED
+    from trainyard.jobs.recipes.program_sheet import read_sheet
     from trainyard.run.directory import RunDirectory
-    from trainyard.run.launch_environment import AGENT, Node, place_in_run
+    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
-    sheet = sheet_of(args.program)
-    recipe, config = RECORDED[sheet["recipe"]], load_config(args.config, args.set).config
+    sheet = read_sheet(args.program, RECORDED)
+    recipe, config = RECORDED[sheet.recipe], load_config(args.config, args.set).config
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
-    node = place if isinstance(place, Node) else Node(1, 0, args.nproc_per_node)
+    node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, args.nproc_per_node)
     command = command_of(sheet, node, args)
     if args.dry_run:
-        output.print_json({"command": command, "environment": sheet["environment"]})
+        output.print_json({"command": command, "environment": sheet.environment})
         return 0
-    return kept(command, sheet, recipe, config, node=node, directory=RunDirectory(args.run_dir.absolute()))
+    return ProgramRun(sheet, recipe, config, node, RunDirectory(args.run_dir.absolute())).run(command)
 
 
-def sheet_of(path: Path) -> dict[str, Any]:
-    """Return what the plan says of the program. Raises ConfigError for anything else."""
-    from trainyard.jobs.job_plan import FILES_DIRECTORY
-    from trainyard.jobs.recipes import RECORDED
-    from trainyard.run.untrusted_files import parse_json_object, read_bytes
-
-    try:
-        sheet = parse_json_object(read_bytes(path), str(path))
-    except (OSError, DamagedFileError) as error:
-        raise ConfigError(f"--program {path}: cannot be read ({error})") from None
-    wanted = {"recipe": str, "command": list, "torchrun": bool, "steps": int, "checkpoints": str}
-    for name, kind in {**wanted, "environment": dict}.items():
-        if not isinstance(sheet.get(name), kind):
-            raise ConfigError(f"--program {path}: {name} is missing or no {kind.__name__}")
-    if sheet["recipe"] not in RECORDED:
-        raise ConfigError(f"--program {path}: {sheet['recipe'][:80]!r} is none of {', '.join(RECORDED)}")
-    words = [str(word).replace(FILES_DIRECTORY, str(path.parent)) for word in sheet["command"]]
-    return {**sheet, "command": words}
-
-
-def command_of(sheet: dict[str, Any], node: "Node", args: argparse.Namespace) -> list[str]:
+def command_of(sheet: "ProgramSheet", node: "NodeLauncher", args: argparse.Namespace) -> list[str]:
     from trainyard.run.launch_environment import launcher_options
 
-    if not sheet["torchrun"]:
-        return list(sheet["command"])
+    if not sheet.torchrun:
+        return list(sheet.command)
     options = launcher_options(node, args.nproc_per_node, grace_seconds=max(1, int(args.grace)))
     launcher = [node.agent[0]] if node.agent else [sys.executable, "-m", "torch.distributed.run"]
-    return [*launcher, *options, *sheet["command"]]
+    return [*launcher, *options, *sheet.command]
 
 
-def kept(
-    command: list[str],
-    sheet: dict[str, Any],
-    recipe: "RecordedRecipe",
-    config: "Config",
-    *,
-    node: "Node",
-    directory: "RunDirectory",
-) -> int:
-    """Run the program between the first and the last record of its run; return the exit code of this node."""
-    from trainyard.gateways.process import run_handing_on
-    from trainyard.run.directory import make_run_folder
-    from trainyard.run.foreign.node_ends import tell_end
-    from trainyard.run.foreign.row_keeper import RowKeeper
-    from trainyard.run.launch_environment import VARIABLES
+@dataclass(frozen=True)
+class ProgramRun:
+    """A run of the program on this node, and its record."""
 
-    make_run_folder(directory.logs)
-    first, number = not node.rank, node.rank or 0
-    if first:
-        begin_record(sheet, recipe, config, node=node, directory=directory)
-    rows = RowKeeper(directory.metrics_file, log_steps=config.monitoring.log_steps, last=sheet["steps"])
+    sheet: "ProgramSheet"
+    recipe: "RecordedRecipe"
+    config: "Config"
+    node: "NodeLauncher"
+    directory: "RunDirectory"
 
-    def read(line: str) -> None:
-        row = recipe.row_of(line) if first or not recipe.ON_FIRST_NODE else None
-        if row is not None and rows.keep(row):
-            LOG.info("step %s of %s: loss %s", row["step"], sheet["steps"], row.get("loss", "not shown"))
+    def run(self, command: list[str]) -> int:
+        """Run the program between the first and the last record; return the exit code of this node."""
+        from trainyard.gateways.process import run_handing_on
+        from trainyard.run.directory import make_run_folder
+        from trainyard.run.foreign.node_ends import tell_end
+        from trainyard.run.foreign.row_keeper import RowKeeper
+        from trainyard.run.launch_environment import VARIABLES
 
-    began = time.monotonic()
-    without = () if node.agent or not sheet["torchrun"] else VARIABLES
-    ended = run_handing_on(
-        command,
-        read,
-        log=directory.logs / f"node-{number}.log",
-        environment=sheet["environment"],
-        without=without,
-    )
-    rows.close()
-    tell_end(directory, number, ended.exit_code)
-    if not first:
-        return ended.exit_code
-    return end_record(ended, sheet, recipe, node=node, directory=directory, seconds=time.monotonic() - began)
+        make_run_folder(self.directory.logs)
+        first, number = not self.node.rank, self.node.rank or 0
+        if first:
+            self.begin()
+        log_steps = self.config.monitoring.log_steps
+        rows = RowKeeper(self.directory.metrics_file, log_steps=log_steps, last=self.sheet.steps)
 
+        def read(line: str) -> None:
+            row = self.recipe.row_of(line) if first or not self.recipe.ON_FIRST_NODE else None
+            if row is not None and rows.keep(row):
+                LOG.info(
+                    "step %s of %s: loss %s", row["step"], self.sheet.steps, row.get("loss", "not shown")
+                )
 
-def begin_record(
-    sheet: dict[str, Any],
-    recipe: "RecordedRecipe",
-    config: "Config",
-    *,
-    node: "Node",
-    directory: "RunDirectory",
-) -> None:
-    from trainyard.config.load import config_sha256, dump_yaml
-    from trainyard.gateways.git import git_facts
-    from trainyard.run.foreign.kept_run import begin
-    from trainyard.run.foreign.node_ends import forget_ends
-    from trainyard.run.identity import choose_run_id, provenance
+        began = time.monotonic()
+        ended = run_handing_on(
+            command,
+            read,
+            log=self.directory.logs / f"node-{number}.log",
+            environment=self.sheet.environment,
+            without=() if self.node.agent or not self.sheet.torchrun else VARIABLES,
+        )
+        rows.close()
+        tell_end(self.directory, number, ended.exit_code)
+        return self.finish(ended, seconds=time.monotonic() - began) if first else ended.exit_code
 
-    here = node.processes if isinstance(node.processes, int) else 1
-    facts = {
-        **provenance(
-            git_facts(HOUSE),
-            lock=HOUSE / LOCKS.get(sheet["recipe"], "requirements-training.txt"),
-            config_file=directory.config_file,
-        ),
-        "recipe": sheet["recipe"],
-        "seed": config.training.seed,
-        "config_sha256": config_sha256(config),
-        "plan": {"steps": sheet["steps"]},
-        "hardware": {"world_size": node.nodes * here, "local_world_size": here},
-    }
-    own = own_checkpoint(sheet, recipe)
-    forget_ends(directory)
-    run_id = choose_run_id(directory.path, several=node.nodes > 1)
-    begin(directory, run_id, facts, dump_yaml(config), resumed_at=own.step if own else None)
+    def begin(self) -> None:
+        from trainyard.config.load import config_sha256, dump_yaml
+        from trainyard.gateways.git import git_facts
+        from trainyard.run.foreign.kept_run import begin
+        from trainyard.run.foreign.node_ends import forget_ends
+        from trainyard.run.identity import choose_run_id, provenance
 
+        here = self.node.processes if isinstance(self.node.processes, int) else 1
+        lock = HOUSE / LOCKS.get(self.sheet.recipe, "requirements-training.txt")
+        facts = {
+            **provenance(git_facts(HOUSE), lock=lock, config_file=self.directory.config_file),
+            "recipe": self.sheet.recipe,
+            "seed": self.config.training.seed,
+            "config_sha256": config_sha256(self.config),
+            "plan": {"steps": self.sheet.steps},
+            "hardware": {"world_size": self.node.nodes * here, "local_world_size": here},
+        }
+        own = self.own_checkpoint()
+        forget_ends(self.directory)
+        run_id = choose_run_id(self.directory.path, several=self.node.nodes > 1)
+        begin(self.directory, run_id, facts, dump_yaml(self.config), resumed_at=own.step if own else None)
 
-def end_record(
-    ended: Any,
-    sheet: dict[str, Any],
-    recipe: "RecordedRecipe",
-    *,
-    node: "Node",
-    directory: "RunDirectory",
-    seconds: float,
-) -> int:
-    from trainyard.run.foreign.kept_run import ProgramEnd, finish
-    from trainyard.run.foreign.node_ends import wait_for_ends
+    def finish(self, ended: "HandedOn", *, seconds: float) -> int:
+        from trainyard.run.foreign.kept_run import ProgramEnd, finish
+        from trainyard.run.foreign.node_ends import wait_for_ends
+        from trainyard.run.foreign.own_checkpoint import take_newest
 
-    others = None
-    if sheet["torchrun"] and ended.exit_code == 0:
-        others = wait_for_ends(directory, range(1, node.nodes), seconds=ENDS_SECONDS)
-    taken = taken_checkpoint(own_checkpoint(sheet, recipe), directory)
-    end = ProgramEnd(ended.exit_code, told=ended.told, others=others, checkpoint=taken)
-    return finish(directory, end, seconds=seconds)
+        others = None
+        if self.sheet.torchrun and ended.exit_code == 0:
+            others = wait_for_ends(self.directory, range(1, self.node.nodes), seconds=ENDS_SECONDS)
+        taken = take_newest(self.own_checkpoint(), self.directory)
+        end = ProgramEnd(ended.exit_code, told=ended.told, others=others, checkpoint=taken)
+        return finish(self.directory, end, seconds=seconds)
 
+    def own_checkpoint(self) -> "OwnCheckpoint | None":
+        from trainyard.run.foreign.own_checkpoint import newest_own_checkpoint
 
-def own_checkpoint(sheet: dict[str, Any], recipe: "RecordedRecipe") -> "OwnCheckpoint | None":
-    from trainyard.run.foreign.own_checkpoint import newest_own_checkpoint
-
-    return newest_own_checkpoint(Path(sheet["checkpoints"]), recipe.TRACKER, recipe.checkpoint_name)
-
-
-def taken_checkpoint(own: "OwnCheckpoint | None", directory: "RunDirectory") -> "TakenCheckpoint | None":
-    """Take the newest checkpoint into the run directory; where that fails, say so and go on without it."""
-    from trainyard.run.foreign.own_checkpoint import take
-    from trainyard.run.identity import read_run
-
-    if own is None:
-        return None
-    try:
-        return take(own, directory, str(read_run(directory.run_file)["run_id"]))
-    except (OSError, CheckpointError) as error:
-        LOG.error("%s: the checkpoint was not taken into the run directory (%s)", own.path, error)
-        return None
+        folder = Path(self.sheet.checkpoints)
+        return newest_own_checkpoint(folder, self.recipe.TRACKER, self.recipe.checkpoint_name)
 
 
 if __name__ == "__main__":

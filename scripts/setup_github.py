@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Set up a copy of this repository on GitHub, from the push to the first green run, and check every step.
 
-What `gh` can do is done: variables, environments limited to the default branch, secrets that you ask for.
-What only a person can do is printed as a command: the GPU machine's, AWS's, the first run. Each step is
-asked for again afterwards. Run it as often as you like: what is right is not touched, what differs is shown
-before it is changed, nothing is deleted, and no secret is read. It needs Python 3.11 and gh, and no package.
+It sets what `gh` can set: variables, environments limited to the default branch, secrets that you ask for. It
+prints commands for what only a person can do: on the GPU machine, in AWS, the first run. Each step is checked
+afterwards. You can run it as often as you like: correct values are not touched, differences are shown before
+they are changed, nothing is deleted, and no secret is read. It needs only Python 3.11 and gh.
 
 Reads:      GitHub through gh and its login; git's remote origin, unless --repository or GH_REPO says which
             repository; the value of a --secret from the variable of its name, else gh asks for it; with a
             role its trust policy, through aws where that is installed
 Writes:     variables, environments, secrets and settings of Actions on GitHub, unless --dry-run; the steps
             on stdout, with --json as data. A registration token is in the GPU machine's command only
-Exit codes: 0 every step is checked; 1 things remain, for a person or for a run without --dry-run; 2 wrong
+Exit codes: 0 every step is done; 1 steps remain, for a person or for a run without --dry-run; 2 wrong
             usage, no gh or no login, a fork; 4 GitHub refused or could not be reached; 130 interrupted
 Example:    PYTHONPATH=src python3 scripts/setup_github.py --store file:///mnt/storage/store --dry-run
 """
@@ -52,12 +52,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     missing = "set this secret where it is missing; may be repeated"
     parser.add_argument("--secret", action="append", default=[], metavar="[ENVIRONMENT/]NAME", help=missing)
     parser.add_argument("--no-watch", action="store_true", help="leave the watchdog off")
-    plan = "do without environments, which a private repository on a free plan has not"
+    plan = "use no environments, which a private repository on a free plan does not have"
     parser.add_argument("--no-environments", action="store_true", help=plan)
-    public = "register a runner for a public repository all the same"
+    public = "register a runner although the repository is public"
     parser.add_argument("--allow-public", action="store_true", help=public)
     parser.add_argument("--yes", action="store_true", help="replace what differs without asking")
-    parser.add_argument("--dry-run", action="store_true", help="print every call that changes, make none")
+    parser.add_argument("--dry-run", action="store_true", help="print every change, make none")
     parser.add_argument("--json", action="store_true", help="print the steps as JSON")
     return parser.parse_args(argv)
 
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def wanted_of(args: argparse.Namespace) -> "WantedSetup":
-    """Check everything that was asked for, before GitHub is asked anything."""
+    """Check all options before the first request to GitHub."""
     from trainyard.repository import variables
     from trainyard.repository.setup import WantedSetup
 
@@ -112,7 +112,7 @@ def wanted_of(args: argparse.Namespace) -> "WantedSetup":
 
 
 def repository_of(text: str) -> tuple[str, str]:
-    """Host and OWNER/NAME, from the command line, from GH_REPO, or from git's remote origin."""
+    """Return host and OWNER/NAME from the command line, GH_REPO, or git's remote origin."""
     from trainyard.gateways.git import origin_address
     from trainyard.repository import address
 

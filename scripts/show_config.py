@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Print the resolved configuration: every value, after extending files and --set.
 
-Reads:  the configuration file, the files it extends, --set; config.json or the header of model.path, for the
-        keys of the model that are left to it.
-Writes: YAML (JSON with --json) to stdout; with --explain a line a value, with where it came from.
+Reads:  the configuration file, the files it extends, --set; for the keys of the model that are not set,
+        config.json or the header of model.path.
+Writes: YAML (JSON with --json) to stdout; with --explain a line per value, with its origin.
 Exit codes: 0 printed; 2 the configuration cannot be used, every error named by file, line and key.
 
 Example: scripts/show_config.py --config configs/smoke.yaml --set training.max_steps=50 --explain
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True)
-    parser.add_argument("--explain", action="store_true", help="say where each value came from")
+    parser.add_argument("--explain", action="store_true", help="show the origin of each value")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(argv)
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def rendered(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
-    """The configuration in the form asked for."""
+    """Return the configuration in the requested format."""
     from trainyard.config import explanation
     from trainyard.config.load import dump_yaml
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Train a model into a run directory, or go on with one.
+"""Train a model into a run directory, or resume the run in it.
 
 Reads:   the configuration, the data, a checkpoint; the variables of an operator (docs/multi_node.md);
-         TRAINYARD_RUN_ID (a new run's identity), _JOB_STARTED (Unix seconds; --deadline counts from there,
-         else from now), _GPU_LOCK (one at a time trains with this file), _IMAGE_DIGEST, WANDB_API_KEY.
-Writes:  the run directory; --json prints how the run ended, whatever the end; in Actions output `exit_code`.
+         TRAINYARD_RUN_ID (the identity of a new run), _JOB_STARTED (Unix seconds from which --deadline
+         counts; default: now), _GPU_LOCK (a file; only one run that names it trains at a time),
+         _IMAGE_DIGEST, WANDB_API_KEY.
+Writes:  the run directory; --json prints the outcome, also after a failure; in GitHub Actions the output
+         `exit_code`.
 Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit; 4 a stream
-         cannot be reached; 5 the GPU never got free; 75 stopped, run it again; 130 interrupted.
+         cannot be reached; 5 the GPU did not become free; 75 stopped, run it again; 130 interrupted.
 Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=50
 """
 
@@ -28,13 +30,13 @@ if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.report.terminal.training_progress import ProgressDisplay
     from trainyard.run.directory import RunDirectory
-    from trainyard.run.launch_environment import Node
+    from trainyard.run.launch_environment import NodeLauncher
     from trainyard.training.recipe import RequestFor
 
 HOUSE = Path(__file__).resolve().parent.parent
 IS_MAIN = os.environ.get("RANK", "0") == "0"
 _SHUTDOWN_SECONDS = 300
-"""The least time that a launcher gives its workers after a signal: a shorter one could cut off a save."""
+"""The minimum time that a launcher gives its workers after a signal. A shorter one could cut off a save."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -52,16 +54,16 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--nproc-per-node",
         type=arguments.processes,
         metavar="N",
-        help="processes on this machine; default: what the operator's variables say, else 1",
+        help="processes on this machine; default: from the operator's variables, else 1",
     )
     parser.add_argument("--profile", type=arguments.steps, metavar="STEPS", help="trace steps, such as 10-12")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train, and leave the exit code where the launcher of the workers and the workflow look for it."""
+    """Train, and report the exit code to the launcher of the workers and to the workflow."""
     from trainyard.gateways.gpu_lock import in_turn
 
     code = left(handler.exit_code_of(in_turn(lambda: run(argv))))
@@ -84,11 +86,11 @@ def left(code: int) -> int:
 def run(argv: Sequence[str] | None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level if IS_MAIN else "error")
-    from trainyard.run.launch_environment import AGENT, Node, place_in_run
+    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
-    told = signals.end_at_signals(silently=is_worker())  # half-prepared data is removed
-    if isinstance(place, Node):
+    told = signals.end_at_signals(silently=is_worker())  # so that half-prepared data is removed
+    if isinstance(place, NodeLauncher):
         processes = processes_of(place, args)
         if args.dry_run:
             args.nproc_per_node = place.nodes * processes
@@ -113,8 +115,8 @@ def is_worker() -> bool:
     return "LOCAL_RANK" in os.environ
 
 
-def processes_of(node: "Node", args: argparse.Namespace) -> int:
-    """How many workers this node starts, checked against the configuration."""
+def processes_of(node: "NodeLauncher", args: argparse.Namespace) -> int:
+    """Return the number of workers that this node starts, checked against the configuration."""
     from trainyard.config.mesh import require_processes
     from trainyard.gateways.nvidia import processes_here
     from trainyard.training.weights.pretrained import load_with_weights
@@ -125,7 +127,9 @@ def processes_of(node: "Node", args: argparse.Namespace) -> int:
     return processes
 
 
-def launched(args: argparse.Namespace, argv: Sequence[str] | None, node: "Node", *, processes: int) -> int:
+def launched(
+    args: argparse.Namespace, argv: Sequence[str] | None, node: "NodeLauncher", *, processes: int
+) -> int:
     """Start the workers of this node, and return the exit code of the run."""
     from trainyard.gateways.torchrun import launch
     from trainyard.run.identity import choose_run_id, grace_needed
@@ -149,7 +153,7 @@ def launched(args: argparse.Namespace, argv: Sequence[str] | None, node: "Node",
 def trained(
     args: argparse.Namespace, display: "ProgressDisplay", told: Callable[[], str | None]
 ) -> dict[str, Any]:
-    """The outcome; with --dry-run what would be trained. `told` names a signal that was swallowed."""
+    """Train and return the outcome, or with --dry-run the plan. `told` returns a signal that arrived."""
     from trainyard.training.runtime.before_torch import before_torch
 
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
@@ -169,7 +173,7 @@ def trained(
     asked = requested(args, config, directory, run_id=run_id, digest_of=digest_of)
 
     def prepare() -> Any:
-        """Fetch and prepare what may take hours: the other processes wait for it, and have joined before."""
+        """Fetch weights and prepare data. This may take hours; the other processes have joined and wait."""
         require_weights(config, directory, args.resume)
         return ready_data(config, display)
 
@@ -191,7 +195,7 @@ def requested(
     run_id: str,
     digest_of: Callable[[Path], str],
 ) -> "RequestFor":
-    """What is asked for, checked; only the data is still to come."""
+    """Return a function from the data to the complete request; everything else is checked here."""
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.images.image_record import code_facts
     from trainyard.gateways.nvidia import gpu_sampler

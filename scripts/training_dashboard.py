@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Report on training runs: as text, JSON, Markdown (the job summary) or one HTML file.
 
-A run may be going, done, stopped, cut off in the middle of a line, or empty; what is not known is left out.
+A run may be running, done, stopped, cut off in the middle of a line, or empty. Unknown figures are left out.
 
 Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, events.jsonl, config.yaml,
-         checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (what the machines cost).
+         checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (the price of the machines).
 Writes:  the report to stdout or --output; with --write report/index.html, report/dashboard.json and
          report/summary.md in each run directory; with --github-summary the job summary, in GitHub Actions.
-Exit codes: 0 reported, however the run went; 2 there is no such run directory,
-         or a report cannot be written.
+Exit codes: 0 reported, also for a failed run; 2 there is no such run directory, or a report cannot be
+         written.
 Example: scripts/training_dashboard.py runs/20261120-214501-7c1f --format markdown
 """
 
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
+from trainyard.command.visible_text import visible
 from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "runs", type=arguments.path, nargs="+", metavar="RUN_DIR", help="the directory of a run"
     )
-    parser.add_argument("--format", choices=FORMATS, help="default: by the ending of --output, else text")
+    parser.add_argument("--format", choices=FORMATS, help="default: by the suffix of --output, else text")
     parser.add_argument(
         "--json", action="store_const", const="json", dest="format", help="the same as --format json"
     )
@@ -60,12 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         form = Format(args.format) if args.format else format_of(args.output)
         write(args.output, rendered(dashboards, form))
     elif args.format or not (args.write or args.github_summary):
-        sys.stdout.write(rendered(dashboards, Format(args.format or "text")))
+        form = Format(args.format or "text")
+        text = rendered(dashboards, form)
+        sys.stdout.write(visible(text) if form in (Format.TEXT, Format.MARKDOWN) else text)
     return 0
 
 
 def write_into_run(dashboard: "TrainingDashboard") -> None:
-    """The three files that stay beside the run, and where they are."""
+    """Write the three files into the run's report folder; return their paths."""
     from trainyard.command.terminal import shown
     from trainyard.report.dashboard.dashboard import format_of, rendered
     from trainyard.report.terminal.closing_lines import is_copied, where_to_look
@@ -73,7 +76,7 @@ def write_into_run(dashboard: "TrainingDashboard") -> None:
     from trainyard.run.directory import RunDirectory, make_run_folder
 
     display = PhaseDisplay("report")
-    display.begin("drawing what the run recorded")
+    display.begin("drawing the reports")
     with shown(display):
         folder = RunDirectory(dashboard.facts.directory).report
         make_run_folder(folder)
@@ -91,7 +94,7 @@ def write(path: Path, content: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes_atomically(path, content.encode())
     except OSError as error:
-        raise ConfigError(f"{path}: the report cannot be written there ({error.strerror})") from None
+        raise ConfigError(f"{path}: the report cannot be written ({error.strerror})") from None
 
 
 if __name__ == "__main__":

@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""Check that what is stored is what the trainer wrote: store, manifest and, where it is still there, disk.
+"""Check that the store holds what the trainer wrote: compare store, manifest and, if it still exists, disk.
 
-The store's own checksums are compared, or bytes are read back; metadata that we wrote is never believed. What
-the run came from is walked: parent checkpoints are verified where the store has them, data and code told.
+The store's own checksums are compared, or bytes are read back; metadata that we wrote is never trusted. The
+origins of the run are followed: parent checkpoints are verified if the store has them, data and code are
+shown.
 
 Reads:  --store and --run-number: the run's objects and manifests, to the given --depth (listing: names, sizes
         and the store's checksums; sample: a tenth of the objects' bytes too; full: every byte);
-        --run-dir: the run's directory; alone, its checkpoints against their own manifests;
+        --run-dir: the run's directory; without --store its checkpoints and their own manifests;
         --public-key: whose signature the manifest must have, checked offline;
         AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS)
 Writes: nothing; with --json the result on stdout
-Exit codes: 0 all equal; 1 something differs, each thing named; 2 wrong usage; 4 the store cannot be reached
+Exit codes: 0 all equal; 1 something differs, all of which is listed; 2 wrong usage; 4 the store cannot be
+        reached
 
 Example: scripts/verify_artifact.py --store s3://ml-runs --run-number 812 --depth full
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,14 +37,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-dir", type=arguments.path, help="the run's directory")
     depths = ("listing", "sample", "full")
     parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
-    parser.add_argument(
-        "--seed", type=arguments.whole, help="draw the sample that this number draws; default: anew"
-    )
+    parser.add_argument("--seed", type=arguments.whole, help="the seed of the sample; default: a new one")
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
     )
     parser.add_argument(
-        "--call-seconds", type=arguments.seconds, default=30, help="limit of a read or write, 30"
+        "--call-seconds",
+        type=arguments.seconds,
+        default=30,
+        help="time limit of a read or write; default: 30",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     args = parser.parse_args(argv)
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.store is not None:
         result |= _verify_store(args)
     if args.json:
-        print(json.dumps(result, indent=2))
+        output.print_json(result)
     return ExitCode.DONE if all(part["ok"] for part in result.values()) else ExitCode.NO
 
 
@@ -81,7 +83,8 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
     with shown(display):
         found = verify_directory(directory, display)
     steps = ", ".join(str(step) for step in found.steps) or "none"
-    _tell("local", f"{len(found.steps)} whole checkpoints (steps {steps}) in {run_dir}", found.problems)
+    what = "checkpoints, this machine's part of each" if found.parts else "whole checkpoints"
+    _tell("local", f"{len(found.steps)} {what} (steps {steps}) in {run_dir}", found.problems)
     return found.to_json()
 
 
@@ -140,8 +143,7 @@ def _verify_signature(public_key: Path | None, store: Any, number: int) -> dict[
 def _tell(
     phase: str, text: str, problems: Sequence[str], good: str = "ok", *, notes: Sequence[str] = ()
 ) -> None:
-    for line in (*notes, *problems):
-        sys.stderr.write(f"{line}\n")
+    output.tell((*notes, *problems))
     output.announce(phase, text, "failed" if problems else good)
 
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Look after the GPU runners: name one that is offline or stuck, end what nobody ends, resume what died.
+"""Watch the GPU runners: report those offline or stuck, cancel orphaned jobs, resume trainings that died.
 
-One issue an outage: opened when it is seen first, closed when it is over. A training whose runner died goes
-on in the next segment of its lineage, from the runner's directory or from the store.
+Each outage gets one issue, which is opened when it is first seen and closed when it is over. A training whose
+runner died continues in the next segment of its lineage, from the runner's directory or from the store.
 
 Reads:      GitHub's API: runs, jobs, issues, annotations with GITHUB_TOKEN, runners with RUNNERS_TOKEN (needs
-            administration: read; without it runners are judged by the jobs that wait); GITHUB_REPOSITORY,
+            administration: read; without it runners are judged by the waiting jobs); GITHUB_REPOSITORY,
             GITHUB_API_URL; --tell: SLACK_BOT_TOKEN with SLACK_CHANNEL, or SLACK_WEBHOOK_URL
 Writes:     issues, cancellations and dispatches, unless --dry-run; the step output alerts; the job summary;
             --json prints what was found; --tell TEXT: one Slack message, and nothing else
-Exit codes: 0 all is well, or an outage goes on that is known; 1 a new one, named; 2 wrong usage; 4 GitHub
+Exit codes: 0 no outage, or only known ones; 1 a new outage, which is named; 2 wrong usage; 4 GitHub
             refuses
 Example:    scripts/watch_runners.py --labels '["self-hosted","gpu"]' --dry-run
 """
@@ -32,17 +32,19 @@ if TYPE_CHECKING:
     from trainyard.watch.runners import Outage
 
 
-LABELS = "those of your runner; without them only jobs of CodeBuild and trainings that died are looked after"
-AGAIN = "look so much later once more, and keep only what is still so; default: 0, do not"
+LABELS = "the labels of your runner; without them only CodeBuild jobs and trainings that died are watched"
+AGAIN = "look again after this time, and keep only findings of both looks; default: 0, look once"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--labels", default="", metavar="JSON", help=LABELS)
     parser.add_argument("--workflow", default="training_ci.yml", metavar="FILE", help="what trains")
-    parser.add_argument("--tell", default="", metavar="TEXT", help="tell Slack this, and do nothing else")
+    parser.add_argument(
+        "--tell", default="", metavar="TEXT", help="send this text to Slack, and do nothing else"
+    )
     parser.add_argument("--again", type=arguments.pause, default=0, metavar="SECONDS", help=AGAIN)
-    parser.add_argument("--dry-run", action="store_true", help="say what is wrong, and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="report the findings, change nothing")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     return parser.parse_args(argv)
 
@@ -76,11 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def labels_of(text: str) -> frozenset[str]:
-    """The labels; none where the repository has no runner of its own."""
+    """Return the labels; none if the repository has no runner of its own."""
     from trainyard.run.untrusted_files import parse_json
 
     if not text:
-        output.announce("watch", "no labels are given: your own runners are not looked after", "degraded")
+        output.announce("watch", "no labels are given: your own runners are not watched", "degraded")
         return frozenset()
     try:
         labels = parse_json(text, "--labels")
@@ -92,7 +94,7 @@ def labels_of(text: str) -> frozenset[str]:
 
 
 def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "list[Dead]") -> None:
-    """Say it in the log, in the job summary and as annotations."""
+    """Report the findings in the log, in the job summary and as annotations."""
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
 
     for outage in new:
@@ -100,7 +102,7 @@ def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "lis
     lines = [f"❌ {outage.title}. Next: {outage.next_step}" for outage in new]
     lines += [f"✅ over: {key}" for key in over]
     lines += [f"⚠ cancelled {text}" for text in swept]
-    lines += [f"⚠ {each.address} goes on: {each.reason}" for each in resumed]
+    lines += [f"⚠ {each.address} was resumed: {each.reason}" for each in resumed]
     for line in lines or ["nothing new"]:
         output.announce("watch", line)
     append_summary("".join(f"- {line}\n" for line in lines or ["Nothing new."]))
@@ -108,7 +110,7 @@ def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "lis
 
 
 def tell_slack(text: str) -> int:
-    """One message; trouble with Slack is a warning, for the issue tells it too."""
+    """Send one message. Trouble with Slack is only a warning, because the issue says the same."""
     from trainyard.gateways import slack
     from trainyard.report.slack.slack_message import mrkdwn
 

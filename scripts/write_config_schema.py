@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write what the configuration's schema gives: the JSON Schema for editors and the reference of all keys.
+"""Write the files that are generated from the configuration's schema: JSON Schema, reference of all keys.
 
 Reads:  src/trainyard/config/schema.py (as imported).
 Writes: configs/training_configuration.schema.json and docs/configuration.md, below --root.
@@ -30,7 +30,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--check", action="store_true", help="write nothing, exit 1 if a file is not current")
-    choice.add_argument("--dry-run", action="store_true", help="write nothing, say what would be written")
+    choice.add_argument("--dry-run", action="store_true", help="write nothing, print the paths")
     return parser.parse_args(argv)
 
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def generated() -> dict[Path, str]:
-    """Every generated file, relative to the root, with what it should hold."""
+    """Return the content of every generated file, by its path relative to the root."""
     from trainyard.config.json_schema import configuration_schema
     from trainyard.config.reference import reference
 

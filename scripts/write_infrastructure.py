@@ -28,7 +28,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--check", action="store_true", help="write nothing, exit 1 if one is not current")
-    choice.add_argument("--dry-run", action="store_true", help="write nothing, say what would be written")
+    choice.add_argument("--dry-run", action="store_true", help="write nothing, print the paths")
     return parser.parse_args(argv)
 
 

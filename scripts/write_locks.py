@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Resolve every lock from its .in file, for every platform at once; or check that the locks still fit.
+"""Resolve every lock from its .in file, for all platforms at once; or check that the locks still fit.
 
-Versions that still fit are kept; --upgrade takes the newest. A lock's first line holds the SHA-256 of what it
-was resolved from (of both .in files where the training lock constrains it), so that a
-changed input is noticed without asking an index.
+Versions that still fit are kept; --upgrade takes the newest. The first line of a lock has the SHA-256 of its
+input (of both .in files if the training lock constrains it), so that a changed input is noticed offline.
 
 Reads:      requirements-*.in, the present locks; without --check the package index that uv is set to
 Writes:     requirements-NAME.txt for uv, training, development, and the images megatron and verl
@@ -24,19 +23,19 @@ from trainyard.errors import CheckFailedError, ConfigError, ServiceError
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON, IMAGE_PYTHON = "3.11", "3.12"
-"""The oldest Python of a lock, and the one of the images' base."""
+"""The oldest Python that a lock supports, and the Python of the images' base."""
 RESOLVE_SECONDS = 900
 
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock and what it is resolved from."""
+    """A lock and its inputs."""
 
     name: str
     also: tuple[str, ...] = ()
     """Names of the locks that constrain it."""
     python: str = PYTHON
-    """The oldest Python it is for."""
+    """The oldest Python that it supports."""
 
     def inputs(self, root: Path) -> bytes:
         names = (f"requirements-{name}.in" for name in (self.name, *self.also))
@@ -63,11 +62,13 @@ LOCKS = (
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--check", action="store_true", help="only say whether the locks fit; asks no index")
-    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
-    parser.add_argument("--dry-run", action="store_true", help="print the commands and write nothing")
     parser.add_argument(
-        "--root", type=arguments.path, default=ROOT, metavar="DIR", help="where the files are"
+        "--check", action="store_true", help="only check that the locks fit, without an index"
+    )
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands, write nothing")
+    parser.add_argument(
+        "--root", type=arguments.path, default=ROOT, metavar="DIR", help="the folder of the files"
     )
     parser.add_argument(
         "--uv", default=os.environ.get("UV", "uv"), metavar="PROGRAM", help="default: $UV, or uv"
@@ -105,7 +106,7 @@ def check(root: Path) -> int:
 
 
 def refuse_other_uv(uv: str, root: Path) -> None:
-    """Another uv may write another form; the pinned one is part of the lock."""
+    """Raise ConfigError for another uv than the pinned one, because it may write another format."""
     from trainyard.gateways.process import run_program
 
     pinned = text_of(root / "requirements-uv.in").strip().partition("==")[2]

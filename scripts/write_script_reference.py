@@ -4,7 +4,7 @@
 Reads:  scripts/*.py beside this one; each is asked for its --help.
 Writes: docs/scripts.md, below --root.
 Exit codes: 0 written, or current already; 1 with --check: it is not current, or a script gives no help;
-        2 bad usage.
+        2 wrong usage.
 
 Example: scripts/write_script_reference.py --check
 """
@@ -36,7 +36,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--check", action="store_true", help="write nothing, exit 1 if it is not current")
-    choice.add_argument("--dry-run", action="store_true", help="write nothing, say what would be written")
+    choice.add_argument("--dry-run", action="store_true", help="write nothing, print the path")
     return parser.parse_args(argv)
 
 
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def described(path: Path) -> "Script":
-    """What a script says of itself; its help on lines so long that none is broken."""
+    """Return a script's docstring and its help, without line breaks inside a text."""
     from trainyard.gateways.process import run_program
     from trainyard.repository.script_reference import Script
 

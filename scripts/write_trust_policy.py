@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Write the trust policy of an AWS role: which jobs of which GitHub repository may assume it, without keys.
+"""Write the trust policy of an AWS role: the jobs of a GitHub repository that may assume it without keys.
 
 GitHub's OIDC token names the job in its subject. Repositories created after 15 July 2026 have immutable
 subjects with numeric ids; older ones have names. --form both trusts either.
 
 Reads:   its flags; `gh api repos/OWNER/REPO --jq '.owner.id, .id'` prints the ids.
 Writes:  the policy as JSON to stdout, or to --output.
-Exit codes: 0 written; 2 a flag is impossible, or an id is needed and not given.
+Exit codes: 0 written; 2 an option is invalid, or an id is missing.
 Example: scripts/write_trust_policy.py --repository me/lab --account 123456789012 --environment training
 """
 
@@ -21,7 +21,9 @@ from trainyard.command.parser import script_parser
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--repository", required=True, metavar="OWNER/REPO", help="whose jobs are trusted")
+    parser.add_argument(
+        "--repository", required=True, metavar="OWNER/REPO", help="the repository whose jobs are trusted"
+    )
     parser.add_argument("--account", required=True, metavar="ID", help="the AWS account, twelve digits")
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--environment", default="", metavar="NAME", help="of the job, such as training")

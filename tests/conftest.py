@@ -1,4 +1,4 @@
-"""What every test starts from: an active virtual environment, a logger that no earlier test has set up.
+"""Fixtures of all tests: an active virtual environment, and a logger that no earlier test has set up.
 
 And what servers of the tests' own need, in whatever folder: reading a request.
 """

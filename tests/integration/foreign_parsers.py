@@ -26,6 +26,7 @@ def megatron(words: list[str], world: int) -> dict[str, Any]:
     arguments = import_module("megatron.training.arguments")
     sys.argv = words
     found = arguments.parse_args()
+    options = _given_to_megatron(words[1:], vars(found))
     arguments.validate_args(found)
     names = (
         "data_parallel_size",
@@ -37,7 +38,13 @@ def megatron(words: list[str], world: int) -> dict[str, Any]:
         "bf16",
     )
     more = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "swiglu")
-    return {name: getattr(found, name) for name in (*names, *more)}
+    return {name: getattr(found, name) for name in (*names, *more)} | {"options": options}
+
+
+def _given_to_megatron(words: list[str], found: dict[str, Any]) -> dict[str, Any]:
+    """What was read for each argument, before the checks fill in more. Some switches have another name."""
+    names = [word[2:] for word in words if word.startswith("--")]
+    return {name: found[plain] for name in names if (plain := name.replace("-", "_")) in found}
 
 
 def verl(words: list[str], world: int) -> dict[str, Any]:
@@ -50,7 +57,10 @@ def verl(words: list[str], world: int) -> dict[str, Any]:
     import_module("verl.utils.config").validate_config(
         found, use_reference_policy=bool(found.actor_rollout_ref.actor.use_kl_loss), use_critic=False
     )
-    read: dict[str, Any] = import_module("omegaconf").OmegaConf.to_container(found.trainer, resolve=True)
+    conf = import_module("omegaconf").OmegaConf
+    read: dict[str, Any] = conf.to_container(found.trainer, resolve=True)
+    given = (word.partition("=")[0] for word in overrides)
+    options = {name: conf.select(found, name.lstrip("+~")) for name in given}
     rollout = found.actor_rollout_ref.rollout
     names = ("nnodes", "n_gpus_per_node", "total_training_steps", "save_freq", "logger", "default_local_dir")
     return {name: read[name] for name in names} | {
@@ -58,14 +68,19 @@ def verl(words: list[str], world: int) -> dict[str, Any]:
         "tensor": rollout.tensor_model_parallel_size,
         "questions": found.data.train_batch_size,
         "mini_batch": found.actor_rollout_ref.actor.ppo_mini_batch_size,
+        "options": options,
     }
 
 
 def torchtitan(words: list[str], world: int) -> dict[str, Any]:
-    """torchtitan's own configuration manager."""
+    """torchtitan's own configuration manager, and its own check of the degrees against the world size."""
     found = import_module("torchtitan.config").ConfigManager().parse_args(words[2:])
     parts = found.parallelism
+    dims = import_module("torchtitan.distributed.parallel_dims").ParallelDims.from_config(parts, world)
+    names = [word[2:].partition("=")[0] for word in words[4:]]
     return {
+        "options": {name: _at(found, name.replace("-", "_").split(".")) for name in names},
+        "data": dims.dp_replicate * dims.dp_shard,
         "steps": found.training.steps,
         "global_batch_size": found.training.global_batch_size,
         "tensor": parts.tensor_parallel_degree,
@@ -75,6 +90,16 @@ def torchtitan(words: list[str], world: int) -> dict[str, Any]:
         "enabled": found.checkpoint.enable,
         "log_freq": found.metrics.log_freq,
     }
+
+
+def _at(found: Any, path: list[str]) -> Any:
+    """The value at a path through attributes, mappings and lists."""
+    for name in path:
+        if isinstance(found, (list, tuple)):
+            found = found[int(name)]
+        else:
+            found = found[name] if isinstance(found, dict) else getattr(found, name)
+    return found
 
 
 def deepspeed(words: list[str], world: int) -> dict[str, Any]:
@@ -94,7 +119,48 @@ def deepspeed(words: list[str], world: int) -> dict[str, Any]:
         "stage": found.zero_optimization_stage,
         "optimizer": found.optimizer_name,
         "scheduler": found.scheduler_name,
+        "options": _options_of_deepspeed(found),
+        "rates": _rates(found),
     }
+
+
+def _options_of_deepspeed(found: Any) -> dict[str, Any]:
+    """What each part of the configuration became. An unknown name is ignored by DeepSpeed, not refused."""
+    group = _adam(found).param_groups[0]
+    options = {
+        "train_batch_size": found.train_batch_size,
+        "train_micro_batch_size_per_gpu": found.train_micro_batch_size_per_gpu,
+        "gradient_accumulation_steps": found.gradient_accumulation_steps,
+        "gradient_clipping": found.gradient_clipping,
+        "steps_per_print": found.steps_per_print,
+        "bf16.enabled": found.bfloat16_config.enabled,
+        "zero_optimization.stage": int(found.zero_optimization_stage),
+        "optimizer.type": found.optimizer_name,
+        "scheduler.type": found.scheduler_name,
+        **{f"optimizer.params.{name}": group[name] for name in found.optimizer_params},
+        **{f"scheduler.params.{name}": value for name, value in found.scheduler_params.items()},
+    }
+    if found.zero_config.offload_optimizer is not None:
+        options["zero_optimization.offload_optimizer.device"] = found.zero_config.offload_optimizer.device
+    return options
+
+
+def _adam(found: Any) -> Any:
+    """The optimizer with the parameters as they were read: DeepSpeed reads 0.0 as 0, torch wants floats."""
+    torch, given = import_module("torch"), dict(found.optimizer_params)
+    given["betas"] = tuple(map(float, given["betas"]))
+    return torch.optim.AdamW([torch.zeros(1)], **given)
+
+
+def _rates(found: Any) -> list[float]:
+    """The learning rate of the first 2,000 steps, by DeepSpeed's own schedule."""
+    schedules, adam = import_module("deepspeed.runtime.lr_schedules"), _adam(found)
+    schedule = getattr(schedules, found.scheduler_name)(adam, **found.scheduler_params)
+    rates = []
+    for _ in range(2000):
+        schedule.step()
+        rates.append(adam.param_groups[0]["lr"])
+    return rates
 
 
 READERS: dict[str, Reader] = {

@@ -26,7 +26,7 @@ _KEPT = ("Content-Type", "Location", "ETag", "Docker-Content-Digest", "x-amzn-Re
 
 @dataclass(frozen=True)
 class Script:
-    """How a build goes: one look is one phase further."""
+    """The course of a build: each look is one phase further."""
 
     status: str = "SUCCEEDED"
     fails_in: str = ""
@@ -115,7 +115,7 @@ class ScriptedAws:
             thread.join()
 
     def environment(self) -> dict[str, str]:
-        """What a process needs to take this for AWS."""
+        """Return the environment in which a process uses this server as AWS."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "test",
@@ -133,7 +133,7 @@ class ScriptedAws:
         return {tag: digest for tag, digest in named.items() if not tag.startswith("sha256:")}
 
     def answer(self, operation: str, request: dict[str, Any]) -> tuple[int, Any] | None:
-        """What the script says to one operation; None for moto's answer."""
+        """Return the scripted answer to an operation; None for moto's answer."""
         with self._lock:
             self.calls.append(operation)
             if self.refusals.get(operation):

@@ -14,7 +14,7 @@ PLAIN: dict[str, Any] = {"type": "object", "required": ["metadata"]}
 
 @cache
 def validator(file: str) -> jsonschema.Draft202012Validator:
-    """Of the version that is stored, in the CRD `file` of the kit."""
+    """Return the schema of the stored version in the CRD `file` of the kit."""
     path = kit().parent / "crds" / file
     return strict_validator(path)
 

@@ -1,4 +1,4 @@
-"""How a bucket is set up: read, judged and mended on moto's server; what SeaweedFS lacks is told."""
+"""Bucket settings are read, judged and corrected on moto's server; SeaweedFS lacks some of them."""
 
 import json
 from typing import Any

@@ -27,7 +27,7 @@ Run = Callable[..., "Done"]
 
 @dataclass(frozen=True)
 class Done:
-    """How a call of the script ended."""
+    """The result of a call of the script."""
 
     returncode: int
     stdout: str
@@ -218,7 +218,7 @@ def test_what_can_heal_is_tried_again_three_times_at_most(
     done = run("--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["builds"][0]["attempts"] == 2
-    assert "that may pass, so it is tried again" in done.stderr
+    assert "a second attempt may succeed, so it is started again" in done.stderr
     tokens = {build.request["idempotencyToken"] for build in aws.builds}
     assert len(tokens) == 2
 

@@ -42,7 +42,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def kept(plane: Any, text: str) -> str | None:
-    """How the API server writes `text` in a quota; None where it refuses it."""
+    """Return `text` as the API server writes it in a quota; None if it refuses it."""
     metadata = {"name": "quota"}
     body = {
         "apiVersion": "v1",

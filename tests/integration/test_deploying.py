@@ -218,7 +218,7 @@ def test_a_job_that_has_ended_already_is_told_as_it_ended(
 
 
 def left(plane: Any, job: str) -> list[str]:
-    """What is still there of a job."""
+    """Return the objects of a job that still exist."""
     kinds = "pods,configmaps,services,pytorchjobs,trainjobs,trainingruntimes,jobsets,jobs,rayjobs,rayclusters"
     text = plane.kubectl("get", kinds, "-n", "team", "-l", f"trainyard.dev/job={job}", "-o", "name")
     return str(text).split()

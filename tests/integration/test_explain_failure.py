@@ -33,11 +33,38 @@ FAILING = {
         "configuration",
         "import argparse; argparse.ArgumentParser().parse_args(['--fast'])",
     ),
-    "is interrupted": ("cancelled", "import os, signal; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"),
+    "is interrupted": (  # a shell's background jobs ignore SIGINT
+        "cancelled",
+        "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)",
+    ),
     "kills itself": ("unknown", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
     "is terminated": ("unknown", "import os, signal; os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)"),
     "crashes": ("unknown", "import ctypes; ctypes.string_at(0)"),
     "ends with a code": ("unknown", "raise SystemExit(3)"),
+    "writes a file beyond its limit": (  # a limit of the user's, and no full disk
+        "unknown",
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "f = open('big', 'w'); f.write('x' * 100000); f.flush()",
+    ),
+    "opens too many files": (
+        "unknown",
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
+        "kept = [open('/dev/null') for _ in range(50)]",
+    ),
+    "recurses without end": ("user-code", "def f(n): return f(n + 1)\nf(0)"),
+    "aborts": ("unknown", "import os; os.abort()"),
+    "waits for a thread that is stuck": (
+        "unknown",
+        "import faulthandler; faulthandler.dump_traceback_later(1, exit=True); time.sleep(30)",
+    ),
+    "is out of room in a tiny file system": (
+        "disk-full",
+        "import subprocess, sys\n"
+        "fill = 'mount -t tmpfs -o size=64k none . && cd . && exec python3 -c \"'\n"
+        "fill += \"open('\" + 'step-500' + \"', 'wb').write(bytes(1 << 20))\" + '\"'\n"
+        "raise SystemExit(subprocess.run(['unshare', '-rm', 'sh', '-c', fill]).returncode)",
+    ),
     "prints a failure that it survives": (
         "unknown",
         "print('OSError: [Errno 28] No space left on device')\n"
@@ -55,9 +82,42 @@ def explain(*words: str | Path, stdin: str | None = None, code: int = 0) -> str:
 
 @pytest.mark.parametrize(("klass", "program"), FAILING.values(), ids=FAILING)
 def test_a_process_that_fails_is_explained(klass: str, program: str, tmp_path: Path) -> None:
-    log = tmp_path / "the log"
+    assert_explained(klass, BEGIN + program, tmp_path)
+
+
+OF_TORCH = {
+    "a gradient is not finite": (
+        "nan",
+        "import torch; torch.autograd.set_detect_anomaly(True)\n"
+        "x = torch.zeros(1, requires_grad=True); (x.sqrt() * 0).backward()",
+    ),
+    "a worker of the loader is killed": (
+        "data-loader",
+        "import os, signal; from torch.utils.data import DataLoader\n"
+        "class Data:\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, n): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "list(DataLoader(Data(), num_workers=1))",
+    ),
+    "shapes that do not fit": ("user-code", "import torch; torch.ones(2, 3) @ torch.ones(2, 3)"),
+    "a tensor that no memory holds": ("oom-host", "import torch; torch.empty(10 ** 15)"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("klass", "program"), OF_TORCH.values(), ids=OF_TORCH)
+def test_a_process_that_fails_in_torch_is_explained(klass: str, program: str, tmp_path: Path) -> None:
+    assert_explained(klass, BEGIN + program, tmp_path)
+
+
+def assert_explained(klass: str, program: str, folder: Path) -> None:
+    log = folder / "the log"
     with log.open("w") as file:
-        ended = subprocess.run([sys.executable, "-c", BEGIN + program], stdout=file, stderr=file, timeout=60)
+        ended = subprocess.run(
+            [sys.executable, "-c", program], stdout=file, stderr=file, timeout=240, cwd=folder
+        )
+    if "unshare: " in log.read_text() or "mount: " in log.read_text():
+        pytest.skip("this machine gives no file system of one's own")
     assert ended.returncode != 0
     found = json.loads(explain("--log", log, "--exit-code", str(ended.returncode), "--json"))
     assert set(found) == {"class", "evidence", "retryable"}

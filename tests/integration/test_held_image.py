@@ -1,6 +1,10 @@
 """The image that a run was trained in, and what its registry holds when the run is proven."""
 
+import contextlib
 import json
+import socket
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -42,6 +46,47 @@ def test_bytes_that_have_another_digest_are_not_the_image(registry: ScriptedAws)
     problem, _ = look_for(f"{registry.host}/team/image", digest)
     assert problem is not None
     assert "has the digest" in problem
+
+
+@pytest.mark.parametrize("name", ["team/im\nage", "/image", "x" * 100_000, "../image", "team/../../image"])
+def test_what_is_no_name_of_an_image_is_asked_of_nobody(registry: ScriptedAws, name: str) -> None:
+    for digest in ("sha256:" + "0" * 64, "latest", "0" * 64, ""):
+        problem, said = look_for(f"{registry.host}/{name}", digest)
+        assert problem is None or digest.endswith("0" * 64)
+        assert problem or "asked" in said
+
+
+def test_a_digest_without_its_algorithm_is_still_one(registry: ScriptedAws) -> None:
+    """Without it, it would be a tag, under which a registry may hold any image."""
+    digest = held(registry)
+    bare = digest.removeprefix("sha256:")
+    registry.registry[f"/v2/team/image/manifests/{bare}"] = b"{}"
+    assert "holds the image" in look_for(f"{registry.host}/team/image", bare)[1]
+    registry.registry[f"/v2/team/image/manifests/{'0' * 64}"] = b"{}"
+    assert look_for(f"{registry.host}/team/image", "0" * 64)[0] is not None
+
+
+@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"])
+def test_a_registry_that_never_ends_its_answer_is_not_waited_for(first: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as open_ones:
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    there, _ = server.accept()
+                    open_ones.enter_context(there)
+                    there.sendall(first)
+                    for _ in range(30):
+                        there.sendall(first[:1])
+                        time.sleep(0.2)
+
+        threading.Thread(target=drip, daemon=True).start()
+        began = time.monotonic()
+        name = f"127.0.0.1:{server.getsockname()[1]}/team/image"
+        problem, said = look_for(name, "sha256:" + "0" * 64, seconds=0.5)
+        assert time.monotonic() - began < 5
+        assert problem is None
+        assert "did not answer within" in said
 
 
 @pytest.mark.parametrize("name", ["", "trainer", "127.0.0.1:1/team/image"])

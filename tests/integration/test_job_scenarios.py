@@ -344,7 +344,7 @@ def of_pods() -> Iterator[Scenario]:
 
 
 def of_people() -> Iterator[Scenario]:
-    """What somebody does to a job while it is followed."""
+    """The changes that somebody makes to a job while it is followed."""
     kinds: tuple[tuple[str, Any, Any, tuple[str, ...]], ...] = (
         ("pytorchjob", pytorchjob, None, ("spec", "runPolicy", "suspend")),
         ("trainjob", trainjob, training_runtime, ("spec", "suspend")),

@@ -63,7 +63,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What lets buildah keep its images apart from this machine's, and work in a container."""
+    """Settings that separate buildah's images from this machine's, and that work in a container."""
     folder = tmp_path_factory.mktemp("storage")
     (folder / "storage.conf").write_text(
         f'[storage]\ndriver = "vfs"\ngraphroot = "{folder / "root"}"\nrunroot = "{folder / "run"}"\n'

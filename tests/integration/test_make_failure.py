@@ -46,7 +46,7 @@ sys.exit(int(how))
 
 
 class Stage:
-    """Where make runs the stand-ins."""
+    """The folder in which make runs the stand-ins."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.run = folder, folder / "runs" / "one run"

@@ -23,7 +23,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What git knows of this tree, in a repository with one commit, in a folder as people name them."""
+    """A repository of this tree's files, with one commit, in a folder whose name has a space."""
     folder = tmp_path_factory.mktemp("clone") / "my yard, 100%"
     folder.mkdir()
     command = ["git", "-C", str(HOUSE), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -137,7 +137,7 @@ def test_a_killed_make_train_goes_on_with_make_resume_to_the_same_weights(
 
 
 def planned(clone: Path, target: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    """What make would do, and its answer."""
+    """Return the commands that make would run."""
     line = ["make", "--dry-run", "--no-print-directory", target, f"VENV={ENVIRONMENT}", *words]
     line += ["-o", str(ENVIRONMENT / "training.stamp"), "-o", str(ENVIRONMENT / "development.stamp")]
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}

@@ -31,7 +31,7 @@ RUNBOOK = ROOT / "docs" / "runbooks" / "permissions.md"
 
 @dataclass(frozen=True)
 class Done:
-    """How the script ended."""
+    """The result of the script."""
 
     returncode: int
     stdout: str
@@ -295,7 +295,7 @@ def test_a_check_that_was_killed_and_one_that_is_not_ours(
     for theirs in (b"{}", b"not JSON", b"[" * 100_000, b""):
         seaweedfs.client.put_object(Bucket=bucket, Key=READINESS, Body=theirs)
         (problem,) = probe_store(store, "new").problems
-        assert "none that a check has written, and was left alone" in problem
+        assert "was not written by a check, and was left alone" in problem
         assert seaweedfs.client.get_object(Bucket=bucket, Key=READINESS)["Body"].read() == theirs
 
 

@@ -155,7 +155,7 @@ def parts_sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def cut_off(server: Any, bucket: str, parts: list[bytes]) -> None:
-    """What a sync that was killed leaves: an upload that has some parts."""
+    """Leave an upload with some parts, as a killed sync does."""
     begun = server.client.create_multipart_upload(
         Bucket=bucket,
         Key="big",

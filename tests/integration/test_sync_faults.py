@@ -457,7 +457,7 @@ def test_a_store_that_goes_on_to_refuse_the_time_is_told_with_how_much_and_what_
 
 
 def attempt(action: Callable[[], bool]) -> bool | None:
-    """What it answered, None when it was refused."""
+    """Return the answer, None if the call was refused."""
     try:
         return action()
     except (ServiceError, VerificationError):

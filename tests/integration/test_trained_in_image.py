@@ -150,7 +150,7 @@ def serving(work: Path, port: int, more: Json) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def storage(work: Path, registry: Registry) -> dict[str, str]:
-    """What keeps buildah's images in the folder, and lets it pull from the registry without TLS."""
+    """Settings that keep buildah's images in the folder and let it pull from the registry without TLS."""
     (work / "storage.conf").write_text(
         f'[storage]\ndriver = "overlay"\ngraphroot = "{work}/storage/root"\nrunroot = "{work}/storage/run"\n'
     )

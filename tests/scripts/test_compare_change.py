@@ -133,6 +133,6 @@ def test_wrong_rules_and_no_checkout_are_usage_errors(
     assert (done.returncode, "rules.yml: speed: unknown key" in done.stderr) == (2, True)
     assert program("compare_change.py", *sides, "--rules", "none.yml").returncode == 2
     done = program("compare_change.py", "--base", "base", "--head", "texts")
-    assert (done.returncode, "texts/scripts/train.py: is not there" in done.stderr) == (2, True)
+    assert (done.returncode, "texts/scripts/train.py: no such" in done.stderr) == (2, True)
     done = program("compare_change.py", "--base", "none", "--head", "base")
-    assert (done.returncode, "none: is not there" in done.stderr) == (2, True)
+    assert (done.returncode, "none: no such folder" in done.stderr) == (2, True)

@@ -79,7 +79,7 @@ def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.fixture
 def dispatched(actions: Actions) -> list[dict[str, Any]]:
-    """What GitHub is asked for."""
+    """The requests to GitHub."""
     return actions.dispatched
 
 
@@ -102,7 +102,7 @@ def test_the_next_segment_goes_on_from_what_was_stored(
         (STOPPED, "not in the store"),
         ([*STORED, "--stored", "false"], "not in the store"),
         ([*STORED, "--step", ""], "not in the store"),
-        ([*STORED, "--step", "0"], "did not move on"),
+        ([*STORED, "--step", "0"], "made no progress"),
         ([*STORED, "--exit-code", "1"], "exit code 1"),
     ],
 )

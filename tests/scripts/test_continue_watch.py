@@ -20,7 +20,7 @@ def continue_watch(load_script: Any) -> Any:
 
 @pytest.fixture
 def asked(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
-    """What GitHub was asked for; it refuses a dispatch on the branch `closed`."""
+    """A server as GitHub, which records requests and refuses a dispatch on the branch `closed`."""
     calls: Asked = []
 
     def answer(method: str, path: str, body: Any, _headers: Mapping[str, str]) -> tuple[int, Any]:

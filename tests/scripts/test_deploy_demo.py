@@ -1,4 +1,4 @@
-"""What the demonstration says where it cannot be shown; `test_training_on_nodes.py` runs such a cluster."""
+"""Messages of the demonstration where it cannot run; `test_training_on_nodes.py` runs such a cluster."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What all scripts have in common: their shape, their help, and how they answer wrong usage."""
+"""The common properties of all scripts: shape, help, and answers to wrong usage."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""What the workflow keeps of a run, as its step calls for it."""
+"""The records of a run that the workflow keeps, gathered as its step does."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Path:
 def test_it_copies_what_there_is_and_names_what_it_shortened(program: Program, run: Path) -> None:
     done = program("gather_records.py", "--run-dir", run, "--to", run.parent / "kept")
     assert done.returncode == 0, done.stderr
-    assert "logs/nccl-rank-0.log is too large: only a part of it is copied" in done.stderr
+    assert "logs/nccl-rank-0.log is too large: only a part is copied" in done.stderr
     assert f"2 files, 2.1 MB → {run.parent / 'kept'}" in done.stderr
     kept = {path.name for path in (run.parent / "kept").rglob("*") if path.is_file()}
     assert kept == {"run.json", "nccl-rank-0.log"}

@@ -32,7 +32,7 @@ WORKFLOW = {
 
 @dataclass(frozen=True)
 class Done:
-    """How the script ended, in the words of a process."""
+    """The result of the script, with the fields of a process."""
 
     returncode: int
     stdout: str

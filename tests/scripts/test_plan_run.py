@@ -106,7 +106,7 @@ def test_it_says_what_does_not_seem_to_fit_and_lets_the_machine_decide(
     config = str(ROOT / "configs" / "training_configuration.yaml")
     assert plan_run.main(["--config", config]) == 0
     told = capsys.readouterr()
-    assert "::warning::It seems not to fit" in told.err
+    assert "::warning::The run seems not to fit" in told.err
     assert "does not fit on one L4" in told.out
 
 
@@ -167,7 +167,7 @@ def test_a_deadline_that_the_job_does_not_live_to_is_refused(
 
 @dataclass(frozen=True)
 class Answer:
-    """What a plan comes to."""
+    """The result of a plan."""
 
     exit_code: int
     trains: bool = False

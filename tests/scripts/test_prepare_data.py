@@ -51,7 +51,9 @@ def test_says_what_was_prepared(config: Path) -> None:
 
 def test_says_that_questions_need_no_preparation(config: Path) -> None:
     result = run("--config", config, "--json", "--set", "recipe=grpo", "--set", "training.batch_size=16")
-    assert "arithmetic of depth 3: 65,536 questions an epoch, made as they are asked [ok]" in result.stderr
+    assert (
+        "arithmetic of depth 3: 65,536 questions per epoch, generated during training [ok]" in result.stderr
+    )
     assert json.loads(result.stdout)["depth"] == 3
     assert not (config.parent / "prepared").exists()
 

@@ -64,6 +64,20 @@ def test_json_is_the_proof_and_nothing_else(program: Program, stored_run: RunDir
     assert json.loads(done.stdout) == proof_of(stored_run)
 
 
+def test_the_exit_code_may_speak_of_some_parts(
+    program: Program, stored_run: RunDirectory, store: str
+) -> None:
+    """As for other programs, of which not all four can hold; the verdict itself stays that of all four."""
+    run = json.loads(stored_run.run_file.read_bytes())
+    del run["seed"]
+    stored_run.run_file.write_text(json.dumps(run))
+    for only, code in (("trained,network", 0), ("trained,stored", 1), ("repeatable", 1)):
+        place = ("--run-dir", stored_run.path, "--store", store)
+        done = program("prove_run.py", *place, "--only", only, "--json")
+        assert done.returncode == code, (only, done.stderr)
+        assert json.loads(done.stdout)["proven"] is False
+
+
 def test_a_dry_run_writes_nothing(program: Program, stored_run: RunDirectory, store: str) -> None:
     done = program("prove_run.py", "--run-dir", stored_run.path, "--store", store, "--dry-run", "--json")
     assert done.returncode == 0

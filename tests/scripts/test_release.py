@@ -31,7 +31,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """What is released, committed on main, with a dated section in the changelog."""
+    """A repository that can be released: committed on main, with a dated section in the changelog."""
     root = tmp_path / "repository"
     shutil.copytree(ROOT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md"):

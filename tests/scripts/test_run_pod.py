@@ -1,6 +1,7 @@
 """One pod of a job: what it runs in which place, and how it ends."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from trainyard.config.load import config_sha256, load_config
 from trainyard.gateways.process import run_passing_signals
+from trainyard.jobs.recipes.kept_program import save_seconds
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "configs" / "smoke.yaml"
@@ -22,26 +24,6 @@ Program = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def script(load_script: Callable[[str], Any]) -> Any:
     return load_script("run_pod")
-
-
-@pytest.mark.parametrize(
-    ("environment", "first"),
-    [
-        ({}, True),
-        ({"PET_NODE_RANK": "0", "RANK": "0"}, True),
-        ({"PET_NODE_RANK": "1", "RANK": "1"}, False),
-        ({"RANK": "3", "WORLD_SIZE": "4"}, False),
-        ({"JOB_COMPLETION_INDEX": "0"}, True),
-        ({"JOB_COMPLETION_INDEX": "2"}, False),
-        ({"TRAINYARD_POD": "llama-pods-0"}, True),
-        ({"TRAINYARD_POD": "llama-pods-11"}, False),
-        ({"TRAINYARD_POD": "llama-head-x7k2p"}, True),
-    ],
-)
-def test_the_first_node_is_known_by_what_the_operator_sets(
-    environment: dict[str, str], first: bool, script: Any
-) -> None:
-    assert script.is_first_node(environment) is first
 
 
 def commands(program: Program, *options: str, **environment: str) -> list[str]:
@@ -88,9 +70,63 @@ def test_the_first_node_stores_and_proves_what_all_have_trained(program: Program
     assert commands(program, PET_NODE_RANK="0") == ["train.py"]
 
 
+@pytest.mark.parametrize(
+    ("needed", "grace", "wanted"), [(42.0, 30.0, "78"), (30.0, 30.0, None), (None, 15.0, None)]
+)
+def test_a_pod_whose_grace_period_was_too_short_before_says_a_longer_one(
+    needed: float | None,
+    grace: float,
+    wanted: str | None,
+    script: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outcome = {} if needed is None else {"grace_seconds_needed": needed}
+    (tmp_path / "run.json").write_text(json.dumps({"run_id": "a", "outcome": outcome}))
+    with caplog.at_level("INFO"):
+        script.tell_short_grace(tmp_path, grace)
+    text = caplog.text
+    assert ("grace_seconds=" in text) is (wanted is not None)
+    if wanted is not None:
+        assert "takes up to 42 s (its slowest step and its saves), and the trainer is killed 30 s" in text
+        assert f"cluster.pod.grace_seconds={wanted}," in text
+        assert save_seconds(int(wanted)) == 1.5 * 42
+
+
+def test_of_another_program_two_parts_must_hold(program: Program, tmp_path: Path) -> None:
+    given = ("--config", SMOKE, "--set", "artifacts.store=s3://runs", "--run-dir", tmp_path)
+    done = program("run_pod.py", *given, "--program", tmp_path / "program.json", "--dry-run")
+    proving = next(line for line in json.loads(done.stdout)["commands"] if "prove_run.py" in line[1])
+    assert proving[-2:] == ["--only", "trained,stored"]
+
+
+@pytest.mark.parametrize("content", [None, "7", "[" * 100_000, '{"run_id": "a", "outcome": []}'])
+def test_a_record_that_is_none_is_no_end_of_a_training(
+    content: str | None, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "OUTCOME_SECONDS", 0.1)
+    if content is None:
+        os.mkfifo(tmp_path / "run.json")
+    else:
+        (tmp_path / "run.json").write_text(content)
+    assert script.is_trained(tmp_path, "0" * 64) is False
+    script.wait_for_outcome(tmp_path)
+
+
+def test_an_earlier_verdict_is_not_taken_for_that_of_now(script: Any, tmp_path: Path) -> None:
+    """A proof that cannot be made says no, whatever lies in the folder of reports."""
+    (tmp_path / "report").mkdir()
+    parts = [{"name": name, "holds": True} for name in ("trained", "network", "stored", "repeatable")]
+    (tmp_path / "report" / "proof.json").write_text(json.dumps({"proven": True, "parts": parts}))
+    (tmp_path / "run.json").write_text("{")
+    args = script.parse_args(["--config", str(SMOKE), "--run-dir", str(tmp_path), "--program", "x"])
+    _, proving, _ = script.commands_after(args, (tmp_path / "store").as_uri())
+    assert script.run_in_order([], [proving], tmp_path) == 1
+
+
 @pytest.mark.parametrize(("code", "ran"), [(0, True), (1, False), (75, False)])
 def test_what_comes_after_a_failure_is_left_out(code: int, ran: bool, script: Any, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"outcome": {}}')
+    (tmp_path / "run.json").write_text('{"run_id": "a", "outcome": {}}')
     train = [sys.executable, "-c", f"raise SystemExit({code})"]
     mark = [sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"]
     assert script.run_in_order(train, [mark], tmp_path) == code

@@ -104,7 +104,7 @@ def test_pruning_plans_first_and_removes_when_told(program: Any, store: str, tmp
     assert planned.returncode == 0, planned.stderr
     assert planned.stdout.splitlines()[1].startswith("remove  run 7  checkpoint-10  ")
     assert "1 checkpoints, " in planned.stderr
-    assert "nothing was changed, --apply does it" in planned.stderr
+    assert "nothing was changed; --apply removes them" in planned.stderr
     assert (tmp_path / "store/run-7/checkpoint-10").is_dir()
     done = program(*line, "--apply", "--json", "--by", "ada")
     assert done.returncode == 0, done.stderr

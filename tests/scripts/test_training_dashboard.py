@@ -119,4 +119,4 @@ def test_a_missing_run_is_named(program: Program, finished_run: RunDirectory) ->
 def test_a_place_that_cannot_be_written_is_named(program: Program, finished_run: RunDirectory) -> None:
     done = program("training_dashboard.py", finished_run.path, "--output", "/dev/null/report.html")
     assert done.returncode == 2
-    assert "/dev/null/report.html: the report cannot be written there" in done.stderr
+    assert "/dev/null/report.html: the report cannot be written" in done.stderr

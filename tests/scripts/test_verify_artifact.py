@@ -102,7 +102,7 @@ def test_both_sides_are_compared_and_told_as_json(run: RunDirectory, folder: Pat
     done = verify("--store", folder.as_uri(), "--run-dir", run.path, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["local"] == {"ok": True, "steps": [100], "problems": []}
+    assert result["local"] == {"ok": True, "steps": [100], "problems": [], "parts": False}
     assert result["stored"]["objects_verified"] == 5
     assert result["stored"]["run_id"] == "run-a"
 
@@ -178,7 +178,7 @@ def test_a_signature_is_held_against_a_public_key_and_its_lack_is_a_no(
     demanded = ("--store", folder.as_uri(), "--run-number", 7, "--public-key", public, "--json")
     unsigned = verify(*demanded)
     assert unsigned.returncode == 1
-    assert "not signed as it is; no signature is stored\n" in unsigned.stderr
+    assert "these bytes are not signed; no signature is stored\n" in unsigned.stderr
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     sync_run(open_store(folder.as_uri()), run, 7, signer=signer_from({"TRAINYARD_SIGNING_KEY": secret}))
     signed = verify(*demanded)

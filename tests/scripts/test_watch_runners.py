@@ -112,7 +112,7 @@ def test_without_labels_no_runner_is_looked_after_and_what_died_goes_on(
     assert watch_runners.main(["--labels", ""]) == 0
     assert repository.issues == []
     assert repository.dispatched == ["training_ci.yml@main"]
-    assert "your own runners are not looked after" in capsys.readouterr().err
+    assert "your own runners are not watched" in capsys.readouterr().err
 
 
 def test_what_died_is_resumed_where_issues_are_switched_off(

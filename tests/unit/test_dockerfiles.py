@@ -104,7 +104,7 @@ def test_nothing_is_installed_without_its_hash(path: Path) -> None:
 
 
 def ignored(name: str) -> bool:
-    """What Docker leaves out by .dockerignore: the last line that matches decides."""
+    """Return the files that .dockerignore excludes; the last line that matches decides."""
     result = False
     for line in (ROOT / ".dockerignore").read_text().splitlines():
         pattern = line.removeprefix("!").rstrip("/")
@@ -140,6 +140,26 @@ def test_only_the_image_of_megatron_compiles_and_for_the_cuda_of_the_lock() -> N
     )
     megatron = ROOT / "docker" / "megatron" / "Dockerfile"
     assert cuda and f"nvidia/cuda:{cuda[1]}." in argument(megatron, "CUDA_IMAGE")
+
+
+def test_the_image_of_megatron_has_the_scripts_of_the_release_that_its_lock_pins() -> None:
+    """By a full commit, and without the folder `megatron`: the wheel has a compiled part and is imported."""
+    path = ROOT / "docker" / "megatron" / "Dockerfile"
+    assert re.fullmatch("[0-9a-f]{40}", argument(path, "MEGATRON_LM_COMMIT"))
+    tag = re.search(r"the tag core_v([\d.]+):", path.read_text())
+    lock = re.search(r"^megatron-core==(\S+)", (ROOT / "requirements-megatron.txt").read_text(), flags=re.M)
+    assert tag and lock and tag[1] == lock[1]
+    (fetching,) = [rest for rest in given(path, "RUN") if "$MEGATRON_LM_COMMIT" in rest]
+    taken = fetching.partition("FETCH_HEAD -- ")[2].partition("&&")[0].split()
+    assert {"pretrain_gpt.py", "gpt_builders.py", "model_provider.py"} <= set(taken)
+    assert not [name for name in taken if name.startswith("megatron")]
+
+
+def test_the_image_of_verl_has_what_verl_imports_but_does_not_require() -> None:
+    """Its default trainer imports transfer_queue, which the metadata of verl 0.9.0 does not name."""
+    lock = (ROOT / "requirements-verl.txt").read_text()
+    assert re.search(r"^verl==0\.9\.0 ", lock, flags=re.M)
+    assert re.search(r"^transferqueue==0\.1\.8 ", lock, flags=re.M)
 
 
 def test_the_locks_of_the_images_have_the_torch_of_the_training_lock() -> None:

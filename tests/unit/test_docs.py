@@ -1,4 +1,4 @@
-"""What the documents say is there: links, anchors, files, flags, keys, variables, permissions.
+"""Everything that the documents name exists: links, anchors, files, flags, keys, variables, permissions.
 
 Only the text is read, and the help of the scripts that it names.
 """

@@ -68,7 +68,7 @@ def wanted(name: str) -> list[Requirement]:
 
 
 def needs(requirements: list[Requirement], where: dict[str, str]) -> Iterator[Requirement]:
-    """What the requirements need in one environment, and what that needs, as installed packages declare."""
+    """Return the packages that the requirements need in one environment, as installed packages declare."""
     waiting, seen = list(requirements), set()
     while waiting:
         requirement = waiting.pop()

@@ -1,4 +1,4 @@
-"""How make's arguments are read: SET into words, and names of variables that are misspelt.
+"""The reading of make's arguments: SET is split into words, and misspelt variables are reported.
 
 The words are compared with those that a shell and Python's shlex make of the same text.
 """

@@ -1,4 +1,4 @@
-"""What the tests of the workflows share: the shipped files, parsed, and GitHub's evaluator of expressions."""
+"""The common parts of workflow tests: the shipped files, parsed, and GitHub's evaluator of expressions."""
 
 import json
 import os
@@ -117,7 +117,7 @@ class Expressions:
     process: "subprocess.Popen[str]"
 
     def value(self, text: str, *, status: str = "success", **contexts: Any) -> Any:
-        """What an expression, with or without `${{ }}` around it, comes to.
+        """Return the value of an expression, with or without `${{ }}` around it.
 
         `contexts` are `github`, `needs`, `vars`, `inputs` …; a name that the expression uses and is not
         given is an error. `status` is what status functions look at: success, failure or cancelled.
@@ -125,7 +125,7 @@ class Expressions:
         return self._ask(text, contexts, status=status, condition=False)
 
     def holds(self, condition: str, *, status: str = "success", **contexts: Any) -> bool:
-        """Whether an `if:` lets its job or step run, `success()` put before it where GitHub does so."""
+        """Return whether an `if:` lets its job or step run; `success()` is added as GitHub does."""
         answer = self._ask(condition, contexts, status=status, condition=True)
         assert isinstance(answer, bool)
         return answer

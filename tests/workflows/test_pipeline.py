@@ -145,8 +145,7 @@ def test_what_is_done_or_stopped_with_a_checkpoint_is_stored_and_what_failed_is_
     ("overrides", "words"),
     [
         ("", []),
-        ("a.b=1 c=2", ["--set=a.b=1", "--set=c=2"]),
-        ("a.b=1\nc=2\n\n  d=*\n", ["--set=a.b=1", "--set=c=2", "--set=d=*"]),
+        ("a.b=1\nc=2 of them\nd=*", ["--set=a.b=1", "--set=c=2 of them", "--set=d=*"]),
         ("path=C:\\data", ["--set=path=C:\\data"]),
     ],
 )

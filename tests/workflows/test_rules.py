@@ -100,7 +100,7 @@ def test_a_shell_line_reads_only_variables_that_it_was_given(shipped: Any) -> No
             given = {
                 *job.get("env", {}),
                 *step.get("env", {}),
-                *re.findall(r"\bread (?:.*-a|-r) (\w+)", step.get("run", "")),
+                *re.findall(r"\b(?:read (?:.*-a|-r)|mapfile -t) (\w+)", step.get("run", "")),
             }
             used = set(re.findall(r"\$\{?([A-Za-z_]\w*)", step.get("run", "")))
             assert {name for name in used - given if not OF_THE_RUNNER.fullmatch(name)} == set(), step["name"]
@@ -158,7 +158,7 @@ def test_commands_in_the_documents_dispatch_what_there_is(root: Path) -> None:
 
 
 def runners(workflow: Any, root: Path) -> set[str]:
-    """What the jobs run on, those of called workflows included."""
+    """Return the runners of all jobs, including those of called workflows."""
     own = {str(job["runs-on"]) for job in workflow.jobs.values() if "runs-on" in job}
     return own | {
         str(j["runs-on"]) for c in callers(workflow).values() for j in called(c, root)["jobs"].values()

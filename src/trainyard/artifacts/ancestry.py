@@ -175,6 +175,6 @@ def _code(run: RunManifest) -> Link:
         return Link(run.run_number, "code", AncestorState.ON_RECORD, text)
     if not git.get("diff_sha256"):
         return Link(
-            run.run_number, "code", AncestorState.MISSING, f"{text} with changes of which there is no hash"
+            run.run_number, "code", AncestorState.MISSING, f"{text} with changes whose hash is not recorded"
         )
     return Link(run.run_number, "code", AncestorState.ON_RECORD, f"{text} with changes {git['diff_sha256']}")

@@ -40,7 +40,7 @@ class Promotion:
     """Unix seconds."""
     by: str
     depth: str
-    """The depth of the verification before the promotion."""
+    """The depth to which the checkpoint was verified before the promotion."""
     previous: Mapping[str, Any] = field(default_factory=dict)
     """Run number, step and digest of the checkpoint that had the name before; empty for the first."""
 
@@ -139,7 +139,7 @@ def withdraw(store: Store, name: str, *, by: str) -> Promotion:
     """
     old, had = _pointer(store, name) if _NAME.fullmatch(name) else (None, None)
     if had is None or not had.digest:
-        raise ConfigError(f"--name {name}: no checkpoint has this name, so there is nothing to take back")
+        raise ConfigError(f"--name {name}: no checkpoint has this name, so there is nothing to withdraw")
     return _move(store, replace(had, digest="", time=time.time(), by=by, depth=""), old=old, before=had)
 
 

@@ -7,9 +7,11 @@ run number is looked up and not claimed: the first sync claims it.
 
 import json
 import random
+import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from trainyard.artifacts.record.run_numbers import next_free_number, number_of_run, owner_of
 from trainyard.artifacts.store.layout import READINESS
@@ -45,6 +47,47 @@ class StoreStanding:
     """The next free number, if this one belongs to another run."""
 
 
+@dataclass(frozen=True)
+class StoreQuestion:
+    """A run that is to be stored."""
+
+    run_id: str
+    wanted: int | None
+    """The run number; None means the number that the run has, or else the next free one."""
+    may_be_stored: bool
+    """Whether the store may contain this run already."""
+    writes: bool
+    """Whether a small object is written to test the permissions."""
+
+
+@dataclass(frozen=True)
+class StoreAnswer:
+    """Whether the run can be stored. The number and its owner are unknown if the store does not answer."""
+
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    number: int | None = None
+    owner: str | None = None
+    free: int | None = None
+
+
+def ask_store(opened: Callable[[], Store], question: StoreQuestion) -> StoreAnswer:
+    """Open the store, test it and look up the run number. Failures are problems in the answer."""
+    problems: list[str] = []
+    notes: tuple[str, ...] = ()
+    standing: dict[str, Any] = {}
+    try:
+        store = opened()
+        probe = probe_store(store, secrets.token_hex(8) if question.writes else None)
+        problems, notes = list(probe.problems), probe.notes
+        if probe.answers:
+            owner = standing_of(store, question.run_id, question.wanted, may_be_stored=question.may_be_stored)
+            standing = asdict(owner)
+    except TrainyardError as error:
+        problems.append(str(error))
+    return StoreAnswer(tuple(dict.fromkeys(problems)), notes, **standing)
+
+
 def probe_store(store: Store, token: str | None) -> Probe:
     """Test separately each permission that storing a run needs, to report all missing ones at once.
 
@@ -61,7 +104,7 @@ def probe_store(store: Store, token: str | None) -> Probe:
         except ServiceError:
             asked.notes.append(
                 f"{READINESS} stays in the store: a few bytes, which the next check replaces "
-                "(this role may not delete, which is as it should be)"
+                "(this role may not delete, which is how it should be set up)"
             )
     return Probe(tuple(dict.fromkeys(asked.problems)), tuple(asked.notes), asked.may_go_on)
 
@@ -113,7 +156,7 @@ def _write_and_read(store: Store, token: str) -> None:
     state = "is not there" if found is None else "has other bytes"
     raise VerificationError(
         f"{READINESS} was written into {store.url}, and when it is read back it {state}. "
-        "The store loses or changes what it is given; nothing could be proven there."
+        "The store loses or changes data; no run can be proven there."
     )
 
 
@@ -126,8 +169,8 @@ def _put(store: Store, content: bytes) -> bool:
         return False
     if not _is_ours(there):
         raise VerificationError(
-            f"{READINESS} in {store.url} is none that a check has written, and was left alone. "
-            "Move it away: this name is for checks."
+            f"{READINESS} in {store.url} was not written by a check, and was left alone. "
+            "Move it away: this name is reserved for checks."
         )
     return store.swap(READINESS, there, content, metadata={})
 

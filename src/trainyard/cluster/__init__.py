@@ -1,5 +1,5 @@
-"""A Kubernetes or HyperPod cluster: can it run what a configuration asks for.
+"""Check whether a Kubernetes or HyperPod cluster can run what a configuration asks for.
 
-In: what its API said, read once and handed in. Out: findings with a fix for each, capacity, nodes.
+In: the answers of its API, read once and passed in. Out: findings with a fix for each, capacity, nodes.
 Pure: the calls are made in `gateways/kubernetes/`.
 """

@@ -1,4 +1,5 @@
-"""When Kueue would admit a job: what its queue has free, what it can ever have, and who stands before it.
+"""Predict when Kueue admits a job: the free quota of its queue, the most it can ever have, and the jobs
+before it.
 
 Kueue gives all pods of one shape the same flavor, so the GPUs of a job must come from one. Borrowing is
 counted within one cohort; cohorts of cohorts and lending limits are not looked at.
@@ -7,13 +8,13 @@ counted within one cohort; cohorts of cohorts and lending limits are not looked 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainyard.cluster.demand import GPU, Demand, plain_type
+from trainyard.cluster.demand import EFA, GPU, Demand, plain_type
 from trainyard.cluster.fitness import Fitness
 from trainyard.cluster.snapshot import ClusterQueue, Flavor, FlavorQuota, Queue, Snapshot, Unseen
 
 
 class When(StrEnum):
-    """When a job would be admitted."""
+    """The prediction for a job."""
 
     NOW = "now"
     LATER = "later"
@@ -24,7 +25,7 @@ class When(StrEnum):
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is to be expected of a queue."""
+    """The prediction for a queue."""
 
     when: When
     evidence: str
@@ -32,7 +33,7 @@ class Outlook:
 
 
 def gpus_wanted(demand: Demand, fits: tuple[Fitness, ...]) -> int | None:
-    """GPUs of the whole job; None where nothing tells how many a node has."""
+    """GPUs of the whole job; None when the GPUs per node are not known."""
     each = demand.gpus_per_node
     if each is None:
         found = [fitness.expected_gpus or fitness.gpus for fitness in fits]
@@ -41,7 +42,7 @@ def gpus_wanted(demand: Demand, fits: tuple[Fitness, ...]) -> int | None:
 
 
 def outlook(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> Outlook:
-    """When the demanded queue would admit the job."""
+    """Predict when the demanded queue admits the job."""
     if not demand.queue:
         return Outlook(When.NO_QUEUE, "no queue is named")
     if isinstance(snapshot.queues, Unseen):
@@ -65,6 +66,17 @@ def _of_local(queue: Queue, reason: str) -> Outlook:
     if not queue.active or queue.stopped:
         return Outlook(When.NEVER, f"LocalQueue {queue.name} is not active: {queue.reason}", _ASK)
     return Outlook(When.UNKNOWN, f"LocalQueue {queue.name} is active; its quota is not known: {reason}")
+
+
+def uncovered_efa(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> str:
+    """The ClusterQueue of the plan, if it has no quota for EFA, which its pods will request; else empty."""
+    if isinstance(snapshot.queues, Unseen) or isinstance(snapshot.cluster_queues, Unseen):
+        return ""
+    leads = [q.cluster_queue for q in snapshot.queues if q.name == demand.queue]
+    parent = next((q for q in snapshot.cluster_queues if q.name in leads), None)
+    requests = demand.nodes > 1 and any(fitness.fit and fitness.node.allocatable.get(EFA) for fitness in fits)
+    covered = parent is None or any(quota.resource == EFA for quota in parent.quotas)
+    return "" if covered or not requests or parent is None else parent.name
 
 
 _ASK = "ask the owner of the queue, or name another one with --queue"
@@ -98,6 +110,12 @@ def _of_queue(
             )
         )
         return Outlook(When.NEVER, f"{name} is not active: {why}", _ASK)
+    requested = ("cpu", "memory", GPU) if gpus else ("cpu", "memory")
+    lacking = [name for name in requested if not any(quota.resource == name for quota in parent.quotas)]
+    if lacking:
+        text = f"ClusterQueue {parent.name} has no quota for {' and '.join(lacking)}"
+        remedy = f"add {' and '.join(lacking)} to the covered resources of {parent.name}"
+        return Outlook(When.NEVER, f"{text}, which every pod requests: the job waits for ever", remedy)
     if not gpus:
         return Outlook(When.NOW, f"LocalQueue {queue.name} is active; no GPUs are asked for")
     return _of_quota(parent, queues, snapshot, gpus=gpus, demand=demand)
@@ -113,9 +131,6 @@ def _of_quota(
 ) -> Outlook:
     flavors = () if isinstance(snapshot.flavors, Unseen) else snapshot.flavors
     covered = [quota for quota in parent.quotas if quota.resource == GPU]
-    if not covered:
-        text = f"ClusterQueue {parent.name} has no quota for {GPU}: every job with GPUs waits for ever"
-        return Outlook(When.NEVER, text, f"add {GPU} to the covered resources of {parent.name}")
     usable = [quota for quota in covered if _fits_type(quota, flavors, demand)]
     if not usable:
         names = ", ".join(quota.flavor for quota in covered)
@@ -136,9 +151,7 @@ def _of_quota(
         f"{free} of {_most(best, parent, queues) // 1000} GPUs free in flavor {best.flavor} of {parent.name}"
     )
     if free < gpus:
-        return Outlook(
-            When.LATER, f"{state}, {gpus} wanted: it waits until {gpus - free} more are given back"
-        )
+        return Outlook(When.LATER, f"{state}, {gpus} wanted: it waits until {gpus - free} more become free")
     if parent.pending:
         waiting = f"{parent.pending} job{'s' if parent.pending > 1 else ''} waiting in it"
         return Outlook(When.LATER, f"{state}, {gpus} wanted, with {waiting}")
@@ -154,7 +167,7 @@ def _fits_type(quota: FlavorQuota, flavors: tuple[Flavor, ...], demand: Demand) 
 def _cohort(
     quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]
 ) -> tuple[FlavorQuota, ...]:
-    """The quotas of the same flavor and resource in the cohort, its own included."""
+    """The quotas of the same flavor and resource in the cohort, including the queue's own."""
     return tuple(
         other
         for queue in queues
@@ -165,7 +178,7 @@ def _cohort(
 
 
 def _most(quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]) -> int:
-    """Thousandths that the queue can ever have."""
+    """The most that the queue can ever have, in thousandths."""
     shared = _cohort(quota, parent, queues)
     if not shared:
         return quota.nominal
@@ -174,7 +187,7 @@ def _most(quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, 
 
 
 def _free(quota: FlavorQuota, parent: ClusterQueue, queues: tuple[ClusterQueue, ...]) -> int:
-    """Thousandths that the queue can have now, without preemption."""
+    """The amount that the queue can have now without preemption, in thousandths."""
     own = max(0, _most(quota, parent, queues) - quota.used)
     shared = _cohort(quota, parent, queues)
     if not shared:

@@ -1,7 +1,7 @@
-"""Objects of the Kubernetes API, as JSON, reduced to the values of `snapshot`. Nothing is judged.
+"""Reduce JSON objects of the Kubernetes API to the values of `snapshot`. It judges nothing.
 
-A field that is missing, null or of another type than the API promises counts as absent: an answer may come
-from a proxy, or from a newer server.
+A field that is missing, null or of another type than the API promises counts as absent, because an answer may
+come from a proxy or a newer server.
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,9 @@ from trainyard.cluster.snapshot import (
     Pod,
     Queue,
     Quota,
+    Requirement,
+    Scaler,
+    Scope,
     Slice,
     Taint,
     Workload,
@@ -46,9 +49,7 @@ def node_of(raw: Json) -> Node:
         name=_text(meta, "name"),
         labels=_texts(meta, "labels"),
         annotations=annotations,
-        taints=tuple(
-            Taint(_text(t, "key"), _text(t, "value"), _text(t, "effect")) for t in _items(spec, "taints")
-        ),
+        taints=_taints(spec),
         cordoned=bool(spec.get("unschedulable")),
         capacity=amounts(status.get("capacity")),
         allocatable=amounts(status.get("allocatable")),
@@ -61,7 +62,7 @@ def node_of(raw: Json) -> Node:
 
 
 def pod_of(raw: Json) -> Pod | None:
-    """None for a pod that has ended: it holds nothing any more."""
+    """Return None for a pod that has ended, because it holds nothing any more."""
     meta, spec, status = _part(raw, "metadata"), _part(raw, "spec"), _part(raw, "status")
     if status.get("phase") in ENDED:
         return None
@@ -95,52 +96,102 @@ def workload_of(raw: Json, kind: str) -> Workload:
 
 
 def slice_of(raw: Json) -> Slice | None:
-    """None for a slice that belongs to no single node."""
+    """Return None for a slice that belongs to no single node."""
     spec = _part(raw, "spec")
     node = _text(spec, "nodeName")
     if not node:
         return None
     pool = _text(_part(spec, "pool"), "name")
-    devices = tuple(f"{pool}/{_text(d, 'name')}" for d in _items(spec, "devices") if _is_whole_device(d))
-    return Slice(_text(spec, "driver"), node, devices)
+    devices = tuple(f"{pool}/{_text(d, 'name')}" for d in _items(spec, "devices") if _can_be_given(d))
+    generation = _whole(_part(spec, "pool").get("generation"))
+    return Slice(_text(spec, "driver"), node, devices, pool=pool, generation=generation)
+
+
+def _can_be_given(device: Json) -> bool:
+    """Whether a pod can be given it whole; its driver taints a device that it has found faulty."""
+    inner = _part(device, "basic") or device
+    tainted = any(taint.blocks for taint in _taints(inner))
+    return _is_whole_device(device) and not tainted
 
 
 def _is_whole_device(device: Json) -> bool:
-    """Whether it is a device of its own: no MIG slice, no plain network card among those of DRANET."""
+    """Whether it is a device of its own: no MIG slice, no second face of a GPU (vfio), no plain card."""
     attributes = _part(_part(device, "basic"), "attributes") or _part(device, "attributes")
     kind = _text(_part(attributes, "type"), "string") or _text(
         _part(attributes, "gpu.nvidia.com/type"), "string"
     )
     network = _text(_part(attributes, "dra.net/pciDevice"), "string")
     plain = bool(network) and "Elastic Fabric Adapter" not in network and "EFA" not in network
-    return kind != "mig" and not plain
+    return kind not in ("mig", "vfio") and not plain
 
 
 def allocated_of(raw: Json) -> tuple[tuple[str, str], ...] | None:
-    """`driver/pool/device` of what a ResourceClaim holds, each with the `namespace/pod` that it is for."""
+    """Map each `driver/pool/device` that a ResourceClaim holds to the `namespace/pod` that uses it."""
     meta, status = _part(raw, "metadata"), _part(raw, "status")
     consumers = _items(status, "reservedFor")
     pod = f"{_text(meta, 'namespace')}/{_text(consumers[0], 'name') if consumers else _text(meta, 'name')}"
     devices = _items(_part(_part(status, "allocation"), "devices"), "results")
-    held = (f"{_text(r, 'driver')}/{_text(r, 'pool')}/{_text(r, 'device')}" for r in devices)
+    held = (
+        f"{_text(r, 'driver')}/{_text(r, 'pool')}/{_text(r, 'device')}"
+        for r in devices
+        if r.get("adminAccess") is not True  # a monitor looks at devices that others may have
+    )
     return tuple((device, pod) for device in held) or None
 
 
 def hooked_of(raw: Json) -> tuple[str, ...]:
-    """`resource.group` of what a webhook configuration is called for."""
-    return tuple(
-        f"{resource}.{group}"
+    """`resource.group` of what a webhook configuration must be asked about before it is created.
+
+    Kueue is asked about the jobs of others, which says nothing about their controllers: it is left out, and
+    so are webhooks without which the API server goes on.
+    """
+    rules = [
+        (group, resource)
         for hook in _items(raw, "webhooks")
+        if hook.get("failurePolicy") != "Ignore"
         for rule in _items(hook, "rules")
-        for group in rule.get("apiGroups") or ()
-        for resource in rule.get("resources") or ()
+        if {"CREATE", "*"} & set(_strings(rule, "operations"))
+        for group in _strings(rule, "apiGroups")
+        for resource in _strings(rule, "resources")
+    ]
+    if any(group == "kueue.x-k8s.io" for group, _ in rules):
+        return ()
+    return tuple(f"{resource}.{group}" for group, resource in rules)
+
+
+def scaler_of(raw: Json) -> Scaler:
+    """A NodePool of Karpenter."""
+    meta, spec, status = _part(raw, "metadata"), _part(raw, "spec"), _part(raw, "status")
+    made = _part(_part(spec, "template"), "spec")
+    ready = next((c for c in conditions_of(status) if c.type == "Ready"), None)
+    fixed = "replicas" in spec or bool(meta.get("deletionTimestamp"))
+    return Scaler(
+        name=_text(meta, "name"),
+        grows=not fixed and (ready is None or ready.status != "False"),
+        requirements=tuple(
+            Requirement(_text(r, "key"), _text(r, "operator"), _strings(r, "values"))
+            for r in _items(made, "requirements")
+        ),
+        taints=_taints(made),
+        limits=amounts(spec.get("limits")),
+        made=amounts(status.get("resources")),
     )
 
 
 def quota_of(raw: Json) -> Quota:
     status, spec = _part(raw, "status"), _part(raw, "spec")
     hard = amounts(status.get("hard") or spec.get("hard"))
-    return Quota(_text(_part(raw, "metadata"), "name"), hard, amounts(status.get("used")))
+    name, used = _text(_part(raw, "metadata"), "name"), amounts(status.get("used"))
+    return Quota(name, hard, used, scopes=_scopes(spec))
+
+
+def _scopes(spec: Json) -> tuple[Scope, ...]:
+    """Which pods a quota counts; empty: all."""
+    named = tuple(Scope(name) for name in _strings(spec, "scopes"))
+    expressions = _items(_part(spec, "scopeSelector"), "matchExpressions")
+    return named + tuple(
+        Scope(_text(e, "scopeName"), _text(e, "operator"), _strings(e, "values")) for e in expressions
+    )
 
 
 def limits_of(raw: Json) -> tuple[Limit, ...]:
@@ -206,7 +257,7 @@ def flavor_of(raw: Json) -> Flavor:
 
 
 def _activity(status: Json) -> tuple[bool, str]:
-    """Whether a queue is active, and why not; a queue that nobody has judged yet is not."""
+    """Return whether a queue is active, and why not. A queue without a condition counts as inactive."""
     found = next((c for c in conditions_of(status) if c.type == "Active"), None)
     if found is None:
         return False, "Kueue has not judged it: is its controller running?"
@@ -214,7 +265,7 @@ def _activity(status: Json) -> tuple[bool, str]:
 
 
 def pod_requests(spec: Json) -> Amounts:
-    """What the scheduler reserves for a pod.
+    """Return the amounts that the scheduler reserves for a pod.
 
     Containers and sidecars together, or the largest init container with the sidecars started before it; then
     what the pod as a whole requests, and its overhead. (k8s.io/component-helpers/resource, PodRequests.)
@@ -240,14 +291,14 @@ def pod_requests(spec: Json) -> Amounts:
 
 
 def _requests(container: Json) -> Amounts:
-    """Limits stand for requests that are not given, as the API server has it."""
+    """Use limits where requests are absent, as the API server does."""
     resources = _part(container, "resources")
     requests, limits = resources.get("requests"), resources.get("limits")
     return {**amounts(limits), **amounts(requests)} if limits else amounts(requests)
 
 
 def amounts(raw: Any) -> Amounts:
-    """Resource -> thousandths; what is no quantity is left out."""
+    """Resource -> thousandths; values that are no quantities are left out."""
     if not isinstance(raw, dict) or not raw:
         return {}
     return _shared({str(name): _amount(text) for name, text in raw.items()})
@@ -261,7 +312,7 @@ def _amount(text: Any) -> int:
 
 
 def _shared(found: Mapping[str, int]) -> Amounts:
-    """One mapping for all pods and nodes of the same shape: there are few shapes, and many of them."""
+    """Share one mapping among all pods and nodes of the same shape, because many have the same few shapes."""
     return _of_items(tuple(found.items()))
 
 
@@ -290,11 +341,17 @@ def conditions_of(status: Json) -> tuple[Condition, ...]:
 
 
 def moment(text: str) -> float:
-    """Unix seconds of `2026-11-20T21:58:54Z`; 0 where it is none."""
+    """Unix seconds of a time such as `2026-11-20T21:58:54Z`; 0 for any other text."""
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError):
         return 0.0
+
+
+def _taints(spec: Json) -> tuple[Taint, ...]:
+    return tuple(
+        Taint(_text(t, "key"), _text(t, "value"), _text(t, "effect")) for t in _items(spec, "taints")
+    )
 
 
 def _owner(meta: Json) -> str:
@@ -330,6 +387,11 @@ def _part(raw: Json, name: str) -> Json:
 def _items(raw: Json, name: str) -> tuple[Json, ...]:
     found = raw.get(name)
     return tuple(item for item in found if isinstance(item, dict)) if isinstance(found, list) else ()
+
+
+def _strings(raw: Json, name: str) -> tuple[str, ...]:
+    found = raw.get(name)
+    return tuple(item for item in found if isinstance(item, str)) if isinstance(found, list) else ()
 
 
 def _text(raw: Json, name: str) -> str:

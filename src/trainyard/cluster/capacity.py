@@ -1,8 +1,8 @@
-"""What is free now, node by node and GPU by GPU; whether the gang fits; and who holds the rest.
+"""Compute the free capacity per node and GPU, whether the gang fits, and who holds the rest.
 
-Free is allocatable less what the pods on the node request, as the scheduler counts it. A pod that is being
-deleted still holds what it requested. Only GPUs and the pods that a node takes decide whether the gang
-fits: the processors and the memory that a job will request are not known to this part.
+Free means allocatable minus the requests of the pods on the node, as the scheduler counts it. A pod that is
+being deleted still holds its requests. Only GPUs and the node's limit of pods decide whether the gang fits,
+because the processors and memory that a job will request are not known here.
 """
 
 from collections.abc import Mapping
@@ -20,31 +20,31 @@ class Fit(StrEnum):
 
     NOW = "now"
     LATER = "later"
-    """The nodes are there, and others hold some of them."""
+    """The nodes exist, but others hold some of them."""
     NEVER = "never"
-    """There are too few nodes, even when all are empty."""
+    """There are too few nodes, even if all were empty."""
     UNKNOWN = "unknown"
     """Nodes or pods could not be seen."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """What is free on one node."""
+    """The free capacity of one node."""
 
     fitness: Fitness
     free: Amounts
-    """Thousandths; a resource that is not offered is absent."""
+    """In thousandths; a resource that the node does not offer is absent."""
     gpus_free: int
     efa_free: int
     places: int
     """Members of the gang that fit now."""
     places_empty: int
-    """Members that would fit if nothing ran there."""
+    """Members that would fit if nothing ran on the node."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A job, or whatever owns the pods, that holds GPUs."""
+    """A job, or another owner of pods, that holds GPUs."""
 
     namespace: str
     owner: str
@@ -60,11 +60,11 @@ class Capacity:
     fit: Fit
     nodes_wanted: int
     holders: tuple[Holder, ...]
-    """Most GPUs first."""
+    """Sorted by GPUs, most first."""
     waiting: tuple[Holder, ...]
-    """The same of pods that wait for a node."""
+    """The same for pods that wait for a node."""
     unseen: str = ""
-    """Why it is not known."""
+    """The reason why the capacity is not known."""
 
     @property
     def places(self) -> int:
@@ -76,7 +76,7 @@ class Capacity:
 
     @property
     def gpus(self) -> int:
-        """That fit nodes have."""
+        """GPUs of all fit nodes."""
         return sum(room.fitness.gpus or 0 for room in self.rooms if room.fitness.fit)
 
     @property
@@ -89,12 +89,12 @@ class Capacity:
 
     @property
     def exit_code(self) -> ExitCode:
-        """Of a script that asks whether the gang fits."""
+        """The exit code of a script that asks whether the gang fits."""
         return ExitCode.DONE if self.fit is Fit.NOW else ExitCode.NO
 
     @property
     def whole_nodes(self) -> tuple[str, ...]:
-        """Fit nodes of which every GPU is free."""
+        """Fit nodes whose GPUs are all free."""
         return tuple(
             room.fitness.node.name
             for room in self.rooms
@@ -103,7 +103,7 @@ class Capacity:
 
 
 def measure(snapshot: Snapshot, demand: Demand) -> Capacity:
-    """What is free for `demand`."""
+    """Compute the free capacity for `demand`."""
     fits = assess(snapshot, demand)
     if isinstance(snapshot.nodes, Unseen):
         return Capacity((), Fit.UNKNOWN, demand.nodes, (), (), snapshot.nodes.reason)
@@ -153,7 +153,7 @@ def _room(
 
 
 def _pod_places(amounts: Mapping[str, int]) -> int:
-    """How many more pods the node takes; many where it does not say."""
+    """The number of pods that the node still accepts; a large number if the node sets no limit."""
     return max(0, amounts["pods"] // 1000) if "pods" in amounts else 1 << 30
 
 

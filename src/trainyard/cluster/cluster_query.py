@@ -1,9 +1,9 @@
-"""Ask a cluster's API once for what the checks need, all at the same time, and keep the needed fields.
+"""Ask a cluster's API once, in parallel, for what the checks need, and keep only the needed fields.
 
-    Api + Demand ──version, groups──> ──everything else in parallel──> Snapshot
+    ClusterApi + Demand ──version, groups──> ──everything else in parallel──> Snapshot
 
-The API is handed in. Nothing is created: jobs and pods are sent as dry runs. What is refused or fails becomes
-`Unseen`; only a cluster that cannot be reached, or does not know who asks, raises.
+The caller passes the API in. Nothing is created: jobs and pods are sent as dry runs. A refused or failed
+request becomes `Unseen`; an error is raised only when the cluster cannot be reached or rejects our login.
 """
 
 import gc
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -34,11 +34,14 @@ THREADS = 8
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 NOT_SERVED = "the cluster does not serve {}"
 KUEUE, DRA, KARPENTER = "kueue.x-k8s.io", "resource.k8s.io", "karpenter.sh"
+_USAGE = ("slices", "allocated", "queues", "cluster_queues", "flavors", "scalers")
+"""The fields of the snapshot that `nodes` and `capacity` show, besides nodes and pods."""
+_NOT_ASKED = Unseen("not asked for")
 Answer = TypeVar("Answer")
 Json = dict[str, Any]
 
 
-class Api(Protocol):
+class ClusterApi(Protocol):
     """A cluster that can be asked (`gateways.kubernetes.api`)."""
 
     server_time: float | None
@@ -59,10 +62,12 @@ class Api(Protocol):
 
 @dataclass(frozen=True)
 class Served:
-    """What the cluster serves."""
+    """The API groups and resources that the cluster serves."""
 
     groups: Mapping[str, tuple[str, ...]] | Unseen
     resources: Mapping[str, tuple[str, ...]]
+    undiscovered: Mapping[str, Unseen] = field(default_factory=dict)
+    """Groups of jobs that are served, and could not be asked what they hold."""
 
     def path(self, group: str, *versions: str) -> str | Unseen:
         """The root of a group in the first of `versions` that is served."""
@@ -76,33 +81,44 @@ class Served:
 
 
 class ClusterQuery:
-    """The questions to one cluster; `snapshot` sends them."""
+    """Asks one cluster; `snapshot` sends the requests."""
 
-    def __init__(self, api: Api, demand: Demand, *, server: str, context: str, now: float) -> None:
-        """`now` is the time here, in Unix seconds."""
+    def __init__(self, api: ClusterApi, demand: Demand, *, server: str, context: str, now: float) -> None:
+        """`now` is the local time in Unix seconds."""
         self.demand = demand
         self.api = api
         self._server, self._context, self._now = server, context, now
 
     def record(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Which cluster was looked at, and for what, as plain data."""
+        """The cluster and the demand, as plain data."""
         return {"cluster": cluster_record(snapshot, self._context), "plan": plan_record(self.demand)}
 
     def snapshot(self, find_digest: Callable[..., str | None]) -> Snapshot:
-        """Everything that the checks need; `find_digest` asks ECR for the image (`images.look_for_image`).
+        """Return everything that the checks need; `find_digest` asks ECR for the image
+        (`images.look_for_image`).
 
         Raises ServiceError when the cluster cannot be asked at all.
         """
-        version = self._version()
-        offset = self._clock_offset()
+        return self._ask(find_digest)
+
+    def usage(self) -> Snapshot:
+        """Nodes, pods, devices and queues only: what `nodes` and `capacity` show."""
+        return self._ask(None)
+
+    def _ask(self, find_digest: Callable[..., str | None] | None) -> Snapshot:
+        """Ask in parallel for everything, or for `_USAGE` alone if there is no `find_digest`."""
+        version, is_whole = self._version(), find_digest is not None
+        offset = self._clock_offset() if is_whole else None
         with _no_garbage_looked_for(), ThreadPoolExecutor(THREADS, thread_name_prefix="look") as pool:
             nodes = pool.submit(self._seen, self._nodes)
             pods = pool.submit(self._seen, self._pods)
-            image = pool.submit(look_for_image, self.demand.image, find_digest)
+            image = pool.submit(look_for_image, self.demand.image, find_digest) if find_digest else None
             served = self._served(pool)
-            coming = {name: pool.submit(self._seen, work) for name, work in self._work(served).items()}
-            permissions = [pool.submit(self._permission, p) for p in self._permissions_needed(served)]
-            found = {name: future.result() for name, future in coming.items()}
+            work = self._work(served)
+            asked = {name: pool.submit(self._seen, work[name]) for name in (work if is_whole else _USAGE)}
+            wanted = self._permissions_needed(served) if is_whole else ()
+            permissions = [pool.submit(self._permission, permission) for permission in wanted]
+            found = {name: asked[name].result() if name in asked else _NOT_ASKED for name in work}
             seen_nodes = nodes.result()
             return Snapshot(
                 server=self._server,
@@ -115,41 +131,13 @@ class ClusterQuery:
                 permissions=tuple(future.result() for future in permissions),
                 nodes=seen_nodes,
                 pods=pods.result(),
-                image=image.result(),
+                image=_NOT_ASKED if image is None else image.result(),
+                undiscovered=served.undiscovered,
                 **found,
-            )
-
-    def usage(self) -> Snapshot:
-        """Nodes, pods and devices only: what `nodes` and `capacity` show."""
-        version = self._version()
-        with _no_garbage_looked_for(), ThreadPoolExecutor(THREADS, thread_name_prefix="look") as pool:
-            nodes = pool.submit(self._seen, self._nodes)
-            pods = pool.submit(self._seen, self._pods)
-            served = self._served(pool)
-            wanted = ("slices", "allocated", "queues", "cluster_queues", "flavors", "scalers")
-            work = self._work(served)
-            coming = {name: pool.submit(self._seen, work[name]) for name in wanted}
-            found: dict[str, Any] = {name: future.result() for name, future in coming.items()}
-            left_out: dict[str, Any] = {name: Unseen("not asked for") for name in work if name not in found}
-            seen_nodes = nodes.result()
-            return Snapshot(
-                server=self._server,
-                version=version,
-                now=self._now,
-                clock_offset=None,
-                region=_region(self._server, seen_nodes),
-                groups=served.groups,
-                resources=served.resources,
-                permissions=(),
-                nodes=seen_nodes,
-                pods=pods.result(),
-                image=Unseen("not asked for"),
-                **found,
-                **left_out,
             )
 
     def _work(self, served: Served) -> Mapping[str, Callable[[], Any]]:
-        """Field of the snapshot -> what finds it out."""
+        """Field of the snapshot -> function that fetches it."""
         demand, space = self.demand, f"/api/v1/namespaces/{quote(self.demand.namespace)}"
         kueue = served.path(KUEUE, "v1beta2", "v1beta1")
         dra = served.path(DRA, "v1", "v1beta2", "v1beta1")
@@ -173,7 +161,7 @@ class ClusterQuery:
             "cluster_queues": lambda: self._list(kueue, "clusterqueues", api_objects.cluster_queue_of),
             "flavors": lambda: self._list(kueue, "resourceflavors", api_objects.flavor_of),
             "runtimes": lambda: self._list(trainer, "clustertrainingruntimes", _name_of),
-            "scalers": lambda: self._list(karpenter, "nodepools", _name_of),
+            "scalers": lambda: self._list(karpenter, "nodepools", api_objects.scaler_of),
             "hooks": self._hooks,
             "job_trial": lambda: self._job_trial(served),
             "pod_trial": lambda: self._trial("a pod", f"{space}/pods", trial_pod(demand)),
@@ -212,7 +200,8 @@ class ClusterQuery:
         names = [f"{group}/{version}" for group in GROUPS for version in groups.get(group, ())]
         found = {name: pool.submit(self._seen, self._resources_of(name)) for name in names}
         seen = {name: future.result() for name, future in found.items()}
-        return Served(groups, {n: kept for n, kept in seen.items() if not isinstance(kept, Unseen)})
+        known = {name: kept for name, kept in seen.items() if not isinstance(kept, Unseen)}
+        return Served(groups, known, {name: kept for name, kept in seen.items() if isinstance(kept, Unseen)})
 
     def _groups(self) -> Mapping[str, tuple[str, ...]]:
         answer = self.api.get("/apis") or {}
@@ -234,7 +223,7 @@ class ClusterQuery:
         return needed_permissions(self.demand, self._kind(served))
 
     def _kind(self, served: Served) -> JobKind:
-        return chosen_kind(self.demand, served.resources)
+        return chosen_kind(self.demand, served.resources, served.undiscovered)
 
     def _permission(self, permission: Permission) -> Permission:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -284,7 +273,7 @@ class ClusterQuery:
         )
 
     def _secret(self) -> bool | Unseen:
-        """Whether the secret is there; its content is not asked for."""
+        """Whether the secret exists; its content is not requested."""
         if not self.demand.secret:
             return Unseen("no secret is named", absent=True)
         path = f"/api/v1/namespaces/{quote(self.demand.namespace)}/secrets/{quote(self.demand.secret)}"
@@ -293,7 +282,8 @@ class ClusterQuery:
     def _job_trial(self, served: Served) -> Trial | Unseen:
         kind = self._kind(served)
         if not serves(kind.api, served.resources):
-            return Unseen(NOT_SERVED.format(kind.api.name), absent=True)
+            unknown = served.undiscovered.get(kind.api.group_version)
+            return unknown or Unseen(NOT_SERVED.format(kind.api.name), absent=True)
         runtime = ""
         if kind.name == "trainjob":
             found = self._seen(lambda: self._work(served)["runtimes"]())
@@ -314,7 +304,7 @@ class ClusterQuery:
 
 @contextmanager
 def _no_garbage_looked_for() -> Iterator[None]:
-    """Answers are trees without cycles; looking through them for garbage took half of the time of parsing."""
+    """Answers are trees without cycles, and searching them for garbage took half of the parsing time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -337,7 +327,7 @@ def _flat(found: Any) -> tuple[Any, ...]:
 
 
 def _region(server: str, nodes: Any) -> str:
-    """Of AWS, as the address of an EKS cluster or a label of its nodes has it."""
+    """The AWS region, from the address of an EKS cluster or from a label of its nodes."""
     match = re.search(r"\.([a-z]{2}(?:-[a-z]+)+-\d+)\.eks\.amazonaws\.com", server)
     if match:
         return match[1]

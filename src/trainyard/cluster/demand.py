@@ -1,7 +1,7 @@
-"""What is to be run: the shape that a cluster is judged for. A plain value.
+"""The demand: the shape of the job for which a cluster is judged. A plain value.
 
-Nothing that is left open is guessed here: without an instance type every node with GPUs is looked at, without
-`gpus_per_node` a node is taken as a whole.
+Values that are left open are not guessed: without an instance type every node with GPUs is considered, and
+without `gpus_per_node` a whole node.
 """
 
 from collections.abc import Mapping
@@ -14,33 +14,33 @@ from trainyard.plan.instances import CATALOGUE, HYPERPOD, InstanceType
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
 GPU_DRIVER = "gpu.nvidia.com"
-"""Of Dynamic Resource Allocation: publishes the GPUs of a node as ResourceSlices."""
+"""The driver of Dynamic Resource Allocation that publishes a node's GPUs as ResourceSlices."""
 EFA_DRIVER = "dra.net"
 """The same for EFA (DRANET); its DeviceClass is efa.networking.k8s.aws."""
 KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
 TOLERATED = (GPU, EFA)
-"""Taints that every job here tolerates: they keep others away from such nodes."""
+"""Taints that every job here tolerates. They keep other pods away from such nodes."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """A job, as far as a cluster must have room for it."""
+    """The resources that a job needs from a cluster."""
 
     nodes: int = 1
     gpus_per_node: int | None = None
-    """None: all that a node of the type has; 0: no GPU is needed."""
+    """None: all GPUs of a node of this type; 0: no GPU is needed."""
     instance_type: str = ""
-    """EC2's name, without HyperPod's prefix; empty takes any."""
+    """EC2's name, without HyperPod's prefix; empty allows any type."""
     kind: str = "auto"
-    """One of KINDS; auto takes the first that the cluster serves."""
+    """One of KINDS; auto uses the first that the cluster serves."""
     namespace: str = "default"
     queue: str = ""
     """A LocalQueue of Kueue in the namespace."""
     image: str = ""
     claim: str = ""
-    """The PersistentVolumeClaim that checkpoints go to."""
+    """The PersistentVolumeClaim for checkpoints."""
     checkpoint_path: str = ""
-    """Where they go in a pod."""
+    """The folder for checkpoints in a pod."""
     priority_class: str = ""
     secret: str = ""
     """A Secret of the namespace that pods refer to."""
@@ -61,7 +61,8 @@ class Demand:
 
 
 def demand_of(given: Mapping[str, Any], settings: ClusterConfig, *, namespace: str = "") -> Demand:
-    """What a command line asks for, over what the configuration says; `namespace` is that of the context."""
+    """Combine the command line with the configuration, which it overrides; `namespace` is that of the
+    context."""
     return Demand(
         nodes=given["num_nodes"],
         gpus_per_node=given["gpu_per_node"],
@@ -84,6 +85,6 @@ def plain_type(name: str) -> str:
 
 
 def catalogued(name: str) -> InstanceType | None:
-    """The instance type of this name, HyperPod's names included; None where it is not in the catalogue."""
+    """The catalogue entry of this instance type, with or without HyperPod's prefix; None if there is none."""
     plain = plain_type(name)
     return next((instance for instance in CATALOGUE if instance.name == plain), None)

@@ -1,9 +1,9 @@
-"""Which nodes a job could use if they were empty, and what keeps it from the others.
+"""Decide which nodes a job could use if they were empty, and what keeps it off the others.
 
     Node + Demand ──> Fitness: GPUs and EFA found and expected, obstacles, doubts
 
-An obstacle keeps the job away from a node; a doubt does not, and is told. Labels say what should be there,
-allocatable resources and ResourceSlices what is. A resource that is absent is not the same as 0 of it.
+An obstacle keeps the job off a node; a doubt is only reported. Labels say what should be there, and
+allocatable resources and ResourceSlices say what is there. An absent resource differs from an amount of 0.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand, c
 from trainyard.cluster.snapshot import Condition, Node, Snapshot, Taint, Unseen
 
 YOUNG_SECONDS = 600.0
-"""A node as young as this may still be installing its driver."""
+"""A node younger than this may still be installing its driver."""
 _GPU_LABELS = (
     "nvidia.com/gpu.present",
     "cloud.google.com/gke-accelerator",
@@ -30,7 +30,7 @@ _AGENT = (
     "NetworkingReady",
     "StorageReady",
 )
-"""Conditions of the EKS node monitoring agent: False is bad."""
+"""Conditions of the EKS node monitoring agent; False means a fault."""
 _PROBLEMS = (
     "KernelDeadlock",
     "ReadonlyFilesystem",
@@ -41,10 +41,11 @@ _PROBLEMS = (
     "FrequentUnregisterNetDevice",
     "VMEventScheduled",
 )
-"""Conditions of the node problem detector: True is bad. Others may be harmless (GKE's SysctlChanged)."""
+"""Conditions of the node problem detector; True means a fault. Others may be harmless (GKE's
+SysctlChanged)."""
 _GPU_WORDS = ("xid", "gpumissing", "gpuerror", "nvlink", "gpufallen", "rowremap", "gpuhealth", "ibfault")
 _LATCHING = ("dcgm",)
-"""DCGMError stays for days after its cause is gone, and DCGMHealthCode122 is a false alarm."""
+"""DCGMError stays for days after its cause has gone, and DCGMHealthCode122 is a false alarm."""
 HEALTH = "sagemaker.amazonaws.com/node-health-status"
 DEEP_CHECK = "sagemaker.amazonaws.com/deep-health-check-status"
 FAULTS = tuple(f"sagemaker.amazonaws.com/fault-{name}" for name in ("type", "types", "reason", "reasons"))
@@ -54,31 +55,48 @@ _BY_STATE = (
     "node.kubernetes.io/unschedulable",
 )
 """Taints that follow from a state which is told by itself."""
-_BLOCKING = ("NoSchedule", "NoExecute")
+_STARTING = (
+    "/uninitialized",
+    "/agent-not-ready",
+    "/unregistered",
+    "/startup",
+    "/network-unavailable",
+    ".istio.io/not-ready",
+    "efa-not-ready",
+)
+"""Ends of taints that go by themselves: of the cloud's controller, CSI and CNI drivers, Karpenter."""
+_LEAVING = (
+    "karpenter.sh/disrupt",
+    "karpenter.k8s.aws/interruption",
+    "node.kubernetes.io/out-of-service",
+    "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler",
+    "aws-node-termination-handler/",
+)
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Something about one node."""
+    """A statement about one node."""
 
     check: str
-    """The check that tells it: gpu, efa, node-health."""
+    """The check that reports it: gpu, efa or node-health."""
     text: str
     remedy: str = ""
 
 
 @dataclass(frozen=True)
 class Fitness:
-    """One node that the demand may mean."""
+    """One node that the demand could use."""
 
     node: Node
     gpus: int | None
-    """Whole GPUs that can be allocated; None where the node does not offer the resource at all."""
+    """Whole GPUs that can be allocated; None if the node does not offer the resource at all."""
     expected_gpus: int | None
-    """By its type, or by its peers of the same type; None where nothing tells."""
+    """GPUs expected from its type, or from its peers of the same type; None if neither is known."""
     efa: int | None
     expected_efa: int | None
-    """By its type; None where the type is not in the catalogue."""
+    """EFA interfaces expected from its type; None if the type is not in the catalogue."""
     obstacles: tuple[Obstacle, ...]
     doubts: tuple[Obstacle, ...] = ()
 
@@ -88,7 +106,7 @@ class Fitness:
 
 
 def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
-    """Every node that the demand may mean; empty where nodes could not be seen."""
+    """Every node that the demand could use; empty if nodes could not be seen."""
     if isinstance(snapshot.nodes, Unseen):
         return ()
     gpu_slices, efa_slices = devices_by_node(snapshot, GPU_DRIVER), devices_by_node(snapshot, EFA_DRIVER)
@@ -112,11 +130,17 @@ def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
 
 def devices_by_node(snapshot: Snapshot, driver: str) -> Mapping[str, tuple[str, ...]]:
     """Node -> `pool/device` of this driver of Dynamic Resource Allocation."""
-    found: dict[str, tuple[str, ...]] = {}
-    for piece in () if isinstance(snapshot.slices, Unseen) else snapshot.slices:
-        if piece.driver == driver:
-            found[piece.node] = (*found.get(piece.node, ()), *piece.devices)
-    return found
+    slices = () if isinstance(snapshot.slices, Unseen) else snapshot.slices
+    mine = [piece for piece in slices if piece.driver == driver]
+    newest: dict[str, int] = {}
+    for piece in mine:
+        newest[piece.pool] = max(piece.generation, newest.get(piece.pool, 0))
+    found: dict[str, dict[str, None]] = {}
+    for piece in mine:
+        devices = found.setdefault(piece.node, {})
+        if piece.generation == newest[piece.pool]:
+            devices.update(dict.fromkeys(piece.devices))
+    return {node: tuple(devices) for node, devices in found.items()}
 
 
 def on_hyperpod(node: Node) -> bool:
@@ -151,7 +175,8 @@ def _whole_gpus(node: Node, slices: Mapping[str, tuple[str, ...]]) -> int | None
 
 
 def _most_by_type(nodes: Iterable[Node], slices: Mapping[str, tuple[str, ...]]) -> Mapping[str, int]:
-    """Instance type -> GPUs that most of its nodes have: what a node of an unknown type is compared with."""
+    """Instance type -> the number of GPUs that most of its nodes have; used for types that are not in the
+    catalogue."""
     counts: dict[str, Counter[int]] = {}
     for node in nodes:
         gpus = _whole_gpus(node, slices)
@@ -161,7 +186,7 @@ def _most_by_type(nodes: Iterable[Node], slices: Mapping[str, tuple[str, ...]]) 
 
 
 def _mig(node: Node) -> Mapping[str, int]:
-    """What a node offers in place of whole GPUs: MIG instances, shared ones."""
+    """What a node offers instead of whole GPUs: MIG instances or shared GPUs."""
     return {
         name: amount // 1000
         for name, amount in node.allocatable.items()
@@ -193,7 +218,7 @@ def _gpu_obstacles(node: Node, gpus: int | None, expected: int | None, demand: D
 
 _NO_GPU = "see check device-plugin; if the plugin runs there, read its log: the driver may have come after it"
 _ALL_SICK = "read the log of the device plugin on that node: it has found every GPU unhealthy, or MIG is on"
-_RECONFIGURE = "take whole GPUs: turn MIG, time-slicing or MPS off for these nodes, or name others"
+_RECONFIGURE = "use whole GPUs: turn MIG, time-slicing or MPS off for these nodes, or name others"
 _SMALLER = "ask for fewer GPUs per node, or name another instance type"
 _MISSING = "cordon the node and have it replaced; look for its Xid errors first (dmesg | grep Xid)"
 
@@ -207,7 +232,7 @@ def _is_shared(node: Node, gpus: int, expected: int | None) -> bool:
 
 
 def _too_few(node: Node, gpus: int, expected: int, demand: Demand) -> Iterator[Obstacle]:
-    """A GPU is missing: the node is not used, unless fewer GPUs are wanted than it still has."""
+    """A GPU is missing. The node is not used, unless the job wants fewer GPUs than are left."""
     capacity = node.capacity.get(GPU, 0) // 1000
     text = f"{gpus} of {expected} GPUs" + (f" ({capacity} in capacity)" if capacity != gpus else "")
     if demand.gpus_per_node is None or gpus < demand.gpus_per_node:
@@ -220,7 +245,7 @@ def _health_obstacles(node: Node, demand: Demand) -> Iterator[Obstacle]:
         said = f": {ready.reason}" if ready and ready.reason else ""
         yield _health(f"not Ready{said}", "find out why with: kubectl describe node " + node.name)
     elif node.cordoned:
-        yield _health("cordoned", f"if nobody needs it so: kubectl uncordon {node.name}")
+        yield _health("cordoned", f"if nobody needs the cordon: kubectl uncordon {node.name}")
     for condition in node.conditions:
         if problem := _problem(condition):
             yield _health(problem, _REPLACE)
@@ -228,8 +253,15 @@ def _health_obstacles(node: Node, demand: Demand) -> Iterator[Obstacle]:
     for taint in node.taints:
         if _keeps_away(taint, demand):
             value = f"={taint.value}" if taint.value else ""
-            tolerate = f"if the job may run there: --tolerate {taint.key}"
-            yield _health(f"tainted {taint.key}{value}:{taint.effect}", tolerate)
+            yield _health(f"tainted {taint.key}{value}:{taint.effect}", _way_past(taint))
+
+
+def _way_past(taint: Taint) -> str:
+    if taint.key.endswith(_STARTING):
+        return "wait: the node is still starting, and whoever set the taint takes it off"
+    if taint.key.startswith(_LEAVING):
+        return "another node is needed: this one is about to go"
+    return f"if the job may run there: --tolerate {taint.key}"
 
 
 _REPLACE = "have the node repaired or replaced by its owner; nothing is replaced from here"
@@ -242,16 +274,17 @@ def _health(text: str, remedy: str) -> Obstacle:
 def _keeps_away(taint: Taint, demand: Demand) -> bool:
     known = taint.key in _BY_STATE or taint.key == HEALTH or taint.key in demand.tolerated
     pressure = taint.key.startswith("node.kubernetes.io/") and taint.key.endswith("-pressure")
-    return taint.effect in _BLOCKING and not known and not pressure
+    return taint.blocks and not known and not pressure
 
 
 def _problem(condition: Condition) -> str:
-    """What a condition says is wrong with its node; empty where it is fine, or only doubtful."""
+    """The fault that a condition reports about its node; empty if there is none, or only a doubt."""
     if is_doubtful(condition):
         return ""
     text = f"{condition.type}" + (f" ({condition.reason})" if condition.reason else "")
-    if condition.type in _AGENT:
-        return f"{text} is False" if condition.status == "False" else ""
+    if _is_good(condition.type):
+        sick = condition.type in _AGENT or _names_a_gpu_fault(condition)
+        return f"{text} is False" if sick and condition.status == "False" else ""
     if condition.status != "True":
         return ""
     if condition.type in (*_PRESSURES, *_PROBLEMS) or _names_a_gpu_fault(condition):
@@ -259,16 +292,23 @@ def _problem(condition: Condition) -> str:
     return ""
 
 
+def _is_good(kind: str) -> bool:
+    """Whether a condition of this type is fine when it is True: `AcceleratedHardwareReady`, `GpuHealthy`."""
+    plain = kind.casefold()
+    negated = any(word in plain for word in ("not", "unready", "unhealthy", "unavailable"))
+    return plain.endswith(("ready", "healthy", "available", "passed", "ok")) and not negated
+
+
 def _names_a_gpu_fault(condition: Condition) -> bool:
     words = f"{condition.type} {condition.reason} {condition.message}".casefold()
-    if condition.type in ("Ready", *_AGENT):
+    if condition.type == "Ready":
         return False
     return any(word in words.replace(" ", "") for word in _GPU_WORDS)
 
 
 def is_doubtful(condition: Condition) -> bool:
     """Whether a condition is one of those that stay, or come, without a fault."""
-    bad = condition.status == ("False" if condition.type in _AGENT else "True")
+    bad = condition.status == ("False" if _is_good(condition.type) else "True")
     return bad and any(word in condition.reason.casefold() for word in _LATCHING)
 
 
@@ -278,7 +318,7 @@ def _hyperpod_obstacles(node: Node) -> Iterator[Obstacle]:
         wait = "HyperPod repairs it by itself where node recovery is Automatic; else ask its owner"
         yield _health(f"HyperPod calls it {status}", wait)
     if deep == "InProgress":
-        yield _health("its deep health check is going on", "wait for it: the node is not faulty")
+        yield _health("its deep health check is still running", "wait for it: the node is not faulty")
     elif deep == "Failed":
         yield _health("its deep health check failed", _REPLACE)
     marks = {**node.annotations, **node.labels}

@@ -1,9 +1,9 @@
-"""What would make a cluster ready: a plan of steps, the safe ones as objects, the others as commands.
+"""Plan the steps that make a cluster ready: safe steps as objects, all others as commands.
 
     Verdict + Supplies ──plan──> Step, Step, …
 
-Safe is what adds something that is missing and touches nothing else: a namespace, a LocalQueue, a claim,
-and what a manifest of the configuration installs where a check found none of it. Nothing is ever rebooted,
+A step is safe if it adds something that is missing and changes nothing else: a namespace, a LocalQueue, a
+claim, or the objects of a configured manifest if a check found none of them. Nothing is ever rebooted,
 replaced, drained, cordoned or deleted: such remedies are printed for people.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.cluster.checks import device_plugin, efa
 from trainyard.cluster.checks.check import Severity
-from trainyard.cluster.checks.installers import efa_plugins, nvidia_plugins
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.kinds import serves
 from trainyard.cluster.snapshot import Snapshot, Unseen
@@ -30,7 +30,7 @@ _MANIFEST_OF = {
     "ray.io": "kuberay",
 }
 _FIRST = ("Namespace", "CustomResourceDefinition")
-"""Kinds that others need; in this order."""
+"""Kinds that other objects need, in the order in which they are applied."""
 _LAST = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
 _MOVING = ("latest", "main", "master", "nightly", "edge", "dev")
 
@@ -40,14 +40,15 @@ class Supplies:
     """What a cluster may be given."""
 
     manifests: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
-    """Name as in the section cluster.manifests -> its objects."""
+    """Name of the manifest, as in the section cluster.manifests -> its objects."""
     cluster_queue: str = ""
     storage_class: str = ""
     size: str = ""
 
 
 def supplies_of(settings: ClusterConfig, read: Callable[[str], Iterable[Any]]) -> Supplies:
-    """What the configuration gives; `read` gives the documents of a manifest. Raises ConfigError."""
+    """Collect the supplies of the configuration; `read` returns the documents of a manifest. Raises
+    ConfigError."""
     named = {name: path for name, path in settings.manifests if path is not None}
     return Supplies(
         {name: require_pinned(path, read(path)) for name, path in named.items()},
@@ -64,9 +65,9 @@ class Step:
     check: str
     what: str
     objects: tuple[Json, ...] = ()
-    """Applied with --apply; empty for what people do."""
+    """Objects that --apply applies; empty for steps that people do."""
     command: str = ""
-    """What people run; empty for what is applied."""
+    """Commands that people run; empty for steps that are applied."""
 
     @property
     def automatic(self) -> bool:
@@ -74,7 +75,8 @@ class Step:
 
 
 def plan_fix(verdict: Verdict, supplies: Supplies) -> tuple[Step, ...]:
-    """Every remedy of the verdict's findings: the safe ones first, in the order in which they are applied."""
+    """Every remedy of the verdict's findings. The safe ones come first, in the order in which they are
+    applied."""
     snapshot, demand = verdict.facts.snapshot, verdict.facts.demand
     automatic = [
         *_namespace(snapshot, demand),
@@ -101,15 +103,14 @@ def _installs(verdict: Verdict, supplies: Supplies) -> Iterator[Step]:
 
 
 def _missing(verdict: Verdict) -> Iterator[tuple[str, str]]:
-    """Check and manifest of everything that is not there at all."""
+    """Check and manifest of everything that is missing altogether."""
     facts = verdict.facts
-    snapshot, grave = facts.snapshot, _grave(verdict)
-    daemons = snapshot.daemons
-    if not isinstance(daemons, Unseen):
-        if "device-plugin" in grave and not nvidia_plugins(daemons):
-            yield "device-plugin", "device_plugin"
-        if "efa" in grave and not efa_plugins(daemons):
-            yield "efa", "efa_plugin"
+    snapshot = facts.snapshot
+    remedies = {finding.outcome.remedy for finding in verdict.findings}
+    if device_plugin.INSTALL in remedies:
+        yield "device-plugin", "device_plugin"
+    if efa.INSTALL in remedies:
+        yield "efa", "efa_plugin"
     if not isinstance(snapshot.groups, Unseen):
         absent = [a for a in reversed(facts.kind.apis) if not serves(a, snapshot.resources)]
         for api in absent:
@@ -119,11 +120,6 @@ def _missing(verdict: Verdict) -> Iterator[tuple[str, str]]:
         return
     if facts.demand.queue:
         yield "queue", "kueue"
-
-
-def _grave(verdict: Verdict) -> frozenset[str]:
-    severe = (Severity.ERROR, Severity.WARNING)
-    return frozenset(f.check.name for f in verdict.findings if f.severity in severe)
 
 
 def _queue(snapshot: Snapshot, demand: Demand, supplies: Supplies) -> Iterator[Step]:
@@ -162,7 +158,8 @@ def _by_people(verdict: Verdict, healed: "set[str]") -> Iterator[Step]:
 
 
 def in_order(objects: Iterable[Json]) -> tuple[Json, ...]:
-    """Namespaces and definitions before what uses them, webhooks after what answers them."""
+    """Sort namespaces and definitions before their users, and webhooks after the services that answer
+    them."""
 
     def rank(body: Json) -> int:
         kind = body.get("kind")
@@ -174,14 +171,16 @@ def in_order(objects: Iterable[Json]) -> tuple[Json, ...]:
 
 
 def require_pinned(name: str, objects: Iterable[Json]) -> tuple[Json, ...]:
-    """`objects` of a manifest, if they can be applied as they are. Raises ConfigError.
+    """Return the `objects` of a manifest if they can be applied as they are. Raises ConfigError.
 
     Every one has a kind and a name, and every image a tag that is a version, or a digest.
     """
     checked = []
     for body in objects:
         if not isinstance(body, dict) or not body.get("kind") or not body.get("apiVersion"):
-            raise ConfigError(f"{name}: holds something that is no object of Kubernetes (apiVersion, kind)")
+            raise ConfigError(
+                f"{name}: contains a document that is not a Kubernetes object (apiVersion, kind)"
+            )
         if not (body.get("metadata") or {}).get("name"):
             raise ConfigError(f"{name}: a {body['kind']} without a name")
         for image in _images(body):

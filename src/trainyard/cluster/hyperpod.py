@@ -49,7 +49,7 @@ class HyperPodCluster:
     recovery: str
     """Automatic or None: whether faulty nodes are replaced."""
     eks_cluster: str
-    """The name of the EKS cluster behind it; empty with Slurm."""
+    """The name of the EKS cluster that it runs on; empty with Slurm."""
     groups: tuple[InstanceGroup, ...]
     nodes: tuple[PodNode, ...]
 
@@ -97,20 +97,20 @@ class AutoResume:
 
     eligible: bool
     reasons: tuple[str, ...]
-    """Why not; empty where it is."""
+    """The reason if it is not; else empty."""
 
 
 def auto_resume(*, kind: str, namespace: str, operators: Sequence[Workload]) -> AutoResume:
     """Whether HyperPod would resume a job of this kind in this namespace."""
     reasons = []
     if kind != "pytorchjob":
-        reasons.append(f"it exists for PyTorchJobs only, this is a {kind}")
+        reasons.append(f"auto-resume exists for PyTorchJobs only, and this is a {kind}")
     elif not operators:
         reasons.append("no training operator was found")
     else:
         version = operator_version(operators[0])
         if version is None:
-            reasons.append(f"the release of {operators[0].name} cannot be told from its image")
+            reasons.append(f"the image of {operators[0].name} does not show its release")
         elif version not in RESUMING_OPERATORS:
             known = ", ".join(RESUMING_OPERATORS)
             reasons.append(f"the training operator is {version}; it is documented for {known}")
@@ -120,7 +120,7 @@ def auto_resume(*, kind: str, namespace: str, operators: Sequence[Workload]) -> 
 
 
 def operator_version(workload: Workload) -> str | None:
-    """`1.8.1` of an image with the tag `v1.8.1`, or of its version label; None where neither says it."""
+    """The release of an image: `1.8.1` from the tag `v1.8.1` or the version label; None if neither has it."""
     label = workload.labels.get("app.kubernetes.io/version", "")
     tags = [image.partition("@")[0].rpartition("/")[2].rpartition(":")[2] for image in workload.images]
     for text in (*tags, label):
@@ -138,32 +138,32 @@ QUERIES: Mapping[str, str] = {
     "efa_sent_bytes_per_second": "sum by (NODE) (rate(node_amazonefa_tx_bytes{NODE=~MATCH}[5m]))",
     "efa_dropped_per_second": "sum by (NODE) (rate(node_amazonefa_rx_drops{NODE=~MATCH}[5m]))",
 }
-"""Figure -> query. DCGM exporter and the EFA collector of the HyperPod observability add-on."""
+"""Figure -> query, for the DCGM exporter and the EFA collector of the HyperPod observability add-on."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """The figures of one node; what Prometheus does not know is absent."""
+    """The figures of one node; figures that Prometheus does not know are absent."""
 
     node: str
     figures: Mapping[str, float]
 
 
 def queries(nodes: Iterable[str], *, label: str = "Hostname") -> Mapping[str, str]:
-    """The queries for these nodes. `label` is the one that names the node in the series."""
+    """The queries for these nodes. `label` is the label of a series that holds the node's name."""
     match = "|".join(re.escape(node).replace("\\-", "-") for node in sorted(nodes))
     quoted = '"' + match.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return {name: text.replace("NODE", label).replace("MATCH", quoted) for name, text in QUERIES.items()}
 
 
 def measured_use(nodes: Sequence[str], ask: Callable[[str], Iterable[Json]]) -> tuple[Use, ...]:
-    """The figures of these nodes; `ask` gives the series of a query."""
+    """The figures of these nodes; `ask` returns the series of a query."""
     asked = queries(nodes) if nodes else {}
     return use_of({figure: ask(text) for figure, text in asked.items()})
 
 
 def use_of(answers: Mapping[str, Iterable[Json]], *, label: str = "Hostname") -> tuple[Use, ...]:
-    """Figure -> series, as the figures of each node."""
+    """Convert figure -> series to the figures of each node."""
     found: dict[str, dict[str, float]] = {}
     for figure, series in answers.items():
         for item in series:
@@ -175,7 +175,7 @@ def use_of(answers: Mapping[str, Iterable[Json]], *, label: str = "Hostname") ->
 
 
 def _number(sample: Any) -> float | None:
-    """The value of a sample `[time, "1.5"]`; None for NaN and what is no number."""
+    """The value of a sample `[time, "1.5"]`; None for NaN and for anything that is no number."""
     try:
         value = float(sample[1])
     except (TypeError, ValueError, IndexError, KeyError):

@@ -1,4 +1,4 @@
-"""The name of an image, and what its registry says of it. Who asks ECR is handed in."""
+"""Split the name of an image, and hold its registry's facts. The function that asks ECR is passed in."""
 
 import re
 from collections.abc import Callable
@@ -33,9 +33,10 @@ def parse_uri(uri: str) -> EcrName | None:
 
 
 def look_for_image(uri: str, find_digest: Callable[..., str | None]) -> Image | Unseen:
-    """What the registry says of `uri`.
+    """Ask the registry about `uri`.
 
-    `find_digest` gives the digest of `account`, `region`, `repository`, `tag`, `digest`, or None without one.
+    `find_digest` returns the digest for `account`, `region`, `repository`, `tag` and `digest`, or None if
+    there is no such image.
     """
     place = parse_uri(uri)
     if place is None:
@@ -49,7 +50,7 @@ def look_for_image(uri: str, find_digest: Callable[..., str | None]) -> Image | 
 
 
 def pinned(uri: str, seen: Image | Unseen) -> str:
-    """`uri` by the digest that its registry has for it; as it is where that is not known."""
+    """`uri` with the digest from its registry; unchanged if the digest is not known."""
     if "@" in uri or isinstance(seen, Unseen) or not seen.digest:
         return uri
     folder, slash, last = uri.rpartition("/")

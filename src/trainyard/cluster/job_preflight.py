@@ -1,4 +1,4 @@
-"""The check before a job is sent: what the configuration may create is created, then the cluster is judged.
+"""Check a cluster before a job is sent: create what the configuration allows, then judge the cluster.
 
 look ──judge──> lacks its claim or queue? ──apply──> look again ──> verdict, facts for the plan
 """
@@ -8,26 +8,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.cluster.cluster_query import ClusterQuery
+from trainyard.cluster.demand import Demand
+from trainyard.cluster.fitness import Fitness, assess, on_hyperpod
 from trainyard.cluster.fix import Step, Supplies, plan_fix
 from trainyard.cluster.images import pinned
-from trainyard.cluster.pod_room import room_for
+from trainyard.cluster.snapshot import Pod, Snapshot, Unseen
 from trainyard.cluster.verdict import Verdict, judge, verdict_record
 from trainyard.errors import ExitCode
 from trainyard.plan.node_room import NodeRoom
 
 Json = dict[str, Any]
 _OF_A_JOB = ("storage", "queue")
-"""Checks whose remedies belong to a job; what is installed in a cluster is for `manage_cluster.py fix`."""
+"""Checks whose remedies belong to a job. `manage_cluster.py fix` handles what is installed in a cluster."""
+_MIB = 2**20
+_GPUS = "nvidia.com/"
+_HUGEPAGES = "hugepages-2Mi"
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """What was found."""
+    """The result of the check."""
 
     look: ClusterQuery
     verdict: Verdict
     exit_code: ExitCode
-    """Of a job that would be sent now, without the errors of accepted checks."""
+    """The exit code for a job that would be sent now; errors of accepted checks do not count."""
 
     @property
     def kind(self) -> str:
@@ -35,12 +40,12 @@ class Preflight:
 
     @property
     def room(self) -> NodeRoom | None:
-        """What a pod can have on every node that it may come to; None where no node is fit."""
+        """The resources that a pod can have on every node; None if no node is fit."""
         return room_for(self.verdict.facts.snapshot, self.look.demand)
 
     @property
     def image(self) -> str:
-        """By the digest that its registry has for it, where that is known."""
+        """The image with the digest from its registry, if that is known."""
         return pinned(self.look.demand.image, self.verdict.facts.snapshot.image)
 
     @property
@@ -56,9 +61,10 @@ def preflight(
     find_digest: Callable[..., str | None],
     apply: Callable[[Step], object] | None,
 ) -> Preflight:
-    """Look at the cluster; `apply` creates what a step adds, None creates nothing.
+    """Look at the cluster; `apply` creates the objects of a step, and None creates nothing.
 
-    Raises ConfigError for an accepted check that is none, ServiceError when the cluster cannot be asked.
+    Raises ConfigError for an accepted check that does not exist, ServiceError when the cluster cannot be
+    asked.
     """
     verdict = judge(look.snapshot(find_digest), look.demand)
     lacking = _lacking(plan_fix(verdict, supplies))
@@ -71,3 +77,42 @@ def preflight(
 
 def _lacking(steps: Iterable[Step]) -> list[Step]:
     return [step for step in steps if step.automatic and step.check in _OF_A_JOB]
+
+
+def room_for(snapshot: Snapshot, demand: Demand) -> NodeRoom | None:
+    """The resources that every fit node has for a pod; None if no fit node was seen.
+
+    The requests of pods without GPUs are subtracted, because most of these pods belong to the node
+    (DaemonSets). Pods with GPUs must end before the job starts.
+    """
+    fits = [fitness for fitness in assess(snapshot, demand) if fitness.fit]
+    if not fits:
+        return None
+    pods = () if isinstance(snapshot.pods, Unseen) else snapshot.pods
+    taken = _taken(pods)
+    labels = {fitness.node.labels.get("node.kubernetes.io/instance-type", "") for fitness in fits}
+    return NodeRoom(
+        gpus=min(fitness.gpus or 0 for fitness in fits),
+        cpu_millis=min(_left(fitness, "cpu", taken) for fitness in fits),
+        memory_mib=min(_left(fitness, "memory", taken) for fitness in fits) // 1000 // _MIB,
+        efa=min(fitness.efa or 0 for fitness in fits),
+        hugepages_mib=min(_left(fitness, _HUGEPAGES, taken) for fitness in fits) // 1000 // _MIB,
+        instance_type=labels.pop() if len(labels) == 1 else "",
+        on_hyperpod=all(on_hyperpod(fitness.node) for fitness in fits),
+    )
+
+
+def _taken(pods: Iterable[Pod]) -> dict[tuple[str, str], int]:
+    """Node and resource -> the requests of pods without GPUs there, in thousandths."""
+    found: dict[tuple[str, str], int] = {}
+    for pod in pods:
+        if any(name.startswith(_GPUS) and amount for name, amount in pod.requests.items()):
+            continue
+        for name, amount in pod.requests.items():
+            found[pod.node, name] = found.get((pod.node, name), 0) + amount
+    return found
+
+
+def _left(fitness: Fitness, resource: str, taken: dict[tuple[str, str], int]) -> int:
+    node = fitness.node
+    return max(0, node.allocatable.get(resource, 0) - taken.get((node.name, resource), 0))

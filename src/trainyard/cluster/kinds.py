@@ -1,9 +1,9 @@
-"""The kinds of jobs that can be run, and what a cluster must serve for each.
+"""The kinds of jobs that can be run, and the APIs that a cluster must serve for each.
 
-The names and labels of the controllers are those of their released manifests and of the charts of HyperPod.
+The names and labels of the controllers are those of their released manifests and of HyperPod's charts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,23 +21,29 @@ class NeededApi:
     version: str
     resource: str
     installs: str
-    """What brings it."""
+    """The software that installs it."""
 
     @property
     def name(self) -> str:
         return f"{self.resource}.{self.group}"
 
+    @property
+    def group_version(self) -> str:
+        return f"{self.group}/{self.version}"
+
 
 @dataclass(frozen=True)
 class Controller:
-    """What acts on the objects; without it they lie there."""
+    """The controller that acts on the objects; without it nothing happens to them."""
 
     name: str
-    """For people."""
+    """Name for people."""
     deployments: tuple[str, ...]
-    """Names of the Deployment, by the ways it is installed; parts of longer names count too."""
+    """Names of the Deployment by the ways to install it; a part of a longer name counts too."""
     labels: tuple[str, ...] = ()
     """Values of its label `control-plane`."""
+    others: tuple[str, ...] = ()
+    """Parts of names of other controllers that hold one of `deployments`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class JobKind:
     name: str
     api_kind: str
     apis: tuple[NeededApi, ...]
-    """The kind itself first, then what it is made of."""
+    """The kind itself first, then the kinds that it consists of."""
     controllers: tuple[Controller, ...]
 
     @property
@@ -54,7 +60,10 @@ class JobKind:
 
 
 _TRAINING_OPERATOR = Controller(
-    "training operator", ("training-operator",), labels=("kubeflow-training-operator",)
+    "training operator",
+    ("training-operator",),
+    labels=("kubeflow-training-operator",),
+    others=("hp-training-operator", "hyperpod-training-operator"),
 )
 _KUBERAY = Controller("KubeRay operator", ("kuberay-operator",))
 _JOBSET = Controller("JobSet controller", ("jobset-controller-manager", "jobset-controller"))
@@ -101,25 +110,28 @@ JOB_KINDS = (
         ),
     ),
 )
-"""In the order in which `auto` takes them."""
+"""In the order in which `auto` tries them."""
 GROUPS = tuple(dict.fromkeys(api.group for kind in JOB_KINDS for api in kind.apis))
 
 
-def chosen_kind(demand: Demand, resources: Mapping[str, tuple[str, ...]]) -> JobKind:
-    """The kind that is demanded; for auto the first that is served, else the first of all."""
+def chosen_kind(
+    demand: Demand, resources: Mapping[str, tuple[str, ...]], undiscovered: Container[str] = ()
+) -> JobKind:
+    """The kind that is demanded; for auto the first that is or may be served, else the first of all."""
     assert demand.kind in KINDS
     for kind in JOB_KINDS:
-        if demand.kind == kind.name or (demand.kind == "auto" and serves(kind.api, resources)):
+        possible = serves(kind.api, resources) or kind.api.group_version in undiscovered
+        if demand.kind == kind.name or (demand.kind == "auto" and possible):
             return kind
     return JOB_KINDS[0]
 
 
 def serves(api: NeededApi, resources: Mapping[str, tuple[str, ...]]) -> bool:
-    return api.resource in resources.get(f"{api.group}/{api.version}", ())
+    return api.resource in resources.get(api.group_version, ())
 
 
 def trial_job(kind: JobKind, demand: Demand, *, runtime: str = "") -> dict[str, Any]:
-    """A job of this kind for a dry run: the smallest that its schema and its webhooks take."""
+    """A job of this kind for a dry run: the smallest one that its schema and webhooks accept."""
     labels = {"kueue.x-k8s.io/queue-name": demand.queue} if demand.queue else {}
     body: dict[str, Any] = {
         "apiVersion": f"{kind.api.group}/{kind.api.version}",

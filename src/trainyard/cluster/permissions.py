@@ -1,4 +1,4 @@
-"""What a plan needs to be allowed, and how the API server is asked for it (SelfSubjectAccessReview)."""
+"""The permissions that a plan needs, and how to ask the API server for them (SelfSubjectAccessReview)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +10,7 @@ from trainyard.cluster.snapshot import Permission
 
 
 def needed_permissions(demand: Demand, kind: JobKind) -> tuple[Permission, ...]:
-    """To start a job of this kind in the namespace, watch it, read its logs and end it."""
+    """The permissions to start a job of this kind in the namespace, watch it, read its logs and end it."""
     space = demand.namespace
     job = [Permission(verb, kind.api.group, kind.api.resource, space, None) for verb in _JOB_VERBS]
     parts = [
@@ -39,11 +39,11 @@ _PARTS = {
     "trainjob": (("trainer.kubeflow.org", "trainingruntimes"),),
     "raycluster": (("ray.io", "rayjobs"),),
 }
-"""What a job brings along, besides the ConfigMap with its configuration."""
+"""Objects that a job needs, besides the ConfigMap with its configuration."""
 
 
 def review_of(permission: Permission) -> dict[str, Any]:
-    """The question as the API takes it."""
+    """The request in the form that the API accepts."""
     resource, _, subresource = permission.resource.partition("/")
     attributes = {"verb": permission.verb, "group": permission.group, "resource": resource}
     if permission.namespace:
@@ -58,7 +58,7 @@ def review_of(permission: Permission) -> dict[str, Any]:
 
 
 def reviewed(permission: Permission, answer: Mapping[str, Any]) -> Permission:
-    """`permission` with what the API server said."""
+    """`permission` with the API server's answer."""
     status = answer.get("status")
     if not isinstance(status, dict) or not isinstance(status.get("allowed"), bool):
         return replace(permission, allowed=None, reason=str(answer.get("error", "")))

@@ -1,4 +1,4 @@
-"""What was found, as plain data: the JSON of `manage_cluster.py`, which the reports read too."""
+"""The findings as plain data: the JSON of `manage_cluster.py`, which the reports read too."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,13 +8,14 @@ from trainyard.cluster.capacity import Capacity, Holder, Room
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import on_hyperpod
 from trainyard.cluster.hyperpod import Use
-from trainyard.cluster.snapshot import Snapshot, Unseen
+from trainyard.cluster.node_pools import pools_for
+from trainyard.cluster.snapshot import Snapshot
 
 Json = dict[str, Any]
 
 
 def cluster_record(snapshot: Snapshot, context: str) -> Json:
-    """Which cluster it was."""
+    """The cluster that was looked at."""
     return {
         "context": context,
         "server": snapshot.server,
@@ -24,7 +25,7 @@ def cluster_record(snapshot: Snapshot, context: str) -> Json:
 
 
 def plan_record(demand: Demand) -> Json:
-    """What it was judged for."""
+    """The demand that it was judged for."""
     return {
         "shape": demand.shape,
         "nodes": demand.nodes,
@@ -39,7 +40,7 @@ def plan_record(demand: Demand) -> Json:
 
 
 def usage_record(capacity: Capacity, demand: Demand, snapshot: Snapshot, *, use: Iterable[Use] = ()) -> Json:
-    """What is free, whether the gang fits, who holds the rest, and when the queue would admit it."""
+    """The free capacity, whether the gang fits, who holds the rest, and when the queue would admit it."""
     expected = outlook(snapshot, demand, tuple(room.fitness for room in capacity.rooms))
     figures = {found.node: dict(found.figures) for found in use}
     return {
@@ -55,7 +56,7 @@ def usage_record(capacity: Capacity, demand: Demand, snapshot: Snapshot, *, use:
         "holders": [_holder(holder) for holder in capacity.holders],
         "waiting": [_holder(holder) for holder in capacity.waiting],
         "queue": {"when": expected.when.value, "evidence": expected.evidence},
-        "may_grow": not isinstance(snapshot.scalers, Unseen) and bool(snapshot.scalers),
+        "may_grow": bool(pools_for(snapshot.scalers, demand)),
         "unknown": capacity.unseen,
     }
 

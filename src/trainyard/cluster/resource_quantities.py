@@ -24,11 +24,11 @@ _FORM = re.compile(
     re.ASCII,
 )
 _LONGEST = 64
-"""Characters; the largest amount that the API server keeps has 19 digits."""
+"""In characters; the largest amount that the API server keeps has 19 digits."""
 
 
 class NotAQuantityError(ValueError):
-    """A text is no quantity of Kubernetes."""
+    """The text is not a Kubernetes quantity."""
 
 
 @lru_cache(maxsize=4096)

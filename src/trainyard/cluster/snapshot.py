@@ -1,7 +1,7 @@
-"""What was seen of a cluster at one moment: frozen values with the needed fields only.
+"""The observed state of a cluster at one moment: frozen values with the needed fields only.
 
-What could not be looked at is `Unseen` with its reason, so that a check cannot take it for an empty list. The
-objects of the API become these values in `api_objects`; `cluster_query` asks for them.
+A part that could not be looked at is `Unseen` with its reason, so that a check cannot mistake it for an empty
+list. `cluster_query` asks the API, and `api_objects` converts its objects to these values.
 """
 
 from collections.abc import Mapping
@@ -36,13 +36,18 @@ class Taint:
     value: str
     effect: str
 
+    @property
+    def blocks(self) -> bool:
+        """Whether it keeps pods away that do not tolerate it."""
+        return self.effect in ("NoSchedule", "NoExecute")
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
     name: str
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    """Of HyperPod and of node problems only."""
+    """Only those of HyperPod and of node problems."""
     taints: tuple[Taint, ...]
     cordoned: bool
     capacity: Amounts
@@ -57,7 +62,7 @@ class Node:
 
     @property
     def instance_type(self) -> str:
-        """As its label says, without HyperPod's prefix; empty where it has none."""
+        """The type from its label, without HyperPod's prefix; empty if it has no label."""
         name = self.labels.get("node.kubernetes.io/instance-type") or self.labels.get(
             "beta.kubernetes.io/instance-type", ""
         )
@@ -65,10 +70,12 @@ class Node:
 
     @property
     def zone(self) -> str:
-        """The id of the availability zone where it is known (names differ per account), else its name."""
-        return self.labels.get("topology.k8s.aws/zone-id") or self.labels.get(
-            "topology.kubernetes.io/zone", ""
-        )
+        """The name of the availability zone, else its id; names differ per account, ids do not."""
+        return self.labels.get("topology.kubernetes.io/zone") or self.zone_id
+
+    @property
+    def zone_id(self) -> str:
+        return self.labels.get("topology.k8s.aws/zone-id", "")
 
     @property
     def ready(self) -> bool:
@@ -82,17 +89,17 @@ class Pod:
     namespace: str
     name: str
     node: str
-    """Empty while it waits for one."""
+    """Empty while it waits for a node."""
     requests: Amounts
     owner: str
-    """What people know it by: the job it belongs to, else what owns it, else its own name."""
+    """Name for people: the job it belongs to, else its owner, else its own name."""
     priority: int
     waiting: str
     """Why it does not run: `ImagePullBackOff`, `Unschedulable`; empty when it runs."""
     images: tuple[str, ...]
-    """Of a pod that waits; empty for the others."""
+    """The reason of a pod that waits; empty for the others."""
     raw_infiniband: bool
-    """Mounts /dev/infiniband of the node itself, past the device plugin."""
+    """Whether it mounts the node's /dev/infiniband directly, without the device plugin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,7 @@ class Workload:
     namespace: str
     name: str
     labels: Mapping[str, str]
-    """Of the pods that it makes."""
+    """The labels of its pods."""
     images: tuple[str, ...]
     wanted: int
     available: int
@@ -116,7 +123,10 @@ class Slice:
     driver: str
     node: str
     devices: tuple[str, ...]
-    """`pool/device`."""
+    """`pool/device` of those that can be given to a pod as a whole."""
+    pool: str = ""
+    generation: int = 0
+    """Of the pool; slices of an older one are obsolete."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +142,21 @@ class Volume:
     """The CSI driver, or the provisioner of the class; empty where it is not known."""
     waits_for_consumer: bool = False
     zones: tuple[str, ...] = ()
-    """That the volume can be used in; empty: any."""
+    """The zones in which the volume can be used; empty means any."""
     local: bool = False
     """On a disk of one node."""
+    terminating: bool = False
+    """It is being deleted."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A condition on the pods that a quota counts."""
+
+    name: str
+    """`PriorityClass`, `BestEffort` and so on."""
+    operator: str = "Exists"
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,6 +164,8 @@ class Quota:
     name: str
     hard: Amounts
     used: Amounts
+    scopes: tuple[Scope, ...] = ()
+    """Pods that meet all of them are counted."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +180,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Namespace:
-    """The one that the job goes to."""
+    """Whether the job uses this class."""
 
     name: str
     exists: bool
@@ -178,13 +202,13 @@ class Queue:
 
 @dataclass(frozen=True)
 class FlavorQuota:
-    """What a ClusterQueue has of one resource in one flavor, in thousandths."""
+    """A ClusterQueue's quota of one resource in one flavor, in thousandths."""
 
     flavor: str
     resource: str
     nominal: int
     borrowing_limit: int | None
-    """None: no limit of its own."""
+    """None means no limit of its own."""
     used: int
 
 
@@ -206,15 +230,38 @@ class Flavor:
 
 
 @dataclass(frozen=True)
+class Requirement:
+    """What a NodePool says of a label of the nodes that it makes."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """A NodePool of Karpenter."""
+
+    name: str
+    grows: bool
+    """Whether it makes nodes when pods need them: it is ready, and its number of nodes is not fixed."""
+    requirements: tuple[Requirement, ...] = ()
+    taints: tuple[Taint, ...] = ()
+    limits: Amounts = field(default_factory=dict)
+    made: Amounts = field(default_factory=dict)
+    """What its nodes have now, which counts against the limits."""
+
+
+@dataclass(frozen=True)
 class Permission:
-    """One thing that the plan needs to be allowed."""
+    """One permission that the plan needs."""
 
     verb: str
     group: str
     resource: str
     namespace: str
     allowed: bool | None
-    """None: could not be asked."""
+    """None if it could not be asked."""
     reason: str = ""
 
     @property
@@ -225,11 +272,11 @@ class Permission:
 
 @dataclass(frozen=True)
 class Trial:
-    """What the API server says to an object that is sent as a dry run: nothing is created."""
+    """The API server's answer to an object that is sent as a dry run; nothing is created."""
 
     what: str
     status: int
-    """Of HTTP; 0 where there was no answer."""
+    """HTTP status; 0 without an answer."""
     message: str
 
     @property
@@ -239,34 +286,34 @@ class Trial:
 
 @dataclass(frozen=True)
 class Image:
-    """What the registry says of the image."""
+    """The registry's facts about the image."""
 
     uri: str
     registry: str
     region: str
-    """Of ECR; empty for other registries."""
+    """ECR's region; empty for other registries."""
     found: bool | None
-    """None: not asked, `note` says why."""
+    """None if it was not asked; `note` says why."""
     digest: str = ""
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A cluster at one moment. Everything but the server's version may be Unseen."""
+    """A cluster at one moment. Every part except the server's version may be Unseen."""
 
     server: str
     version: str
     now: float
-    """Of the clock here, Unix seconds."""
+    """The local time in Unix seconds."""
     clock_offset: float | None
-    """Seconds that the server's clock is ahead of ours; None where it did not say."""
+    """Seconds that the server's clock is ahead of ours; None if it did not send its time."""
     region: str
-    """Of AWS, from the nodes or the address; empty where it is not known."""
+    """The AWS region, from the nodes or the address; empty if it is not known."""
     groups: Mapping[str, tuple[str, ...]] | Unseen
     """API group -> served versions, the preferred one first."""
     resources: Mapping[str, tuple[str, ...]]
-    """`group/version` -> resources, of the groups that matter for jobs."""
+    """`group/version` -> resources, for the groups that matter for jobs."""
     permissions: tuple[Permission, ...]
     nodes: tuple[Node, ...] | Unseen
     pods: tuple[Pod, ...] | Unseen
@@ -289,10 +336,12 @@ class Snapshot:
     flavors: tuple[Flavor, ...] | Unseen
     runtimes: tuple[str, ...] | Unseen
     """ClusterTrainingRuntimes."""
-    scalers: tuple[str, ...] | Unseen
+    scalers: tuple[Scaler, ...] | Unseen
     """NodePools of Karpenter: nodes may still come."""
     hooks: frozenset[str] | Unseen
-    """`resource.group` of everything that an admission webhook is called for."""
+    """`resource.group` of everything that a controller's own webhook must admit."""
     job_trial: Trial | Unseen
     pod_trial: Trial | Unseen
     image: Image | Unseen
+    undiscovered: Mapping[str, Unseen] = field(default_factory=dict)
+    """`group/version` of a kind of job whose resources could not be listed, and why."""

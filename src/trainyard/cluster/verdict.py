@@ -2,7 +2,7 @@
 
     Snapshot + Demand ──facts──> checks ──> Verdict
 
-Ready means: no check found an error, and the essential ones could look.
+Ready means that no check found an error and every essential check could look.
 """
 
 from collections.abc import Collection
@@ -21,8 +21,8 @@ from trainyard.cluster.snapshot import Snapshot, Unseen
 from trainyard.errors import ConfigError, ExitCode
 
 
-class State(StrEnum):
-    """What can be said; the values are the words that people see."""
+class Readiness(StrEnum):
+    """Whether the cluster can run the plan; the values are the words that people see."""
 
     READY = "ready"
     NOT_READY = "not ready"
@@ -45,13 +45,13 @@ class Finding:
 class Verdict:
     facts: Facts
     findings: tuple[Finding, ...]
-    """Of all checks, those that passed included."""
+    """The findings of all checks, including those that passed."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> Readiness:
         if any(finding.severity is Severity.ERROR for finding in self.findings):
-            return State.NOT_READY
-        return State.UNKNOWN if self.blind else State.READY
+            return Readiness.NOT_READY
+        return Readiness.UNKNOWN if self.blind else Readiness.READY
 
     @property
     def blind(self) -> tuple[Finding, ...]:
@@ -60,35 +60,37 @@ class Verdict:
 
     @property
     def exit_code(self) -> ExitCode:
-        """Of a script that asks for the verdict."""
-        if self.state is State.READY:
+        """The exit code of a script that asks for the verdict."""
+        if self.state is Readiness.READY:
             return ExitCode.DONE
-        lost = self.state is State.UNKNOWN and self.service_failed
+        lost = self.state is Readiness.UNKNOWN and self.service_failed
         return ExitCode.REFUSED if lost else ExitCode.NO
 
     def exit_code_without(self, accepted: Collection[str]) -> ExitCode:
-        """The same when the errors of the `accepted` checks do not count. Raises ConfigError for no check."""
+        """The exit code when errors of the `accepted` checks do not count. Raises ConfigError for an unknown
+        check."""
         known = {check.name for check in CHECKS}
         for name in accepted:
             if name not in known:
-                raise ConfigError(f"{name[:60]!r} is no check; known: {', '.join(sorted(known))}")
+                raise ConfigError(f"{name[:60]!r} is not a check; known: {', '.join(sorted(known))}")
         kept = tuple(finding for finding in self.findings if finding.check.name not in accepted)
         return replace(self, findings=kept).exit_code
 
     @property
     def service_failed(self) -> bool:
         """Whether an essential check could not look because the API failed, not because it refused."""
-        seen = (self.facts.snapshot.nodes, self.facts.snapshot.groups)
+        snapshot = self.facts.snapshot
+        seen = (snapshot.nodes, snapshot.groups, *snapshot.undiscovered.values())
         return any(isinstance(part, Unseen) and not part.denied for part in seen)
 
 
 def facts_of(snapshot: Snapshot, demand: Demand) -> Facts:
-    """What the checks judge."""
+    """Derive the facts that the checks judge."""
     fits = assess(snapshot, demand)
     return Facts(
         snapshot=snapshot,
         demand=demand,
-        kind=chosen_kind(demand, snapshot.resources),
+        kind=chosen_kind(demand, snapshot.resources, snapshot.undiscovered),
         fits=fits,
         capacity=measure(snapshot, demand),
         outlook=outlook(snapshot, demand, fits),
@@ -96,17 +98,17 @@ def facts_of(snapshot: Snapshot, demand: Demand) -> Facts:
 
 
 def judge(snapshot: Snapshot, demand: Demand) -> Verdict:
-    """Every check's outcomes."""
+    """Run every check."""
     facts = facts_of(snapshot, demand)
     findings = tuple(Finding(check, outcome) for check in CHECKS for outcome in check.judge(facts))
     return Verdict(facts, findings)
 
 
 def verdict_record(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as plain data: `findings` without what passed, `checks` with it."""
+    """The verdict as plain data. `findings` leaves out what passed; `checks` includes it."""
     found = [finding for finding in verdict.findings if finding.severity is not Severity.PASSED]
     return {
-        "ready": verdict.state is State.READY,
+        "ready": verdict.state is Readiness.READY,
         "verdict": verdict.state.value,
         "findings": [_finding(finding) for finding in found],
         "checks": [{**_finding(f), "looks_at": f.check.looks_at} for f in verdict.findings],

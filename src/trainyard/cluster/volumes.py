@@ -1,4 +1,5 @@
-"""What is known of a claim of storage: its own object, its volume and its class; and how one is made."""
+"""Read what is known of a storage claim from its object, volume and class; and build the object of a new
+claim."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -14,7 +15,7 @@ _ZONES = ("topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone")
 
 
 def volume_of(claim: Any, ask: Callable[[str], Any]) -> Volume | None:
-    """None without a claim. `ask` gives the object at a path, or None where it cannot be had."""
+    """Return None without a claim. `ask` returns the object at a path, or None if it cannot be had."""
     if not isinstance(claim, dict):
         return None
     spec, status = claim.get("spec") or {}, claim.get("status") or {}
@@ -35,13 +36,14 @@ def volume_of(claim: Any, ask: Callable[[str], Any]) -> Volume | None:
         waits_for_consumer=(storage or {}).get("volumeBindingMode") == "WaitForFirstConsumer",
         zones=_zones(source),
         local="hostPath" in source or "local" in source,
+        terminating=bool((claim.get("metadata") or {}).get("deletionTimestamp")),
     )
 
 
 def claim_body(
     name: str, namespace: str, *, storage_class: str, size: str, mode: str = "ReadWriteMany"
 ) -> dict[str, Any]:
-    """A claim of storage that the pods of a job share."""
+    """Build a storage claim that the pods of a job share."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -55,7 +57,7 @@ def claim_body(
 
 
 def require_same_claim(there: Volume, wanted: Json) -> None:
-    """Raise ConfigError where the claim that is there is not as wanted; it may be larger."""
+    """Raise ConfigError if the existing claim differs from the wanted one; it may be larger."""
     spec = wanted["spec"]
     size = _bytes(spec["resources"]["requests"]["storage"])
     different = []
@@ -67,13 +69,14 @@ def require_same_claim(there: Volume, wanted: Json) -> None:
         different.append(f"it has {there.bytes / 2**30:,.0f} GiB")
     if different:
         raise ConfigError(
-            f"the claim {there.name} is there already: {'; '.join(different)}. It is left alone; choose "
+            f"the claim {there.name} exists already: {'; '.join(different)}. It is left alone; choose "
             "another name"
         )
 
 
 def require_size(text: str) -> str:
-    """The size of a volume as Kubernetes writes it. Raises ConfigError for anything else, and for none."""
+    """Check the size of a volume in Kubernetes' notation. Raises ConfigError for anything else, and for
+    none."""
     try:
         found = parse_quantity(text)
     except NotAQuantityError:

@@ -1,9 +1,10 @@
-"""The types of all command lines: each reads the text of one option, or says what is wrong with it.
+"""The types of all command lines: each parses the text of one option, or explains why it
+is wrong.
 
-    text of an option --type--> value | ArgumentTypeError, which argparse answers with the option's name
+    text of an option --type--> value | ArgumentTypeError, which argparse prints with the option's name
 
 Numbers are written in ASCII digits, have bounds, and are neither infinite nor "not a number". Nothing is
-opened here: of a path only its names are judged.
+opened here: of a path only its names are checked.
 """
 
 import argparse
@@ -12,11 +13,11 @@ import re
 from pathlib import Path
 
 MOST_SHOWN = 60
-"""Letters of a wrong value that are repeated to whoever wrote it."""
+"""A wrong value is repeated in its message up to this many characters."""
 _DIGITS = 18
-"""Of a whole number: what every counter and file name of ours can hold."""
+"""The most digits of a whole number, so that it fits into every counter and file name of ours."""
 _NAME_BYTES, _PATH_BYTES = 255, 4095
-"""Linux: NAME_MAX, and PATH_MAX without its closing zero (limits.h)."""
+"""Limits of Linux: NAME_MAX, and PATH_MAX without its closing zero (limits.h)."""
 _DAY_SECONDS = 86400.0
 _MOST_PROCESSES = 1024
 _LEAST_RATE, _MOST_RATE = 0.001, 1e6
@@ -29,19 +30,19 @@ _STEPS = re.compile(r"([1-9][0-9]{0,11})(?:-([1-9][0-9]{0,11}))?")
 
 
 def shown(text: str) -> str:
-    """`text` in quotes, the beginning of it where it is long."""
+    """`text` in quotes; a long text is cut off."""
     return repr(text) if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]!r}… ({len(text):,} letters)"
 
 
 def with_short_words(message: str, most: int) -> str:
-    """`message` with each word of more than `most` letters cut: a given value may have any length."""
+    """`message` with each word cut to `most` characters, because a given value may have any length."""
     return re.sub(
         rf"\S{{{most + 1},}}", lambda word: f"{word[0][:MOST_SHOWN]}… ({len(word[0]):,} letters)", message
     )
 
 
 def text(value: str) -> str:
-    """Any text that can be written down. Every option without another type has this one."""
+    """Any text that is valid UTF-8; the default type of options."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -50,7 +51,7 @@ def text(value: str) -> str:
 
 
 def variable(value: str) -> tuple[str, str]:
-    """A variable of the environment, `NAME=VALUE`, as name and value."""
+    """An environment variable `NAME=VALUE`, as name and value."""
     name, equals, content = text(value).partition("=")
     if not equals or not _VARIABLE.fullmatch(name):
         raise argparse.ArgumentTypeError(f"{shown(value)} is not NAME=VALUE, such as NCCL_DEBUG=INFO")
@@ -58,7 +59,8 @@ def variable(value: str) -> tuple[str, str]:
 
 
 def path(value: str) -> Path:
-    """A path as a name, of any bytes. An empty one, which would be the working directory, is refused."""
+    """A path, whose names may have any bytes. An empty one, which would mean the working directory, is
+    refused."""
     if not value:
         raise argparse.ArgumentTypeError("the path is empty; write . for the working directory")
     encoded = value.encode(errors="surrogateescape")
@@ -95,7 +97,7 @@ def steps(value: str) -> range:
 
 
 def step(value: str) -> int | None:
-    """The step that `value` says in digits; None for any other text, as `newest`."""
+    """The step number in `value`; None for any text without digits only, such as `newest`."""
     return int(value) if value.isascii() and value.isdecimal() and len(value) <= _DIGITS else None
 
 
@@ -130,7 +132,7 @@ def positive(value: str) -> int:
 
 
 def processes(value: str) -> int:
-    """How many processes of one machine: from 1 to 1,024."""
+    """Number of processes on one machine: from 1 to 1,024."""
     found = step(value) or 0
     if not 0 < found <= _MOST_PROCESSES:
         raise argparse.ArgumentTypeError(
@@ -148,7 +150,7 @@ def amount(value: str) -> float:
 
 
 def rate(value: str) -> float:
-    """Megabytes per second, from 0.001 to a million: less than that is no progress."""
+    """Megabytes per second, from 0.001 to a million; a lower rate would make no progress."""
     found = _decimal(value)
     if not _LEAST_RATE <= found <= _MOST_RATE:
         raise argparse.ArgumentTypeError(
@@ -182,5 +184,5 @@ def pause(value: str) -> float:
 
 
 def _decimal(value: str) -> float:
-    """The number that `value` says in ASCII digits; "not a number" for every other text."""
+    """The number in `value` in ASCII digits; "not a number" for any other text."""
     return float(value) if _DECIMAL.fullmatch(value) else math.nan

@@ -1,9 +1,11 @@
-"""The options by which scripts name a cluster: a kubeconfig and its context, or the name of a cluster."""
+"""The options with which scripts name a cluster: a kubeconfig and its context, or the name of a cluster."""
 
 import argparse
 
 from trainyard.command import arguments
 
+JOB_KINDS = ("pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
+"""The kinds of jobs that a script takes as --kind."""
 _TEXTS = (
     ("--context", "NAME", "of the kubeconfig; default: the current one"),
     ("--cluster", "NAME", "an EKS or HyperPod cluster instead of a kubeconfig"),
@@ -23,6 +25,6 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_cluster_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Refuse two clusters at once."""
+    """Refuse a command line that names two clusters."""
     if args.cluster and (args.kubeconfig or args.context):
         parser.error("--cluster names a cluster by itself; leave --kubeconfig and --context out")

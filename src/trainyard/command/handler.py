@@ -1,4 +1,4 @@
-"""The one top-level handler: it turns errors into exit codes, and writes out what the streams still hold.
+"""The one top-level handler: it turns errors into exit codes, and flushes the output streams.
 
 Only this room catches every exception.
 """
@@ -15,25 +15,27 @@ from collections.abc import Callable
 from typing import NoReturn, TextIO
 
 from trainyard.command import arguments
+from trainyard.command.visible_text import visible
 from trainyard.errors import ExitCode, TrainyardError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-"""No space left: the machine's trouble and no bug, wherever it is met."""
+"""No space left: a problem of the machine and not a bug, wherever it occurs."""
 _FLUSH_SECONDS = 3.0
 _LONGEST_WORD = 1000
-"""Letters of a word in any other message: longer than every path that people use."""
+"""Longest word in any other message; longer than paths that people use."""
 _WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
-"""A name that leads to no such thing: whoever gave it is told."""
+"""Errors for a name that does not exist; the person who gave it is told."""
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
-"""What the machine may refuse at any file."""
+"""Errors that a machine may raise for any file."""
 _logger = logging.getLogger("trainyard")
 
 
 def exit_code_of(main: Callable[[], int]) -> int:
     """Run `main` and return the process status: the one place that catches everything.
 
-    A bug shows its traceback and ends with `ExitCode.BUG`, so that it cannot be taken for a "no". The answer
-    of `main` holds even if the reader of our output (`| head`) has gone; a `main` cut short by it is a "no".
+    A bug shows its traceback and ends with `ExitCode.BUG`, so that it cannot be mistaken for a "no". The exit
+    code of `main` also holds if the reader of our output (`| head`) has closed it; if that interrupted
+    `main`, the exit code is "no".
     """
     if threading.current_thread() is threading.main_thread():  # another one might wait for a stream here
         _have_streams()
@@ -46,7 +48,7 @@ def exit_code_of(main: Callable[[], int]) -> int:
 
 
 def _have_streams() -> None:
-    """Let output be possible: a stream that was closed leads nowhere, and any character can be written."""
+    """Make output possible: a closed stream is redirected to nowhere, and every character can be encoded."""
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # else a file would get its number
             pass
@@ -59,9 +61,9 @@ def _have_streams() -> None:
 
 
 def end_at_once(answer: Callable[[], int]) -> NoReturn:
-    """End the process from any thread with what `answer` gives; no other thread can hold that up.
+    """End the process from any thread with the exit code of `answer`, whatever other threads do.
 
-    What the streams still hold is written if they take it within seconds: one that hangs takes nothing.
+    The streams are flushed if that takes only seconds; a stream that blocks is skipped.
     """
     ending = threading.Thread(target=lambda: os._exit(exit_code_of(answer)), name="end", daemon=True)
     ending.start()
@@ -89,6 +91,10 @@ def _answer_of(main: Callable[[], int]) -> int:
             _logger.debug("where the space ran out:", exc_info=True)
             _say(f"The output could not be written: {error}\n")
             return ExitCode.NO
+        if isinstance(error, FileNotFoundError) and not _has_working_directory():
+            _logger.debug("where the working directory was missing:", exc_info=True)
+            _say("The working directory was removed. Change to another one, and try again.\n")
+            return ExitCode.USAGE
         if isinstance(error, FileNotFoundError) and (folder := _missing_folder(error)):
             _logger.debug("where the folder was missing:", exc_info=True)
             _say(f"{folder[:300]}: no such folder. Make it first, or name another place.\n")
@@ -101,6 +107,14 @@ def _answer_of(main: Callable[[], int]) -> int:
         return ExitCode.BUG
 
 
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - nothing but whether there is one
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _missing_folder(error: FileNotFoundError) -> str:
     """Return the folder of the file that could not be opened, if it is missing; else nothing."""
     if not isinstance(error.filename, str | bytes):
@@ -110,14 +124,14 @@ def _missing_folder(error: FileNotFoundError) -> str:
 
 
 def _say(text: str) -> None:
-    """Write to stderr if it is still read; the exit code must not depend on it."""
+    """Write to stderr if it is still open; the exit code must not depend on it."""
     with contextlib.suppress(OSError, AttributeError):
-        sys.stderr.write(text)
+        sys.stderr.write(visible(text))
         sys.stderr.flush()
 
 
 def _flush(stream: TextIO | None) -> str | None:
-    """Write out what `stream` still holds; returns why that failed, None for a reader that just left."""
+    """Flush `stream`; return why that failed, None if its reader has just closed it."""
     if stream is None:
         return None
     try:

@@ -1,37 +1,58 @@
-"""What a script writes: log lines on stderr, one line per phase, JSON on stdout.
+"""The output of scripts: log lines on stderr, one line per phase, JSON on stdout.
 
-How wide the terminal is and whether people watch it is asked of `command.terminal`.
+`command.terminal` says how wide the terminal is, and whether people watch it.
 """
 
 import contextlib
 import json
 import logging
 import sys
-from typing import TextIO
+from collections.abc import Callable, Iterable
+from typing import Any, TextIO
 
 from trainyard.command import terminal
+from trainyard.command.visible_text import visible, visible_json, visible_line
 
 _COLOURS = {"ok": "32", "degraded": "33", "failed": "31"}
 _logger = logging.getLogger("trainyard")
 
 
 def print_json(value: object) -> None:
-    """Write `value` to stdout. What cannot be written now is said when the process ends (`exit_code_of`)."""
+    """Write `value` to stdout. An error of writing is reported when the process ends (`exit_code_of`)."""
     with contextlib.suppress(OSError):
-        sys.stdout.write(json.dumps(value, indent=2) + "\n")
+        sys.stdout.write(visible_json(json.dumps(value, indent=2)) + "\n")
+
+
+def print_result(data: Any, lines: Callable[[Any, int], list[str]], *, as_json: bool) -> None:
+    """Print `data` as JSON, or as the lines that `lines` makes from it for the width of the terminal."""
+    if as_json:
+        print_json(data)
+    else:
+        print_text("\n".join(lines(data, terminal.width())))
+
+
+def print_text(text: str) -> None:
+    """Write lines for people to stdout."""
+    sys.stdout.write(f"{visible(text)}\n")
+    sys.stdout.flush()
+
+
+def tell(lines: Iterable[str]) -> None:
+    """Write each problem or remark to stderr, as one line even if a name in it holds a newline."""
+    sys.stderr.write("".join(f"{visible_line(line)}\n" for line in lines))
 
 
 class _LineFormatter(logging.Formatter):
-    """Level names of at most five letters, so that the messages of a log stand below each other."""
+    """Level names of at most five letters, so that the messages of a log are aligned."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = logging.makeLogRecord(record.__dict__)
         line.levelname = {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(record.levelname, record.levelname)
-        return super().format(line)
+        return visible(super().format(line))
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):
-    """Writes to what stderr is at the moment: while there is a live line, that puts lines above it."""
+    """Writes to the present stderr; while there is a live line, that puts lines above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.stream is not sys.stderr:
@@ -40,7 +61,7 @@ class _ToStderr(logging.StreamHandler[TextIO]):
 
 
 def configure_logging(level: str | None) -> None:
-    """Send the library's records from `level` on (None: info) to stderr, one plain line each.
+    """Send the library's records of `level` (None: info) and above to stderr, one plain line each.
 
     `21:45:01 INFO  message`.
     """
@@ -58,11 +79,12 @@ def on_terminal() -> bool:
 
 
 def announce(phase: str, text: str, status: str = "", *, copied: bool = False) -> None:
-    """Say how a phase ended: aligned lines that fit the terminal, one plain line in a log.
+    """Report how a phase ended: aligned lines that fit the terminal, one plain line in a log.
 
-    `status` is a verdict (`ok`, `degraded`, `failed`); its colour is never its only carrier. Text that people
-    copy, such as a command, is `copied`: it is neither broken nor shortened.
+    `status` is a verdict (`ok`, `degraded`, `failed`), never shown by colour alone. Text that people copy,
+    such as a command, is `copied`: it is neither broken nor shortened.
     """
+    text = visible(text)
     if not on_terminal():
         _logger.info("%s: %s%s", phase, text, f" [{status}]" if status else "")
         return

@@ -5,6 +5,7 @@ The types of options are those of `command.arguments`.
 
 import argparse
 import contextlib
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from trainyard.command import arguments
@@ -12,7 +13,7 @@ from trainyard.errors import ExitCode
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _MOST_REPEATED = 120
-"""Letters of a word in a message of argparse."""
+"""Longest word in a message of argparse."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -40,3 +41,12 @@ def script_parser(doc: str | None, *, reads_config: bool = False) -> argparse.Ar
     level = "how much to log on stderr, default info"
     result.add_argument("--log-level", choices=LOG_LEVELS, help=level)
     return result
+
+
+def refuse_options_of_other_commands(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, only_for: Mapping[str, Sequence[str]]
+) -> None:
+    """Refuse an option that `args.command` does not accept. `only_for` maps options to commands."""
+    for flag, commands in only_for.items():
+        if vars(args)[flag.removeprefix("--").replace("-", "_")] and args.command not in commands:
+            parser.error(f"{flag} is for {' and '.join(commands)}")

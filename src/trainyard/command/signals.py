@@ -1,6 +1,6 @@
-"""What SIGTERM and SIGINT do to a script: end it at once, or ask work in the background to end.
+"""Handle SIGTERM and SIGINT in a script: end it at once, or ask background work to end.
 
-The trainer has signal handling of its own, in `training.runtime.stop_signals`.
+The trainer has its own signal handling, in `training.runtime.stop_signals`.
 """
 
 import contextlib
@@ -16,10 +16,11 @@ from trainyard.errors import ExitCode
 
 
 def end_at_signals(*, silently: bool = False) -> Callable[[], str | None]:
-    """Let SIGTERM and SIGINT end the program at once, as a Ctrl-C does, and be cleaned up after.
+    """Let SIGTERM and SIGINT end the program at once, as a Ctrl-C does, with its cleanup.
 
-    Returns what names the signal that came: code that swallows every exception, as imports have it, may have
-    gone on. `silently` is for one process of several, whose launcher says that they were interrupted.
+    Returns a function that names the received signal, because code that swallows every exception, such as an
+    import, may have continued. `silently` is for one process of several, whose launcher reports the
+    interruption.
     """
     came: list[str] = []
 
@@ -34,7 +35,7 @@ def end_at_signals(*, silently: bool = False) -> Callable[[], str | None]:
 
 
 def _send_again(ignored: "sys.UnraisableHookArgs") -> None:
-    """Send the signal once more whose exception came where Python ignores one, as in `__del__`."""
+    """Send the signal again if its exception was raised where Python ignores exceptions, as in `__del__`."""
     if isinstance(ignored.exc_value, KeyboardInterrupt | SystemExit):
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
     else:
@@ -42,10 +43,10 @@ def _send_again(ignored: "sys.UnraisableHookArgs") -> None:
 
 
 def stand_back(behind: Path | None = None) -> threading.Event:
-    """Work beside another program: leave it the processors, and end when asked to.
+    """Work beside another program: use only idle processor time, and end when asked to.
 
-    The event is set at the first SIGTERM or SIGINT, and the script then ends by itself; a second one kills.
-    With `behind` what started the script goes on at once; see `_go_behind`.
+    The event is set at the first SIGTERM or SIGINT, and the script then ends by itself; a second one kills
+    it. With `behind`, whatever started the script continues at once; see `_go_behind`.
     """
     if behind is not None:
         _go_behind(behind)
@@ -63,9 +64,9 @@ def stand_back(behind: Path | None = None) -> threading.Event:
 
 
 def _go_behind(path: Path) -> None:
-    """Go on in a session of our own, out of reach of what ends a step of CI with all that it started.
+    """Continue in a session of our own, so that CI does not end this process with the step that started it.
 
-    The process id is in `path` before the first process ends, what is said goes into `path`.log.
+    The process id is in `path` before the first process ends; the output goes to `path`.log.
     """
     reader, writer = os.pipe()
     if child := os.fork():

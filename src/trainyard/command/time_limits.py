@@ -1,4 +1,4 @@
-"""Limits on time: how long the CI job has run, and an answer that must come within some seconds.
+"""Time limits: how long the CI job has run, and calls that must return within some seconds.
 
 A job's start is read from the environment variable TRAINYARD_JOB_STARTED.
 """
@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 def job_seconds(environment: Mapping[str, str] = os.environ) -> float:
-    """How long the job of CI that this process belongs to has been going; 0 outside one.
+    """The seconds since the start of this process's CI job; 0 outside one.
 
     `TRAINYARD_JOB_STARTED` holds its start in Unix seconds; a start in the future counts as now.
     """
@@ -33,9 +33,10 @@ def job_seconds(environment: Mapping[str, str] = os.environ) -> float:
 
 
 def within(seconds: float, work: Callable[[], Answer]) -> Answer:
-    """What `work` gives or raises. Raises WaitTimeoutError when it takes longer; it is then left behind.
+    """Return the result of `work` or raise its error; raise WaitTimeoutError when it takes longer.
 
-    For a question whose answer may never come: a thread asks it, which does not keep the process from ending.
+    For a question that may never be answered. A thread asks it and is abandoned at the time limit; it does
+    not keep the process from ending.
     """
     answer: Future[Answer] = Future()
 

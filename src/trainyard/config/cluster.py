@@ -1,4 +1,5 @@
-"""The section `cluster` of the configuration: where jobs go on Kubernetes, what a cluster may be given."""
+"""The section `cluster` of the configuration: settings of Kubernetes jobs, and objects that a cluster may be
+given."""
 
 from typing import Annotated, Literal
 

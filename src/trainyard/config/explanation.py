@@ -1,4 +1,4 @@
-"""Every value of a configuration with the place it came from, for people or as data."""
+"""List every value of a configuration with its origin, for people or as data."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from trainyard.config.expectations import shown
 from trainyard.config.problems import Origin
 
 _WIDEST = 48
-"""Columns; a longer value pushes only its own origin out of line."""
+"""In columns; a longer value shifts only its own origin."""
 
 
 def lines(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Iterator[str]:

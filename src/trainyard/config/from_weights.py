@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.keys import leaf_keys
-from trainyard.config.problems import SET, Origin
+from trainyard.config.problems import SET, Origin, Problem
 from trainyard.config.yaml.yaml_document import Document, KeyPath
 
 ARCHITECTURE = ("model", "architecture")
 PATH = ("model", "path")
 TOKENIZER = "model.tokenizer"
 NAME = "model.name"
+NO_WEIGHTS = (
+    "not set, and model.architecture is null, which leaves the model to its weights; name them, such as "
+    "--set model.path=HuggingFaceTB/SmolLM2-135M, or describe the model in model.architecture"
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Declared:
 
 
 ReadWeights = Callable[[str, frozenset[str]], Declared | None]
-"""Returns what `model.path` declares about the open keys; None when that is not known."""
+"""Returns the values that `model.path` declares for the open keys; None when they are not known."""
 
 
 def null_architecture(document: Document) -> dict[KeyPath, Origin]:
@@ -51,11 +55,11 @@ def null_architecture(document: Document) -> dict[KeyPath, Origin]:
     return {path: document.places.pop(path) for path in taken}
 
 
-def refuse_null_architecture(document: Document, places: Mapping[KeyPath, Origin]) -> None:
-    """Restore the null where no weights can fill it, so that the error names its line."""
-    if places and _path(document) is None and document.values["model"]["architecture"] == {}:
-        document.values["model"]["architecture"] = None
-        document.places.update(places)
+def refuse_null_architecture(document: Document, places: Mapping[KeyPath, Origin]) -> Problem | None:
+    """Return the problem of a null where no weights can fill it, with the line of the null."""
+    if not places or _path(document) is not None or document.values["model"]["architecture"] != {}:
+        return None
+    return Problem(places[ARCHITECTURE], ".".join(PATH), NO_WEIGHTS)
 
 
 def open_keys(document: Document) -> frozenset[str]:

@@ -1,6 +1,6 @@
-"""The configuration's shape as JSON Schema: for editors, the reference and the words of error messages.
+"""The configuration as JSON Schema: for editors, the reference and the words of error messages.
 
-Overlays are partial, so nothing is required; what must be there is checked when a configuration is loaded.
+Overlays are partial, so the schema requires nothing; missing keys are found when a configuration is loaded.
 """
 
 from functools import cache

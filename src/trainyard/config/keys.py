@@ -1,6 +1,6 @@
-"""The keys a configuration has, and the nearest valid one to a misspelt key.
+"""The valid keys of a configuration, and the nearest one to a misspelt key.
 
-It looks at the schema's models only, never at values.
+It looks only at the schema's models, never at values.
 """
 
 import difflib
@@ -12,18 +12,18 @@ from trainyard.config.section import Section
 from trainyard.config.yaml.yaml_document import KeyPath
 
 _LONGEST = 100
-"""Nothing longer can be a misspelling, and the comparison is quadratic."""
+"""A longer text is no misspelling, and the comparison takes quadratic time."""
 
 
 def section_below(section: type[Section], name: str) -> type[Section] | None:
-    """The section that is called `name` in `section`; None if that is a single value or nothing."""
+    """The section called `name` in `section`; None if that is a single value or does not exist."""
     field = section.model_fields.get(name)
     below = field.annotation if field else None
     return below if isinstance(below, type) and issubclass(below, Section) else None
 
 
 def section_at(path: KeyPath) -> type[Section] | None:
-    """The section that `path` leads to; None when it leads to a single value or nowhere."""
+    """The section at `path`; None if there is a single value or nothing."""
     section: type[Section] | None = Config
     for name in path:
         section = section_below(section, name) if section else None

@@ -51,7 +51,8 @@ def load_config(
     document = reader.read(path)
     taken = null_architecture(document)
     apply_overrides(document, overrides)
-    refuse_null_architecture(document, taken)
+    if homeless := refuse_null_architecture(document, taken):
+        document.problems.append(homeless)
     readable = read_weights if document.whole and not document.problems else None
     unknown = fill(document, readable) if readable else open_keys(document)
     config, problems = validate(document, os.path.normpath(path), unknown=unknown)

@@ -1,4 +1,4 @@
-"""Problems of a configuration with their places: one line each, and the error that lists them.
+"""The problems of a configuration with their places: one line each, and the error that lists them.
 
 `schema_validation` and `combinations` find the problems.
 """
@@ -37,7 +37,7 @@ class Problem:
 
     origin: Origin
     key: str
-    """Dotted; empty when the file as a whole is meant."""
+    """Dotted; empty for the file as a whole."""
     message: str
 
     def __str__(self) -> str:

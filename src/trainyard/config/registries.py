@@ -1,7 +1,7 @@
-"""The lists of what a configuration can choose by name: recipes, optimizers, kinds of store.
+"""The lists of choices by name: recipes, optimizers, kinds of store.
 
-A further one is a module of its own and one line here: the configuration's schema, its reference, the plans
-and the error messages read these lists. The modules are named and not imported, because that takes seconds.
+To add one, write a module and add one line here: the configuration's schema, its reference, the plans and the
+error messages read these lists. The modules are named and not imported, because importing them takes seconds.
 """
 
 from collections import ChainMap
@@ -21,6 +21,9 @@ class RecipeEntry:
     """The recipe in a few words, for the reference of the configuration."""
     one_process: bool = False
     """Whether it trains in one process on one device."""
+    makes_data: str = ""
+    """The dotted name of a module whose `questions_of(config)` describes the data that the recipe makes while
+    it trains; empty where it reads prepared data."""
 
 
 RECIPES = {
@@ -28,9 +31,18 @@ RECIPES = {
         "trainyard.training.pretraining.pretraining", "next-token prediction on data.train_path"
     ),
     "grpo": RecipeEntry(
-        "trainyard.training.grpo.policy_training", "reinforcement learning on arithmetic", one_process=True
+        "trainyard.training.grpo.policy_training",
+        "reinforcement learning on arithmetic",
+        one_process=True,
+        makes_data="trainyard.training.grpo.questions",
     ),
 }
+
+
+def made_data(recipe: str) -> str:
+    """Return the module that describes the data that the recipe makes; empty where it reads prepared data."""
+    entry = RECIPES.get(recipe)
+    return entry.makes_data if entry else ""
 
 
 @dataclass(frozen=True)
@@ -48,9 +60,9 @@ PROGRAMS = {
     "torchtitan": ProgramEntry("torchtitan in a job on a cluster"),
     "deepspeed": ProgramEntry("a program with DeepSpeed in a job on a cluster"),
 }
-"""Each has its module of the same name in `jobs.recipes`."""
+"""Each has a module of the same name in `jobs.recipes`."""
 EVERY_RECIPE: Mapping[str, RecipeEntry | ProgramEntry] = ChainMap({}, PROGRAMS, RECIPES)  # type: ignore[arg-type]
-"""What `recipe` may name."""
+"""The valid values of `recipe`."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from trainyard.config.cluster import ClusterConfig
-from trainyard.config.program import ProgramConfig
 from trainyard.config.registries import (
     DEFAULT_OPTIMIZER,
     DEFAULT_RECIPE,
@@ -172,6 +171,8 @@ class HuggingFaceConfig(Section):
     """Commit, branch or tag; null takes the newest commit. The run records the commit."""
     shuffled_sequences: Positive = 256
     """Size of the shuffle buffer in sequences; a resume reads as many again."""
+    interleaved_files: Positive = 1
+    """Files read in turn; a multiple of the number of processes also divides the reading among them."""
 
 
 class DataConfig(Section):
@@ -304,6 +305,26 @@ class NotificationsConfig(Section):
 
     slack: SlackConfig = Field(default_factory=SlackConfig)
     """Messages to Slack."""
+
+
+class ProgramConfig(Section):
+    """Settings for programs of other recipes than pretrain and grpo, which ignore this section."""
+
+    script: Name | None = None
+    """The program's file in the image, such as /opt/Megatron-LM/pretrain_gpt.py."""
+    preset: (
+        Annotated[
+            str,
+            StringConstraints(pattern=r"^[A-Za-z0-9_]+\.[A-Za-z0-9_]+$", max_length=LONGEST_TEXT),
+            Field(examples=["llama3.llama3_8b"]),
+        ]
+        | None
+    ) = None
+    """With recipe: torchtitan: its module and the configuration in it, such as llama3.llama3_8b."""
+    global_batch: Positive | None = None
+    """Sequences per optimizer step; null: batch_size × gradient_accumulation_steps × data-parallel size."""
+    settings: Name | None = None
+    """The program's own settings by its own names, a KEY=VALUE per line."""
 
 
 class Config(Section):

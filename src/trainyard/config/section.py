@@ -26,7 +26,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_TEXT)]
 
 
 class Entry(Protocol):
-    """An entry of a registry whose names are the values of a key."""
+    """An entry of a registry whose names are the allowed values of a key."""
 
     @property
     def meaning(self) -> str:

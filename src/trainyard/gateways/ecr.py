@@ -1,4 +1,4 @@
-"""ECR: whether an image is in a registry, and by which digest. Nothing is pulled or changed."""
+"""Ask ECR whether an image is in a registry, and by which digest. Nothing is pulled or changed."""
 
 from typing import Any
 
@@ -7,24 +7,27 @@ from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, 
 _MISSING = ("ImageNotFoundException", "RepositoryNotFoundException")
 
 
-def ecr_client(region: str) -> Any:
-    """What asks ECR. Making one takes a fifth of a second, so several questions share one."""
+def ecr_client(region: str, session: Any = None) -> Any:
+    """Create the client for ECR. That takes a fifth of a second, so several questions share one.
+
+    `session` is boto3's, if there is one already: it keeps the data of botocore that it has read.
+    """
     import boto3
     from botocore.config import Config
 
     retries = {"mode": "standard", "total_max_attempts": 3}
     settings = Config(connect_timeout=5, read_timeout=20, retries=retries)
-    return boto3.session.Session(region_name=region).client("ecr", config=settings)
+    session = session or boto3.session.Session(region_name=region)
+    return session.client("ecr", region_name=region, config=settings)
 
 
 def find_digest(
     *, account: str, region: str, repository: str, tag: str, digest: str, client: Any = None
 ) -> str | None:
-    """The digest of an image that is named by tag or digest; None where the registry does not have it.
+    """The digest of an image named by tag or digest; None if the registry does not have it.
 
-    `client` is that of `ecr_client`, where several questions are asked.
-    Raises PermissionRefusedError, ServiceError when AWS refuses, ServiceTroubleError when it cannot be
-    reached.
+    Pass the `client` of `ecr_client` when several questions are asked. Raises PermissionRefusedError,
+    ServiceError when AWS refuses, ServiceTroubleError when it cannot be reached.
     """
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 

@@ -1,4 +1,4 @@
-"""ECR: the newest released image of a repository, by digest. Nothing is pulled or changed."""
+"""Find the newest released image of a repository in ECR, by digest. Nothing is pulled or changed."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,19 +7,19 @@ from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, 
 
 _MISSING = ("RepositoryNotFoundException", "ImageNotFoundException")
 _NOT_RELEASED = ("build-", "sha256-")
-"""What a push is called before its scan, and the list of an image's attachments."""
+"""Prefixes of tags that are set before the scan, and of lists of an image's attachments."""
 
 
 def image_or_newest(named: str, environment: Mapping[str, str], *, region: str = "") -> str:
-    """`named`, or the newest image of the repository in $ECR_REPOSITORY; empty where neither is given."""
+    """`named`, or the newest image of the repository in $ECR_REPOSITORY; empty if neither is given."""
     repository = environment.get("ECR_REPOSITORY", "")
     return named if named or not repository else newest_image(repository, region=region)
 
 
 def newest_image(repository: str, *, region: str = "") -> str:
-    """The URI, with its digest, of the released image pushed last. Raises ConfigError where there is none.
+    """The URI, with its digest, of the released image pushed last. Raises ConfigError if there is none.
 
-    `repository` is a name in the registry of the account. Raises also PermissionRefusedError, ServiceError
+    `repository` is a name in the registry of the account. Also raises PermissionRefusedError, ServiceError
     when AWS refuses, ServiceTroubleError when it cannot be reached.
     """
     import boto3
@@ -59,10 +59,10 @@ def newest_image(repository: str, *, region: str = "") -> str:
 
 
 def newest_digest(images: Iterable[Mapping[str, Any]]) -> str | None:
-    """The digest of the released image that was pushed last; None without one.
+    """The digest of the released image that was pushed last; None if there is none.
 
     `images` are ECR's `imageDetails`. An image is released once it has a tag that push_image.py sets after
-    the scan: one that failed its scan keeps only `build-…`.
+    the scan. An image that failed its scan keeps only `build-…`.
     """
     released = [image for image in images if any(map(_releases, image.get("imageTags") or ()))]
     if not released:

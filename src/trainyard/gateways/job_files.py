@@ -1,4 +1,4 @@
-"""Write the files that a job of Ray brings along in a variable, because its pods do not have them mounted."""
+"""Write the files that a Ray job carries in a variable, because its pods do not have them mounted."""
 
 import json
 from collections.abc import Mapping

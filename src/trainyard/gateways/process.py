@@ -13,16 +13,16 @@ from pathlib import Path
 
 _LOG_BYTES = 64 * 1024
 _LONGEST_LINE = 1 << 16
-"""Bytes of a line that are handed on at once."""
+"""Longest piece of a line, in bytes, that is passed on at once."""
 _TORCHRUN_PREFIX = "PET_"
 """torchrun takes a variable of this prefix for an option that its command line leaves out."""
 _END_SECONDS = 5.0
-"""What a program may take to end after it was asked to."""
+"""Seconds that a program may take to end after it was asked to."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a program ended."""
+    """The end of a program."""
 
     exit_code: int | None
     """None when it could not be started or did not end in time."""
@@ -78,7 +78,7 @@ def run_attended(command: Sequence[str], *, environment: Mapping[str, str]) -> i
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """How a measured program ended."""
+    """The end of a measured program."""
 
     exit_code: int | None
     """Negative for a signal; None when it could not be started or did not end in time."""
@@ -139,7 +139,7 @@ def _end(group: int, late: threading.Event) -> None:
 def run_streamed(
     command: Sequence[str], *, seconds: float, on_line: Callable[[str], None], stdin: bytes | None = None
 ) -> int | None:
-    """Run `command` and hand on each line of its stdout and stderr as it comes.
+    """Run `command` and pass on each line of its stdout and stderr as it arrives.
 
     Returns its exit code; None when it could not be started or did not end in time. The program and its
     children are ended when this process is interrupted.
@@ -175,9 +175,9 @@ def run_streamed(
 
 
 def run_passing_signals(command: Sequence[str]) -> int:
-    """Run `command`, hand SIGTERM and SIGINT on to it, and return its exit code; 128 + N for signal N.
+    """Run `command`, pass SIGTERM and SIGINT on to it, and return its exit code; 128 + N for signal N.
 
-    It inherits everything and has no time limit. A signal that comes before it runs is handed on too.
+    It inherits everything and has no time limit. A signal that arrives before it runs is passed on too.
     """
     came: list[int] = []
     started: list[subprocess.Popen[bytes]] = []
@@ -202,12 +202,12 @@ def run_passing_signals(command: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class HandedOn:
-    """How a program ended whose lines were handed on."""
+    """The end of a program whose lines were passed on."""
 
     exit_code: int
     """128 + N for signal N; 127 when it could not be started."""
     told: bool
-    """Whether a signal was handed on to it."""
+    """Whether a signal was passed on to it."""
 
 
 def run_handing_on(
@@ -218,10 +218,11 @@ def run_handing_on(
     environment: Mapping[str, str],
     without: Collection[str] = (),
 ) -> HandedOn:
-    """Run `command` without a time limit; show what it prints, append it to `log`, hand on its lines.
+    """Run `command` without a time limit; show its output, append it to `log`, and pass its lines on.
 
-    It gets this environment with `environment` and without the variables `without` and those of torchrun's
-    own. SIGTERM and SIGINT are handed on as SIGTERM. What children print that outlive it is not waited for.
+    It gets this process's environment with `environment` added, and without the variables `without` and
+    torchrun's own. SIGTERM and SIGINT are passed on as SIGTERM. Output of children that outlive it is not
+    waited for.
     """
     kept = {name: value for name, value in os.environ.items() if name not in without}
     if without:

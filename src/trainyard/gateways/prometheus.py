@@ -1,6 +1,6 @@
 """Amazon Managed Service for Prometheus: instant queries, signed for one region.
 
-What is asked is decided elsewhere. Nothing is written.
+The callers decide what to ask. Nothing is written.
 """
 
 import json
@@ -19,9 +19,9 @@ class Prometheus:
     """One workspace."""
 
     def __init__(self, url: str, *, region: str) -> None:
-        """`url` is the query endpoint of a workspace, or what stands before `/api/v1/query` in it.
+        """`url` is the query endpoint of a workspace, or its part before `/api/v1/query`.
 
-        Raises ConfigError without a region, or where the address cannot be one.
+        Raises ConfigError without a region, or if the address cannot be one.
         """
         if urlsplit(url).scheme not in ("https", "http") or not urlsplit(url).hostname:
             raise ConfigError(
@@ -35,7 +35,7 @@ class Prometheus:
         self._region = region
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The series of an instant query, as Prometheus gives them: `metric` and `value`.
+        """The series of an instant query, as Prometheus returns them: `metric` and `value`.
 
         Raises PermissionRefusedError, ServiceError when it is refused, ServiceTroubleError when it failed.
         """

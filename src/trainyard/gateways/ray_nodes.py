@@ -1,8 +1,8 @@
-"""Ray: run one command on each node of a cluster, and end all of them when one fails.
+"""Run one command on each node of a Ray cluster, and end all of them when one fails.
 
     placement group, one bundle per node ──> one task each ──> a process with PET_* variables ──> exit codes
 
-What runs inside a task must not need this package: Ray's workers start in a process of their own.
+Code inside a task must not need this package, because Ray's workers are separate processes.
 """
 
 import logging
@@ -16,12 +16,12 @@ from trainyard.errors import ConfigError, WaitTimeoutError
 LOG = logging.getLogger(__name__)
 PORT = 29500
 _END_SECONDS = 300.0
-"""Commands may take so long to end when they are told to; as long as a last save."""
+"""Seconds that commands may take to end when they are told to; enough for a last save."""
 
 
 @dataclass(frozen=True)
 class NodeCommand:
-    """What each node runs."""
+    """The command that each node runs."""
 
     command: tuple[str, ...]
     directory: str
@@ -35,7 +35,7 @@ class NodeCommand:
 def run_on_nodes(command: NodeCommand, nodes: int, *, seconds: float) -> int:
     """Run `command` on `nodes` nodes and return 0, or the exit code of the first one that failed.
 
-    Raises ConfigError without Ray, WaitTimeoutError where the nodes are not there within `seconds`.
+    Raises ConfigError without Ray, WaitTimeoutError if the nodes are not available within `seconds`.
     """
     try:
         import ray
@@ -53,11 +53,11 @@ def run_on_nodes(command: NodeCommand, nodes: int, *, seconds: float) -> int:
             f"{nodes} nodes with {command.gpus} GPUs each were not free within {seconds:.0f} s: "
             f"Ray sees {len(ray.nodes())} nodes, {ray.available_resources().get('GPU', 0):.0f} GPUs free"
         ) from None
-    return _watched(ray, _started(ray, group, command, nodes))
+    return _wait_for_end(ray, _started(ray, group, command, nodes))
 
 
 def _started(ray: Any, group: Any, command: NodeCommand, nodes: int) -> list[Any]:
-    """The actors of the nodes, in order of their rank, each with its command running."""
+    """The actors of the nodes, in order of their ranks, each with its command running."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     actor = ray.remote(_node_class())
@@ -85,8 +85,8 @@ def _started(ray: Any, group: Any, command: NodeCommand, nodes: int) -> list[Any
     return placed
 
 
-def _watched(ray: Any, placed: list[Any]) -> int:
-    """Wait for all; at the first failure end the others. The exit code of what failed first."""
+def _wait_for_end(ray: Any, placed: list[Any]) -> int:
+    """Wait for all commands; end the others at the first failure. Return the first failed exit code."""
     waiting = {node.wait.remote(): rank for rank, node in enumerate(placed)}
     failed = 0
     while waiting:
@@ -110,7 +110,8 @@ def _code_of(ray: Any, reference: Any, rank: int) -> int:
 
 
 def _node_class() -> type:
-    """The actor of one node. It is made inside a function, so that Ray sends its code, not a reference."""
+    """The actor of one node. It is defined inside a function, so that Ray sends its code and not a
+    reference."""
 
     class Node:
         def __init__(self) -> None:

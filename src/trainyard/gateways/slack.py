@@ -43,7 +43,7 @@ _RETRIES = 2
 _SILENT = logging.Logger("slack_sdk", level=logging.CRITICAL + 1)
 
 
-class Place(Protocol):
+class MessageAddress(Protocol):
     """The address of a message: the channel's ID and the message's `ts`."""
 
     @property
@@ -68,7 +68,7 @@ def post(
     blocks: Sequence[Mapping[str, Any]],
     *,
     channel: str | None = None,
-    thread: Place | None = None,
+    thread: MessageAddress | None = None,
     broadcast: bool = False,
     environment: Mapping[str, str] = os.environ,
 ) -> Posted | None:
@@ -98,7 +98,7 @@ def post(
 
 
 def edit(
-    message: Place,
+    message: MessageAddress,
     text: str,
     blocks: Sequence[Mapping[str, Any]],
     *,

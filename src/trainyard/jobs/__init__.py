@@ -1,5 +1,5 @@
-"""Jobs on a Kubernetes cluster: a plan becomes a manifest, and what the cluster says of it becomes one state.
+"""Jobs on a Kubernetes cluster: convert a plan to a manifest, and the cluster's answers to one job state.
 
-Enters: a plan, or what the cluster shows of a job. Leaves: manifests, and the state of a job in `state/`.
-Pure: nothing is asked of a cluster here.
+In: a plan, or what the cluster shows of a job. Out: manifests, and the state of a job (`state/`). Pure: it
+asks no cluster.
 """

@@ -1,7 +1,7 @@
-"""End a job and keep its object: the patch that stops its pods and puts on record that somebody wanted it.
+"""Cancel a job but keep its object: build the patch that stops its pods and records the cancellation.
 
-The pods get SIGTERM and their grace period, so a trainer saves. A job in a queue is held by its Workload:
-Kueue would start it again, so there the Workload is deactivated.
+The pods get SIGTERM and their grace period, so a trainer saves. For a job in a queue its Workload is
+deactivated as well, because Kueue would start the job again.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from trainyard.jobs.state.job_kinds import CANCELLED, KindOfJob, name_of
 
 Json = Mapping[str, Any]
 DEACTIVATION = {"spec": {"active": False}}
-"""The patch of a Workload."""
+"""The patch for a Workload."""
 
 
 def record_of_cancellation(moment: str) -> dict[str, Any]:
-    """The patch that says that the job was cancelled."""
+    """The patch that records the cancellation."""
     return {"metadata": {"annotations": {CANCELLED: moment}}}
 
 

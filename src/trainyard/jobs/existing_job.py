@@ -1,6 +1,7 @@
-"""Compare a job that is to be sent with what a cluster has under its name.
+"""Compare a job that is about to be sent with the objects that a cluster has under its name.
 
-The same plan is taken up where it stands. Another one is named with its differences, and left alone.
+A job with the same plan is followed from where it is. A job with another plan is reported with its
+differences and not changed.
 """
 
 import json
@@ -10,20 +11,27 @@ from typing import Any
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, JOB, KIND, MANAGED_BY, PLAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.kinds.kind_of_manifest import Manifests
 from trainyard.jobs.state.job_kinds import KINDS_OF_JOBS
 
 Json = Mapping[str, Any]
 _BY_NODES = ("cpu_millis", "memory_mib", "hugepages_mib", "shared_memory_mib")
-"""Parts of the resources that follow from what the nodes have at the moment."""
+"""Parts of the resources that follow from the nodes' present state."""
 _BY_CHECKOUT = ("commit", "dirty", "version")
-"""Where the same configuration was sent from does not make it another job."""
+"""A job sent from another place, with the same configuration, is the same job."""
+
+
+def stands(find: Callable[[Json], Json | None], plan: JobPlan) -> bool:
+    """Return whether the job exists with this plan. Raises ConfigError if it has another plan."""
+    return is_there(find, KINDS[plan.kind].rendered(plan), plan)
 
 
 def is_there(find: Callable[[Json], Json | None], manifests: Manifests, plan: JobPlan) -> bool:
-    """Whether the job is there already, as planned; `find` gives what the cluster has under an object's name.
+    """Return whether the planned job exists already; `find` returns the cluster's object under an object's
+    name.
 
-    Raises ConfigError where something of that name is there that is not as planned: it is left alone.
+    Raises ConfigError if an object of that name exists and differs from the plan; it is not changed.
     """
     found = find(manifests.job)
     if found is not None:
@@ -38,7 +46,7 @@ def is_there(find: Callable[[Json], Json | None], manifests: Manifests, plan: Jo
 
 
 def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifests, plan: JobPlan) -> None:
-    """Raise ConfigError where a job of another kind, or a part of one, has the name already.
+    """Raise ConfigError if a job of another kind, or a part of one, has the name already.
 
     Parts are found by the job's name, so two jobs with one name would overwrite and delete each other's.
     """
@@ -56,13 +64,13 @@ def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifest
 
 
 def _is_part(found: Json, part: Json) -> bool:
-    """Whether `found` was made as this part of a job with the same name and kind."""
+    """Whether `found` was created as this part of a job with the same name and kind."""
     labels: Json = (found.get("metadata") or {}).get("labels") or {}
     return all(labels.get(label) == part["metadata"]["labels"][label] for label in (MANAGED_BY, JOB, KIND))
 
 
 def require_same_plan(found: Json, plan: JobPlan) -> None:
-    """Raise ConfigError where `found` is another job than `plan`."""
+    """Raise ConfigError if `found` is another job than `plan`."""
     name = f"{found.get('kind')} {plan.name} in {plan.namespace}"
     text = _annotations(found).get(PLAN)
     if text is None:
@@ -84,7 +92,7 @@ _ANOTHER_NAME = "Nothing was sent. Use another --job-name, or delete that job fi
 
 
 def require_same_cluster(found: Json, wanted: Json) -> None:
-    """Raise ConfigError where a RayCluster that is there has another specification than the wanted one."""
+    """Raise ConfigError if the existing RayCluster has another specification than the wanted one."""
     digest = _annotations(wanted)[CLUSTER_DIGEST]
     if _annotations(found).get(CLUSTER_DIGEST) == digest:
         return
@@ -108,7 +116,7 @@ def _differences(before: JobPlan, after: JobPlan) -> Iterator[str]:
 
 
 def _compared(plan: JobPlan) -> dict[str, Any]:
-    """The plan flattened, without what may differ between two sends of one job."""
+    """The plan as flat keys, without those that may differ when one job is sent twice."""
     found = plan.to_json()
     for name in _BY_NODES:
         found["resources"].pop(name)

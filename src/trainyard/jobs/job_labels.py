@@ -1,4 +1,4 @@
-"""Labels and annotations by which the objects and pods of a job are found, and what they say."""
+"""Labels and annotations that identify the objects and pods of a job, and what they mean."""
 
 from collections.abc import Mapping
 
@@ -12,13 +12,13 @@ KIND = "trainyard.dev/kind"
 PLAN = "trainyard.dev/plan"
 """JSON of the `JobPlan`, without secrets: a job can be submitted again from it."""
 RETRIES = "trainyard.dev/retries"
-"""How often the job was submitted again."""
+"""How many times the job was submitted again."""
 AUTO_RETRY = "trainyard.dev/auto-retry"
-"""How often it may be."""
+"""How many times it may be submitted again."""
 NETWORK = "trainyard.dev/network"
 CONFIG_DIGEST = "trainyard.dev/config-sha256"
 CLUSTER_DIGEST = "trainyard.dev/cluster-sha256"
-"""Of a RayCluster: the digest of its specification. Equal digests mean equal clusters."""
+"""The digest of a RayCluster's specification. Equal digests mean equal clusters."""
 _PROVENANCE = "trainyard.dev/"
 
 

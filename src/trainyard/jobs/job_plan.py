@@ -1,9 +1,9 @@
-"""A job as one value: everything that decides its manifests, and nothing else.
+"""A job as one value: everything that determines its manifests, and nothing else.
 
     Config + JobRequest + NodeRoom ──planning──> JobPlan ──kinds──> manifests
 
 A plan is printed by a dry run, kept as an annotation of the job, and read back to submit the job again.
-Secrets stand in it by name only.
+It holds the names of secrets, never their values.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from trainyard.errors import DamagedFileError
 
 SCHEMA = 1
 FILES_DIRECTORY = "/etc/trainyard"
-"""Where the files of a job, such as its configuration, are mounted in a pod."""
+"""The folder in a pod where the files of a job, such as its configuration, are mounted."""
 SCRATCH = "/scratch"
-"""A folder of the node, empty at the start of a pod and gone with it: for caches only."""
+"""A folder of the node that is empty when a pod starts and removed with it; for caches only."""
 
 
 @dataclass(frozen=True)
 class PodResources:
-    """What one pod requests; its limits are the same."""
+    """The requests of one pod; its limits are the same."""
 
     cpu_millis: int
     memory_mib: int
@@ -31,19 +31,19 @@ class PodResources:
     hugepages_mib: int = 0
     """Pages of 2 MiB."""
     shared_memory_mib: int = 64
-    """Most that /dev/shm may hold; it counts as memory."""
+    """The size limit of /dev/shm; it counts as memory."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What the pods run."""
+    """The program that the pods run."""
 
     name: str
     command: tuple[str, ...]
     once: bool = False
-    """Whether it is started in one place, as programs of Ray are; else in every pod."""
+    """Whether it is started once, as programs of Ray are; otherwise it is started in every pod."""
     directory: str = ""
-    """Working directory; empty: the image's own."""
+    """Working directory; empty means the image's own."""
     python: str = "python"
     """The interpreter in the image."""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -70,42 +70,42 @@ class JobPlan:
     image: str
     program: Program
     nodes: int
-    """Pods: one a node."""
+    """Number of pods, one per node."""
     processes_per_node: int
     resources: PodResources
     instance_type: str = ""
-    """The value of the nodes' label, with HyperPod's `ml.` on its nodes; empty: any node."""
+    """The value of the nodes' label, with `ml.` on nodes of HyperPod; empty means any node."""
     on_hyperpod: bool = False
     network: str = "auto"
     """As in `compute.network`."""
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[SecretVariable, ...] = ()
     secret_environment: str = ""
-    """A Secret whose keys all become variables; empty: none."""
+    """A Secret whose keys all become variables; empty means none."""
     claim: str = ""
-    """The PersistentVolumeClaim for checkpoints; empty: none."""
+    """The PersistentVolumeClaim for checkpoints; empty means none."""
     mount_path: str = ""
     queue: str = ""
-    """LocalQueue of Kueue."""
+    """Kueue's LocalQueue."""
     workload_priority: str = ""
-    """WorkloadPriorityClass of Kueue."""
+    """Kueue's WorkloadPriorityClass."""
     priority_class: str = ""
     """PriorityClass of the pods."""
     topology: str = ""
-    """Node label that Kueue should let the pods share."""
+    """The node label whose value Kueue should make equal for all pods."""
     service_account: str = ""
     tolerations: tuple[str, ...] = ()
-    """Keys of taints."""
+    """Keys of tolerated taints."""
     run_as_user: int | None = None
     grace_seconds: int = 300
     restarts: int = 0
-    """How often the operator may start the whole job again."""
+    """How many times the operator may start the whole job again."""
     auto_retry: int = 0
-    """How often the job may be submitted again after a failure that can heal."""
+    """How many times the job may be submitted again after a failure that can heal."""
     ray_version: str = ""
-    """Of the image; decides the probes of Ray's pods."""
+    """Ray's version in the image, which determines the probes of its pods."""
     ray_cluster: str = ""
-    """The RayCluster that the job runs on, where that is not one of its own."""
+    """The RayCluster that the job runs on, if it is not the job's own."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """commit, dirty, lock-sha256, config-sha256, version; unknown facts are absent."""
 

@@ -3,13 +3,13 @@
 Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every problem
 """
 
+from trainyard.config.cluster import ClusterPodConfig
 from trainyard.config.load import config_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan, PodResources, SecretVariable
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.plan_problems import problems_of
-from trainyard.jobs.pod_share import pod_resources
 from trainyard.jobs.recipes import RECIPES, own_command, recipe_of, trainyard_trainer
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
 from trainyard.jobs.recipes.trainyard_trainer import settled_config
@@ -18,10 +18,15 @@ from trainyard.plan.environment.surroundings import VariableScope, instance_call
 from trainyard.plan.node_room import NodeRoom, room_of_type
 
 _DEFAULT_KEY = "token"
+_MIB_OF = {"Mi": 1, "Gi": 1024, "Ti": 1024**2, "Pi": 1024**3}
+_BYTES_OF = {"M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+EFA_HUGEPAGES_MIB = 5120
+"""The amount that AWS's EFA examples request."""
+_LEAST_SHARED_MIB = 1024
 
 
 def plan_job(config: Config, request: JobRequest) -> JobPlan:
-    """The plan. Raises ConfigError with every problem, a line each."""
+    """Return the plan. Raises ConfigError with every problem, one per line."""
     room = request.room or room_of_type(request.instance_type)
     gpus = _gpus(config, request, room)
     settled = _with_volume(config, request)
@@ -38,7 +43,7 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
 
 
 def warnings_of(plan: JobPlan) -> list[str]:
-    """What is allowed and may not be meant."""
+    """Warn about settings that are allowed but may be unintended."""
     found = []
     if "@sha256:" not in plan.image:
         found.append(
@@ -55,7 +60,7 @@ def warnings_of(plan: JobPlan) -> list[str]:
 def _drafted(
     config: Config, request: JobRequest, room: NodeRoom | None, *, gpus: int, processes: int
 ) -> tuple[JobPlan, RecipeOrder]:
-    """The plan, whether or not it can be sent, and the order that its recipe was given."""
+    """Return the plan, whether or not it can be sent, and the order that its recipe received."""
     cluster, pod = config.cluster, config.cluster.pod
     wants_efa = request.nodes > 1 and gpus > 0 and config.compute.network != "tcp"
     resources = pod_resources(room, pod, gpus=gpus, efa=wants_efa)
@@ -140,3 +145,43 @@ def _secrets(request: JobRequest) -> tuple[SecretVariable, ...]:
         return ()
     name, _, key = request.token_secret.partition(":")
     return (SecretVariable("HF_TOKEN", name, key or _DEFAULT_KEY),)
+
+
+def pod_resources(room: NodeRoom | None, settings: ClusterPodConfig, *, gpus: int, efa: bool) -> PodResources:
+    """Compute the requests of a pod with `gpus` GPUs; `efa` gives it its share of the interfaces.
+
+    Without a room, processors and memory come from `settings`.
+    """
+    share = min(1.0, gpus / room.gpus) if room and room.gpus and gpus else 1.0
+    cpu = settings.cpu * 1000 if settings.cpu else _share(room.cpu_millis if room else 0, share)
+    memory = _mebibytes(settings.memory) if settings.memory else _share(room.memory_mib if room else 0, share)
+    shared = _mebibytes(settings.shared_memory) if settings.shared_memory else _shared(memory)
+    interfaces = max(1, round(room.efa * share)) if efa and room and room.efa else 0
+    pages = room.hugepages_mib if interfaces and room else 0
+    return PodResources(
+        cpu_millis=cpu,
+        memory_mib=memory,
+        gpus=gpus,
+        efa=interfaces,
+        hugepages_mib=EFA_HUGEPAGES_MIB if pages >= EFA_HUGEPAGES_MIB else 0,
+        shared_memory_mib=shared,
+    )
+
+
+def _share(whole: int, share: float) -> int:
+    """A share, rounded down to whole hundreds above a thousand, because the last digits mean nothing."""
+    part = int(whole * share)
+    return part - part % 100 if part > 1000 else part
+
+
+def _shared(memory_mib: int) -> int:
+    return min(memory_mib, max(_LEAST_SHARED_MIB, memory_mib // 4))
+
+
+def _mebibytes(size: str) -> int:
+    """Whole MiB of a size such as 64Gi or 100G."""
+    number = "".join(letter for letter in size if letter.isdigit())
+    unit = size[len(number) :]
+    if unit in _MIB_OF:
+        return int(number) * _MIB_OF[unit]
+    return int(number) * _BYTES_OF[unit] // 2**20

@@ -1,4 +1,4 @@
-"""What is asked for beside the configuration: the command line of a job, and what was seen of its cluster."""
+"""The request for a job: its command line beside the configuration, and what was observed of its cluster."""
 
 import re
 from collections.abc import Mapping
@@ -16,18 +16,18 @@ from trainyard.run.whole_files import sha256_of_file
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What is asked for beside the configuration: the command line."""
+    """The values of the command line that the configuration does not have."""
 
     name: str = ""
-    """Empty: made from the model's name."""
+    """Empty: derived from the model's name."""
     namespace: str = "default"
     kind: str = "pytorchjob"
     image: str = ""
     nodes: int = 1
     gpus_per_node: int | None = None
-    """None: all of a node."""
+    """None: all GPUs of a node."""
     processes_per_node: int | None = None
-    """None: one a GPU."""
+    """None: one per GPU."""
     instance_type: str = ""
     queue: str = ""
     priority_class: str = ""
@@ -38,22 +38,22 @@ class JobRequest:
     mount_path: str = ""
     tolerations: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the user."""
+    """The user's environment variables."""
     command: tuple[str, ...] = ()
-    """The user's own program; empty: the trainer."""
+    """The user's own program; empty means the trainer."""
     ray_cluster: str = ""
     auto_retry: int = 0
     provenance: Mapping[str, str] = field(default_factory=dict)
     room: NodeRoom | None = None
-    """What the nodes of the cluster have; None where none was looked at."""
+    """The resources of the cluster's nodes; None if no cluster was looked at."""
 
     def seen(self, *, kind: str, namespace: str, image: str, room: NodeRoom | None) -> "JobRequest":
-        """The request as a cluster completes it."""
+        """The request after the cluster's facts were added."""
         return replace(self, kind=kind, namespace=namespace, image=image, room=room)
 
 
 def configured(given: Mapping[str, Any]) -> tuple[Config, str | None]:
-    """The configuration of a command line, with its recipe and settings, and the kind that is asked for."""
+    """The configuration for a command line, with its recipe, settings and requested kind."""
     recipe = [f"recipe={given['recipe']}"] if given["recipe"] else []
     config = load_config(given["config"], [*given["set"], *recipe]).config
     on_ray = config.recipe == "verl" and (given["kind"] or config.cluster.kind) == "auto"
@@ -63,7 +63,8 @@ def configured(given: Mapping[str, Any]) -> tuple[Config, str | None]:
 def request_of(
     given: Mapping[str, Any], config: Config, *, image: str, origin: Mapping[str, str]
 ) -> JobRequest:
-    """The request of a command line (`given`), over what the configuration says; no cluster was asked yet."""
+    """The request for a command line (`given`), which overrides the configuration; no cluster was asked
+    yet."""
     cluster = config.cluster
     return JobRequest(
         name=given["job_name"] or name_from(config.model.name),
@@ -90,7 +91,7 @@ def request_of(
 
 
 def name_from(text: str) -> str:
-    """A name for a job, made from the name of a model."""
+    """A job name derived from the name of a model."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return (plain if plain[:1].isalpha() else f"job-{plain}".strip("-"))[:40].rstrip("-")
 

@@ -1,8 +1,8 @@
-"""Keep the pods of a job away from nodes that failed: a change of every pod template in an object.
+"""Keep the pods of a job off nodes that failed, by changing every pod template in an object.
 
-A node is named by its own name (`metadata.name`), since its host name label may be another one. A node that
-was lost is only avoided where another one is free: it may come back healthy, and a lost node has a taint of
-its own. A node whose hardware failed, or that was lost twice, is excluded.
+A node is identified by its own name (`metadata.name`), because its host name label may differ. A lost node is
+only avoided if another one is free: it may come back healthy, and it has a taint of its own. A node whose
+hardware failed, or that was lost twice, is excluded.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,15 +17,15 @@ _WEIGHT = 100
 
 @dataclass(frozen=True, order=True)
 class AvoidedNode:
-    """A node that a retry keeps away from."""
+    """A node that a retry avoids."""
 
     name: str
     strictly: bool
-    """No pod may run there; else another node is only preferred."""
+    """True: no pod may run there; False: other nodes are preferred."""
 
 
 def avoiding(body: Json, nodes: Iterable[AvoidedNode]) -> dict[str, Any]:
-    """A copy of the object whose pods stay away from these nodes; it is equal where they already do."""
+    """A copy of the object whose pods avoid these nodes; equal to the object if they already do."""
     found = deepcopy(dict(body))
     for spec in _pod_specs(found):
         for node in nodes:
@@ -34,7 +34,8 @@ def avoiding(body: Json, nodes: Iterable[AvoidedNode]) -> dict[str, Any]:
 
 
 def _pod_specs(value: Any) -> Iterable[dict[str, Any]]:
-    """Every pod specification below `value`: in all kinds of jobs, what has a list of containers."""
+    """Every pod specification below `value`. In all kinds of jobs it is the mapping with a list of
+    containers."""
     if isinstance(value, list):
         for entry in value:
             yield from _pod_specs(entry)

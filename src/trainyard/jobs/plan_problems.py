@@ -1,4 +1,4 @@
-"""Everything that is wrong with a job and can be known before it is sent: all of it, not the first only."""
+"""Find every problem of a job that can be known before it is sent, not only the first one."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from trainyard.plan.instances import find_instance
 from trainyard.plan.node_room import NodeRoom
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-"""DNS-1035: what operators make Services of."""
+"""A DNS-1035 label, because operators name Services after it."""
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESERVED = re.compile(r"PET_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE")
 
@@ -29,7 +29,7 @@ def problems_of(config: Config, request: JobRequest, plan: JobPlan, room: NodeRo
             f"begins with a letter, and has at most {kind.LONGEST_NAME} characters"
         )
     if not _NAMESPACE.fullmatch(plan.namespace):
-        yield f"--namespace {plan.namespace[:80]}: no name of a namespace"
+        yield f"--namespace {plan.namespace[:80]}: not a valid name of a namespace"
     if not plan.image:
         yield "no image: name it with --image-uri, or set cluster.image"
     if plan.ray_cluster and plan.ray_cluster == plan.name:
@@ -42,7 +42,7 @@ def problems_of(config: Config, request: JobRequest, plan: JobPlan, room: NodeRo
 
 
 def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
-    """Variables of the user that operators set, or that break a run in this place."""
+    """Variables that a user must not set: operators set them, or they break a run."""
     place = VariableScope(
         instance=instance_called(plan.instance_type),
         nodes=plan.nodes,

@@ -1,7 +1,7 @@
-"""The pods of a job, the same for all kinds: one container that has what the plan says, and no more rights.
+"""The pods of a job, equal for all kinds: one container with the plan's resources and no extra rights.
 
-Requests equal limits, so that pods are the last to be evicted. What a kind adds is its container's name, its
-command and its labels.
+Requests equal limits, so that these pods are evicted last. A kind adds its container's name, its command and
+its labels.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
 TOLERATED = (GPU, EFA)
-"""Taints that keep others away from such nodes."""
+"""Taints that keep other pods off such nodes."""
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
 HYPERPOD_HEALTH = "sagemaker.amazonaws.com/node-health-status"
@@ -23,13 +23,13 @@ _NEAR = (
     ("topology.k8s.aws/network-node-layer-2", 50),
     ("topology.kubernetes.io/zone", 20),
 )
-"""Node labels that pods of one job should share, the nearest first, with their weight."""
+"""Node labels that the pods of one job should share, nearest first, with their weights."""
 _LAST_SECONDS = 5
-"""Between torchrun's end of its workers and the end of the pod."""
+"""The time between torchrun ending its workers and the end of the pod."""
 
 
 def pod_template(plan: JobPlan, container: str, *, command: bool = True) -> Json:
-    """The template of the job's pods; without `command` the image's or the operator's own is left."""
+    """The template of the job's pods; without `command` the image or the operator chooses it."""
     metadata: Json = {"labels": labels_of(plan.name, plan.kind)}
     if plan.queue and plan.topology:
         metadata["annotations"] = {"kueue.x-k8s.io/podset-preferred-topology": plan.topology}
@@ -61,7 +61,7 @@ def pod_spec(plan: JobPlan, container: str, *, command: bool = True) -> Json:
 
 
 def container_of(plan: JobPlan, name: str, *, command: bool = True) -> Json:
-    """The container that does the work."""
+    """The container that runs the program."""
     amounts = amounts_of(plan.resources)
     container: Json = {
         "name": name,
@@ -86,7 +86,7 @@ def container_security() -> Json:
 
 
 def amounts_of(resources: PodResources) -> dict[str, str]:
-    """The requests of one pod as Kubernetes writes them."""
+    """The requests of one pod in Kubernetes' notation."""
     found = {"cpu": _processors(resources.cpu_millis), "memory": f"{resources.memory_mib}Mi"}
     for name, amount in ((GPU, resources.gpus), (EFA, resources.efa)):
         if amount:
@@ -101,7 +101,7 @@ def _processors(millis: int) -> str:
 
 
 def environment_of(plan: JobPlan) -> list[Json]:
-    """The variables of the container, in order of their names; secrets by reference."""
+    """The container's variables, sorted by name; secrets are references."""
     plain = {
         "HOME": SCRATCH,  # a user without an entry in the image's /etc/passwd has no home
         "USER": "trainyard",
@@ -179,7 +179,7 @@ def _node_selector(plan: JobPlan) -> dict[str, str]:
 
 
 def _affinity(plan: JobPlan) -> Json:
-    """Close together, and each on a node of its own, where that can be had."""
+    """Prefer nodes that are close together, and a node per pod, if possible."""
     ours = {"matchLabels": {JOB: plan.name}}
     near = [
         {"weight": weight, "podAffinityTerm": {"topologyKey": key, "labelSelector": ours}}

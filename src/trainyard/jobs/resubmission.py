@@ -1,9 +1,9 @@
-"""Submit a job anew under the next name: what the server and others wrote into it is left out.
+"""Submit a job again under the next name, without the fields that the server and controllers wrote into it.
 
-    job and the parts that it brought ──resubmitted──> the same objects under another name, to be created
+job and its parts ──resubmitted──> the same objects under another name, to be created
 
-Checkpoints are not copied: the new job mounts the same claim, and goes on where the old one stopped. Names
-are changed where they refer to what is copied, and nowhere else: arguments and variables stay as they are.
+Checkpoints are not copied: the new job mounts the same claim and resumes where the old one stopped. Names are
+changed only where they refer to copied objects; arguments and variables stay as they are.
 """
 
 import json
@@ -32,29 +32,29 @@ FIRST_NAME = "trainyard.dev/first-name"
 BEFORE = "trainyard.dev/resubmitted-from"
 """Annotation: the name of the job that this one follows."""
 LONGEST_NAME = 47
-"""Of a RayJob; the shortest limit of all kinds."""
+"""The limit for a RayJob, the shortest of all kinds."""
 _PLAN = "trainyard.dev/plan"
 _KEPT = ("name", "namespace", "labels", "annotations")
 _FOREIGN = re.compile(
     r"(^|\.)(kueue\.x-k8s\.io/(podset|workload|managed)|kubectl\.kubernetes\.io/|sagemaker\.amazonaws\.com/fault)"
 )
-"""Keys of labels and annotations that others write into a job."""
+"""Keys of labels and annotations that controllers write into a job."""
 _OF_ONE_JOB = frozenset((CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD))
-"""Annotations that say something of one job, and not of the next."""
+"""Annotations that apply to one job and not to its successor."""
 _REFERENCES = frozenset(("runtimeRef", "configMap", "configMapRef", "configMapKeyRef", "clusterSelector"))
 
 
 @dataclass(frozen=True)
 class Resubmission:
-    """What is to be created."""
+    """The objects to create."""
 
     job: dict[str, Any]
     parts: tuple[dict[str, Any], ...]
-    """Before the job; the job owns them."""
+    """Created before the job, which owns them."""
 
     @property
     def lines(self) -> list[str]:
-        """What is created, for people."""
+        """The names of the created objects, for people."""
         return [f"create {str(body['kind']).lower()}s/{name_of(body)}" for body in (*self.parts, self.job)]
 
 
@@ -68,9 +68,10 @@ def next_name(job: Json, taken: Iterable[str]) -> str:
 
 
 def check_it_has_ended(state: JobState) -> None:
-    """Two jobs that write the same checkpoints destroy each other's. Raises ConfigError."""
+    """Raise ConfigError for two jobs that would write the same checkpoints, because they would destroy
+    them."""
     if not state.ended:
-        raise ConfigError(f"{state.job} is {state.state}; cancel or delete it before it is submitted anew")
+        raise ConfigError(f"{state.job} is {state.state}; cancel or delete it before it is submitted again")
     if state.holds:
         raise ConfigError(
             f"{state.job} has ended, but pods of it are still there; delete it, or wait until they are gone"
@@ -85,7 +86,7 @@ def _numbered(first: str, number: int) -> str:
 def resubmitted(
     kind: KindOfJob, job: Json, parts: Sequence[Json], *, name: str, retries: int = 0
 ) -> Resubmission:
-    """The job and its parts under the new name; `retries` says how often we have submitted it anew."""
+    """The job and its parts under the new name; `retries` is the number of times it was submitted again."""
     old = name_of(job)
     names = {old: name, **{name_of(part): _renamed(name_of(part), old, name) for part in parts}}
     body = _clean(job, names)
@@ -115,7 +116,7 @@ def _clean(raw: Json, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _with_names(value: Any, names: Mapping[str, str], *, refers: bool) -> Any:
-    """A copy in which references to copied objects, and our labels, have the new names."""
+    """A copy in which our labels and the references to copied objects have the new names."""
     if isinstance(value, list):
         return [_with_names(entry, names, refers=refers) for entry in value]
     if not isinstance(value, dict):
@@ -145,7 +146,7 @@ def _plan_named(plan: str, name: str) -> str:
 
 
 def _resume(kind: KindOfJob, body: dict[str, Any]) -> None:
-    """A job that was suspended, by us or by Kueue, is not created suspended."""
+    """Resume a suspended job, whoever suspended it: it is created without the suspension."""
     inner: Any = body
     for part in kind.suspend[:-1]:
         inner = inner.get(part) if isinstance(inner, dict) else None

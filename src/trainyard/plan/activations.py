@@ -12,6 +12,11 @@ from trainyard.plan.workload import Recomputation, TrainingWorkload
 _FLOAT = 4
 """Bytes of float32: the residual stream under autocast, and roots and sums always."""
 
+_START, _INDEX = 8, 4
+"""Bytes of the place of a document's start (int64) and of a block's number (int32)."""
+_BLOCK = 128
+"""Tokens per block of flex attention (`training.model.packing`)."""
+
 LONGEST_WRITTEN_OUT = 512
 """Tokens; longer sequences use the fused kernel on a CPU when compiled, too."""
 
@@ -49,8 +54,7 @@ def attention_kept(work: TrainingWorkload) -> int:
         # Scaled queries, keys and values repeated per query head, the result, and the scores.
         mixing = 4 * width.query * wide + width.heads * work.sequence_length * wide
     else:
-        # With a mask no kernel supports grouped heads, so keys and values are repeated per query head.
-        keys = width.query if work.separate else width.key_value
+        keys = width.query if work.repeats_keys else width.key_value
         mixing = 2 * (width.query + keys) * wide + width.heads * _FLOAT + _own_mask(work)
     return norm_kept(work) + _inputs_kept(work, projections=3) + mixing
 
@@ -61,9 +65,15 @@ def _own_mask(work: TrainingWorkload) -> int:
 
 
 def shared_kept(work: TrainingWorkload) -> int:
-    """Bytes per token that all blocks share with packing `separate`: rotary tables and the mask."""
+    """Bytes per token that all blocks share with packing `separate`: rotary tables and the mask.
+
+    Flex attention has the start of each token's document instead of a mask, and of each pair of blocks of 128
+    tokens whether it is seen: two lists for the forward pass and two for the backward pass.
+    """
     if not work.separate or (work.compiled and scores_are_kept(work)):
         return 0
+    if work.attends_by_blocks:
+        return _START + 4 * _INDEX * work.sequence_length // _BLOCK**2
     if work.compiled:
         return work.sequence_length * work.compute_bytes
     shape = work.architecture

@@ -44,6 +44,25 @@ class Untold:
     """The command that sets it."""
 
 
+_OVERRIDE = re.compile(r"""(?:(?<![^\s=,\[{])"[^"\n]*"|(?<![^\s=,\[{])'[^'\n]*'|\S)+""")
+"""A quote opens at the beginning of a word or of a value; anywhere else it is a letter like others."""
+
+
+def overrides_in(text: str) -> tuple[str, ...]:
+    """Return the overrides of a dispatch: words, in which quotes keep spaces: `model.name="my model"`.
+
+    `"model.name=my model"` means the same. No override holds a line break.
+    """
+    return tuple(_quoted_value(word) for word in _OVERRIDE.findall(text))
+
+
+def _quoted_value(word: str) -> str:
+    quote, key, equals, value = word[0], *word[1:-1].partition("=")
+    if quote in "\"'" and word[-1] == quote and len(word) > 1 and equals and quote not in value:
+        return f"{key}={quote}{value}{quote}" if " " in value else f"{key}={value}"
+    return word
+
+
 @dataclass(frozen=True)
 class Asked:
     """Inputs of a dispatch; a push and the daily run have the defaults."""

@@ -2,7 +2,7 @@
 
     Config + Device + what is rented ──plan_training──> TrainingPlan
 
-How people read it is `report.plan.plan_text`'s affair.
+`report.plan.plan_text` writes it for people.
 """
 
 from dataclasses import asdict, dataclass

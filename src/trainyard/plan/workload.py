@@ -72,7 +72,7 @@ class TrainingWorkload:
     recomputation: Recomputation = Recomputation.NONE
     layout: Layout = Layout()
     separate: bool = False
-    """Whether documents of a sample are separated, by a mask over all pairs of tokens."""
+    """Whether attention keeps the documents of a sample apart."""
     optimizer_bytes: int = optimizer_bytes(DEFAULT_OPTIMIZER)
     """Bytes per parameter of the optimizer's state."""
     staged: bool = False
@@ -82,6 +82,16 @@ class TrainingWorkload:
     def tokens(self) -> int:
         """Tokens per forward pass on one device."""
         return self.batch_size * self.sequence_length
+
+    @property
+    def attends_by_blocks(self) -> bool:
+        """Whether flex attention keeps documents apart, which takes no mask over all pairs of tokens."""
+        return self.separate and self.compiled and self.on_gpu
+
+    @property
+    def repeats_keys(self) -> bool:
+        """Whether keys and values are repeated per query head: with a mask no kernel takes grouped heads."""
+        return self.separate and not self.attends_by_blocks
 
     @property
     def compute_bytes(self) -> int:

@@ -125,10 +125,14 @@ class Proof:
         return tuple(part for part in self.parts if part.holds is not True)
 
     @property
+    def holding(self) -> frozenset[str]:
+        """The names of the parts that hold."""
+        return frozenset(part.name for part in self.parts if part.holds is True)
+
+    @property
     def outputs(self) -> dict[str, str]:
         """The step outputs for later steps and jobs of a workflow."""
-        stored = any(part.name == "stored" and part.holds is True for part in self.parts)
-        return {"proven": str(self.proven).lower(), "stored": str(stored).lower()}
+        return {"proven": str(self.proven).lower(), "stored": str("stored" in self.holding).lower()}
 
     def to_json(self, *, now: float) -> dict[str, Any]:
         """The content of `proof.json`; `now` is the time of the judgement in Unix seconds."""
@@ -239,7 +243,7 @@ def _stored(
         return Part("stored", False, f"{objects} verified; {other}", place.again)
     read = "; its last tensors have the digests in run.json" if again.state is not None else ""
     left = len(found.verification.leftovers)
-    note = f"; {left} leftovers of a sync that was cut short, not vouched for" if left else ""
+    note = f"; {left} leftovers of a sync or a removal that was cut short, not vouched for" if left else ""
     return Part("stored", True, f"{objects}: {found.compared}{read}{note}")
 
 

@@ -27,7 +27,7 @@ def integer(value: object) -> int | None:
 
 
 def other_program(facts: RecordedFacts) -> str | None:
-    """The recipe of a run that another program than the trainer of this repository did; None for its own."""
+    """The recipe of a run of another program; None for a run of this repository's trainer."""
     recipe = facts.get("recipe", DEFAULT_RECIPE)
     return None if recipe in RECIPES else str(recipe)
 

@@ -10,7 +10,7 @@ from trainyard.run.identity import ORIGIN_KEYS, TOPOLOGY_KEYS, origin_of
 from trainyard.run.run_settings import setting
 
 _ONLY_ROUND = {"world_size", "threads"}
-"""The facts of an origin that decide in which order numbers are added, and nothing else."""
+"""The facts of an origin that only decide in which order numbers are added."""
 
 
 def missing_facts(run: RecordedFacts) -> list[str]:
@@ -34,8 +34,7 @@ def missing_facts(run: RecordedFacts) -> list[str]:
 def mixed_origin(run: RecordedFacts) -> str | None:
     """How an earlier segment's origin differs from the run's; no single command repeats such a run.
 
-    What only divides the same steps in another way over processes and threads does not count: see
-    `other_topology`.
+    Another division of the same steps over processes and threads does not count: see `other_topology`.
     """
     return _first_difference(run, _different)
 
@@ -62,7 +61,7 @@ def _first_difference(
 
 
 def _different(before: RecordedFacts, after: RecordedFacts) -> list[str]:
-    """The facts that differ and that make other steps."""
+    """The facts that differ and that change the steps."""
     same_steps = digest(before.get("computation_sha256")) is not None and (
         before.get("computation_sha256") == after.get("computation_sha256")
     )

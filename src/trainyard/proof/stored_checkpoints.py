@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from trainyard.proof.recorded_facts import RecordedFacts, digest, integer, section
 
-_CHECKPOINT = re.compile(r"run-\d+/checkpoint(?:-([0-9]{1,18}))?/")
+_CHECKPOINT = re.compile(r"run-[0-9]+/checkpoint(?:-([0-9]{1,18}))?/")
 
 
 class StoreVerdict(Protocol):
@@ -114,7 +114,7 @@ def leftover_problem(saved: Mapping[int, Any], verification: StoreVerdict) -> st
     for key in verification.leftovers:
         match = _CHECKPOINT.match(key)
         if match is not None and int(match[1] or -1) not in saved:
-            return f"{key}: called a leftover of a sync, and the run saved no such checkpoint; remove it"
+            return f"{key}: called a leftover, and the run saved no such checkpoint; remove it"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Whether CodeBuild can use a buildspec: the keys it knows, their kinds, and the rules of this repository.
+"""Check that CodeBuild can use a buildspec: its keys, their types, and the rules of this repository.
 
     text of buildspec.yml  ──>  Problem (file, line, dotted key, message)
 
@@ -108,7 +108,7 @@ class _List:
 
 @dataclass(frozen=True)
 class _Text:
-    """A single value: one of some words, or of a form, or any."""
+    """A single value: one of some words, or in a certain form, or any."""
 
     words: tuple[str, ...] = ()
     form: re.Pattern[str] | None = None
@@ -127,7 +127,8 @@ def _anything(node: yaml.Node, path: Path) -> Found:  # noqa: ARG001 - has the f
 
 
 def _command(node: yaml.Node, path: Path) -> Found:
-    """One command on one line: CodeBuild reports and times each, and breaks lines in its own way."""
+    """One command on one line, because CodeBuild reports and times each and joins several lines in its own
+    way."""
     if not isinstance(node, yaml.ScalarNode):
         yield node, path, "expected a command as one text; quote a command with a colon and a blank"
         return
@@ -219,7 +220,7 @@ _ROOT = _Mapping(
 
 
 def _exported(root: yaml.MappingNode) -> Found:
-    """A variable that is exported, and that nothing sets, reaches nobody, without an error."""
+    """An exported variable that nothing sets is lost without an error."""
     env, phases = _child(root, "env"), _child(root, "phases")
     declared = {
         str(key.value)

@@ -65,7 +65,7 @@ def read_release(root: Path, tag: str) -> Release:
     elif not re.fullmatch(r"\d{4}-\d{2}-\d{2}", section["date"]):
         problems.append(f"CHANGELOG.md: {version} has no date such as 2026-11-21, but {section['date']!r}")
     if section is not None and not notes:
-        problems.append(f"CHANGELOG.md: {version} says nothing")
+        problems.append(f"CHANGELOG.md: {version} has no text")
     if problems:
         raise CheckFailedError("\n".join([*problems, f"Nothing was released as {tag}."]))
     return Release(version, notes)

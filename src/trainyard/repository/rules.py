@@ -52,7 +52,7 @@ class About:
 
 
 def repository(about: About) -> SetupStep:
-    """The repository itself; `repository_api.refuse_unfit` has checked it before."""
+    """Check the repository itself; `repository_api.refuse_unfit` has run before."""
     kind = "private" if about.private else "public"
     return SetupStep("repository", SetupVerdict.OK, f"{kind}, no fork, not archived; you administer it")
 

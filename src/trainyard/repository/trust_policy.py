@@ -1,4 +1,4 @@
-"""Whom an AWS role trusts: the jobs of one environment, or of one branch or tag, of one repository on GitHub.
+"""The trust policy of an AWS role: it trusts the jobs of one environment, branch or tag of one repository.
 
     Subject (who, in which form)  ──>  IAM trust policy, equal conditions only
 
@@ -21,19 +21,20 @@ _PARTITIONS = ("aws", "aws-cn", "aws-us-gov")
 
 
 class Form(StrEnum):
-    """How a subject names owner and repository."""
+    """The form of a subject's owner and repository."""
 
     NAMES = "names"
     """`repo:OWNER/REPO:…`, of repositories created before."""
     IMMUTABLE = "immutable"
-    """`repo:OWNER@ID/REPO@ID:…`: one that is deleted and created anew by someone else does not match."""
+    """`repo:OWNER@ID/REPO@ID:…`. A repository that someone else creates under the same name does not
+    match."""
     BOTH = "both"
-    """Either of them, while it is not known or about to change."""
+    """Both forms, while the right one is not known or about to change."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The jobs that are meant: of an environment, or of a ref where the job has no environment."""
+    """The trusted jobs: those of an environment, or those of a ref if the job has no environment."""
 
     repository: str
     """`OWNER/REPO`."""
@@ -44,7 +45,7 @@ class Subject:
     repository_id: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for what cannot be a subject, or would be a pattern of many."""
+        """Raises ConfigError for a value that cannot be in a subject, or that would match several."""
         if not re.fullmatch(r"[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}", self.repository, re.ASCII):
             raise ConfigError(f"{self.repository[:140]!r} is not OWNER/REPO")
         if bool(self.environment) == bool(self.ref):

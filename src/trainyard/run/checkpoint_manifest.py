@@ -14,7 +14,7 @@ from typing import Any, Self
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.digests import FileDigests, PartDigests, digests_of_file, require_digest
 from trainyard.run.directory import step_of
-from trainyard.run.untrusted_files import open_regular, parse_json_object, read_bytes
+from trainyard.run.untrusted_files import is_utf8, open_regular, parse_json_object, read_bytes
 from trainyard.run.whole_files import sha256_of_file, write_json_atomically
 
 MANIFEST_NAME = "manifest.json"
@@ -73,13 +73,20 @@ def describe_files(
     directory does not have them with that size. Files `elsewhere` are in the folders of other machines.
     """
     hashed = {file.path: file for file in known}
-    paths = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST_NAME)
+    paths = sorted(p for p in directory.rglob("*") if p.is_file() and p != directory / MANIFEST_NAME)
     sizes = {p.relative_to(directory).as_posix(): p.stat().st_size for p in paths}
+    if odd := next((name for name in sizes if not is_utf8(name)), None):
+        raise CheckpointError(f"{directory}: the name {odd!r} is not UTF-8, so no store can hold the file")
     for name, file in hashed.items():
         if sizes.get(name) != file.size:
             raise CheckpointError(f"{directory / name}: {file.size:,} bytes were written, and are not there")
     found = [hashed.get(name) or ManifestFile.of(name, digests_of_file(directory / name)) for name in sizes]
     return tuple(sorted((*found, *elsewhere), key=lambda file: PurePosixPath(file.path)))
+
+
+def is_shard(name: str) -> bool:
+    """Whether each process of a run writes such a file of its own; the main one writes all others."""
+    return PurePosixPath(name).suffix == ".distcp"
 
 
 def missing_files(directory: Path, manifest: CheckpointManifest) -> tuple[ManifestFile, ...]:
@@ -147,16 +154,25 @@ def _manifest_file(entry: dict[str, Any]) -> ManifestFile:
 
 
 def verify_checkpoint(
-    directory: Path, *, run_id: str | None = None, digest_of: Callable[[Path], str] = sha256_of_file
+    directory: Path,
+    *,
+    run_id: str | None = None,
+    digest_of: Callable[[Path], str] = sha256_of_file,
+    is_part: bool = False,
 ) -> CheckpointManifest:
     """Read every byte of the checkpoint in `directory`, compare it with its manifest, and return that.
 
     Raises CheckpointError naming the first file that is missing or has another size or digest; and when the
     manifest belongs to another step than the directory's name, or to another run than `run_id`, if given.
+    With `is_part`, shards that are not here are on another machine.
     """
     manifest = read_manifest(directory)
     _require_own(manifest, directory, run_id)
+    gone = missing_files(directory, manifest) if is_part else ()
+    elsewhere = {file.path for file in gone if is_shard(file.path)}
     for expected in manifest.files:
+        if expected.path in elsewhere:
+            continue
         path = directory / expected.path
         size = size_of(path)
         if size != expected.size:

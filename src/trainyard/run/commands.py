@@ -100,5 +100,8 @@ def sync_command(directory: Path | str, *, store: str, run_number: int | None) -
 
 def from_here(path: Path) -> Path:
     """Return `path` relative to the working directory if it lies inside, else unchanged."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was removed
+        return path
     return path.relative_to(here) if path.is_relative_to(here) else path

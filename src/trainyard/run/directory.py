@@ -12,13 +12,14 @@ from pathlib import Path
 
 from trainyard.errors import ConfigError
 
-_STEP_NAME = re.compile(r"step-(\d{8,})")
+_STEP_NAME = re.compile(r"step-([0-9]{8,18})")
 
 
 def step_of(name: str) -> int | None:
-    """Return the step in the checkpoint directory's name; None for any other name."""
+    """Return the step in the checkpoint directory's name; None for a name that `step_name` never gives."""
     match = _STEP_NAME.fullmatch(name)
-    return int(match[1]) if match else None
+    step = int(match[1]) if match else None
+    return step if step is not None and step_name(step) == name else None
 
 
 def step_name(step: int) -> str:

@@ -26,7 +26,7 @@ from trainyard.run.commands import changed_command, resume_command
 from trainyard.run.directory import RunDirectory
 
 
-class Kind(StrEnum):
+class FailureKind(StrEnum):
     """Why a run failed."""
 
     NOT_FINITE = "nan"
@@ -48,15 +48,15 @@ class Kind(StrEnum):
 
 _STEP = re.compile(r"Step (\d{1,18}): ")
 """The format in which a message names the failed step; `where_it_ended` puts it into the headline."""
-BY_CONFIGURATION = frozenset({Kind.NOT_FINITE, Kind.GPU_MEMORY, Kind.HOST_MEMORY})
+BY_CONFIGURATION = frozenset({FailureKind.NOT_FINITE, FailureKind.GPU_MEMORY, FailureKind.HOST_MEMORY})
 """Failures that would happen again with the same configuration."""
 PROCESS_LOST = "The log has the message of the process that ended; once its cause is mended"
 _MENDING = {
-    Kind.STORAGE: "Once that is mended",
-    Kind.DATA: "Once the data is mended",
-    Kind.CONFIGURATION: "Once that is mended",
-    Kind.SERVICE: "Once the service answers",
-    Kind.BUG: "The log has the traceback; once its cause is mended",
+    FailureKind.STORAGE: "Once that is mended",
+    FailureKind.DATA: "Once the data is mended",
+    FailureKind.CONFIGURATION: "Once that is mended",
+    FailureKind.SERVICE: "Once the service answers",
+    FailureKind.BUG: "The log has the traceback; once its cause is mended",
 }
 """Text before the command that resumes, if the failure itself has no advice."""
 
@@ -94,16 +94,16 @@ def failure_of(error: BaseException) -> Failure:
     for classes, kind in _KINDS:
         if isinstance(error, classes):
             return Failure(kind, mend=_MENDING.get(kind, ""))
-    return Failure(Kind.BUG, mend=_MENDING[Kind.BUG])
+    return Failure(FailureKind.BUG, mend=_MENDING[FailureKind.BUG])
 
 
-_KINDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], Kind], ...] = (
-    ((CheckpointError, RecordError), Kind.STORAGE),
-    (DataError, Kind.DATA),
-    ((ConfigError, IncompatibleCheckpointError), Kind.CONFIGURATION),
-    (ServiceError, Kind.SERVICE),
-    (TrainyardError, Kind.UNKNOWN),
-    (KeyboardInterrupt, Kind.INTERRUPTED),
+_KINDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], FailureKind], ...] = (
+    ((CheckpointError, RecordError), FailureKind.STORAGE),
+    (DataError, FailureKind.DATA),
+    ((ConfigError, IncompatibleCheckpointError), FailureKind.CONFIGURATION),
+    (ServiceError, FailureKind.SERVICE),
+    (TrainyardError, FailureKind.UNKNOWN),
+    (KeyboardInterrupt, FailureKind.INTERRUPTED),
 )
 
 

@@ -1,10 +1,10 @@
-"""The classes of how a training can end, and which of them a retry from a checkpoint can heal."""
+"""The ways in which a training can end, and which of them a retry from a checkpoint can heal."""
 
 from enum import StrEnum
 
 
 class FailureClass(StrEnum):
-    """Why it ended. The values are those of every report and of `scripts/explain_failure.py`."""
+    """Why a training ended. Every report and `scripts/explain_failure.py` show these values."""
 
     GPU_MEMORY = "oom-gpu"
     HOST_MEMORY = "oom-host"
@@ -16,7 +16,7 @@ class FailureClass(StrEnum):
     NODE_LOST = "node-lost"
     DISK_FULL = "disk-full"
     QUOTA = "quota"
-    """Of the account or the cluster: more machines than are allowed. A disk's quota is a full disk."""
+    """The account or the cluster allows fewer machines. A disk quota counts as DISK_FULL."""
     UNSCHEDULABLE = "unschedulable"
     CONFIGURATION = "configuration"
     USER_CODE = "user-code"
@@ -29,7 +29,7 @@ class FailureClass(StrEnum):
     """The processes did not find each other in time."""
     PORT_IN_USE = "port-in-use"
     TIME_LIMIT = "time-limit"
-    """The time that it was given is over; not a failure of the job."""
+    """Its time limit was reached; not a failure of the job."""
     CANCELLED = "cancelled"
     """A person stopped it; not a failure of the job."""
     STOPPED = "stopped"
@@ -54,5 +54,5 @@ HEALS = frozenset(
         FailureClass.STOPPED,
     }
 )
-"""A retry from the newest good checkpoint can succeed, on another node where the node was at fault. The
-others would fail in the same way, unless a rule of the table says otherwise."""
+"""A retry from the newest good checkpoint can succeed, on another node if the node was at fault. All other
+classes would fail in the same way again, unless a rule of the table says otherwise."""

@@ -30,11 +30,12 @@ _PROCESSES = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE")
 _ADDRESSES = ("PET_MASTER_ADDR", "MASTER_ADDR")
 _PORTS = ("PET_MASTER_PORT", "MASTER_PORT")
 _INDEX = "JOB_COMPLETION_INDEX"
+_NODE_NUMBERS = ("PET_NODE_RANK", "NODE_RANK", _INDEX, "RANK")
 VARIABLES = (
     *(*_NODES, *_RANKS, *_PROCESSES, *_ADDRESSES, *_PORTS),
     *("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
 )
-"""The variables that describe a node or a worker. A launcher does not hand its own on to its workers."""
+"""The variables that describe a node or a worker. A launcher removes them from its workers' environment."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeLauncher:
     """One machine of a run. This process starts its workers."""
 
     nodes: int
@@ -76,7 +77,7 @@ class Node:
 
 def place_in_run(
     environment: Mapping[str, str], processes: int | None = None, *, has_agent: bool = False
-) -> Worker | Node | None:
+) -> Worker | NodeLauncher | None:
     """Return what this process is; None when it is the whole run.
 
     `processes` is the number per node that the command line asks for, `has_agent` whether the program AGENT
@@ -90,7 +91,7 @@ def place_in_run(
     per_node = _processes(environment, processes)
     if nodes is None and world is None and rank is None:
         _require_no_index(environment)
-        return None if per_node is None else Node(1, 0, per_node)
+        return None if per_node is None else NodeLauncher(1, 0, per_node)
     if nodes is None and world is None:
         raise _refused(
             f"{_named(environment, _RANKS)} gives the number of this node, but nothing says how many nodes "
@@ -105,7 +106,19 @@ def place_in_run(
     return _node(environment, nodes=count, rank=rank, per_node=per_node)
 
 
-def launcher_options(node: Node, processes: int, *, grace_seconds: int) -> list[str]:
+def is_first_node(environment: Mapping[str, str]) -> bool:
+    """Return whether this pod is the first node, or the only one.
+
+    An operator that sets no number leaves it in the name of the pod, TRAINYARD_POD: it ends in `-0`.
+    """
+    numbers = list(_given(environment, _NODE_NUMBERS).values())
+    if numbers:
+        return numbers[0] == "0"
+    number = re.search(r"-(\d+)$", environment.get("TRAINYARD_POD", ""))
+    return number is None or int(number[1]) == 0
+
+
+def launcher_options(node: NodeLauncher, processes: int, *, grace_seconds: int) -> list[str]:
     """The options for torchrun, or for the agent in its place, that start `processes` workers of `node`.
 
     `grace_seconds` is how long workers may take from SIGTERM to their end.
@@ -147,7 +160,9 @@ def _worker(environment: Mapping[str, str], processes: int | None) -> Worker:
     return Worker(rank, size, local, here)
 
 
-def _node(environment: Mapping[str, str], *, nodes: int, rank: int | None, per_node: Processes) -> Node:
+def _node(
+    environment: Mapping[str, str], *, nodes: int, rank: int | None, per_node: Processes
+) -> NodeLauncher:
     if nodes == 1:
         if rank:
             raise _refused(f"{_named(environment, _RANKS)}, but there is one node, and its number is 0")
@@ -156,11 +171,13 @@ def _node(environment: Mapping[str, str], *, nodes: int, rank: int | None, per_n
                 f"{_INDEX}={environment[_INDEX]} is a further pod of an Indexed Job, but there is one node: "
                 "each pod would train alone. Set PET_NNODES to the number of pods"
             )
-        return Node(1, 0, per_node)
+        return NodeLauncher(1, 0, per_node)
     endpoint, address = environment.get("PET_RDZV_ENDPOINT"), _agreed(environment, _ADDRESSES)
     backend = environment.get("PET_RDZV_BACKEND") or "c10d"
     if endpoint and backend != "static":
-        return Node(nodes, None, per_node, rendezvous=_rendezvous(environment, endpoint, backend, address))
+        return NodeLauncher(
+            nodes, None, per_node, rendezvous=_rendezvous(environment, endpoint, backend, address)
+        )
     port = _port(environment)
     if endpoint and not address:
         address, port = _host_and_port(endpoint, port)
@@ -181,7 +198,7 @@ def _node(environment: Mapping[str, str], *, nodes: int, rank: int | None, per_n
         raise _refused(
             f"{_named(environment, (*_RANKS, _INDEX))}: the {nodes} nodes are numbered 0 to {nodes - 1}"
         )
-    return Node(nodes, rank, per_node, address, port)
+    return NodeLauncher(nodes, rank, per_node, address, port)
 
 
 def _rendezvous(
@@ -213,13 +230,13 @@ def _is_hyperpod(environment: Mapping[str, str]) -> bool:
     return len(numbers) == 2 and not _given(environment, others)
 
 
-def _hyperpod_node(environment: Mapping[str, str], nodes: int, per_node: Processes) -> Node:
+def _hyperpod_node(environment: Mapping[str, str], nodes: int, per_node: Processes) -> NodeLauncher:
     options = [
         f"--{option}={environment[name]}"
         for name, option in (("AGENT_HOST", "server-host"), ("AGENT_PORT", "server-port"))
         if environment.get(name)
     ]
-    return Node(nodes, None, per_node, agent=(AGENT, *options))
+    return NodeLauncher(nodes, None, per_node, agent=(AGENT, *options))
 
 
 def _nodes(environment: Mapping[str, str]) -> int | None:

@@ -79,7 +79,7 @@ def read_text(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> str:
 
 
 def read_named_text(path: Path, hint: str) -> str:
-    """The text of a file that a command line names. Raises ConfigError, with `hint`: another can be named."""
+    """Return the text of a file from the command line. Raises ConfigError with `hint`, which names it."""
     try:
         return read_text(path)
     except (FileNotFoundError, DamagedFileError) as error:
@@ -188,6 +188,15 @@ def same_json(one: object, other: object) -> bool:
     return one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether the text, which may be the name of a file, has no bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def decoded(content: bytes, name: str) -> str:
     """Decode `content` as UTF-8. Raises DamagedFileError with the line of the first invalid byte."""
     try:
@@ -267,20 +276,12 @@ def _require_usable(value: Any, name: str, *, finite: bool) -> None:
             waiting.extend((inner, depth + 1) for pair in found.items() for inner in pair)
         elif isinstance(found, list):
             waiting.extend((inner, depth + 1) for inner in found)
-        elif isinstance(found, str) and not _is_unicode(found):
+        elif isinstance(found, str) and not is_utf8(found):
             raise DamagedFileError(f"{name}: damaged: holds a text that is no Unicode (a lone surrogate)")
         elif isinstance(found, float) and finite and not math.isfinite(found):
             raise DamagedFileError(f"{name}: damaged: holds a number beyond every float")
         elif isinstance(found, int) and abs(found) >= 10**MOST_DIGITS:
             raise DamagedFileError(f"{name}: damaged: holds a whole number of more than {MOST_DIGITS} digits")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _lines(file: IO[bytes], passing: Callable[[bytes], object]) -> Iterator[bytes | None]:

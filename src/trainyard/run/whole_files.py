@@ -19,7 +19,7 @@ _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 512
 """The unit of `st_blocks`."""
 _READER_SECONDS, _READER_PAUSE = 3.0, 0.05
-"""How long a pipe may have no reader before a write to it is given up, and how often that is looked at."""
+"""Seconds without a reader after which a write to a pipe is given up, and between two attempts."""
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
@@ -52,7 +52,7 @@ def _is_special(path: Path) -> bool:
 
 
 def _open_special(path: Path) -> BinaryIO:
-    """Open a device or a pipe for writing; a pipe that has no reader would be waited for without an end."""
+    """Open a device or a pipe for writing. Opening a pipe without a reader would otherwise block forever."""
     for _ in range(round(_READER_SECONDS / _READER_PAUSE)):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,6 +1,6 @@
 """The trainer, and the only importer of torch. It knows no store and no network beyond torch's own.
 
-In: a `Config`, prepared data, a checkpoint to go on from. Out: the run directory.
+In: a `Config`, prepared data, a checkpoint to resume from. Out: the run directory.
 `recipe` chooses what is trained. Rooms below use rooms above: runtime, model, checkpoint, weights, data,
 export, run, grpo.
 """

@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record says more than that a worker failed or that the others are asked to end."""
+    """Whether a record says more than that a worker failed or that the others were asked to end."""
     return not record.getMessage().startswith(("failed (exitcode", "Sending process"))
 
 

@@ -53,10 +53,10 @@ def _after_stop(ended: Ended) -> Decision:
     """The trainer stopped itself, or was asked to, with a good checkpoint."""
     segment = ended.segment
     if not ended.stored or ended.step is None:
-        return Decision(None, "the checkpoint is not in the store, so there is nothing to go on from")
+        return Decision(None, "the checkpoint is not in the store, so there is nothing to resume from")
     if ended.step <= segment.step:
         stood = f"it began at step {segment.step:,} and ended at step {ended.step:,}"
-        return Decision(None, f"segment {segment.number} did not move on: {stood}")
+        return Decision(None, f"segment {segment.number} made no progress: {stood}")
     following = segment.next(step=ended.step, died=False)
     return Decision(following, f"segment {segment.number} stopped at step {ended.step:,}")
 

@@ -2,9 +2,10 @@
 
     JobState + RetryRecord + newest checkpoint + jitter ──decide──> Retry | Stop
 
-The record stands in the cluster object, so that it survives whoever watches. Ends that are no failure of the
-job (a good checkpoint and exit code 75, a time limit) cost nothing as long as there is progress: a checkpoint
-of a later step than after the attempt before. Nothing here talks to a cluster or reads a clock.
+The record is an annotation of the cluster object, so that it outlives the process that watches the job. Some
+ends are not failures: a good checkpoint with exit code 75, or a time limit. They cost nothing as long as
+there is progress, which means a checkpoint of a later step than after the previous attempt. Nothing here
+talks to a cluster or reads a clock.
 """
 
 import json
@@ -24,7 +25,7 @@ Json = Mapping[str, Any]
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 600.0
 """Seconds before the first retry, and before any; it doubles with each retry without progress."""
 _MOST_ATTEMPTS = 20
-"""That a record remembers."""
+"""The number of failures that a record remembers."""
 _LONGEST_SIGNATURE = 160
 _BY_NODE = frozenset((FailureClass.NODE_LOST, FailureClass.HARDWARE))
 """Classes whose cause is a node."""
@@ -40,31 +41,31 @@ _DOUBTFUL = frozenset(
         FailureClass.RENDEZVOUS_TIMEOUT,
     )
 )
-"""Classes that the other pods of a job seem to have when a node of it was lost."""
+"""Classes that the remaining pods of a job show when one of its nodes was lost."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A job that failed, and was or is to be sent again."""
+    """A failure of a job, after which it was or will be sent again."""
 
     job: str
     failure_class: str
     signature: str
-    """The same for two failures of the same kind at the same place."""
+    """Equal for two failures of the same kind at the same place."""
     step: int | None
-    """Of the newest checkpoint that was complete then; None where that is not known."""
+    """The step of the newest complete checkpoint at that time; None if unknown."""
     node: str = ""
-    """Where the cause is the node."""
+    """The node, if it is the cause."""
 
 
 @dataclass(frozen=True)
 class RetryRecord:
-    """How much of the budget is spent, and on what."""
+    """The budget of retries, how much of it is spent, and on which failures."""
 
     allowed: int
     spent: int = 0
     attempts: tuple[Attempt, ...] = ()
-    """The last ones, the newest last."""
+    """The last failures, the newest last."""
 
     def to_json(self) -> str:
         """The text of the annotation."""
@@ -76,7 +77,7 @@ class Retry:
     """The job is sent again."""
 
     seconds: float
-    """From now, at the earliest."""
+    """Seconds from now before which the job is not sent."""
     record: RetryRecord
     """As the new job has it."""
     avoided: tuple[AvoidedNode, ...]
@@ -92,7 +93,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class RetryClaim:
-    """A retry that somebody decided on: any watcher carries it out, and none decides on another one."""
+    """A retry that was decided on. Any watcher may carry it out; none decides on another one meanwhile."""
 
     next_name: str
     not_before: float
@@ -140,7 +141,7 @@ def claim_from(text: str) -> RetryClaim:
 
 
 def decide(state: JobState, record: RetryRecord, *, step: int | None, jitter: float) -> Retry | Stop:
-    """Whether a job that has ended in this state is sent again.
+    """Decide whether a job that ended in this state is sent again.
 
     `step` is that of the newest complete checkpoint, None if unknown; `jitter` is from 0 to 1.
     """
@@ -168,21 +169,26 @@ def decide(state: JobState, record: RetryRecord, *, step: int | None, jitter: fl
 
 
 def pause_before(failures: int, jitter: float) -> float:
-    """Seconds to wait after so many failures in a row without progress, at least one."""
+    """Return the seconds to wait after `failures` (1 or more) in a row without progress."""
     longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 20))
     return longest * (0.5 + 0.5 * min(max(jitter, 0.0), 1.0))
 
 
-def with_lost_nodes(state: JobState, lost: Mapping[str, str]) -> JobState:
-    """The state of a job that failed while nodes of it were lost (node -> what is wrong with it).
+def may_be_a_lost_node(state: JobState) -> bool:
+    """Whether the failure is of a kind that a lost node of another pod explains."""
+    return state.failure is not None and state.failure.failure_class in _DOUBTFUL
 
-    The pods that were left see only that a connection broke, which their own logs cannot explain.
+
+def with_lost_nodes(state: JobState, lost: Mapping[str, str]) -> JobState:
+    """Return the state of a failed job with the loss of its nodes as the cause (`lost`: node -> problem).
+
+    The remaining pods only see that a connection broke, and their logs cannot explain why.
     """
     failure = state.failure
-    if failure is None or not lost or failure.failure_class not in _DOUBTFUL:
+    if failure is None or not lost or not may_be_a_lost_node(state):
         return state
     node, why = min(lost.items())
-    evidence = (f"the node {node} of a pod of it {why}", *failure.evidence)
+    evidence = (f"the node {node} of one of its pods {why}", *failure.evidence)
     named = replace(
         failure, failure_class=FailureClass.NODE_LOST, evidence=evidence, node=node, heals=None, pod=""
     )
@@ -190,7 +196,7 @@ def with_lost_nodes(state: JobState, lost: Mapping[str, str]) -> JobState:
 
 
 def given_up(state: JobState) -> JobState:
-    """The state of a job that waits for a lost node, judged as failed: its other pods are to be stopped."""
+    """Return the state of a job that waits for a lost node as failed, so that its other pods are stopped."""
     waiting = state.waiting
     if waiting is None:
         return state
@@ -199,7 +205,7 @@ def given_up(state: JobState) -> JobState:
 
 
 def signature_of(job: str, failure: JobFailure) -> str:
-    """The class, the exit code, the node where that is the cause, and the words without names and numbers."""
+    """Return class, exit code, the node if it is the cause, and the message without names and numbers."""
     by_node = failure.failure_class in _BY_NODE
     told = len(failure.evidence) > 2 and not by_node
     said = failure.evidence[1] if told else (failure.evidence or ("",))[0]
@@ -223,7 +229,7 @@ def _is_progress(before: Attempt | None, this: Attempt) -> bool:
 
 
 def _without_progress(attempts: tuple[Attempt, ...]) -> int:
-    """The failures at the end that no progress lies between."""
+    """Return the number of failures since the last progress."""
     count = 1
     for before, this in zip(reversed(attempts[:-1]), reversed(attempts), strict=False):
         if _is_progress(before, this):
@@ -239,7 +245,8 @@ def _avoided(attempts: tuple[Attempt, ...]) -> tuple[AvoidedNode, ...]:
 
 
 def _from(step: int | None) -> str:
-    return "and it begins anew or from its newest checkpoint" if step is None else f"from step {step:,}"
+    unknown = "and it starts again from its newest checkpoint, or from the beginning"
+    return unknown if step is None else f"from step {step:,}"
 
 
 def _record(given: Any) -> RetryRecord:

@@ -104,7 +104,7 @@ def orphans(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Itera
             late = age > LIMIT_SECONDS + 2 * GRACE_SECONDS + LOOK_SECONDS
             yield Orphan(job, f"it has run for {_minutes(age)}, and jobs end after 480 minutes", late)
         elif job.on_codebuild and not job.running and age > MACHINE_SECONDS:
-            # Never by force: the age counts from the job's creation, and GitHub may have held it back since.
+            # Never forced: the age counts from the job's creation, and GitHub may have held the job back.
             yield Orphan(job, f"no machine of CodeBuild has come for {_minutes(age)}", force=False)
 
 

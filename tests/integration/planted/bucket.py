@@ -18,7 +18,7 @@ from tests.integration.planted.yard import Yard
 
 @dataclass(frozen=True)
 class Bucket:
-    """What is in a bucket, and what somebody else who may write into it does."""
+    """The content of a bucket, and the changes of somebody else who may write into it."""
 
     name: str
     client: Any
@@ -61,7 +61,7 @@ class Bucket:
 class BucketYard(Yard):
     """A yard that is stored in a bucket."""
 
-    bucket: Bucket
+    bucket: Bucket = field(kw_only=True)
 
     @property
     def store(self) -> str:
@@ -77,7 +77,7 @@ class BucketYard(Yard):
 
     def copy_to(self, target: Path) -> "BucketYard":
         super().copy_to(target)
-        return BucketYard(target, self.bucket)
+        return BucketYard(target, bucket=self.bucket)
 
     @contextmanager
     def damaged(self, plant: Callable[[Yard], None]) -> Iterator[Yard]:
@@ -92,6 +92,6 @@ class BucketYard(Yard):
 def in_bucket(yard: Yard, bucket: Bucket, path: Path) -> BucketYard:
     """The run of a yard, stored in an empty bucket."""
     shutil.copytree(yard.run.path, path / "run", symlinks=True)
-    stored = BucketYard(path, bucket)
+    stored = BucketYard(path, bucket=bucket)
     stored.sync()
     return stored

@@ -28,7 +28,7 @@ class _TooLongError(BaseException):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call came to."""
+    """The result of a call."""
 
     code: int
     """The exit code, or HUNG."""
@@ -50,7 +50,8 @@ def call(name: str, *arguments: str, within: Path) -> Answer:
 
 def prove(yard: Yard, *more: str) -> Answer:
     flags = ("--run-dir", str(yard.run.path), "--store", yard.store)
-    return call("prove_run", *flags, *more, within=yard.path)
+    only = ("--only", yard.parts) if yard.parts else ()
+    return call("prove_run", *flags, *only, *more, within=yard.path)
 
 
 def verify(yard: Yard, *more: str, disk: bool = True) -> Answer:
@@ -70,7 +71,7 @@ def sync(yard: Yard) -> Answer:
 
 
 def _stream() -> io.TextIOWrapper:
-    """What a process has in an ordinary locale: not every text can be written to it."""
+    """The environment of a process in an ordinary locale, to which not every text can be written."""
     return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
 
 

@@ -1,4 +1,4 @@
-"""What a finished run consists of: each file of its directory and each object of its store, by walking them.
+"""The parts of a finished run: every file of its directory and every object of its store.
 
 `Role` says who speaks for the file; the verdict that a damaged one must get follows from that.
 """
@@ -12,7 +12,7 @@ from tests.integration.planted.yard import Yard
 
 
 class Role(StrEnum):
-    """What a file is to the proof."""
+    """The role of a file in the proof."""
 
     RECORD = "record"
     """run.json, config.yaml, metrics.jsonl and events.jsonl: they are judged."""

@@ -35,7 +35,7 @@ from trainyard.run.whole_files import sha256_of_file
 
 
 class Verdict(StrEnum):
-    """What a command may answer."""
+    """The answers that a command may give."""
 
     NO = "no"
     """Exit code 1 or 2."""
@@ -115,7 +115,7 @@ _LONG_TEXT = "x" * 100_000
 
 
 def wrong_values(value: object) -> Iterator[tuple[str, Any]]:
-    """What may stand in the place of a value, by name; a number or text of the right type is none of them."""
+    """Wrong values to plant, by name; a number or text of the right type is not one of them."""
     yield "missing", MISSING
     yield "null", None
     yield "of another type", [] if isinstance(value, dict) else {} if not isinstance(value, str) else 7
@@ -269,7 +269,7 @@ _OPTIONAL = ("statement missing", "statement null", "objects.0.etag", "objects.0
 
 
 def _is_compared(change: str) -> bool:
-    """Whether a field of a manifest says something that is on record elsewhere, too."""
+    """Return whether a field of a manifest repeats a fact that is recorded elsewhere, too."""
     if change.startswith(_OPTIONAL) or change in ("statement of another type", "statement a list"):
         return False
     return change.startswith(_COMPARED)
@@ -309,10 +309,15 @@ def of_plants(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situa
     for records in ("../../x/", "run-1/", "run-2/records-1/", "run-1/records-1/../"):
         plant = _manifest_with(records=records)
         yield Situation(yard_name, f"manifest with records {records}", plant, *[Verdict.NO] * 4)
-    for name, forge, verdict in FORGERIES:
+    for name, forge, verdict in FORGERIES if _has_tensors(yard) else ():
         yield Situation(yard_name, f"everywhere: {name}", _stored_anew(forge), verdict, Verdict.ANY)
         fetched = _stored_anew(forge, remove=True)
         yield Situation(yard_name, f"in the store alone: {name}", fetched, verdict, Verdict.ANY)
+
+
+def _has_tensors(yard: Yard) -> bool:
+    """Whether the last checkpoint is one of the trainer, and whole on this machine."""
+    return any(yard.run.checkpoint(STEPS).glob("*.distcp"))
 
 
 _BESIDE = (
@@ -435,7 +440,7 @@ def _other_weights(yard: Yard) -> None:
 
 
 def _inside_a_tensor(path: Path) -> int:
-    """Where a byte of the first tensor lies: the archives of torch.save keep them as they are."""
+    """Return the place of a byte of the first tensor; torch.save archives tensors without compression."""
     with zipfile.ZipFile(io.BytesIO(path.read_bytes()[: _first_archive(path)])) as archive:
         info = next(each for each in archive.infolist() if "/data/" in each.filename)
         start = info.header_offset + _LOCAL_HEADER_BYTES
@@ -464,6 +469,13 @@ def _of_another_step(yard: Yard) -> None:
             return
         target.unlink()
         target.write_bytes(path.read_bytes())
+
+
+def _called_another_programs(yard: Yard) -> None:
+    """Other weights, and a recipe whose tensors nobody here can read; the digests of the state stay."""
+    _other_weights(yard)
+    run = json.loads(yard.run.run_file.read_bytes())
+    put(yard.run.run_file, json.dumps({**run, "recipe": "of another program"}))
 
 
 def _other_digest(yard: Yard) -> None:
@@ -498,8 +510,8 @@ def _renamed_weights(yard: Yard, name: str) -> None:
     path.write_bytes(pickle.dumps(index))
 
 
-def _unlisted_weights(yard: Yard) -> None:
-    """On disk they are where the index says, under a name that manifests leave out: no store has them."""
+def _weights_below(yard: Yard) -> None:
+    """On disk they are where the index says, and every store has them: no name is left out of a manifest."""
     (yard.run.checkpoint(STEPS) / "below").mkdir()
     file = yard.run.checkpoint(STEPS) / "__0_0.distcp"
     file.rename(yard.run.checkpoint(STEPS) / "below" / "manifest.json")
@@ -517,10 +529,11 @@ FORGERIES: tuple[tuple[str, Callable[[Yard], None], Verdict], ...] = (
     ("nothing", lambda _yard: None, Verdict.YES),
     ("one bit of the weights", _other_weights, Verdict.NO),
     ("the weights of another step", _of_another_step, Verdict.NO),
+    ("other weights, called those of another program", _called_another_programs, Verdict.NO),
     ("another digest of the weights", _other_digest, Verdict.NO),
     ("another fingerprint of the data", _other_data, Verdict.NO),
     ("no index of the tensors", _no_index, Verdict.NO),
     ("an index that runs code", _index_that_runs_code, Verdict.NO),
-    ("weights that their manifest does not list", _unlisted_weights, Verdict.NO),
+    ("weights below a folder, in a file of any name", _weights_below, Verdict.YES),
     ("weights in a file of another checkpoint", _weights_elsewhere, Verdict.NO),
 )

@@ -66,6 +66,15 @@ def test_each_mended_field_and_object(yards: dict[str, Yard]) -> None:
     assert list(mistakes([*a_share(objects, 16), *a_share(fields, 400)], yards)) == []
 
 
+def test_each_wrong_name_of_an_image(yards: dict[str, Yard]) -> None:
+    """A proof asks the registry that a record names, which anybody may have written."""
+    yard = yards["in_image"]
+    fields = of_mended_fields("in_image", yard, list(things_of(yard)))
+    images = [each for each in fields if each.name.startswith("mended run.json: image_")]
+    assert len(images) > 20
+    assert list(mistakes(a_share(images, 6), yards)) == []
+
+
 def test_every_other_reader_of_a_damaged_run_or_store(yards: dict[str, Yard]) -> None:
     yard = yards["followed"]
     things = list(things_of(yard))

@@ -48,7 +48,7 @@ def in_turn(situations: list[Situation]) -> Iterator[Situation]:
 
 
 def wrong(yard: BucketYard, situations: Iterator[Situation] | list[Situation]) -> list[str]:
-    """What breaks its rule; the bucket must be good before and after."""
+    """Return the situations that break their rule; the bucket must be good before and after each."""
     good = Situation("bucket", "untouched", lambda _yard: None, *[Verdict.YES] * 4)
     return list(mistakes([good, *situations, good], {"bucket": yard}))
 
@@ -90,6 +90,15 @@ def test_the_same_bytes_put_by_another_client_stay_good(
 
     again = Situation("bucket", put.__name__, put_all, *[Verdict.YES] * 4)
     assert list(mistakes([again], {"bucket": yard})) == []
+
+
+def test_empty_folders_as_consoles_make_them_stay_good(yard: BucketYard) -> None:
+    def put_markers(_copy: Yard) -> None:
+        for key in ("run-1/", "run-1/checkpoint-8/", "run-1/records-9/", "manifests/", "metrics/"):
+            yard.bucket.client.put_object(Bucket=yard.bucket.name, Key=key, Body=b"")
+
+    marked = Situation("bucket", "markers", put_markers, *[Verdict.YES] * 4)
+    assert list(mistakes([marked], {"bucket": yard})) == []
 
 
 def test_what_was_forged_before_it_was_stored(yard: BucketYard) -> None:

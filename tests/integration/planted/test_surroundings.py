@@ -1,4 +1,4 @@
-"""What is ordinary around a finished run changes no verdict: places, names, languages, times, users, streams.
+"""Ordinary surroundings change no verdict: places, names, languages, times, users, streams.
 
 Each of the commands is given the run in each of the surroundings. By rule the answer is the usual one, with a
 note where something could not be written; it is never a bug, and never a false red. Locale, streams and user
@@ -65,7 +65,7 @@ def words_for(name: str, yard: Yard) -> list[str]:
 
 
 def parts_of(answer: Answer) -> list[tuple[str, bool]]:
-    """What a proof says of each part."""
+    """Return whether each part of a proof holds."""
     proof: dict[str, Any] = json.loads(answer.out)
     return [(part["name"], part["holds"]) for part in proof["parts"]]
 
@@ -79,6 +79,10 @@ def require_usual_answers(yard: Yard) -> None:
         assert "Traceback" not in answer.said
         if name == "prove_run":
             assert [ok for _, ok in parts_of(answer)] == [True] * 4, answer.said
+    nowhere = ("--store", (yard.path / "nowhere").as_uri(), "--dry-run")
+    answer = call("prove_run", "--run-dir", str(yard.run.path), *nowhere, within=yard.path)
+    assert answer.code == 1, answer.said
+    assert "next" in answer.said
     assert stored == {p: p.stat().st_mtime_ns for p in yard.store_folder.rglob("*") if p.is_file()}
 
 
@@ -122,6 +126,9 @@ def test_a_working_directory_that_was_removed(
     os.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     require_usual_answers(yard)
+    answer = call("prove_run", "--run-dir", "run", within=yard.path)
+    assert answer.code == 2, answer.said
+    assert "working directory was removed" in answer.said or "no run directory" in answer.said
 
 
 @pytest.mark.parametrize("name", ["a folder, moved", "Straße", RAW, "%41%zz", "-x", "a" * 255, "#?&", "'"])
@@ -184,6 +191,50 @@ def test_a_second_proof_and_a_second_sync_answer_alike(yard: Yard) -> None:
         require_usual_answers(yard)
         proofs.append(json.loads((yard.run.report / "proof.json").read_bytes()) | {"time": 0})
     assert proofs[0] == proofs[1]
+
+
+def test_a_clock_that_was_set_back(yard: Yard) -> None:
+    """The records of a verdict say what it is of; when it was made says nothing."""
+    require_usual_answers(yard)
+    proof = yard.run.report / "proof.json"
+    proof.write_text(json.dumps({**json.loads(proof.read_bytes()), "time": 1.0}))
+    answer = call("training_dashboard", *words_for("training_dashboard", yard), within=yard.path)
+    assert json.loads(answer.out)["proof"]["proven"] is True
+
+
+COMMANDING = "a\x1b[2J\n::set-output name=proven::false"
+"""Clears a terminal; and its second line is a command to whoever runs a workflow."""
+
+
+@pytest.mark.parametrize("name", [RAW, COMMANDING, "\u202egol", "e\u0301", "\u00e9"])
+def test_a_log_of_any_name(yard: Yard, name: str) -> None:
+    (yard.run.logs / name).write_text("a line\n")
+    for script in ("training_artifact_sync", "prove_run", "verify_artifact"):
+        answer = call(script, *words_for(script, yard), within=yard.path)
+        assert answer.code == 0, answer.said
+        assert "\x1b" not in answer.said
+    there = (yard.store_folder / "run-1" / "logs" / name).exists()
+    assert there is (name != RAW)  # no bucket can hold that name, which is said
+
+
+@pytest.mark.parametrize("where", ["run-1", "run-1/checkpoint-8", "run-1/records-7"])
+def test_no_name_in_a_store_is_obeyed(yard: Yard, where: str) -> None:
+    (yard.store_folder / where).mkdir(exist_ok=True)
+    (yard.store_folder / where / COMMANDING).write_text("")
+    for script in ("prove_run", "verify_artifact"):
+        answer = call(script, *words_for(script, yard), within=yard.path)
+        assert answer.code == 1, answer.said
+        assert "a\\x1b[2J" in answer.said
+        assert "\x1b" not in answer.said
+        assert "\n::" not in answer.said
+
+
+def test_empty_folders_and_folders_of_other_names(yard: Yard) -> None:
+    for name in ("run-1/a/b", "run-" + "9" * 20, "Run-1", "metrics/x", "manifests/y"):
+        (yard.store_folder / name).mkdir(parents=True)
+    for name in ("step-000000009", "step-\u0660\u0660\u0660\u0660\u0660\u0660\u0660\u0669", "step-8"):
+        shutil.copytree(yard.run.checkpoint(8), yard.run.checkpoints / name)
+    require_usual_answers(yard)
 
 
 def a_worktree(target: Path) -> None:
@@ -249,7 +300,7 @@ def run_apart(
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     words = [sys.executable, "-m", RUNNER, str(given), str(answered), *([str(user)] if user else [])]
     done = subprocess.run(
-        ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *words],
+        ["/bin/sh", "-c", f'exec nice -n 19 "$@" {closed}', "sh", *words],
         capture_output=True,
         text=True,
         errors="replace",

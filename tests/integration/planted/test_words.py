@@ -1,4 +1,4 @@
-"""What is said where a store is not what its address promises: the thing is named for what it is."""
+"""Messages about a store that differs from its address name the thing that is there."""
 
 import shutil
 from collections.abc import Iterator

@@ -6,6 +6,7 @@ They are trained once; whoever damages something damages a copy.
 import importlib.util
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class Yard:
     """A folder with one run directory and its store; the prepared data lie beside all yards."""
 
     path: Path
+    parts: str = ""
+    """The parts of the proof that must hold, where not all four can."""
 
     @property
     def store_folder(self) -> Path:
@@ -70,9 +73,11 @@ class Yard:
     def run(self) -> RunDirectory:
         return RunDirectory(self.path / "run")
 
-    def train(self, *, stop_at: int | None = None, keep_last: int = 2, seed: int = 42) -> None:
+    def train(
+        self, *, stop_at: int | None = None, keep_last: int = 2, seed: int = 42, shared: bool = True
+    ) -> None:
         """Train, or go on with, the run; with `stop_at`, until that step."""
-        config = _config(self.path.parent, keep_last=keep_last, seed=seed)
+        config = _config(self.path.parent, keep_last=keep_last, seed=seed, shared=shared)
         facts = provenance(GIT, lock=ROOT / "requirements-training.txt", config_file=Path("tiny.yaml"))
         listener = StopAt(stop_at)
         data = prepare_data(config.data, config.model)
@@ -100,7 +105,7 @@ class Yard:
     def copy_to(self, target: Path) -> "Yard":
         """A copy whose files may be replaced, and must not be written into."""
         shutil.copytree(self.path, target, copy_function=_link, symlinks=True)
-        return Yard(target)
+        return Yard(target, self.parts)
 
     @contextmanager
     def damaged(self, plant: Callable[["Yard"], None]) -> Iterator["Yard"]:
@@ -114,12 +119,13 @@ class Yard:
 
 
 def make_all(base: Path, kinds: Sequence[Callable[[Path], Yard]] | None = None) -> dict[str, Yard]:
-    """Finished runs by the names of their kinds: plain, followed, resumed, single."""
+    """Finished runs by the names of their kinds, which are the functions below."""
     for half in ("train", "validation"):
         (base / "corpus" / half).mkdir(parents=True)
         lines = [f"the cat {number} sat on mat {number % 7}.\n" for number in range(60)]
         (base / "corpus" / half / "text.txt").write_text("".join(lines))
-    return {make.__name__: make(base) for make in kinds or (plain, followed, resumed, single)}
+    every = (plain, followed, resumed, single, foreign, unshared, in_image)
+    return {make.__name__: make(base) for make in kinds or every}
 
 
 def plain(base: Path) -> Yard:
@@ -169,18 +175,90 @@ def single(base: Path) -> Yard:
     return yard
 
 
+_PROGRAM = """
+import sys
+from pathlib import Path
+folder, steps = Path(sys.argv[1]), int(sys.argv[2])
+for step in range(1, steps + 1):
+    print(f"step:{step} - actor/pg_loss:{1 / step} - critic/score/mean:0.5", flush=True)
+    if step == steps:
+        (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
+        (folder / f"global_step_{step}" / "actor" / "model.pt").write_bytes(b"weights")
+        (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
+"""
+
+
+def foreign(base: Path) -> Yard:
+    """Another program's run, whose log shows its steps, and whose checkpoint has a form of its own."""
+    from tests.unit.jobs.recipe_orders import recipe_config
+
+    from trainyard.config.load import dump_yaml
+
+    yard, own = Yard(base / "foreign", parts="trained,stored"), base / "of the program"
+    own.mkdir()
+    yard.path.mkdir()
+    steps = (f"training.max_steps={STEPS}", "training.warmup_steps=0", "compute.network=tcp")
+    (own / "config.yaml").write_text(dump_yaml(recipe_config("verl", *steps)))
+    sheet = {
+        "recipe": "verl",
+        "command": [sys.executable, "-c", _PROGRAM, str(own), str(STEPS)],
+        "torchrun": False,
+        "steps": STEPS,
+        "checkpoints": str(own),
+        "environment": {},
+    }
+    (own / "program.json").write_text(json.dumps(sheet))
+    files = ("--program", str(own / "program.json"), "--config", str(own / "config.yaml"))
+    assert script("run_program").main([*files, "--run-dir", str(yard.run.path)]) == 0
+    yard.sync()
+    return yard
+
+
+def unshared(base: Path) -> Yard:
+    """Two machines that share no directory: the files with the tensors are on the other one."""
+    from trainyard.artifacts.record.run_numbers import claim_number
+    from trainyard.artifacts.upload.node_parts import sync_node
+    from trainyard.run.node_folder import NodeFolder, write_node
+
+    yard, other = Yard(base / "unshared"), RunDirectory(base / "unshared" / "of the other machine")
+    yard.train(shared=False)
+    for step in yard.run.checkpoint_steps():
+        other.checkpoint(step).mkdir(parents=True)
+        shutil.copy(yard.run.checkpoint(step) / "manifest.json", other.checkpoint(step))
+        for part in yard.run.checkpoint(step).glob("*.distcp"):
+            part.rename(other.checkpoint(step) / part.name)
+    shutil.copy(yard.run.config_file, other.config_file)
+    for node, directory in enumerate((yard.run, other)):
+        write_node(directory, NodeFolder("id-of-unshared", node, 2, is_over=True))
+    claim_number(open_store(yard.store), "id-of-unshared", 1)
+    sync_node(open_store(yard.store), other, 1)
+    yard.sync()
+    return yard
+
+
+def in_image(base: Path) -> Yard:
+    """Trained in an image, as TRAINYARD_IMAGE_DIGEST says, whose registry does not answer now."""
+    yard = Yard(base / "in_image")
+    yard.train(keep_last=1)
+    run = json.loads(yard.run.run_file.read_bytes())
+    run |= {"image_digest": f"sha256:{'a1' * 32}", "image_name": "127.0.0.1:1/team/image"}
+    yard.run.run_file.write_text(json.dumps(run))
+    yard.sync()
+    return yard
+
+
 @cache
 def script(name: str) -> Any:
     """`scripts/NAME.py` as a module, to be called in this process."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def _config(base: Path, *, keep_last: int, seed: int) -> Config:
+def _config(base: Path, *, keep_last: int, seed: int, shared: bool) -> Config:
     return Config.model_validate(
         {
             "model": {"name": "tiny", "device": "cpu", "architecture": ARCHITECTURE},
@@ -199,7 +277,7 @@ def _config(base: Path, *, keep_last: int, seed: int) -> Config:
                 "prepared_directory": str(base / "prepared"),
                 "sequence_length": 16,
             },
-            "checkpointing": {"save_steps": 4, "keep_last": keep_last},
+            "checkpointing": {"save_steps": 4, "keep_last": keep_last, "shared": shared},
             "monitoring": {"log_steps": 2, "tensorboard": False},
         }
     )

@@ -13,7 +13,7 @@ SCRIPTS = tuple(sorted(path.stem for path in (ROOT / "scripts").glob("*.py")))
 
 
 class Kind(Enum):
-    """What a value stands for; each has its own wrong ones."""
+    """The kind of a value; each kind has its own wrong values."""
 
     SWITCH = auto()
     CHOICE = auto()

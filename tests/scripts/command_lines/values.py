@@ -16,7 +16,7 @@ RAW = "caf\udce9"
 
 
 class Expected(Enum):
-    """What a script must answer."""
+    """The answer that a script must give."""
 
     REFUSED = auto()
     """Exit code 2, and the option is named."""
@@ -111,7 +111,7 @@ def odd_things(grounds: Grounds) -> Iterator[tuple[str, str]]:
 
 
 def copied(option: Option, grounds: Grounds) -> str:
-    """What is right, at a path that is no UTF-8."""
+    """Return a right file at a path that is not UTF-8."""
     there = grounds.path / RAW / str(id(option))
     there.parent.mkdir(exist_ok=True)
     good = Path(GOOD.get(option.name, GOOD["output"])(grounds))

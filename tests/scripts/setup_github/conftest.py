@@ -44,7 +44,7 @@ Answer = tuple[int, Any]
 
 @dataclass
 class GitHub:
-    """What the stand-in holds, and what it was asked."""
+    """The state of the stand-in, and the requests that it received."""
 
     address: str = ""
     repository: dict[str, Any] = field(default_factory=dict)
@@ -117,7 +117,7 @@ def new_github(**changes: Any) -> GitHub:
 
 
 def answer(github: GitHub, method: str, path: str, query: dict[str, str], body: Any) -> Answer:
-    """What GitHub answers to one call."""
+    """The answer of GitHub to one call."""
     base = f"/repos/{github.repository['full_name']}"
     if path == "/meta":
         return 200, {"installed_version": "3.22.0"}

@@ -1,4 +1,4 @@
-"""What a copy may be like: public, an organisation's, on a free plan, with a role in AWS, with many pages."""
+"""Kinds of copies: public, of an organisation, on a free plan, with a role in AWS, with many pages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -45,7 +45,7 @@ def _write_checkpoint(path: Path, of: tuple[int, str], size: int) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the store keeps its objects; not made yet."""
+    """The folder of the store's objects, which does not exist yet."""
     return tmp_path / "store"
 
 

@@ -58,7 +58,7 @@ def test_it_is_walked_to_the_end(store: Store, three: RunDirectory, depth: Depth
     assert lines(found) == [
         f"run 3 ← parent: checkpoint-200 of run 2, {depth} (held)",
         "run 3 ← data: no fingerprint (missing)",
-        "run 3 ← code: commit c with changes of which there is no hash (missing)",
+        "run 3 ← code: commit c with changes whose hash is not recorded (missing)",
         f"run 2 ← parent: checkpoint-100 of run 1, {depth} (held)",
         "run 2 ← data: no fingerprint (missing)",
         "run 2 ← code: commit c with changes d1 (on record)",

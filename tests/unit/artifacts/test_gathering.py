@@ -1,4 +1,4 @@
-"""What GitHub keeps of a run: what people read, bounded, and never a checkpoint."""
+"""The records that GitHub keeps of a run: bounded in size, for people, and never a checkpoint."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a store holds, at a glance: whole runs, broken ones, prices."""
+"""The list of a store's contents: complete runs, broken ones, prices."""
 
 from collections.abc import Callable
 from typing import Any

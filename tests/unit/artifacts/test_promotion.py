@@ -101,7 +101,7 @@ def test_a_name_that_was_taken_back_is_nobodys_until_it_is_given_again(
     assert [promotion.name for promotion in promotions(store)] == ["best"]
     with pytest.raises(ConfigError, match="neither a step, nor newest, nor a name that was promoted"):
         select(store, None, "production")
-    with pytest.raises(ConfigError, match="no checkpoint has this name, so there is nothing to take back"):
+    with pytest.raises(ConfigError, match="no checkpoint has this name, so there is nothing to withdraw"):
         withdraw(store, "production", by="bob")
     assert give(store, "production", 200).previous == {}
     assert select(store, None, "production").step == 200

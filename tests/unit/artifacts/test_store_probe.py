@@ -1,4 +1,4 @@
-"""Whether a folder can be a store: every way that a file system refuses it, on real file systems."""
+"""The check whether a folder can be a store, for every way in which a real file system refuses it."""
 
 import contextlib
 import errno
@@ -173,7 +173,7 @@ def test_a_store_that_loses_or_changes_what_it_is_given_is_refused(
         with monkeypatch.context() as patch:
             patch.setattr(type(store), "read_object", lambda _store, _key, given=given: given)
             (problem,) = probe_store(store, "token").problems
-        assert state in problem or "none that a check has written" in problem
+        assert state in problem or "was not written by a check" in problem
         store.delete(READINESS)
 
 

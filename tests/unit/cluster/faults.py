@@ -17,21 +17,25 @@ from tests.unit.cluster.generated import (
     DRIVERS,
     EFA,
     GPU,
+    HOOKS,
     LIMITS,
     NAMESPACE,
     NAMESPACES,
     NODES,
     PODS,
+    POOLS,
     QUOTAS,
     SLICES,
     VOLUMES,
     Cluster,
     State,
     node,
+    node_pool,
     pod,
     put,
     resource_slice,
     storage,
+    workload,
 )
 
 Plant = Callable[[State, Cluster], None]
@@ -52,6 +56,8 @@ class Fault:
     only: tuple[str, ...] = ()
     """Clusters that it makes sense in; empty: all."""
     leave_out: tuple[str, ...] = ()
+    judged_by_server: bool = False
+    """What shows it is the admission of a real API server."""
 
 
 def each_gpu_node(change: Callable[[dict[str, Any]], None], count: int = 99) -> Plant:
@@ -230,7 +236,53 @@ def raw_infiniband(state: State, cluster: Cluster) -> None:
     put(state, PODS, pod("verbs-0", cluster.gpu_nodes[0], volumes=volumes))
 
 
+def hyperpod_operator(state: State, _: Cluster) -> None:
+    """The operator of HyperPod's own kind, whose name holds that of Kubeflow's."""
+    without(DEPLOYMENTS, "training-operator")(state, _)
+    name, image = (
+        "hp-training-operator-hp-training-controller-manager",
+        "ecr/hyperpod-training-operator:v1.3.0",
+    )
+    labels = {"control_plane": "controller-manager"}
+    put(state, DEPLOYMENTS, workload("Deployment", name, image, namespace="kubeflow", **labels))
+
+
+def kueue_hooks(state: State, _: Cluster) -> None:
+    """Kueue's webhook, which is called for the jobs of others, with two of its rules."""
+    rules = [
+        {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE"], "resources": [resource]}
+        for group, resource in (("kubeflow.org", "pytorchjobs"), ("kueue.x-k8s.io", "workloads"))
+    ]
+    hook = {"name": "mpytorchjob.kb.io", "failurePolicy": "Fail", "rules": rules}
+    body = {"metadata": {"name": "kueue-mutating-webhook-configuration"}, "webhooks": [hook]}
+    put(state, HOOKS, body)
+
+
+def pool_of(family: str) -> Plant:
+    allowed = {"key": "eks.amazonaws.com/instance-family", "operator": "In", "values": [family]}
+    return lambda state, _: put(state, POOLS, node_pool("more", allowed))
+
+
+def tainted_device(state: State, cluster: Cluster) -> None:
+    """A device that its driver has found unhealthy (NVMLDeviceHealthCheck)."""
+    device = state[SLICES][f"{cluster.gpu_nodes[0]}-gpu-nvidia-com"]["spec"]["devices"][3]
+    device["taints"] = [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoExecute"}]
+
+
+def free_in_two_zones(state: State, cluster: Cluster) -> None:
+    """Two more nodes in another zone, while two of the first four are held."""
+    for number, model in enumerate(cluster.gpu_nodes[:2]):
+        body = copy.deepcopy(state[NODES][model])
+        body["metadata"]["name"] = f"{model}-far"
+        labels = {"kubernetes.io/hostname": f"{model}-far", "topology.kubernetes.io/zone": "us-west-2b"}
+        body["metadata"]["labels"] |= labels
+        body["metadata"]["labels"].pop("topology.k8s.aws/zone-id", None)
+        put(state, NODES, body)
+        put(state, PODS, pod(f"busy-{number}", model, gpus=1))
+
+
 NO_DEVICES = ("dra",)
+BUILT_IN = ("bottlerocket", "auto-mode", "dra")
 FAULTS = (
     Fault(
         "no gpu resource, no plugin",
@@ -240,7 +292,7 @@ FAULTS = (
         ("no NVIDIA device plugin",),
         ("cluster.manifests.device_plugin", "fix --apply"),
         also=("gpu", "capacity"),
-        leave_out=("bottlerocket", "dra"),
+        leave_out=BUILT_IN,
     ),
     Fault(
         "no gpu resource, plugin runs",
@@ -250,7 +302,7 @@ FAULTS = (
         ("the driver may have come after the plugin",),
         ("rollout restart daemonset",),
         also=("gpu", "capacity"),
-        leave_out=("bottlerocket", "dra"),
+        leave_out=BUILT_IN,
     ),
     Fault(
         "no gpu resource, plugin not ready",
@@ -260,7 +312,7 @@ FAULTS = (
         ("of", "pods ready"),
         ("kubectl -n kube-system",),
         also=("gpu", "capacity"),
-        leave_out=("bottlerocket", "dra"),
+        leave_out=BUILT_IN,
     ),
     Fault(
         "bottlerocket without nvidia",
@@ -270,7 +322,7 @@ FAULTS = (
         ("Bottlerocket", "offers no GPU"),
         ("nvidia",),
         also=("gpu", "capacity"),
-        only=("bottlerocket",),
+        only=("bottlerocket", "auto-mode"),
     ),
     Fault(
         "no slices",
@@ -482,7 +534,7 @@ FAULTS = (
         each_gpu_node(label("sagemaker.amazonaws.com/deep-health-check-status", "InProgress"), 1),
         "node-health",
         "error",
-        ("going on",),
+        ("still running",),
         ("wait",),
         also=("capacity",),
         only=("hyperpod",),
@@ -699,14 +751,141 @@ FAULTS = (
         ("older",),
         ("supported",),
     ),
+    Fault(
+        "operator of another kind",
+        hyperpod_operator,
+        "operator",
+        "error",
+        ("training operator: no Deployment",),
+        ("training operator",),
+    ),
+    Fault(
+        "kueue answers in place of the operator",
+        both(without(DEPLOYMENTS, "training-operator"), kueue_hooks),
+        "operator",
+        "error",
+        ("no Deployment", "nothing acts on it"),
+        ("training operator",),
+    ),
+    Fault(
+        "no pool makes the type",
+        lambda *_: None,
+        "gpu",
+        "error",
+        ("no node of type p5en.48xlarge", "no NodePool (general-purpose, system, gpu) makes any"),
+        ("NodePool",),
+        options=("--instance-type", "p5en.48xlarge"),
+        only=("auto-mode",),
+    ),
+    Fault(
+        "karpenter may make them",
+        pool_of("p5en"),
+        "gpu",
+        "warning",
+        ("no node of type p5en.48xlarge", "Karpenter may make some (more)"),
+        ("EC2",),
+        options=("--instance-type", "p5en.48xlarge"),
+        only=("auto-mode",),
+    ),
+    Fault(
+        "gpu faulty by its driver",
+        tainted_device,
+        "gpu",
+        "error",
+        ("gpu-0", "7 of 8 GPUs"),
+        ("cordon",),
+        also=("capacity",),
+        only=("dra",),
+    ),
+    Fault(
+        "gpus not healthy",
+        each_gpu_node(condition("GpuHealthy", "False", "XidErrors"), 1),
+        "node-health",
+        "error",
+        ("GpuHealthy (XidErrors) is False",),
+        ("replaced",),
+        also=("capacity",),
+    ),
+    Fault(
+        "node still starting",
+        each_gpu_node(taint("efs.csi.aws.com/agent-not-ready"), 1),
+        "node-health",
+        "error",
+        ("tainted efs.csi.aws.com/agent-not-ready",),
+        ("still starting",),
+        also=("capacity",),
+    ),
+    Fault(
+        "claim that is read only",
+        with_storage(modes=("ReadOnlyMany",)),
+        "storage",
+        "error",
+        ("ReadOnlyMany", "nobody can write"),
+        ("FSx",),
+    ),
+    Fault(
+        "claim that goes",
+        lambda s, _: s[CLAIMS]["checkpoints"]["metadata"].update(deletionTimestamp="2026-11-20T00:00:00Z"),
+        "storage",
+        "error",
+        ("being deleted",),
+        ("another name",),
+    ),
+    Fault(
+        "disk of auto mode",
+        with_storage(driver="ebs.csi.eks.amazonaws.com"),
+        "storage",
+        "error",
+        ("EBS",),
+        ("FSx",),
+    ),
+    Fault(
+        "checkpoints on a node's disk by a detour",
+        lambda *_: None,
+        "storage",
+        "error",
+        ("/opt/dlami/nvme/run", "lost"),
+        ("caches only",),
+        options=("--checkpoint-path", "/data/../opt//dlami/nvme/run/"),
+    ),
+    Fault(
+        "free places in two zones",
+        free_in_two_zones,
+        "placement",
+        "error",
+        ("no zone has room for 4 nodes now: 2 in", "EFA"),
+        ("wait",),
+        leave_out=NO_DEVICES,
+    ),
+    Fault(
+        "quota of processors",
+        quota({"requests.cpu": "100m"}),
+        "pod-security",
+        "error",
+        ("exceeded quota", "requests.cpu"),
+        ("as it says",),
+        leave_out=("mixed",),
+        judged_by_server=True,
+    ),
+    Fault(
+        "limit of memory",
+        limit({"type": "Container", "max": {"memory": "256Mi"}}),
+        "pod-security",
+        "error",
+        ("maximum memory usage per Container is 256Mi",),
+        ("as it says",),
+        also=("quota",),
+        judged_by_server=True,
+    ),
 )
 
 
-def cases(clusters: "list[str]") -> list[tuple[str, Fault]]:
-    """Every fault in every cluster that it makes sense in."""
+def cases(clusters: "list[str]", *, real: bool = False) -> list[tuple[str, Fault]]:
+    """Every fault in every cluster that it makes sense in; `real`: where a real API server judges."""
     return [
         (name, fault)
         for name in clusters
         for fault in FAULTS
         if name not in fault.leave_out and (not fault.only or name in fault.only)
+        if real or not fault.judged_by_server
     ]

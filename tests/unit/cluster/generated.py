@@ -1,4 +1,4 @@
-"""Clusters for tests, as the objects that an API server holds: six ways in which GPU clusters are built.
+"""Clusters for tests, as the objects that an API server holds: seven ways in which GPU clusters are built.
 
     State: path of a list -> name -> object, as it is sent to the API
 
@@ -7,7 +7,7 @@ are those of real clusters.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,8 @@ DRIVERS = "/apis/storage.k8s.io/v1/csidrivers"
 QUOTAS = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
 LIMITS = f"/api/v1/namespaces/{NAMESPACE}/limitranges"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+POOLS = "/apis/karpenter.sh/v1/nodepools"
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 FSX = "fsx.csi.aws.com"
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
@@ -173,7 +175,7 @@ def _plain(version: str, kind: str, name: str, **rest: Any) -> Json:
 def base(
     instance_type: str, labels: Mapping[str, str] = MappingProxyType({}), *, prefix: str = "gpu"
 ) -> State:
-    """What all kinds share: nodes, one for the system, the namespace, the training operator, a volume."""
+    """The common parts of all kinds of clusters: nodes, namespace, training operator, volume."""
     state: State = {}
     put(state, NODES, node("system-0", "m5.2xlarge"))
     for number in range(4):
@@ -214,10 +216,11 @@ def gpu_operator() -> Cluster:
         workload("DaemonSet", "nvidia-device-plugin-daemonset", image, app="nvidia-device-plugin-daemonset"),
     )
     put(state, DAEMONS, efa_plugin())
-    for body in state[NODES].values():  # GKE's condition with status True, which is harmless
-        body["status"]["conditions"].append(
-            {"type": "SysctlChanged", "status": "True", "reason": "SysctlChanged"}
-        )
+    harmless = (("SysctlChanged", "SysctlChanged"), ("GpuHealthy", "NoXidErrors"))
+    for body in state[NODES].values():  # status True, which is no fault: GKE's, and that of a health checker
+        body["status"]["conditions"] += [
+            {"type": kind, "status": "True", "reason": reason} for kind, reason in harmless
+        ]
     return Cluster("gpu-operator", state, "p4d.24xlarge", ("--volume", "checkpoints"), names(state))
 
 
@@ -257,6 +260,13 @@ def dra() -> Cluster:
     image = "registry.k8s.io/nvidia-dra-driver-gpu:v25.8.0"
     put(state, DAEMONS, workload("DaemonSet", "nvidia-dra-driver-gpu-kubelet-plugin", image))
     put(state, DAEMONS, workload("DaemonSet", "aws-dranet", "ecr/eks/dranet:v1.0.1"))
+    for name in names(state)[:2]:  # left over by a driver that was updated: GPUs are not counted twice
+        old = resource_slice("gpu.nvidia.com", name, 8)
+        old["metadata"]["name"] += "-old"
+        old["spec"]["pool"]["generation"] = 0
+        for device in old["spec"]["devices"]:
+            device["name"] = f"old-{device['name']}"
+        put(state, SLICES, old)
     return Cluster("dra", state, "p5.48xlarge", ("--volume", "checkpoints"), names(state))
 
 
@@ -280,7 +290,49 @@ def mixed() -> Cluster:
     put(state, DAEMONS, nvidia_plugin())
     put(state, DAEMONS, efa_plugin())
     put(state, PODS, pod("other-0", "small-0", gpus=4))
+    gold = {"scopeName": "PriorityClass", "operator": "In", "values": ["gold"]}
+    hard = {f"requests.{GPU}": "0"}
+    body = _plain("v1", "ResourceQuota", "gold", status={"hard": hard, "used": hard})
+    body["spec"] = {"hard": hard, "scopeSelector": {"matchExpressions": [gold]}}
+    body["metadata"]["namespace"] = NAMESPACE
+    put(state, QUOTAS, body)  # for pods of another class: none of the plan's business
     return Cluster("mixed", state, "p5.48xlarge", ("--volume", "checkpoints"), names(state))
+
+
+def auto_mode() -> Cluster:
+    """EKS Auto Mode: nodes named by their instance, plugins built in, and Karpenter at its limit of GPUs."""
+    labels = {
+        "eks.amazonaws.com/compute-type": "auto",
+        "eks.amazonaws.com/instance-gpu-count": "8",
+        "karpenter.sh/nodepool": "gpu",
+        "karpenter.sh/initialized": "true",
+    }
+    state = base("p5.48xlarge", labels, prefix="i-0a1b2c3d4e5f6071")
+    system = "Bottlerocket (EKS Auto, Nvidia) 2026.11.1 (aws-k8s-1.34-nvidia)"
+    for number, name in enumerate(names(state)):
+        state[NODES][name]["status"]["nodeInfo"] = node_info(system)
+        if number % 2:  # newer nodes have the id of their zone too
+            state[NODES][name]["metadata"]["labels"]["topology.k8s.aws/zone-id"] = "usw2-az1"
+    put(state, DAEMONS, efa_plugin())
+    family = {"key": "eks.amazonaws.com/instance-category", "operator": "In", "values": ["c", "m", "r"]}
+    critical = {"key": "CriticalAddonsOnly", "effect": "NoSchedule"}
+    put(state, POOLS, node_pool("general-purpose", family))
+    put(state, POOLS, node_pool("system", family, taints=[critical]))
+    gpus = {"key": "eks.amazonaws.com/instance-family", "operator": "In", "values": ["p5"]}
+    put(state, POOLS, node_pool("gpu", gpus, gpus=32, made=32))
+    return Cluster("auto-mode", state, "p5.48xlarge", ("--volume", "checkpoints"), names(state))
+
+
+def node_pool(
+    name: str, *requirements: Json, gpus: int | None = None, made: int = 0, taints: Sequence[Json] = ()
+) -> Json:
+    """A NodePool of Karpenter with a limit of `gpus`, `made` of which its nodes have."""
+    spec: Json = {"template": {"spec": {"requirements": list(requirements), "taints": list(taints)}}}
+    if gpus is not None:
+        spec["limits"] = {GPU: str(gpus)}
+    ready = [{"type": "Ready", "status": "True", "reason": "Ready"}]
+    status = {"conditions": ready, "resources": {GPU: str(made)}}
+    return _plain("karpenter.sh/v1", "NodePool", name, spec=spec, status=status)
 
 
 def nvidia_plugin() -> Json:
@@ -296,7 +348,7 @@ def efa_plugin() -> Json:
 
 def names(state: State) -> tuple[str, ...]:
     """The nodes that the plan means."""
-    return tuple(name for name in state[NODES] if name.startswith(("gpu", "hyperpod")))
+    return tuple(name for name in state[NODES] if name.startswith(("gpu", "hyperpod", "i-")))
 
 
 CLUSTERS: dict[str, Callable[[], Cluster]] = {
@@ -306,6 +358,7 @@ CLUSTERS: dict[str, Callable[[], Cluster]] = {
     "bottlerocket": bottlerocket,
     "dra": dra,
     "mixed": mixed,
+    "auto-mode": auto_mode,
 }
 
 

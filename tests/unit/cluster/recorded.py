@@ -20,13 +20,14 @@ GROUPS = {
     "scheduling.k8s.io": ("v1",),
     "resource.k8s.io": ("v1",),
     "kubeflow.org": ("v1",),
+    "karpenter.sh": ("v1",),
 }
 RESOURCES = {"kubeflow.org/v1": ("pytorchjobs", "pytorchjobs/status")}
 
 
 @dataclass
 class Misbehaviour:
-    """What is answered instead, to requests whose path starts with `prefix`."""
+    """A different answer to requests whose path starts with `prefix`."""
 
     prefix: str
     status: int = 0
@@ -36,6 +37,14 @@ class Misbehaviour:
     times: int = 10**9
     delay: float = 0.0
     method: str = ""
+    whole: bool = False
+    """Only to the path `prefix` itself."""
+    text: str = ""
+    """The answer as it is sent, in place of `body`."""
+
+    def meets(self, method: str, path: str) -> bool:
+        right = path == self.prefix if self.whole else path.startswith(self.prefix)
+        return right and self.times > 0 and self.method in ("", method)
 
 
 @dataclass
@@ -119,11 +128,12 @@ class _Handler(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         recorded.requests.append(f"{method} {self.path}")
         for bad in recorded.misbehaviours:
-            if address.path.startswith(bad.prefix) and bad.times > 0 and bad.method in ("", method):
+            if bad.meets(method, address.path):
                 bad.times -= 1
                 time.sleep(bad.delay)
                 if bad.status:
-                    self._send(bad.status, bad.body or _status(bad.status, "told so"), bad.headers)
+                    body = bad.body or _status(bad.status, "told so")
+                    self._send(bad.status, bad.text or body, bad.headers)
                 else:
                     self.close_connection = True
                 return
@@ -153,8 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
             recorded.created.append(body)
         return 201, body
 
-    def _send(self, status: int, body: Json, headers: Mapping[str, str] | None = None) -> None:
-        content = json.dumps(body).encode()
+    def _send(self, status: int, body: Json | str, headers: Mapping[str, str] | None = None) -> None:
+        content = (body if isinstance(body, str) else json.dumps(body)).encode()
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)

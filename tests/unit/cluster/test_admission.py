@@ -20,7 +20,12 @@ def quota(nominal: int, used: int, limit: int | None = None, flavor: str = "p5")
 
 
 def cluster_queue(name: str, *quotas: FlavorQuota, cohort: str = "", pending: int = 0) -> ClusterQueue:
-    return ClusterQueue(name, cohort, active=True, reason="", stopped=False, pending=pending, quotas=quotas)
+    others = tuple(
+        FlavorQuota("p5", r, nominal=10**9, borrowing_limit=None, used=0) for r in ("cpu", "memory")
+    )
+    return ClusterQueue(
+        name, cohort, active=True, reason="", stopped=False, pending=pending, quotas=quotas + others
+    )
 
 
 def snapshot(*queues: ClusterQueue, **changes: Any) -> Snapshot:
@@ -81,7 +86,8 @@ def test_a_flavor_of_another_type_does_not_count() -> None:
     [
         ({"stopped": True}, "stopPolicy"),
         ({"active": False, "reason": "FlavorNotFound"}, "FlavorNotFound"),
-        ({"quotas": ()}, "no quota for nvidia.com/gpu"),
+        ({"quotas": ()}, "no quota for cpu and memory and nvidia.com/gpu"),
+        ({"quotas": (quota(32, 0),)}, "no quota for cpu and memory, which every pod requests"),
         ({"name": "other"}, "does not exist"),
     ],
 )

@@ -13,7 +13,7 @@ from tests.unit.cluster.generated import plain_eks
 from tests.unit.cluster.judging import SCRIPT, look_at, verdict_of
 from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
-from trainyard.cluster.verdict import State
+from trainyard.cluster.verdict import Readiness
 from trainyard.errors import CredentialsRefusedError, ServiceError, ServiceTroubleError
 from trainyard.gateways.kubernetes import api as api_module
 
@@ -39,7 +39,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
         yield served
 
 
-def said_by(recorded: Recorded, folder: Path, *options: str) -> tuple[State, dict[str, list[Any]]]:
+def said_by(recorded: Recorded, folder: Path, *options: str) -> tuple[Readiness, dict[str, list[Any]]]:
     verdict = verdict_of(recorded.kubeconfig(folder), *PLAN, *options)
     found: dict[str, list[Any]] = {}
     for finding in verdict.findings:
@@ -59,20 +59,20 @@ def test_a_refusal_of_one_resource_is_said_by_its_check_and_the_others_go_on(
         ]
     assert not any(outcome.severity == "error" for outcomes in found.values() for outcome in outcomes)
     assert all(len(outcomes) > 0 for outcomes in found.values())
-    assert state is (State.UNKNOWN if path == "/api/v1/nodes" else State.READY)
+    assert state is (Readiness.UNKNOWN if path == "/api/v1/nodes" else Readiness.READY)
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 @pytest.mark.parametrize("path", ["/version", "/api/v1/nodes", "/api/v1/pods", "/apis"])
 def test_a_fault_that_heals_is_waited_out(path: str, status: int, recorded: Recorded, tmp_path: Path) -> None:
     recorded.misbehaviours.append(Misbehaviour(path, status, {"Retry-After": "0"}, times=2))
-    assert said_by(recorded, tmp_path)[0] is State.READY
+    assert said_by(recorded, tmp_path)[0] is Readiness.READY
 
 
 def test_retry_after_is_obeyed(recorded: Recorded, tmp_path: Path) -> None:
     recorded.misbehaviours.append(Misbehaviour("/api/v1/nodes", 429, {"Retry-After": "1"}, times=1))
     started = time.monotonic()
-    assert said_by(recorded, tmp_path)[0] is State.READY
+    assert said_by(recorded, tmp_path)[0] is Readiness.READY
     assert time.monotonic() - started >= 1.0
 
 
@@ -82,13 +82,13 @@ def test_a_list_that_stays_broken_leaves_the_rest(status: int, recorded: Recorde
     state, found = said_by(recorded, tmp_path)
     assert found["device-plugin"][0].severity == "skipped"
     assert "could not be looked at" in found["device-plugin"][0].evidence
-    assert state is State.READY
+    assert state is Readiness.READY
 
 
 def test_nodes_that_stay_broken_are_no_green(recorded: Recorded, tmp_path: Path) -> None:
     recorded.misbehaviours.append(Misbehaviour("/api/v1/nodes", 500))
     verdict = verdict_of(recorded.kubeconfig(tmp_path), *PLAN)
-    assert verdict.state is State.UNKNOWN
+    assert verdict.state is Readiness.UNKNOWN
     assert verdict.exit_code == 4
 
 
@@ -146,7 +146,7 @@ def test_a_failed_webhook_is_named(recorded: Recorded, tmp_path: Path) -> None:
     path = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
     recorded.misbehaviours.append(Misbehaviour(path, 500, body={"message": message}, method="POST"))
     state, found = said_by(recorded, tmp_path)
-    assert state is State.NOT_READY
+    assert state is Readiness.NOT_READY
     assert "validator.pytorchjob" in found["webhook"][0].evidence
 
 

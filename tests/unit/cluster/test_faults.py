@@ -9,7 +9,7 @@ from tests.unit.cluster.judging import found_by, verdict_of
 from tests.unit.cluster.recorded import serving
 
 from trainyard.cluster.checks.check import Severity
-from trainyard.cluster.verdict import State
+from trainyard.cluster.verdict import Readiness
 
 PLANTED = cases(list(CLUSTERS))
 
@@ -24,7 +24,7 @@ def test_a_healthy_cluster_gets_no_finding(name: str, tmp_path: Path) -> None:
     # HyperPod resumes jobs in its own namespaces only, which is said and no fault.
     found = [f for f in verdict.findings if f.severity not in allowed and f.check.name != "auto-resume"]
     assert found == []
-    assert verdict.state is State.READY
+    assert verdict.state is Readiness.READY
     assert recorded.created == []
 
 

@@ -1,4 +1,4 @@
-"""What scripts share: exit codes, durations, the time that a job of CI has been going, one line a phase."""
+"""The common parts of scripts: exit codes, durations, the age of a CI job, one line per phase."""
 
 import errno
 import os
@@ -274,7 +274,7 @@ ANNOUNCE = "output.configure_logging('info'); output.announce('stored', '5 of 5'
 
 
 def on_a_terminal(body: str, **variables: str) -> str:
-    """What is written to a real terminal."""
+    """Return the output on a real terminal."""
     environment = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR")} | variables
     main, terminal = pty.openpty()
     try:

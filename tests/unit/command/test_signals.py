@@ -1,4 +1,4 @@
-"""What SIGTERM and SIGINT do, in this process; test_command.py ends whole programs by them."""
+"""The effect of SIGTERM and SIGINT in this process; test_command.py ends whole programs with them."""
 
 import os
 import signal

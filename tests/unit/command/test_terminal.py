@@ -118,7 +118,7 @@ class Screen:
 def on_a_terminal(
     body: str, columns: int, *, end: signal.Signals | None = None, variables: Mapping[str, str] = NOTHING
 ) -> tuple[str, int]:
-    """What a process writes to a terminal of `columns` cells, and its status; `end` ends it in the middle."""
+    """Return a process's output on a terminal of `columns` cells, and its status; `end` stops it early."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     hidden = ("CI", "NO_COLOR", "COLUMNS", "TERM")

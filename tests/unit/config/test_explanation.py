@@ -1,4 +1,4 @@
-"""Where each value came from."""
+"""The origin of each value of a configuration."""
 
 from trainyard.config.explanation import as_data, lines
 from trainyard.config.problems import DEFAULT, Origin

@@ -10,6 +10,7 @@ from trainyard.config.from_weights import Declared
 from trainyard.config.keys import leaf_keys
 from trainyard.config.load import load_config
 from trainyard.config.problems import SET
+from trainyard.errors import ConfigError
 
 SOURCE = "config.json of ./weights"
 OPENED = {
@@ -122,7 +123,7 @@ def test_an_architecture_of_null_opens_what_an_extended_file_says_and_needs_weig
     assert "model.architecture.num_layers" in weights.asked[0][1]
     assert loaded.config.model.architecture.num_layers == OPENED["model.architecture.num_layers"]
     [line] = complaints("extends: base.yaml\nmodel: {architecture: null}\n")
-    assert line.startswith("c.yaml:2: model.architecture")
+    assert line.startswith("c.yaml:2: model.path: not set, and model.architecture is null")
 
 
 def test_every_open_key_is_one_that_describes_a_model(written: Written) -> None:
@@ -131,3 +132,10 @@ def test_every_open_key_is_one_that_describes_a_model(written: Written) -> None:
     [(_, unknown)] = weights.asked
     architecture = {key for key in leaf_keys() if key.startswith("model.architecture.")}
     assert unknown == architecture | {"model.tokenizer", "model.name"}
+
+
+def test_the_configuration_for_fine_tuning_trains_no_random_weights() -> None:
+    path = Path(__file__).parents[3] / "configs" / "fine_tuning.yaml"
+    with pytest.raises(ConfigError, match=r"fine_tuning\.yaml:\d+: model\.path: not set"):
+        load_config(path)
+    assert load_config(path, ["model.path=./weights"]).config.model.path == "./weights"

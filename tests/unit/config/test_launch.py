@@ -1,4 +1,4 @@
-"""What is said of a configuration before processes are started for it."""
+"""The problems of a configuration that are reported before its processes start."""
 
 from pathlib import Path
 

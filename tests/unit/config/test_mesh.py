@@ -1,4 +1,4 @@
-"""How processes are shared out."""
+"""The division of processes over the mesh."""
 
 from typing import Any
 

@@ -91,7 +91,8 @@ def test_everything_wrong_is_named_in_one_go_in_order_of_lines(complaints: Compl
         ),
         ("artifacts.store", "s3://KEY:SECRET@bucket", None),
         ("model.architecture", "5", "expected a section of keys, got 5"),
-        ("model.architecture", "", "expected a section of keys, got null (give it keys, or remove the line)"),
+        ("training.optimizer", "", None),
+        ("data.hugging_face", "", "expected a section of keys, got null (give it keys, or remove the line)"),
     ],
 )
 def test_a_wrong_value_is_answered_with_what_was_expected(

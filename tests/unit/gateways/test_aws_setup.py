@@ -1,4 +1,4 @@
-"""What moto does not have: webhooks, access entries, a bucket of another account, a role not yet known."""
+"""The parts of AWS that moto lacks: webhooks, access entries, another account's bucket, a new role."""
 
 from collections.abc import Callable
 from typing import Any

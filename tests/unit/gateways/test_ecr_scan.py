@@ -1,4 +1,4 @@
-"""What ECR says of a scan, and when to stop waiting for it."""
+"""The states of a scan in ECR, and when to stop waiting for it."""
 
 from typing import Any
 

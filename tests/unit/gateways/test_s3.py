@@ -1,4 +1,4 @@
-"""What S3's refusals become in words, and how files are cut in parts; real servers: tests/integration."""
+"""The messages for S3's refusals, and the parts of files; real servers are in tests/integration."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime

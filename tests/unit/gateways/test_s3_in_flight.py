@@ -1,4 +1,4 @@
-"""How many requests are on their way at a time: a real server that is slow to answer counts them."""
+"""The number of simultaneous requests, counted by a real server that answers slowly."""
 
 import contextlib
 import errno

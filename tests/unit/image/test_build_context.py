@@ -1,6 +1,7 @@
 """The files of a context: what is left out, what is refused, and what changes its digest."""
 
 import fnmatch
+import hashlib
 import itertools
 import shutil
 import time
@@ -19,6 +20,7 @@ from trainyard.gateways.images.context_files import (
     write_archive,
 )
 from trainyard.gateways.process import run_program
+from trainyard.image.context import context_secrets
 from trainyard.image.context.build_context import choose_files, require_usable, seal_context
 from trainyard.image.context.context_secrets import HEAD_BYTES, secret_by_content, secret_by_name, secret_in
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
@@ -96,6 +98,40 @@ def test_a_file_with_the_name_of_a_secret_is_refused_by_its_name(name: str) -> N
     with pytest.raises(ConfigError, match="secret") as caught:
         require_usable([File("a"), File(name)], where="ctx", most_bytes=10)
     assert name in str(caught.value)
+
+
+def test_a_name_is_judged_the_same_below_a_folder_and_beside_its_neighbours() -> None:
+    """Every known name, alone and in a folder; with a letter before or behind it, it is another name."""
+    for name in (*SECRET_NAMES, *SECRET_PATHS):
+        assert secret_by_name(f"a/b/{name}") == secret_by_name(name)
+    for name in context_secrets._NAMES:
+        assert secret_by_name(name) == secret_by_name(f"a\n/{name}") == context_secrets._NAMES[name]
+        assert [secret_by_name(other) for other in (f"x{name}", f"{name}x", f"{name}/x", f"{name}\n")] == [
+            None
+        ] * 4
+    for path, what in context_secrets._PATHS.items():
+        assert secret_by_name(f"home/{path}") == what
+        assert [secret_by_name(other) for other in (f"x{path}", f"{path}x", path.upper())] == [None] * 3
+    for suffix, what in context_secrets._SUFFIXES.items():
+        assert secret_by_name(f"a{suffix.upper()}") == secret_by_name(f"b/a{suffix}") == what
+        assert secret_by_name(suffix) is None
+        assert secret_by_name(f"a{suffix}.txt") is None
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 1, HEAD_BYTES + 2**20, 2**21 + 5]
+)
+def test_a_file_of_any_size_has_the_hash_of_all_its_bytes(size: int, tmp_path: Path) -> None:
+    content = bytes(range(251)) * (size // 251 + 1)
+    (tmp_path / "a").write_bytes(content[:size])
+    seen: list[bytes] = []
+
+    def examine(head: bytes) -> None:
+        seen.append(head)
+
+    (read,) = hash_files(tmp_path, [("a", "file")], examine=examine, head_bytes=HEAD_BYTES)
+    assert read.sha256 == hashlib.sha256(content[:size]).hexdigest()
+    assert seen == [content[: min(size, HEAD_BYTES)]]
 
 
 @pytest.mark.parametrize("name", HARMLESS)

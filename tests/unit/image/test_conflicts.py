@@ -18,6 +18,7 @@ from trainyard.image.conflict.version_facts import (
     LIBRARIES,
     NGC,
     OLDEST_CUDA,
+    OTHER_CUDNN,
     TORCH,
     TORCH_PAIRS,
     VERL_TRANSFORMERS,
@@ -62,7 +63,8 @@ def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: 
 
 
 @pytest.mark.parametrize(
-    ("torch", "cuda"), list(itertools.product(TORCH, ("118", "121", "124", "126", "128", "129", "130")))
+    ("torch", "cuda"),
+    list(itertools.product(TORCH, ("118", "121", "124", "126", "128", "129", "130", "132"))),
 )
 def test_a_torch_with_this_cuda_must_exist(torch: tuple[int, ...], cuda: str) -> None:
     exists = (int(cuda[:2]), int(cuda[2:])) in TORCH[torch].cuda
@@ -135,6 +137,35 @@ def test_torch_wants_the_cudnn_that_it_was_compiled_with(
     else:
         loads = cudnn[0] == own[0] and cudnn[:2] >= own[:2]
         assert [(f.severity, f.line) for f in found] == [("warning" if loads else "error", 2)]
+
+
+EVERY_BUILD = [(torch, cuda) for torch, release in TORCH.items() for cuda in release.cuda]
+
+
+@pytest.mark.parametrize(("torch", "cuda"), EVERY_BUILD)
+def test_another_build_of_torch_has_its_own_cudnn_and_is_not_judged_by_the_default_one(
+    torch: tuple[int, ...], cuda: tuple[int, ...]
+) -> None:
+    """For each build, named by a suffix and by the lock's toolkit, with every cuDNN of the tables."""
+    default = cuda == TORCH[torch].default_cuda
+    own = LIBRARIES[torch].cudnn if default else OTHER_CUDNN.get((torch, cuda))
+    plain, toolkit = f"torch=={shown(torch)}.0", f"cuda-toolkit=={shown(cuda)}.1\n"
+    suffix = f"{CLEAN}RUN pip install {plain}+cu{cuda[0]}{cuda[1]}\n"
+    for cudnn in sorted({one.cudnn for one in LIBRARIES.values()} | set(OTHER_CUDNN.values())):
+        libraries = f"nvidia-cudnn-cu{cuda[0]}=={shown(cudnn)}.9\n"
+        said = own is not None and cudnn != own
+        assert ("cudnn-torch" in rules(suffix, libraries)) == said
+        assert ("cudnn-torch" in rules(CLEAN, f"{plain}\n{toolkit}{libraries}")) == said
+    old = f"nvidia-nccl-cu{cuda[0]}==2.10.3\n"
+    assert ("nccl-torch" in rules(suffix, old)) == default
+
+
+def test_the_table_of_other_builds_has_such_builds_only() -> None:
+    for torch, cuda in OTHER_CUDNN:
+        assert cuda in TORCH[torch].cuda
+        assert cuda != TORCH[torch].default_cuda
+    assert set(TORCH) == set(LIBRARIES)
+    assert all(release.default_cuda in release.cuda for release in TORCH.values())
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from trainyard.cluster.demand import Demand
+from trainyard.cluster.kinds import JOB_KINDS, JobKind
+from trainyard.cluster.permissions import needed_permissions
 from trainyard.infrastructure.policies import BUILD_GRANTS, GITHUB_GRANTS, SERVICE_TRUST, Caller, Grant
+from trainyard.infrastructure.resources import DEPLOYERS
 from trainyard.infrastructure.settings import Account, settings_for, wanted
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -142,3 +147,27 @@ def test_the_runbook_lists_every_action_with_its_caller() -> None:
         assert str(grant.caller) in row[0]
     listed = set(re.findall(r"^\| `([A-Z]\w+)` \| (?:build|github)", text, flags=re.M))
     assert listed == {grant.sid for grant in GRANTS}
+
+
+def rules_in_the_runbook(kind: str) -> list[dict[str, Any]]:
+    """The rules of the Role or ClusterRole that the runbook gives to the group of GitHub's role."""
+    texts = re.findall(r"```yaml\n(.*?)```", RUNBOOK.read_text(), re.S)
+    bodies = [body for text in texts for body in yaml.safe_load_all(text) if body]
+    assert {b["subjects"][0]["name"] for b in bodies if b["kind"].endswith("Binding")} == {DEPLOYERS}
+    found: list[dict[str, Any]] = next(body["rules"] for body in bodies if body["kind"] == kind)
+    return found
+
+
+@pytest.mark.parametrize("kind", JOB_KINDS, ids=lambda kind: kind.name)
+def test_the_roles_of_the_runbook_allow_what_a_deployment_needs(kind: JobKind) -> None:
+    demand = Demand(namespace="training", queue="gpus", claim="fsx")
+    for needed in needed_permissions(demand, kind):
+        rules = rules_in_the_runbook("Role" if needed.namespace else "ClusterRole")
+        assert any(
+            needed.group in rule["apiGroups"]
+            and needed.resource in rule["resources"]
+            and needed.verb in rule["verbs"]
+            for rule in rules
+        ), needed
+    for rule in [*rules_in_the_runbook("Role"), *rules_in_the_runbook("ClusterRole")]:
+        assert "*" not in str(rule), "no wildcard"

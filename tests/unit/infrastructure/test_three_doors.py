@@ -45,7 +45,7 @@ def template() -> dict[str, Any]:
 
 
 class CloudFormation:
-    """What CloudFormation makes of the template, for the functions that it uses."""
+    """Return the template as CloudFormation resolves it, for the functions that it uses."""
 
     def __init__(self, chosen: Mapping[str, Any]) -> None:
         self.template = template()
@@ -119,7 +119,7 @@ FUNCTIONS: dict[str, Any] = {
 
 
 def listed(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """What the script applies."""
+    """Return the resources that the script applies."""
     settings: Settings = settings_for(chosen, ACCOUNT)
     return {resource.name: (resource.type, found) for resource, found in wanted(settings)}
 

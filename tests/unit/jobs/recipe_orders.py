@@ -1,4 +1,4 @@
-"""What people ask of each recipe, for the tests of the recipes: a configuration that each of them takes."""
+"""Orders for the tests of the recipes: a configuration that each recipe accepts."""
 
 from functools import cache
 from typing import Any

@@ -1,4 +1,4 @@
-"""What cannot run is refused before it is sent: every rule by itself, and all of them at once."""
+"""Plans that cannot run are refused before they are sent: every rule alone, and all of them at once."""
 
 import json
 from dataclasses import replace

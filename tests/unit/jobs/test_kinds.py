@@ -83,7 +83,7 @@ def test_every_strategy_and_number_of_nodes_is_rendered(kind: str, strategy: str
 
 
 def pods_of(bodies: list[dict[str, Any]]) -> int:
-    """How many pods the objects ask for, read from each kind's own fields."""
+    """Return the number of pods that the objects ask for, from each kind's own fields."""
     for body in bodies:
         spec = body.get("spec", {})
         if body["kind"] == "PyTorchJob":

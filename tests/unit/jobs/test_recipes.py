@@ -75,7 +75,7 @@ def test_what_is_rendered_is_what_was_rendered_before(recipe: str, nodes: int) -
 
 
 def started_by(recipe: str, kind: str, nodes: int) -> dict[str, Any]:
-    """What starts the program in the objects of a kind, and in how many pods."""
+    """Return the command that starts the program in the objects of a kind, and its number of pods."""
     wanted = {"kind": kind, "nodes": nodes, "instance_type": instance_for(kind, "p5.48xlarge")}
     bodies = objects(recipe_plan(recipe, **wanted))
     entrypoint = bodies[-1]["spec"].get("entrypoint")
@@ -251,7 +251,7 @@ def test_numbers_are_rendered_exactly() -> None:
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_number_is_read_back_as_it_was_written(value: float) -> None:
     assert float(text_of(value)) == value
 
@@ -269,7 +269,7 @@ DEGREES = st.sampled_from([1, 2, 3, 4, 8, 16])
     micro=st.integers(1, 4),
     batch=st.one_of(st.none(), st.integers(1, 4096)),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_degrees_are_refused_exactly_when_a_rule_is_broken(
     nodes: int,
     per_node: int,

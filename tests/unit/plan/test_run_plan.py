@@ -1,4 +1,4 @@
-"""What a workflow run resolves: from inputs and variables to what every later job uses."""
+"""The values that a workflow run resolves from inputs and variables for all later jobs."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan.machine_plan import plan_on, usd_per_hour
-from trainyard.plan.run_plan import Asked, RunPlan, resolve
+from trainyard.plan.run_plan import Asked, RunPlan, overrides_in, resolve
 from trainyard.plan.target import Machine, Target
 from trainyard.report.plan.plan_text import read_plan
 from trainyard.report.plan.run_plan_summary import Planned, expected, markdown_plan
@@ -235,3 +235,26 @@ def test_a_price_is_an_amount() -> None:
     for wrong in ("free", "-1", "nan", "inf"):
         with pytest.raises(ConfigError, match="TRAINYARD_USD_PER_HOUR"):
             usd_per_hour(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", []),
+        (" \n ", []),
+        ("a.b=1 c.d=2\ne.f=3", ["a.b=1", "c.d=2", "e.f=3"]),
+        ('model.name="my model" a=1', ['model.name="my model"', "a=1"]),
+        ("model.name='my model' a=1", ["model.name='my model'", "a=1"]),
+        ('"model.name=my model" a=1', ['model.name="my model"', "a=1"]),
+        ('"a.b=1" c=2', ["a.b=1", "c=2"]),
+        ('trainer.logger=["console", "wandb"]', ['trainer.logger=["console",', '"wandb"]']),
+        ("model.name=don't a=that's", ["model.name=don't", "a=that's"]),
+        ('model.name="half a=1', ['model.name="half', "a=1"]),
+        ('a="it\'s here"', ['a="it\'s here"']),
+        ("a=ünï b=1", ["a=ünï", "b=1"]),
+    ],
+)
+def test_the_overrides_of_a_dispatch_keep_their_spaces_in_quotes(text: str, words: list[str]) -> None:
+    assert list(overrides_in(text)) == words
+    again = Asked("c.yaml", overrides_in(text)).inputs()["overrides"]
+    assert list(overrides_in(again)) == words

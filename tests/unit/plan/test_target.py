@@ -1,4 +1,4 @@
-"""Where a job is routed, by the repository's variables."""
+"""The target of a job, by the repository's variables."""
 
 import json
 

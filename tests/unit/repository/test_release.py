@@ -60,7 +60,7 @@ def test_files_whose_versions_disagree_are_named(
 def test_an_empty_section_of_the_changelog_is_refused(checkout: Make) -> None:
     root = checkout()
     (root / "CHANGELOG.md").write_text("## 1.2.0, 2026-11-21\n\n## 1.1.0, 2026-01-01\n\n- old\n")
-    with pytest.raises(CheckFailedError, match=r"1\.2\.0 says nothing"):
+    with pytest.raises(CheckFailedError, match=r"1\.2\.0 has no text"):
         read_release(root, "v1.2.0")
 
 

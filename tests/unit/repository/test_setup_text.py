@@ -1,4 +1,4 @@
-"""What people read of the set-up of a repository: a row per step, their tasks in order, then one line."""
+"""The text about the set-up of a repository: a row per step, their tasks in order, then one line."""
 
 import itertools
 import json

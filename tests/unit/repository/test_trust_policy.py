@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "runbooks" / "permissions.md"
 def token(
     form: Form, *, ids: tuple[int, int] = (11, 22), where: str, ref: str = MAIN, **claims: str
 ) -> dict[str, str]:
-    """What GitHub's token says of a job of me/lab; `where` is the end of its subject."""
+    """Return the claims of GitHub's token for a job of me/lab; `where` is the end of its subject."""
     repository = f"me@{ids[0]}/lab@{ids[1]}" if form is Form.IMMUTABLE else "me/lab"
     workflow = f"me/lab/.github/workflows/training_ci.yml@{ref}"
     named = {"aud": AUDIENCE, "repository_id": str(ids[1]), "job_workflow_ref": workflow}

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,31 @@ def test_a_changed_file_is_named(checkpoint: Path, content: bytes, complaint: st
     (checkpoint / "weights").write_bytes(content)
     with pytest.raises(CheckpointError, match=f"weights: {complaint}"):
         verify_checkpoint(checkpoint)
+
+
+def test_a_part_of_a_checkpoint_may_lack_shards_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "step-00000005"
+    folder.mkdir()
+    for name in ("__0_0.distcp", "__1_0.distcp", ".metadata"):
+        (folder / name).write_text(name)
+    write_manifest(folder, CheckpointManifest(5, "run", 1.5, describe_files(folder)))
+    (folder / "__1_0.distcp").unlink()
+    verify_checkpoint(folder, is_part=True)
+    with pytest.raises(CheckpointError, match="missing"):
+        verify_checkpoint(folder)
+    (folder / "__0_0.distcp").write_text("__0_0.DISTCP")
+    with pytest.raises(CheckpointError, match="SHA-256"):
+        verify_checkpoint(folder, is_part=True)
+    (folder / "__0_0.distcp").unlink()
+    (folder / ".metadata").unlink()
+    with pytest.raises(CheckpointError, match="missing"):
+        verify_checkpoint(folder, is_part=True)
+
+
+def test_a_name_that_no_store_can_hold_is_refused(checkpoint: Path) -> None:
+    (checkpoint / os.fsdecode(b"caf\xe9")).touch()
+    with pytest.raises(CheckpointError, match="is not UTF-8"):
+        describe_files(checkpoint)
 
 
 def test_a_large_file_is_described_part_by_part_too(

@@ -25,6 +25,15 @@ def test_steps_are_listed_in_order_and_nothing_else_counts(tmp_path: Path) -> No
     assert run.checkpoint_steps() == [2, 10, 123456789]
 
 
+@pytest.mark.parametrize(
+    "name", ["step-000000009", "step-\u0660\u0660\u0660\u0660\u0660\u0660\u0660\u0669", "step-" + "9" * 19]
+)
+def test_a_name_that_no_step_has_is_no_checkpoint(tmp_path: Path, name: str) -> None:
+    run = RunDirectory(tmp_path)
+    (run.checkpoints / name).mkdir(parents=True)
+    assert run.checkpoint_steps() == []
+
+
 @pytest.mark.parametrize("name", ["report", "checkpoints", "logs", "tensorboard"])
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()

@@ -19,7 +19,7 @@ from trainyard.errors import (
 from trainyard.run.failure import (
     BY_CONFIGURATION,
     Failure,
-    Kind,
+    FailureKind,
     failure_of,
     next_command,
     read_failure,
@@ -39,10 +39,10 @@ def run_with(failure: Failure | None, started_with: list[str]) -> dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("kind", "started_with", "from_step"), list(itertools.product(Kind, HOW, (None, 500)))
+    ("kind", "started_with", "from_step"), list(itertools.product(FailureKind, HOW, (None, 500)))
 )
 def test_only_a_failure_that_heals_is_answered_with_the_same_run(
-    kind: Kind, started_with: list[str], from_step: int | None
+    kind: FailureKind, started_with: list[str], from_step: int | None
 ) -> None:
     changes = {"training.learning_rate": 3e-4} if kind in BY_CONFIGURATION else {}
     run = run_with(Failure(kind, 8, "Mend it", changes, from_step), started_with)
@@ -60,30 +60,32 @@ def test_only_a_failure_that_heals_is_answered_with_the_same_run(
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (CheckpointError("x"), Kind.STORAGE),
-        (RecordError("x"), Kind.STORAGE),
-        (DataError("x"), Kind.DATA),
-        (ConfigError("x"), Kind.CONFIGURATION),
-        (ServiceError("x"), Kind.SERVICE),
-        (TrainingFailedError("x"), Kind.UNKNOWN),
-        (StoppedError("x"), Kind.UNKNOWN),
-        (KeyboardInterrupt(), Kind.INTERRUPTED),
-        (ZeroDivisionError("x"), Kind.BUG),
+        (CheckpointError("x"), FailureKind.STORAGE),
+        (RecordError("x"), FailureKind.STORAGE),
+        (DataError("x"), FailureKind.DATA),
+        (ConfigError("x"), FailureKind.CONFIGURATION),
+        (ServiceError("x"), FailureKind.SERVICE),
+        (TrainingFailedError("x"), FailureKind.UNKNOWN),
+        (StoppedError("x"), FailureKind.UNKNOWN),
+        (KeyboardInterrupt(), FailureKind.INTERRUPTED),
+        (ZeroDivisionError("x"), FailureKind.BUG),
     ],
 )
-def test_an_error_that_does_not_know_its_class_has_that_of_its_type(error: BaseException, kind: Kind) -> None:
+def test_an_error_that_does_not_know_its_class_has_that_of_its_type(
+    error: BaseException, kind: FailureKind
+) -> None:
     found = failure_of(error)
     assert (found.kind, found.changes) == (kind, {})
 
 
 def test_what_the_raiser_knows_counts_more_than_the_type() -> None:
     error = TrainingFailedError("x")
-    error.failure = Failure(Kind.HANG, 3)
-    assert failure_of(error) == Failure(Kind.HANG, 3)
+    error.failure = Failure(FailureKind.HANG, 3)
+    assert failure_of(error) == Failure(FailureKind.HANG, 3)
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_a_failure_is_read_as_it_was_recorded(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FailureKind)
+def test_a_failure_is_read_as_it_was_recorded(kind: FailureKind) -> None:
     failure = Failure(kind, 3, "Do this", {"a.b": 1}, 2)
     assert read_failure({"failure": failure.to_json()}) == failure
     assert read_failure({"failure": Failure(kind).to_json()}) == Failure(kind)
@@ -135,7 +137,7 @@ def test_where_nothing_is_known_nothing_is_said() -> None:
 
 
 def test_advice_follows_the_reason_only_where_something_has_to_change() -> None:
-    nan = {"failure": Failure(Kind.NOT_FINITE, 2, "Lower it", {"a": 1}).to_json()}
+    nan = {"failure": Failure(FailureKind.NOT_FINITE, 2, "Lower it", {"a": 1}).to_json()}
     assert with_advice("loss nan.", nan) == "loss nan. Lower it."
-    assert with_advice("full", {"failure": Failure(Kind.STORAGE, 2, "Free space").to_json()}) == "full"
+    assert with_advice("full", {"failure": Failure(FailureKind.STORAGE, 2, "Free space").to_json()}) == "full"
     assert with_advice("full", {}) == "full"

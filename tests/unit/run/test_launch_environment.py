@@ -1,4 +1,4 @@
-"""What the variables of operators and launchers mean: every launcher × shape, and every contradiction."""
+"""The meaning of operators' and launchers' variables: every launcher × shape, and every contradiction."""
 
 from collections.abc import Callable, Mapping
 from itertools import product
@@ -6,7 +6,14 @@ from itertools import product
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.run.launch_environment import Node, Processes, Worker, launcher_options, place_in_run
+from trainyard.run.launch_environment import (
+    NodeLauncher,
+    Processes,
+    Worker,
+    is_first_node,
+    launcher_options,
+    place_in_run,
+)
 
 Environment = dict[str, str]
 HOST, PORT = "job-master-0", 23456
@@ -75,9 +82,9 @@ NUMBERED_LATER = {"elastic", "hyperpod"}
 NODES, PER_NODE = (1, 2, 3, 17), ("auto", 1, 8)
 
 
-def node_of(environment: Mapping[str, str], processes: int | None = None) -> Node:
+def node_of(environment: Mapping[str, str], processes: int | None = None) -> NodeLauncher:
     place = place_in_run(environment, processes, has_agent=True)
-    assert isinstance(place, Node)
+    assert isinstance(place, NodeLauncher)
     return place
 
 
@@ -148,7 +155,7 @@ def test_a_static_endpoint_is_an_address(endpoint: str, host: str, port: int) ->
 )
 def test_without_a_number_of_nodes_a_process_is_alone(environment: Environment) -> None:
     assert place_in_run(environment) is None
-    assert place_in_run(environment, 4) == Node(1, 0, 4)
+    assert place_in_run(environment, 4) == NodeLauncher(1, 0, 4)
 
 
 def worker(**changed: str) -> Environment:
@@ -253,4 +260,22 @@ def test_the_log_says_which_node_this_is_and_where_the_others_are() -> None:
         node_of(elastic(3, 2, 1)).describe(1)
         == "3 nodes of 1 process; they meet at their operator's rendezvous"
     )
-    assert Node(1, 0, 2).describe(2) == "2 processes"
+    assert NodeLauncher(1, 0, 2).describe(2) == "2 processes"
+
+
+@pytest.mark.parametrize(
+    ("environment", "first"),
+    [
+        ({}, True),
+        ({"PET_NODE_RANK": "0", "RANK": "0"}, True),
+        ({"PET_NODE_RANK": "1", "RANK": "1"}, False),
+        ({"RANK": "3", "WORLD_SIZE": "4"}, False),
+        ({"JOB_COMPLETION_INDEX": "0"}, True),
+        ({"JOB_COMPLETION_INDEX": "2"}, False),
+        ({"TRAINYARD_POD": "llama-pods-0"}, True),
+        ({"TRAINYARD_POD": "llama-pods-11"}, False),
+        ({"TRAINYARD_POD": "llama-head-x7k2p"}, True),
+    ],
+)
+def test_the_first_node_is_known_by_what_the_operator_sets(environment: dict[str, str], first: bool) -> None:
+    assert is_first_node(environment) is first

@@ -1,4 +1,4 @@
-"""What is read out of NCCL's log: lines as its versions write them, with those that only seem to decide."""
+"""The facts that are read from NCCL's log, with lines of all its versions and misleading ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What one segment hands to the next, and what people may not type there."""
+"""The state that one segment passes to the next, and texts that people must not type there."""
 
 import json
 from typing import Any

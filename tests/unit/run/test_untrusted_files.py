@@ -1,4 +1,4 @@
-"""What comes from outside: whatever it holds, the answer is a usable value or a damaged file by name."""
+"""Files from outside: the result is a usable value, or a damaged file by name, whatever they contain."""
 
 import json
 import math
@@ -33,11 +33,11 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
     max_leaves=20,
 )
-QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def is_usable(value: Any) -> bool:
-    """Whether it can be written as JSON in UTF-8 and shown."""
+    """Return whether the value can be written as JSON in UTF-8 and shown."""
     json.dumps(value, ensure_ascii=False).encode()
     return bool(str(value))
 

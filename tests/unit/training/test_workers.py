@@ -1,4 +1,4 @@
-"""What is said of workers that failed."""
+"""The messages about workers that failed."""
 
 import logging
 import signal

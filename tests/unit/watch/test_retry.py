@@ -1,4 +1,4 @@
-"""Whether a job is sent again: the rules, on every class, and properties of every history of failures."""
+"""The decision to send a job again: the rules for every class, and properties of any history of failures."""
 
 import json
 from collections.abc import Mapping
@@ -140,7 +140,7 @@ FAILURES = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 5), st.lists(FAILURES, max_size=20))
 def test_no_history_spends_more_than_the_budget(
     allowed: int, failures: list[tuple[str, str, int | None, int | None]]
@@ -212,7 +212,7 @@ def test_a_lost_node_explains_what_the_other_pods_saw() -> None:
     state = with_lost_nodes(failed("user-code", why="Connection reset", node="n1"), lost)
     assert state.failure is not None
     assert (state.failure.failure_class, state.failure.node) == ("node-lost", "n2")
-    assert state.reason == "the node n2 of a pod of it does not answer"
+    assert state.reason == "the node n2 of one of its pods does not answer"
     for certain in ("oom-gpu", "nan", "disk-full", "configuration"):
         assert with_lost_nodes(failed(certain), lost) == failed(certain)
     assert with_lost_nodes(failed("user-code"), {}) == failed("user-code")

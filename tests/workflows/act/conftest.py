@@ -39,7 +39,7 @@ STAND_INS = {path.parent.name: path for path in (Path(__file__).parent / "stand_
 
 @dataclass(frozen=True)
 class Played:
-    """What a workflow run came to."""
+    """The result of a workflow run."""
 
     exit_code: int
     log: str

@@ -29,7 +29,7 @@ PHASE_KEYS = {"run-as", "on-failure", "commands", "finally", "runtime-versions"}
 
 @dataclass(frozen=True)
 class Built:
-    """How a build ended."""
+    """The result of a build."""
 
     status: dict[str, str]
     """Of each phase that ran: SUCCEEDED or FAILED."""
@@ -82,7 +82,7 @@ def build(machine: Path, **variables: str) -> Built:
 
 
 def run_facts(built: Built) -> dict[str, str]:
-    """What a training exports; the variables of images are empty then."""
+    """The variables that a training exports; those of images are empty then."""
     assert {name: value for name, value in built.exported.items() if name.startswith("IMAGE") and value} == {}
     return {name: value for name, value in built.exported.items() if not name.startswith("IMAGE")}
 

@@ -29,7 +29,7 @@ from trainyard.run.identity import read_run
 from trainyard.run.node_folder import keeps_parts
 from trainyard.run.records import iterate_rows
 from trainyard.run.run_settings import read_settings
-from trainyard.run.untrusted_files import open_regular, read_bytes
+from trainyard.run.untrusted_files import is_utf8, open_regular, read_bytes
 from trainyard.run.whole_files import sha256_of_file
 
 RECORDS = "records"
@@ -136,8 +136,9 @@ def contents_of(
     """
     run = read_run(directory.run_file)
     files = [directory.run_file, directory.config_file, directory.metrics_file, directory.events_file]
-    if version is None:
-        files += _logs(directory)
+    logs = _logs(directory) if version is None else []
+    by_name = {path: is_utf8(path.relative_to(directory.path).as_posix()) for path in logs}
+    files += [path for path, is_name in by_name.items() if is_name]
     prefix = run_prefix(run_number) if version is None else records_prefix(run_number, version)
     records = tuple(_records(directory, files, prefix=prefix, scratch=scratch))
     if (copied := scratch / directory.run_file.name).exists():
@@ -146,6 +147,8 @@ def contents_of(
     found = _Found(run_number, _manifests_named(directory.events_file), keeps_parts(directory))
     for step in reversed(directory.checkpoint_steps()):
         _look_at_checkpoint(directory.checkpoint(step), step, found)
+    nameless = [path for path, is_name in by_name.items() if not is_name]
+    found.notes += [f"{path}: no store can hold a name that is not UTF-8; passed over" for path in nameless]
     groups = (*found.groups, Group(RECORDS, (*records, *metrics)))
     return Contents(run, groups, tuple(found.problems), tuple(found.notes), version, _config(scratch))
 

@@ -39,7 +39,9 @@ def missing_records(manifest: RunManifest, on_disk: Iterable[str] = ()) -> list[
     if not is_loose(manifest):
         required += [each.prefix + MANIFEST_NAME for each in checkpoints_of(manifest)]
     return [
-        f"{key}: the run owes it, and the manifest does not list it" for key in required if key not in known
+        f"{key}: the run must have it, and the manifest does not list it"
+        for key in required
+        if key not in known
     ]
 
 

@@ -61,7 +61,7 @@ def claim_number(store: Store, run_id: str, wanted: int | None) -> int:
             return number
         except RunConflictError as lost:
             _logger.info("run number %d was taken meanwhile: %s", number, lost)
-    raise RunConflictError(f"{store.url}: no run number could be claimed, others took {_RACES} in a row")
+    raise RunConflictError(f"{store.url}: no run number could be claimed, other runs took {_RACES} in a row")
 
 
 def owner_of(store: Store, number: int) -> str | None:

@@ -125,4 +125,4 @@ def _unsigned(store: Store, key: str, run_number: int) -> tuple[str, ...]:
     why = (
         "it was changed after it was signed, or put by somebody else" if others else "no signature is stored"
     )
-    return (f"{key}: not signed as it is; {why}",)
+    return (f"{key}: these bytes are not signed; {why}",)

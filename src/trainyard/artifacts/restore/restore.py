@@ -73,7 +73,7 @@ class RestoreReport:
         """One line for people."""
         kept = f", {self.kept} of them there already" if self.kept else ""
         size = f"{self.files} files, {size_text(self.bytes)}"
-        less = "" if self.has_records else "; a checkpoint alone, no record of its run is stored"
+        less = "" if self.has_records else "; only a checkpoint: no record of its run is stored"
         less += "; stored while the run was still going" if self.is_open else ""
         what = f"{size}{kept}, digests equal, {self.seconds:.1f} s"
         return f"run {self.run_number} → {self.directory}: {what}{less}"
@@ -253,7 +253,7 @@ def _objects(checkpoints: list[Checkpoint]) -> Iterator[ManifestObject]:
 
 def _require_free(target: Path) -> None:
     if not target.name or target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise ConfigError(f"--to {target}: is no name for a new directory. Choose another one.")
+        raise ConfigError(f"--to {target}: is not a name for a new directory. Choose another one.")
     if target.is_dir() and any(target.iterdir()):
         raise ConfigError(
             f"--to {target}: is not empty, and nothing in it is replaced. Choose another directory."
@@ -310,7 +310,7 @@ def _what_is_left(work: Path) -> str:
     nothing = "Nothing is under the final name"
     if not any(work.iterdir()):
         return f"{nothing}, and nothing arrived."
-    return f"{nothing}. What arrived is kept in {work}: the same command goes on."
+    return f"{nothing}. What arrived is kept in {work}: run the same command again to continue."
 
 
 def _keep_only(work: Path, places: Mapping[PurePosixPath, ManifestObject]) -> None:

@@ -108,7 +108,7 @@ def _same_run(wanted: WantedResume, open_store: OpenStore) -> Resumption | None:
         must_exist = wanted.segment > 1 and not wanted.may_begin
         if here is None and (must_exist or not wanted.store.startswith("file://")):
             raise
-        _logger.warning("%s\nGoing on with what is on this machine.", error)
+        _logger.warning("%s\nContinuing with what is on this machine.", error)
         stored = None
     if stored is not None and (here is None or here < stored):
         return _restored(wanted, open_store(wanted.store), here=here, stored=stored)
@@ -145,7 +145,7 @@ def _newest_stored(wanted: WantedResume, store: Store) -> int | None:
         raise VerificationError(
             "\n".join(problems)
             + f"\nWhat {wanted.store} has of run {wanted.run_number} cannot be trusted, and may "
-            "be ahead of this machine. Nothing was started. Mend it first: scripts/verify_artifact.py "
+            "be ahead of this machine. Nothing was started. Fix it first: scripts/verify_artifact.py "
             f"--store {wanted.store} --run-number {wanted.run_number} says what is wrong."
         )
     return _newest_step(manifest) if manifest.run_id == wanted.run_id else None

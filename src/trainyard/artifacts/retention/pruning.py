@@ -2,8 +2,8 @@
 
     plan → a manifest that records them as removed and no longer lists them → delete, each one's marker first
 
-If pruning is killed in between, the store still verifies: the rest of a removed checkpoint is only a note,
-and the next pruning removes it. `pruning_plan` decides what is removed, and why.
+If pruning is killed in between, the store still verifies: the rest of a removed checkpoint is reported only
+as a note, and the next pruning removes it. `pruning_plan` decides what is removed, and why.
 """
 
 import logging
@@ -54,7 +54,7 @@ def prune(
         _delete_keys(store, [*plan.superseded, *plan.unfinished])
     except ServiceError as error:
         raise ServiceError(
-            f"{error}\nThe manifest is right already; the same command finishes it."
+            f"{error}\nThe manifest is already correct; run the same command again to finish."
         ) from error
     return kept
 
@@ -97,7 +97,7 @@ def _vouch_for_the_rest(store: Store, plan: RunPruning, *, by: str, signer: Mani
 def _vouch_again(
     store: Store, run_number: int, checkpoint: Checkpoint, *, signer: ManifestSigner | None
 ) -> None:
-    """List a checkpoint that still exists again, in the newest manifest."""
+    """List a checkpoint that still exists, in the newest manifest."""
     chain = read_chain(store, run_number)
     newest = chain[-1].manifest
     listed = {entry.key: entry for entry in checkpoint.objects} | newest.by_key()

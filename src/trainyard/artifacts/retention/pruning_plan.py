@@ -122,7 +122,7 @@ def _plan(
     chain = tuple(read_chain(store, number))
     listed = {found.key: found for found in store.list_objects(run_prefix(number))}
     checkpoints = checkpoints_of(manifest)
-    owed = _owed(chain, listed, promoted) if rules.keep_promoted else ()
+    owed = _promoted_while_removed(chain, listed, promoted) if rules.keep_promoted else ()
     unfinished = _unfinished(manifest, listed, {each.step for each in owed})
     good = next((each for each in checkpoints if each.step is not None and _is_good(store, each)), None)
     if good is None or good.step is None:
@@ -172,7 +172,7 @@ def _ages(checkpoints: list[Checkpoint], listed: Mapping[str, StoredObject]) -> 
     return found
 
 
-def _owed(
+def _promoted_while_removed(
     chain: Sequence[StoredManifest], listed: Mapping[str, StoredObject], promoted: Mapping[str, Sequence[str]]
 ) -> tuple[Checkpoint, ...]:
     """Return promoted checkpoints that the newest manifest records as removed, but are still complete."""

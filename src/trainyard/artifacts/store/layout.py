@@ -15,10 +15,10 @@ PROMOTED = "promoted/"
 """Prefix of the pointers to promoted checkpoints."""
 READINESS = "trainyard-readiness.json"
 """The one object that a check of a store writes; it is in no folder, so no listing of runs finds it."""
-_RUN_FOLDER = re.compile(r"run-([1-9]\d*)")
-_CHECKPOINT = re.compile(r"run-\d+/checkpoint(?:-([0-9]{1,18}))?/")
-_MANIFEST = re.compile(r"manifests/run-\d+-manifest(?:-([0-9]{1,18}))?\.json")
-_RECORDS = re.compile(r"run-\d+/records-([0-9]{1,18})/")
+_RUN_FOLDER = re.compile(r"run-([1-9][0-9]{0,14})")
+_CHECKPOINT = re.compile(r"run-[0-9]+/checkpoint(?:-([0-9]{1,18}))?/")
+_MANIFEST = re.compile(r"manifests/run-[0-9]+-manifest(?:-([0-9]{1,18}))?\.json")
+_RECORDS = re.compile(r"run-[0-9]+/records-([0-9]{1,18})/")
 
 
 def run_prefix(run_number: int) -> str:

@@ -13,6 +13,11 @@ class StoreDelivery:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    def size_of(self, name: str) -> int | None:
+        """The size of the object; None where there is none."""
+        there = self._store.describe(name)
+        return None if there is None else there.size
+
     def has(self, name: str, *, size: int, sha256: str) -> bool:
         """Whether the object is there with these bytes; it is read where its checksum cannot tell."""
         there = self._store.describe(name)

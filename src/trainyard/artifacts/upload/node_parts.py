@@ -3,7 +3,7 @@
     node.json → the run's number → per checkpoint: the files that are here → done
 
 The main machine stores its own part and the records, waits for the parts of the others (`other_machines`),
-and alone puts manifests: a part that no manifest lists is not called stored.
+and alone puts manifests. A part that no manifest lists does not count as stored.
 """
 
 import logging

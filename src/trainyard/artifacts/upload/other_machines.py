@@ -1,7 +1,7 @@
 """Find the parts of a checkpoint that other machines have stored, and wait for them.
 
-With `checkpointing.shared: false` each machine sends its own files; the main machine alone lists them, once
-it has seen that the store holds exactly what the checkpoint's manifest says. Where the store computed no
+With `checkpointing.shared: false` each machine sends its own files; the main machine alone lists them, after
+it has checked that the store holds exactly what the checkpoint's manifest says. Where the store computed no
 SHA-256 of an object, its bytes are read back, once.
 """
 

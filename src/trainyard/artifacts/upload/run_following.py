@@ -37,7 +37,7 @@ from trainyard.run.identity import read_run
 from trainyard.run.node_folder import keeps_parts, node_file
 
 _SETTLE_SECONDS = 30.0
-"""A run that already has an outcome may be about to resume: it is over if nothing changes for this long."""
+"""A run that already has an outcome may be about to resume. It is over if nothing changes for this long."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 """Between attempts while the store is down."""
 _logger = logging.getLogger(__name__)
@@ -48,9 +48,9 @@ class Patience:
     """Time limits for waiting."""
 
     silence_seconds: float = 1800.0
-    """For a run without an outcome to write anything, including its first record."""
+    """How long a run without an outcome may write nothing, not even its first record."""
     outage_seconds: float = 1800.0
-    """For a store that was reachable before to come back, or for space on a full disk."""
+    """How long a store that was reachable may be away, or a disk may be full."""
     poll_seconds: float = 5.0
     """Between two looks at the run directory."""
 
@@ -101,7 +101,7 @@ class Followed:
         """One line for people."""
         if self.last is not None:
             return f"{self.last.summary()}; {self.checkpoints} checkpoints while it was trained"
-        why = "asked to stop" if self.ending is Ending.STOPPED else "the run fell silent without an outcome"
+        why = "asked to stop" if self.ending is Ending.STOPPED else "the run fell silent, with no outcome"
         return f"{self.checkpoints} checkpoints stored while it was trained; {why}"
 
 

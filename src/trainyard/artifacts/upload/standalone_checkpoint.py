@@ -127,7 +127,7 @@ def store_manifest(store: Store, manifest: Mapping[str, Any], run_number: int) -
 def object_has_hash(store: Store, key: str, sha256: str | None) -> bool:
     """Return whether the object has this SHA-256, by the store's own checksum or else by reading it."""
     if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-        _logger.error("%s was compared with nothing: %r is no SHA-256 of 64 hex digits", key, sha256)
+        _logger.error("%s was not compared: %r is not a SHA-256 of 64 hex digits", key, sha256)
         return False
     found, expected = store.describe(key), sha256.lower()
     if found is None:
@@ -140,7 +140,7 @@ def object_has_hash(store: Store, key: str, sha256: str | None) -> bool:
 def _texts(metadata: Mapping[str, Any]) -> dict[str, str]:
     """Convert metadata to ASCII text, because it travels in HTTP headers."""
     if not isinstance(metadata, Mapping):
-        raise ConfigError(f"the metadata is no mapping of names to values but {metadata!r}")
+        raise ConfigError(f"the metadata must map names to values; it is {metadata!r}")
     known = {str(name): str(value) for name, value in metadata.items() if value is not None}
     return {
         name: " ".join(value.encode("ascii", "backslashreplace").decode().split())

@@ -141,7 +141,7 @@ def _send_groups(
             stored = sending.send(group)
         except (CheckpointError, VerificationError, OSError) as error:
             if group.is_gone:  # the run itself removed it, because it has newer checkpoints
-                notes.append(f"{group.name}: removed here by the run while it was read; passed over")
+                notes.append(f"{group.name}: removed by the run while it was read; passed over")
             else:
                 problems.append(f"{group.name} was not uploaded: {error}")
             continue
@@ -163,7 +163,7 @@ def _carry_over(entries: dict[str, ManifestObject], before: Before) -> list[str]
         if key not in entries:
             entries[key] = entry
             if key not in before.there or before.there[key].size != entry.size:
-                lost.append(f"{key}: stored before, and now neither on this machine nor whole in the store")
+                lost.append(f"{key}: stored before, but no longer complete here or in the store")
     return lost
 
 
@@ -174,7 +174,7 @@ def _identity_entry(store: Store, number: int, known: dict[str, ManifestObject])
         return {key: known[key]}
     found, content = store.describe(key), store.read_object(key)
     if found is None or content is None:
-        raise VerificationError(f"{key}: stored a moment ago, and gone")
+        raise VerificationError(f"{key}: was stored a moment ago, and is missing now")
     return {key: ManifestObject.of(found, sha256_of_chunks([content])[0])}
 
 
@@ -196,7 +196,7 @@ def _total(entries: dict[str, ManifestObject]) -> int:
 @contextlib.contextmanager
 def retry_suggested(directory: str, command: str) -> Iterator[None]:
     """Add to an error of the store or the disk where the files are, and the command that finishes the job."""
-    left = f"Nothing is lost: checkpoints and records are in {directory}.\nWhen it is mended: {command}"
+    left = f"Nothing is lost: checkpoints and records are in {directory}.\nWhen this is fixed, run: {command}"
     try:
         yield
     except ServiceError as error:

@@ -115,7 +115,7 @@ def _compare_bytes(
     """Read the object, and again if it is wrong: corruption during the transfer is not the store's fault."""
     wrong = _compare_once(store, entry, identity, parts)
     if wrong is not None and (again := _compare_once(store, entry, identity, parts)) is None:
-        _logger.warning("%s: %s; read again, it is right: damaged on the way", entry.key, wrong)
+        _logger.warning("%s: %s; correct when read again: it was damaged in transit", entry.key, wrong)
         return again
     return wrong
 

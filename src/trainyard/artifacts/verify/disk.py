@@ -23,7 +23,7 @@ from trainyard.artifacts.store.layout import (
     run_prefix,
 )
 from trainyard.errors import CheckpointError, DamagedFileError, TrainyardError
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, is_shard
 from trainyard.run.directory import RunDirectory, step_of
 from trainyard.run.identity import read_run
 from trainyard.run.judged_records import RECORDS
@@ -169,9 +169,7 @@ def _may_be_gone(directory: RunDirectory, place: PurePosixPath) -> bool:
 
 def _is_part(directory: RunDirectory, place: PurePosixPath) -> bool:
     """Whether the file is one that another machine wrote: shards, never what the main one completes."""
-    return (
-        place.parts[0] == directory.checkpoints.name and place.suffix == ".distcp" and keeps_parts(directory)
-    )
+    return place.parts[0] == directory.checkpoints.name and is_shard(place.name) and keeps_parts(directory)
 
 
 def _metrics_answer(directory: RunDirectory, manifest: RunManifest, run_id: str) -> dict[str, str]:

@@ -142,10 +142,8 @@ def _manifests_of(directory: RunDirectory) -> dict[int, str]:
 
 
 def _is_whole(directory: RunDirectory, step: int, run_id: str) -> bool:
-    if keeps_parts(directory):  # none is whole here, and what is here was compared file by file
-        return True
     try:
-        verify_checkpoint(directory.checkpoint(step), run_id=run_id)
+        verify_checkpoint(directory.checkpoint(step), run_id=run_id, is_part=keeps_parts(directory))
     except (CheckpointError, OSError):
         return False
     return True

@@ -27,10 +27,11 @@ from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.verify.disk import DiskComparison, compare_disk
 from trainyard.errors import CheckpointError, DamagedFileError
-from trainyard.run.checkpoint_manifest import verify_checkpoint
+from trainyard.run.checkpoint_manifest import missing_files, verify_checkpoint
 from trainyard.run.digests import PartDigests
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
+from trainyard.run.node_folder import keeps_parts
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.untrusted_files import parse_json_object, same_json
 from trainyard.run.whole_files import sha256_of_file
@@ -62,7 +63,7 @@ class Verification:
     compared: str = ""
     """A sentence for people about the comparisons that were made."""
     leftovers: tuple[str, ...] = ()
-    """Keys of objects from an interrupted sync: they are in the store, but no manifest lists them."""
+    """Keys of objects from an interrupted sync or removal: the store has them, and no manifest lists them."""
     records: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of each current record, by its name in the run directory."""
 
@@ -126,7 +127,7 @@ def verify_run(
         depth=str(depth),
         seed=seed,
         compared=_compared(depth, manifest, disk),
-        leftovers=tuple(sorted(set(manifest.leftovers) & listed.keys())),
+        leftovers=tuple(sorted(({*manifest.leftovers} | _being_removed(manifest, listed)) & listed.keys())),
         records=_records(manifest),
     )
 
@@ -134,9 +135,9 @@ def verify_run(
 def _notes_of(manifest: RunManifest) -> list[str]:
     name = f"run-{manifest.run_number}"
     if manifest.is_open:
-        return [f"{name}: the run was still going when it was stored; its last records are not there yet"]
+        return [f"{name}: the run was still going when it was stored; its last records are not stored yet"]
     if is_loose(manifest):
-        return [f"{name}: a checkpoint and its metrics alone; no other record of its run is stored"]
+        return [f"{name}: only a checkpoint and its metrics; no other record of the run is stored"]
     return []
 
 
@@ -176,6 +177,8 @@ class LocalVerification:
     steps: tuple[int, ...]
     """Steps of the complete checkpoints."""
     problems: tuple[str, ...]
+    parts: bool = False
+    """Whether other machines have the rest of each checkpoint (`checkpointing.shared: false`)."""
 
     @property
     def ok(self) -> bool:
@@ -192,13 +195,21 @@ def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> Lo
     """
     whole, problems = [], []
     run_id = str(read_run(directory.run_file)["run_id"]) if directory.run_file.is_file() else None
-    digest_of = partial(sha256_of_file, progress=progress)
+    parts = keeps_parts(directory)
+    verify = partial(
+        verify_checkpoint,
+        run_id=run_id,
+        digest_of=partial(sha256_of_file, progress=progress),
+        is_part=parts,
+    )
     for step in directory.checkpoint_steps():
         try:
             path = directory.checkpoint(step)
             progress.begin(f"hashing {path.name}", sum(file.stat().st_size for file in path.iterdir()))
-            for file in verify_checkpoint(path, run_id=run_id, digest_of=digest_of).files:
-                if claim := claim_of(path / file.path, file):
+            manifest = verify(path)
+            elsewhere = {file.path for file in missing_files(path, manifest)}
+            for file in manifest.files:
+                if file.path not in elsewhere and (claim := claim_of(path / file.path, file)):
                     claim.require()
             whole.append(step)
         except (CheckpointError, OSError) as error:
@@ -206,7 +217,7 @@ def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> Lo
     problems += _links_in(directory)
     if not whole:
         problems.append(f"{directory.path}: no whole checkpoint")
-    return LocalVerification(tuple(whole), tuple(problems))
+    return LocalVerification(tuple(whole), tuple(problems), parts)
 
 
 def _passing(manifest: RunManifest, listed: dict[str, StoredObject]) -> dict[str, str]:
@@ -218,6 +229,11 @@ def _passing(manifest: RunManifest, listed: dict[str, StoredObject]) -> dict[str
         elif manifest.may_be_under_way(key):
             found[key] = "was being sent when the run was last seen; not listed yet"
     return found
+
+
+def _being_removed(manifest: RunManifest, listed: dict[str, StoredObject]) -> set[str]:
+    doomed = doomed_steps(manifest)
+    return {key for key in listed if checkpoint_step_of(key) in doomed}
 
 
 def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:

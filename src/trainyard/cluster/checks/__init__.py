@@ -1,6 +1,6 @@
-"""The checks of a cluster, one module each, in the order in which people read them.
+"""The checks of a cluster, one module per check, in the order in which people read them.
 
-Enters: `Facts`. Leaves: outcomes. To add one: a module with a CHECK, a line in CHECKS, a test.
+In: `Facts`. Out: outcomes. To add one: a module with a CHECK, a line in CHECKS, a test.
 """
 
 from trainyard.cluster.checks import (

@@ -1,4 +1,4 @@
-"""The API server: that it answers, in which version, and that it can say what it serves."""
+"""Check that the API server answers and can list what it serves, and report its version."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""HyperPod's auto-resume: whether a job of the plan would go on by itself after a node was replaced."""
+"""Check whether HyperPod's auto-resume would continue a job of the plan after a node was replaced."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,8 @@
-"""What a check is: a name, what it looks at, and a judgement over facts that are handed in.
+"""The definition of a check: a name, its subject, and a judgement over facts that are passed in.
 
-A check yields outcomes. Whatever keeps the plan from running is an error, whatever may hurt it a warning;
-what could not be looked at is skipped and says why. A check that finds nothing wrong says what it has seen.
+A check yields outcomes. Anything that prevents the plan from running is an error; anything that may harm it
+is a warning. A check that could not look is skipped and says why. A check that finds nothing wrong says what
+it saw.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,13 +14,14 @@ from trainyard.cluster.capacity import Capacity
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, Obstacle
 from trainyard.cluster.kinds import JobKind
+from trainyard.cluster.node_pools import pools_for
 from trainyard.cluster.snapshot import Snapshot, Unseen
 
 _NAMED = 3
 
 
 class Severity(StrEnum):
-    """How grave an outcome is; the values are the words that people and machines see."""
+    """The severity of an outcome; the values are the words that people and machines see."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -30,18 +32,18 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """One thing that a check says."""
+    """One statement of a check."""
 
     severity: Severity
     evidence: str
     remedy: str = ""
     failed_to_look: bool = False
-    """Skipped, because what it looks at could not be seen: nothing is known of it."""
+    """The check was skipped because it could not look, so nothing is known."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that checks judge."""
+    """Everything that the checks judge."""
 
     snapshot: Snapshot
     demand: Demand
@@ -52,13 +54,13 @@ class Facts:
 
     @property
     def enough(self) -> bool:
-        """Whether the fit nodes suffice for the plan when nothing else runs on them."""
+        """Whether there are enough fit nodes for the plan when nothing else runs on them."""
         return self.capacity.places_empty >= self.demand.nodes
 
     @property
     def may_grow(self) -> bool:
-        """Whether nodes may still come by themselves (Karpenter)."""
-        return not isinstance(self.snapshot.scalers, Unseen) and bool(self.snapshot.scalers)
+        """Whether nodes for the plan may still come by themselves (Karpenter)."""
+        return bool(pools_for(self.snapshot.scalers, self.demand))
 
     @property
     def wants_gpus(self) -> bool:
@@ -71,7 +73,7 @@ class Check:
     looks_at: str
     judge: Callable[[Facts], Iterator[Outcome]]
     essential: bool = False
-    """Without it nobody can say that a cluster is ready."""
+    """Without this check, nobody can say that a cluster is ready."""
 
 
 def error(evidence: str, remedy: str) -> Outcome:
@@ -91,19 +93,19 @@ def passed(evidence: str) -> Outcome:
 
 
 def not_asked(reason: str) -> Outcome:
-    """Skipped, because the plan says nothing about it or does not need it."""
+    """A skipped check: the plan says nothing about its subject, or does not need it."""
     return Outcome(Severity.SKIPPED, reason)
 
 
 def not_seen(unseen: Unseen) -> Outcome:
-    """Skipped, because it could not be looked at."""
+    """A skipped check: it could not look."""
     reason = unseen.reason if unseen.denied else f"could not be looked at: {unseen.reason}"
     remedy = "ask the owner of the cluster for the right to read it" if unseen.denied else "try again"
     return Outcome(Severity.SKIPPED, reason, remedy, failed_to_look=True)
 
 
 def grave(facts: Facts, evidence: str, remedy: str) -> Outcome:
-    """An error where too few fit nodes are left for the plan, else a warning."""
+    """An error if too few fit nodes are left for the plan, else a warning."""
     return (warning if facts.enough or facts.may_grow else error)(evidence, remedy)
 
 
@@ -115,7 +117,7 @@ def names(found: Iterable[str]) -> str:
 
 
 def told(facts: Facts, check: str) -> Iterator[Outcome]:
-    """The obstacles that belong to `check`, the same of several nodes as one."""
+    """The obstacles that belong to `check`; the same obstacle on several nodes is one outcome."""
     groups: dict[tuple[str, str], list[str]] = {}
     for fitness in facts.fits:
         for obstacle in fitness.obstacles:
@@ -126,7 +128,7 @@ def told(facts: Facts, check: str) -> Iterator[Outcome]:
 
 
 def doubts(facts: Facts, check: str) -> Iterator[Outcome]:
-    """The doubts that belong to `check`, the same of several nodes as one."""
+    """The doubts that belong to `check`; the same doubt about several nodes is one outcome."""
     groups: dict[tuple[str, str], list[str]] = {}
     for fitness in facts.fits:
         for doubt in fitness.doubts:

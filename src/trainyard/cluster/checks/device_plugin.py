@@ -1,6 +1,6 @@
-"""The device plugin or driver that offers the GPUs: an explanation of GPUs that are not there.
+"""Check the device plugin or driver that offers the GPUs, to explain GPUs that are missing.
 
-Where every node offers its GPUs, nothing is wrong, whoever installed it.
+If every node offers its GPUs, nothing is wrong, whoever installed the plugin.
 """
 
 from collections.abc import Iterator
@@ -41,8 +41,8 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if both:
         yield warning(
             f"{names(both)}: the device plugin and the driver {GPU_DRIVER} both offer the GPUs: each "
-            f"can be given away twice",
-            "keep the device plugin off nodes of the DRA driver, or the other way round",
+            f"can be assigned twice",
+            "keep the device plugin off nodes of the DRA driver, or the driver off theirs",
         )
     bare = [fitness for fitness in facts.fits if fitness.gpus is None and not _offers_pieces(fitness)]
     if bare:

@@ -1,7 +1,8 @@
-"""EFA interfaces that can be allocated on each node, against the instance catalogue and its peers.
+"""Compare the EFA interfaces that can be allocated on each node with the instance catalogue and with its
+peers.
 
-One less than the catalogue says is a common launch template, whose first card is a plain network
-interface: it is no finding where all nodes of the type have it so. A single node needs no EFA.
+One interface less than in the catalogue comes from a common launch template whose first card is a plain
+network interface. That is no finding if all nodes of the type are like this. A single node needs no EFA.
 """
 
 from collections import Counter
@@ -23,14 +24,14 @@ from trainyard.cluster.demand import EFA
 from trainyard.cluster.fitness import Fitness
 from trainyard.cluster.snapshot import Unseen
 
-_PLUGIN = (
+INSTALL = (
     "install the EFA device plugin at a pinned version: name its manifest as "
     "cluster.manifests.efa_plugin, then "
     "scripts/manage_cluster.py fix --apply"
 )
 _TEMPLATE = "attach EFA interfaces in the launch template of the node group (eksctl: efaEnabled: true)"
 _FAST = ("p4d.", "p4de.", "p5.48", "p5e.", "p5en.", "p6-", "p6e-", "g7e.12", "g7e.24", "g7e.48")
-"""Types with GPUDirect RDMA: without EFA they train at a small part of what they cost."""
+"""Types with GPUDirect RDMA. Without EFA they train far below the speed that is paid for."""
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -71,10 +72,10 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
 def _why(facts: Facts) -> tuple[str, str]:
     daemons = facts.snapshot.daemons
     if isinstance(daemons, Unseen):
-        return "DaemonSets could not be looked at", _PLUGIN
+        return "DaemonSets could not be looked at", "see whether the EFA device plugin runs there"
     plugins, dranet = efa_plugins(daemons), drivers(daemons, "dranet")
     if not plugins and not dranet:
-        return "no EFA device plugin and no DRANET driver were found", _PLUGIN
+        return "no EFA device plugin and no DRANET driver were found", INSTALL
     found = (plugins or dranet)[0]
     if found.workload.available < found.workload.wanted:
         look = f"kubectl -n {found.workload.namespace} describe daemonset {found.workload.name}"
@@ -100,14 +101,14 @@ def _fewer(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
 def _odd(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> Outcome:
     have = ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in odd}))
     text = f"{names(fitness.node.name for fitness in odd)}: {have} EFA interfaces, its peers have {most}"
-    remedy = "have the node replaced, or keep the job off it; the slowest node sets the pace"
+    remedy = "have the node replaced, or keep the job off it; the slowest node limits the speed of all"
     return (
         warning(text, remedy) if len(group) - len(odd) >= facts.demand.nodes else grave(facts, text, remedy)
     )
 
 
 def _infiniband(facts: Facts) -> Iterator[Outcome]:
-    """Pods that take the devices past the plugin: what counts as free is in use."""
+    """Pods that use the devices without asking the plugin, so that devices which count as free are in use."""
     pods = facts.snapshot.pods
     if isinstance(pods, Unseen):
         return

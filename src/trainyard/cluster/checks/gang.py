@@ -1,4 +1,4 @@
-"""Whether the gang fits: now, when others end, or not at all."""
+"""Check whether the gang fits now, after other jobs end, or never."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         holders = "; ".join(
             f"{holder.namespace}/{holder.owner} holds {holder.gpus}" for holder in capacity.holders[:_HOLDERS]
         )
-        text = f"{capacity.places} places free for {wanted}, {capacity.places_empty} when all is given back"
+        text = f"{capacity.places} places free for {wanted}, {capacity.places_empty} when all GPUs are free"
         waits = facts.outlook.when in (When.NOW, When.LATER)
         judge_it = warning if waits or facts.may_grow else error
         remedy = (
@@ -42,7 +42,7 @@ def _never(facts: Facts) -> Outcome:
     text = f"{capacity.places_empty} places for {wanted}, even if nothing ran there{rest}"
     if facts.may_grow:
         return warning(text, "Karpenter may add nodes; whether it gets them is not known here")
-    return error(text, "ask for fewer nodes, add nodes, or heal those that are not fit")
+    return error(text, "ask for fewer nodes, add nodes, or repair those that are not fit")
 
 
 CHECK = Check("capacity", "room for the whole gang", judge)

@@ -1,6 +1,6 @@
-"""GPUs that can be allocated on each node, against what its type or its peers have.
+"""Compare the GPUs that can be allocated on each node with the node's instance type, or with its peers.
 
-Allocatable is judged first: labels and DaemonSets do not prove that a node offers a GPU.
+Allocatable resources are judged first, because labels and DaemonSets do not prove that a node offers a GPU.
 """
 
 from collections import Counter
@@ -19,8 +19,9 @@ from trainyard.cluster.checks.check import (
     told,
     warning,
 )
-from trainyard.cluster.demand import GPU
-from trainyard.cluster.snapshot import Unseen
+from trainyard.cluster.demand import GPU, GPU_DRIVER
+from trainyard.cluster.node_pools import pools_for
+from trainyard.cluster.snapshot import Scaler, Unseen
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -45,14 +46,23 @@ def _no_node(facts: Facts) -> Outcome:
     types = sorted({node.instance_type for node in facts.snapshot.nodes if node.instance_type})
     wanted = f"of type {facts.demand.instance_type}" if facts.demand.instance_type else "with GPUs"
     offers = f"; there are: {names(types)}" if types else ""
-    if facts.may_grow:
+    pools = facts.snapshot.scalers
+    able = pools_for(pools, facts.demand)
+    if able:
+        made_by = names(pool.name for pool in able)
         return warning(
-            f"no node {wanted} now{offers}", "Karpenter may make some: see that a NodePool allows this type"
+            f"no node {wanted} now{offers}; Karpenter may make some ({made_by})",
+            "whether EC2 has them is not known here: reserve the capacity, or see that the first node comes",
         )
+    unable = "" if isinstance(pools, Unseen) or not pools else f"; no NodePool ({_all(pools)}) makes any"
     return error(
-        f"no node {wanted}{offers}; none offers {GPU} or a slice of gpu.nvidia.com",
-        "add a node group with such instances, or name another instance type",
+        f"no node {wanted}{offers}; none offers {GPU} or a slice of {GPU_DRIVER}{unable}",
+        "add a node group or a NodePool with such instances, or name another instance type",
     )
+
+
+def _all(pools: tuple[Scaler, ...]) -> str:
+    return names(pool.name for pool in pools)
 
 
 CHECK = Check("gpu", "GPUs that can be allocated on each node", judge, essential=True)

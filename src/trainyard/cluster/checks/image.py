@@ -1,4 +1,4 @@
-"""The image: that it exists where the cluster pulls it from, and that no pod fails to pull it now."""
+"""Check that the image exists where the cluster pulls it from, and that no pod currently fails to pull it."""
 
 from collections.abc import Iterator
 
@@ -28,13 +28,13 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if isinstance(image, Unseen):
         yield not_asked(f"the registry was not asked: {image.reason}")
         return
-    found = list(_judged(image, facts))
+    found = list(_judge_image(image, facts))
     yield from found
     if not found and not failing:
         yield passed(f"{image.uri} is there" + (f" ({image.digest[:19]}…)" if image.digest else ""))
 
 
-def _judged(image: Image, facts: Facts) -> Iterator[Outcome]:
+def _judge_image(image: Image, facts: Facts) -> Iterator[Outcome]:
     region = facts.snapshot.region
     if image.found is False:
         yield error(f"{image.uri} does not exist in {image.registry}", "push it, or correct --image-uri")

@@ -1,7 +1,7 @@
-"""DaemonSets that bring devices to nodes, found by every label set that their installers use.
+"""Find the DaemonSets that install devices on nodes, by every label set that their installers use.
 
-None is no fault by itself: Bottlerocket and EKS Auto Mode have the plugin built in, and drivers of Dynamic
-Resource Allocation publish ResourceSlices instead.
+A missing DaemonSet is no fault by itself: Bottlerocket and EKS Auto Mode have the plugin built in, and
+drivers of Dynamic Resource Allocation publish ResourceSlices instead.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _EFA_SUFFIX = "aws-efa-k8s-device-plugin"
 
 @dataclass(frozen=True)
 class Installed:
-    """A DaemonSet that was found, and what installed it."""
+    """A DaemonSet that was found, and its installer."""
 
     workload: Workload
     installer: str
@@ -34,7 +34,7 @@ class Installed:
 
 
 def nvidia_plugins(daemons: Iterable[Workload]) -> tuple[Installed, ...]:
-    """Device plugins of NVIDIA."""
+    """NVIDIA's device plugins."""
     return tuple(found for daemon in daemons if (found := _nvidia(daemon)) is not None)
 
 
@@ -52,7 +52,7 @@ def _nvidia(daemon: Workload) -> Installed | None:
 
 
 def efa_plugins(daemons: Iterable[Workload]) -> tuple[Installed, ...]:
-    """Device plugins of EFA."""
+    """EFA's device plugins."""
     return tuple(
         Installed(daemon, "HyperPod chart" if daemon.name.startswith("dependencies-") else "EFA chart")
         for daemon in daemons
@@ -72,5 +72,5 @@ def drivers(daemons: Iterable[Workload], word: str) -> tuple[Installed, ...]:
 
 
 def has_it_built_in(node: Node) -> bool:
-    """Whether the operating system of a node brings the device plugin of NVIDIA."""
+    """Whether the node's operating system includes NVIDIA's device plugin."""
     return "Bottlerocket" in node.os_image or node.labels.get(BUILT_IN_LABEL[0]) == BUILT_IN_LABEL[1]

@@ -1,4 +1,4 @@
-"""The kind of job: that the cluster serves its API in a version that is written here."""
+"""Check that the cluster serves the API of the job's kind in a version that this program writes."""
 
 from collections.abc import Iterator
 
@@ -18,6 +18,11 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     groups, resources = facts.snapshot.groups, facts.snapshot.resources
     if isinstance(groups, Unseen):
         yield not_seen(groups)
+        return
+    undiscovered = facts.snapshot.undiscovered
+    unknown = [undiscovered[a.group_version] for a in facts.kind.apis if a.group_version in undiscovered]
+    if unknown:
+        yield not_seen(unknown[0])
         return
     if facts.demand.kind == "auto" and not any(serves(kind.api, resources) for kind in JOB_KINDS):
         known = ", ".join(kind.api_kind for kind in JOB_KINDS)

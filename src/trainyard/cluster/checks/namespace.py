@@ -1,4 +1,4 @@
-"""The namespace of the plan, and the secret that its pods refer to."""
+"""Check the namespace of the plan, and the secret that its pods refer to."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
-"""The health of the nodes that the plan may mean: readiness, cordons, taints, pressure, faults of GPUs.
+"""Check the health of the nodes that the plan may use: readiness, cordons, taints, pressure, GPU faults.
 
-An event of type Warning is no verdict, and a condition with status True may be harmless: only those that are
+A Warning event is no verdict, and a condition with status True may be harmless. So only conditions that are
 known to mean a fault count.
 """
 

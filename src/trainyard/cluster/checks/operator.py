@@ -1,6 +1,6 @@
-"""The controller of the job's kind: that it runs. Without it a job is stored, and nothing happens.
+"""Check that the controller of the job's kind runs. Without it a job is stored and nothing happens.
 
-A controller that runs outside the cluster has no Deployment; where its webhook has just answered, it runs.
+A controller outside the cluster has no Deployment. It counts as running if its webhook has just answered.
 """
 
 from collections.abc import Iterator
@@ -23,6 +23,10 @@ _WITHOUT_WEBHOOK = "ray.io"
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
+    unknown = facts.snapshot.undiscovered.get(facts.kind.api.group_version)
+    if unknown is not None:
+        yield not_seen(unknown)
+        return
     if not serves(facts.kind.api, facts.snapshot.resources):
         yield not_asked(f"{facts.kind.api.name} is not served")
         return
@@ -30,13 +34,18 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if isinstance(deployments, Unseen):
         yield not_seen(deployments)
         return
+    found = {c.name: deployments_of(c, deployments) for c in facts.kind.controllers}
+    elsewhere = not any(found.values()) and webhook_answered(facts.snapshot, facts)
     for controller in facts.kind.controllers:
-        yield _judged(controller, deployments_of(controller, deployments), facts)
+        yield _judge_controller(controller, found[controller.name], facts, elsewhere=elsewhere)
     if facts.kind.name == "trainjob":
         yield from _runtimes(facts)
 
 
-def _judged(controller: Controller, found: tuple[Workload, ...], facts: Facts) -> Outcome:
+def _judge_controller(
+    controller: Controller, found: tuple[Workload, ...], facts: Facts, *, elsewhere: bool
+) -> Outcome:
+    """`elsewhere`: no controller of the kind has a Deployment, and their webhook has answered."""
     ready = [workload for workload in found if workload.available > 0]
     if ready:
         return passed(f"{controller.name}: {ready[0].namespace}/{ready[0].name} is available")
@@ -49,19 +58,19 @@ def _judged(controller: Controller, found: tuple[Workload, ...], facts: Facts) -
             f"{first.namespace} logs "
             f"deployment/{first.name}",
         )
-    if webhook_answered(facts.snapshot, facts):
+    if elsewhere:
         return passed(f"{controller.name}: no Deployment of its name, and its webhook has answered")
     judge_it = warning if facts.kind.api.group == _WITHOUT_WEBHOOK else error
     return judge_it(
         f"{controller.name}: no Deployment of it was found ({', '.join(controller.deployments)}); its "
         f"API is served, "
-        "and nobody acts on it",
+        "but nothing acts on it",
         f"install {facts.kind.api.installs}",
     )
 
 
 def webhook_answered(snapshot: Snapshot, facts: Facts) -> bool:
-    """Whether the webhook of the kind took part in the dry run of a job."""
+    """Whether the controller's own webhook took part in the dry run of a job."""
     trial, hooks = snapshot.job_trial, snapshot.hooks
     if isinstance(trial, Unseen) or isinstance(hooks, Unseen):
         return False
@@ -70,13 +79,15 @@ def webhook_answered(snapshot: Snapshot, facts: Facts) -> bool:
 
 
 def deployments_of(controller: Controller, deployments: tuple[Workload, ...]) -> tuple[Workload, ...]:
-    return tuple(
-        workload
-        for workload in deployments
-        if any(name in workload.name for name in controller.deployments)
-        or any(
-            name in image.rpartition("/")[2] for name in controller.deployments for image in workload.images
-        )
+    return tuple(workload for workload in deployments if _is_of(controller, workload))
+
+
+def _is_of(controller: Controller, workload: Workload) -> bool:
+    called = [workload.name, *(image.rpartition("/")[2] for image in workload.images)]
+    if any(other in name for other in controller.others for name in called):
+        return False
+    return (
+        any(part in name for part in controller.deployments for name in called)
         or workload.labels.get("control-plane") in controller.labels
         or workload.labels.get("app.kubernetes.io/name") in controller.deployments
     )

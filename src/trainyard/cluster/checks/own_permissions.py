@@ -1,4 +1,4 @@
-"""Our own permissions: exactly what the plan needs, as the API server judges it."""
+"""Check that we have exactly the permissions that the plan needs, according to the API server."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 
 
 def _role(refused: list[Permission], facts: Facts) -> str:
-    """The commands that grant it."""
+    """The commands that grant the permission."""
     verbs = ",".join(dict.fromkeys(p.verb for p in refused))
     resources = ",".join(dict.fromkeys(f"{p.resource}.{p.group}" if p.group else p.resource for p in refused))
     space = facts.demand.namespace

@@ -1,11 +1,12 @@
-"""Where the nodes of a gang are: one zone, and how close in the network.
+"""Check that the nodes of a gang are in one zone and close in the network.
 
-Placement groups cannot be seen through Kubernetes; EKS labels nodes with the layers of the network instead.
+Kubernetes does not show placement groups; EKS labels nodes with their network layers instead.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 
+from trainyard.cluster.capacity import Fit, Room
 from trainyard.cluster.checks.check import Check, Facts, Outcome, error, info, not_asked, passed, warning
 
 _LAYERS = "topology.k8s.aws/network-node-layer-2"
@@ -20,34 +21,48 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if sum(room.places_empty for room in rooms) < wanted:
         yield not_asked("too few fit nodes: see check capacity")
         return
+    known = all(room.fitness.node.zone_id for room in rooms)  # older nodes do not have it
     zones: Counter[str] = Counter()
+    free: Counter[str] = Counter()
     layers: Counter[str] = Counter()
     for room in rooms:
-        zones[room.fitness.node.zone] += room.places_empty
+        zone = room.fitness.node.zone_id if known else room.fitness.node.zone
+        zones[zone] += room.places_empty
+        free[zone] += room.places
         layers[room.fitness.node.labels.get(_LAYERS, "")] += room.places_empty
     if not zones.keys() - {""}:
         yield not_asked("the nodes have no zone labels")
         return
-    if max(zones.values()) < wanted:
-        yield _across(facts, zones)
+    if _most(zones) < wanted:
+        yield _across(facts, rooms, zones)
+        return
+    if facts.capacity.fit is Fit.NOW and _most(free) < wanted:
+        yield _across(facts, rooms, free, now=" now")
         return
     if len(layers.keys() - {""}) > 1 and max(n for name, n in layers.items() if name) < wanted:
         parts = ", ".join(f"{count} below {name}" for name, count in layers.most_common() if name)
         yield info(
-            f"the gang spans parts of the network: {parts}", "use one placement group for a faster exchange"
+            f"the gang spans parts of the network: {parts}",
+            "use one placement group for faster communication",
         )
         return
     zone, count = zones.most_common(1)[0]
     yield passed(f"{count} places in {zone or 'one zone'} for {wanted}")
 
 
-def _across(facts: Facts, zones: "Counter[str]") -> Outcome:
-    parts = ", ".join(f"{count} in {zone or 'an unknown zone'}" for zone, count in zones.most_common())
-    text = f"no zone has room for {facts.demand.nodes} nodes: {parts}"
-    uses_efa = any(fitness.expected_efa or fitness.efa for fitness in facts.fits)
-    if uses_efa:
-        return error(f"{text}; EFA does not cross zones", "add nodes in one zone, in one placement group")
-    return warning(text, "nodes in one zone exchange faster, and without charge")
+def _most(zones: "Counter[str]") -> int:
+    """The most places in one zone; nodes without a label may be in any."""
+    return max(count for zone, count in zones.items() if zone) + zones[""]
+
+
+def _across(facts: Facts, rooms: list[Room], zones: "Counter[str]", *, now: str = "") -> Outcome:
+    listed = [(zone, count) for zone, count in zones.most_common() if count]
+    parts = ", ".join(f"{count} in {zone or 'an unknown zone'}" for zone, count in listed)
+    text = f"no zone has room for {facts.demand.nodes} nodes{now}: {parts}"
+    if not any(room.fitness.efa for room in rooms):
+        return warning(text, "nodes in one zone exchange faster, and without charge")
+    remedy = "wait until one zone is free" if now else "add nodes in one zone, in one placement group"
+    return error(f"{text}; EFA does not cross zones", remedy)
 
 
 CHECK = Check("placement", "zone and closeness of the nodes", judge)

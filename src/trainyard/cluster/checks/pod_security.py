@@ -1,16 +1,30 @@
-"""What admission allows a pod of the plan's shape: the security level of the namespace, and a dry run."""
+"""Check that admission allows a pod of the plan's shape: the namespace's security level, and a dry run."""
 
 import re
 from collections.abc import Iterator
 
-from trainyard.cluster.checks.check import Check, Facts, Outcome, error, info, not_asked, passed, warning
+from trainyard.cluster.checks import namespace, quota
+from trainyard.cluster.checks.check import (
+    Check,
+    Facts,
+    Outcome,
+    Severity,
+    error,
+    info,
+    not_asked,
+    passed,
+    warning,
+)
 from trainyard.cluster.snapshot import Trial, Unseen
 
 _ENFORCED = "pod-security.kubernetes.io/enforce"
-_ELSEWHERE = re.compile(
-    r"cannot create resource|exceeded quota|must specify|PriorityClass|maximum .* usage per|not found", re.I
+_MAY_NOT_TRY = re.compile(r"cannot create resource")
+"""We may not create pods, and need not: the operator does."""
+_ELSEWHERE = (
+    (re.compile(r'namespaces? "?[^" ]*"? (was )?not found|is being terminated'), namespace.CHECK),
+    (re.compile(r"exceeded quota|PriorityClass|maximum .* usage per"), quota.CHECK),
 )
-"""Refusals that other checks tell."""
+"""Refusals, and the check that tells them with a better remedy, where it has found them too."""
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -24,7 +38,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
                 f"namespace {facts.demand.namespace} enforces the level restricted: pods as root, with "
                 f"host paths or "
                 "with IPC_LOCK (which EFA may need) are refused",
-                "run as another user with seccompProfile RuntimeDefault, or use a namespace of its own",
+                "run as another user with seccompProfile RuntimeDefault, or use another namespace",
             )
         )
     elif level == "baseline":
@@ -34,7 +48,11 @@ def judge(facts: Facts) -> Iterator[Outcome]:
                 "mount claims instead of host paths",
             )
         )
-    if not isinstance(trial, Unseen) and trial.status in (400, 403, 422) and not _told_elsewhere(trial):
+    if (
+        not isinstance(trial, Unseen)
+        and trial.status in (400, 403, 422)
+        and not _told_elsewhere(trial, facts)
+    ):
         found.append(error(f"a pod of this shape is refused: {trial.message[:300]}", "change it as it says"))
     yield from found
     if not found:
@@ -42,8 +60,11 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         yield passed("a pod was accepted as a dry run") if accepted else not_asked(_why(facts))
 
 
-def _told_elsewhere(trial: Trial) -> bool:
-    return _ELSEWHERE.search(trial.message) is not None
+def _told_elsewhere(trial: Trial, facts: Facts) -> bool:
+    if _MAY_NOT_TRY.search(trial.message):
+        return True
+    checks = [check for pattern, check in _ELSEWHERE if pattern.search(trial.message)]
+    return any(found.severity is Severity.ERROR for check in checks for found in check.judge(facts))
 
 
 def _why(facts: Facts) -> str:

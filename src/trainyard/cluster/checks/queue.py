@@ -1,8 +1,8 @@
-"""Kueue: the queue of the plan, its quota, and when it would admit the job."""
+"""Check Kueue's queue for the plan: its quota, and when it would admit the job."""
 
 from collections.abc import Iterator
 
-from trainyard.cluster.admission import When
+from trainyard.cluster.admission import When, uncovered_efa
 from trainyard.cluster.checks.check import (
     Check,
     Facts,
@@ -14,11 +14,19 @@ from trainyard.cluster.checks.check import (
     passed,
     warning,
 )
+from trainyard.cluster.demand import EFA
 from trainyard.cluster.snapshot import Unseen
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     expected = facts.outlook
+    lacking = uncovered_efa(facts.snapshot, facts.demand, facts.fits)
+    if lacking and expected.when is not When.NEVER:
+        yield warning(
+            f"ClusterQueue {lacking} has no quota for {EFA}, which the pods request: they are never "
+            f"admitted, unless Kueue leaves it out (excludeResourcePrefixes)",
+            f"add {EFA} to the covered resources of {lacking}",
+        )
     if expected.when is When.NO_QUEUE:
         yield not_asked("no queue is named")
         queues = facts.snapshot.queues

@@ -1,4 +1,4 @@
-"""Quotas and limits of the namespace, and its priority class, against the whole gang."""
+"""Check the whole gang against the namespace's quotas and limits, and against its priority class."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,7 +6,7 @@ from trainyard.cluster.admission import gpus_wanted
 from trainyard.cluster.checks.check import Check, Facts, Outcome, error, info, not_seen, passed
 from trainyard.cluster.demand import GPU
 from trainyard.cluster.resource_quantities import written
-from trainyard.cluster.snapshot import Quota, Unseen
+from trainyard.cluster.snapshot import Quota, Scope, Unseen
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -15,7 +15,9 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if isinstance(quotas, Unseen):
         found.append(not_seen(quotas))
     else:
-        found += [outcome for quota in quotas for outcome in _quota(quota, _wanted(facts))]
+        wanted, priority = _wanted(facts), facts.demand.priority_class
+        counting = [quota for quota in quotas if all(_counts(scope, priority) for scope in quota.scopes)]
+        found += [outcome for quota in counting for outcome in _quota(quota, wanted)]
     if isinstance(limits, Unseen):
         found.append(not_seen(limits))
     else:
@@ -23,15 +25,28 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     found += list(_priority(facts))
     yield from found
     if not found:
-        yield passed("nothing that would refuse the gang")
+        yield passed("nothing would refuse the gang")
 
 
 def _wanted(facts: Facts) -> Mapping[str, int]:
-    """What the gang takes of each quota, in thousandths."""
+    """The amount of each quota that the gang uses, in thousandths."""
     gpus = (gpus_wanted(facts.demand, facts.fits) or 0) * 1000
     pods = facts.demand.nodes * 1000
     job = f"count/{facts.kind.api.resource}.{facts.kind.api.group}"
     return {f"requests.{GPU}": gpus, "pods": pods, "count/pods": pods, job: 1000}
+
+
+def _counts(scope: Scope, priority: str) -> bool:
+    """Whether a quota of this scope counts pods with this PriorityClass, no deadline, and requests."""
+    if scope.name != "PriorityClass":
+        return scope.name in ("NotBestEffort", "NotTerminating")
+    meets = {
+        "In": priority in scope.values,
+        "NotIn": priority not in scope.values,
+        "Exists": bool(priority),
+        "DoesNotExist": not priority,
+    }
+    return meets.get(scope.operator, True)
 
 
 def _quota(quota: Quota, wanted: Mapping[str, int]) -> Iterator[Outcome]:

@@ -1,4 +1,4 @@
-"""Clocks and versions: the server's clock against ours, kubelets against the API server."""
+"""Check clocks and versions: the server's clock against ours, the kubelets against the API server."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from trainyard.cluster.checks.check import Check, Facts, Outcome, error, names, 
 from trainyard.cluster.snapshot import Unseen
 
 CLOCK_WARNING, CLOCK_ERROR = 30.0, 300.0
-"""Seconds. AWS refuses signatures that are five minutes off."""
+"""In seconds. AWS refuses signatures whose clock is five minutes off."""
 _OLDEST = 3
 """Minor releases that a kubelet may be behind (kubernetes.io/releases/version-skew-policy)."""
 

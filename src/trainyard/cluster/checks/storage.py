@@ -1,5 +1,6 @@
-"""Where checkpoints go: access modes, driver, zone, and that it is not a disk of one node."""
+"""Check the volume for checkpoints: access modes, driver, zone, and that it is not the disk of one node."""
 
+import posixpath
 from collections.abc import Iterator
 
 from trainyard.cluster.checks.check import (
@@ -27,14 +28,15 @@ NODE_LOCAL = (
     "/var/tmp",  # noqa: S108
     "/scratch-local",
 )
-_SHARED = ("ReadWriteMany",)
-_ONE_NODE = ("ReadWriteOnce", "ReadWriteOncePod")
-_MOUNTPOINT, _EBS = "s3.csi.aws.com", "ebs.csi.aws.com"
+_SHARED, _READ_ONLY = "ReadWriteMany", "ReadOnlyMany"
+_MOUNTPOINT = "s3.csi.aws.com"
+_EBS = ("ebs.csi.aws.com", "ebs.csi.eks.amazonaws.com", "kubernetes.io/aws-ebs")
+"""The driver, that of EKS Auto Mode, and the provisioner of before."""
 _FSX = "use a file system that all nodes write to, such as FSx for Lustre (fsx.csi.aws.com)"
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    path = facts.demand.checkpoint_path
+    path = posixpath.normpath(facts.demand.checkpoint_path) if facts.demand.checkpoint_path else ""
     local = next((root for root in NODE_LOCAL if path == root or path.startswith(f"{root}/")), None)
     if local:
         yield error(
@@ -53,35 +55,41 @@ def judge(facts: Facts) -> Iterator[Outcome]:
             "set cluster.volume and then scripts/manage_cluster.py fix --apply, or create the claim yourself",
         )
     else:
-        found = list(_judged(volume, facts))
+        found = list(_judge_volume(volume, facts))
         yield from found
         if not found and not local:
-            yield passed(
-                f"{volume.name}: {', '.join(volume.access_modes)}, {volume.driver or 'driver not known'}"
-            )
+            modes = ", ".join(volume.access_modes)
+            yield passed(f"claim {volume.name}: {modes}, {volume.driver or 'driver not known'}")
 
 
-def _judged(volume: Volume, facts: Facts) -> Iterator[Outcome]:
+def _judge_volume(volume: Volume, facts: Facts) -> Iterator[Outcome]:
     nodes = facts.demand.nodes
     if volume.phase == "Lost":
-        yield error(f"{volume.name}: its volume is gone (Lost)", "create a new claim; the data are not in it")
+        yield error(
+            f"claim {volume.name}: its volume is gone (Lost)", "create a new claim; the data are not in it"
+        )
     elif volume.phase == "Pending" and not volume.waits_for_consumer:
         look = f"kubectl -n {facts.demand.namespace} describe pvc {volume.name}"
-        yield error(f"{volume.name} is not bound to a volume (Pending)", look)
-    if nodes > 1 and volume.access_modes and not set(volume.access_modes) & set(_SHARED):
+        yield error(f"claim {volume.name} is not bound to a volume (Pending)", look)
+    if volume.terminating:
         yield error(
-            f"{volume.name} is {', '.join(volume.access_modes)}: {nodes} nodes cannot write to it", _FSX
+            f"claim {volume.name} is being deleted: no new pod can use it", "create a claim of another name"
         )
-    elif volume.driver == _EBS and nodes > 1:
-        yield error(f"{volume.name} is a block device of EBS, which one node can mount", _FSX)
+    modes = ", ".join(volume.access_modes)
+    if volume.access_modes and set(volume.access_modes) == {_READ_ONLY}:
+        yield error(f"claim {volume.name} is {modes}: nobody can write to it", _FSX)
+    elif nodes > 1 and volume.access_modes and _SHARED not in volume.access_modes:
+        yield error(f"claim {volume.name} is {modes}: {nodes} nodes cannot write to it", _FSX)
+    elif volume.driver in _EBS and nodes > 1:
+        yield error(f"claim {volume.name} is a block device of EBS, which one node can mount", _FSX)
     if volume.driver == _MOUNTPOINT:
         yield error(
-            f"{volume.name} is Mountpoint for S3, which has no rename and no write in place: "
+            f"claim {volume.name} is Mountpoint for S3, which has no rename and no write in place: "
             f"checkpoints need both",
             "read data from it, and write checkpoints elsewhere; " + _FSX,
         )
     if volume.local:
-        yield error(f"{volume.name} is on a disk of one node (hostPath or local)", _FSX)
+        yield error(f"claim {volume.name} is on a disk of one node (hostPath or local)", _FSX)
     yield from _driver(volume, facts)
     yield from _zone(volume, facts)
 
@@ -92,7 +100,7 @@ def _driver(volume: Volume, facts: Facts) -> Iterator[Outcome]:
         return
     if volume.driver not in installed:
         yield error(
-            f"{volume.name} needs the CSI driver {volume.driver}, which is not installed",
+            f"claim {volume.name} needs the CSI driver {volume.driver}, which is not installed",
             f"install it: aws eks create-addon --addon-name aws-{volume.driver.split('.')[0]}-csi-driver",
         )
 
@@ -102,13 +110,13 @@ def _zone(volume: Volume, facts: Facts) -> Iterator[Outcome]:
     labels = {node.labels.get("topology.kubernetes.io/zone", "") for node in usable} - {""}
     if volume.zones and labels and not labels & set(volume.zones):
         yield error(
-            f"{volume.name} is in {names(volume.zones)}, the nodes are in {names(sorted(labels))}",
+            f"claim {volume.name} is in {names(volume.zones)}, the nodes are in {names(sorted(labels))}",
             "take nodes or a volume of the same zone",
         )
     elif volume.zones and labels - set(volume.zones):
         outside = names(sorted(labels - set(volume.zones)))
         yield warning(
-            f"{volume.name} is in {names(volume.zones)}; nodes in {outside} cannot use it",
+            f"claim {volume.name} is in {names(volume.zones)}; nodes in {outside} cannot use it",
             "keep the job in one zone",
         )
 

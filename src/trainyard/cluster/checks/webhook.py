@@ -1,4 +1,4 @@
-"""A job of the plan's kind, sent as a dry run: whether its webhooks answer, and let it pass."""
+"""Send a job of the plan's kind as a dry run, to check that its webhooks answer and accept it."""
 
 import re
 from collections.abc import Iterator
@@ -35,12 +35,13 @@ def _refused(trial: Trial, facts: Facts) -> Outcome:
         return not_asked("we may not create it: see check permissions")
     if trial.status == 404 and "namespaces" in trial.message:
         return not_asked("there is no such namespace: see check namespace")
-    if trial.status == 0 or trial.status >= 500:
+    if trial.status in (0, 429) or trial.status >= 500:
         return warning(f"{trial.what} could not be tried: {trial.message or trial.status}", "try again")
     if _NO_DRY_RUN.search(trial.message) or facts.kind.name == "hyperpod":
         return not_asked(f"cannot be tried without creating it: {trial.message[:200]}")
     return error(
-        f"{trial.what} is refused ({trial.status}): {trial.message[:300]}", "change the job as it says"
+        f"{trial.what} is refused ({trial.status}): {trial.message[:300]}",
+        "change the job as the message says",
     )
 
 

@@ -1,7 +1,7 @@
-"""A configuration file laid over the files it extends: one document, each value with the place it came from.
+"""Merge a configuration file over the files it extends: one document, each value with its origin.
 
-Later bases win over earlier ones and the file over its bases: mappings merge, everything else is
-replaced, null too. Which keys there are is not known here.
+A later base wins over an earlier one, and the file wins over its bases. Mappings merge; everything else is
+replaced, also by null. This module does not know which keys exist.
 """
 
 import os
@@ -22,7 +22,7 @@ class LayerReader:
     """Reads files with their bases, each file once."""
 
     files: list[str] = field(default_factory=list)
-    """The files read, bases before what extends them."""
+    """The files read; a base stands before the files that extend it."""
     _read: dict[str, Document] = field(default_factory=dict)
 
     def read(self, path: Path) -> Document:
@@ -58,7 +58,7 @@ class LayerReader:
         return Document(problems=[Problem(named_at, EXTENDS, message)], whole=False)
 
     def _bases(self, path: Path, own: Document) -> list[Path]:
-        """Take `extends` out of `own`: the paths it names, relative to the file that names them."""
+        """Remove `extends` from `own` and return the paths it names, relative to the file that names them."""
         named: Any = own.values.pop(EXTENDS, None)
         if named is None:
             return []
@@ -72,7 +72,7 @@ class LayerReader:
 
 
 def overlay(below: Document, above: Document) -> None:
-    """Merge `above` into `below`, over what is there; `above` stays as it is."""
+    """Merge `above` over `below`, in place; `above` is not changed."""
     _merge(below.values, above.values)
     below.places.update(above.places)
     below.problems = list(dict.fromkeys([*below.problems, *above.problems]))

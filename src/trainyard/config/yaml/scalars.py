@@ -1,6 +1,6 @@
-"""How a plain word of YAML becomes a value: the core schema of YAML 1.2, in place of PyYAML's YAML 1.1.
+"""Convert a plain YAML word to a value by the core schema of YAML 1.2, in place of PyYAML's YAML 1.1.
 
-`5e-5` is a number, `012` is twelve; `yes`, `on`, `1:30` and `2026-01-01` are text, as they look.
+`5e-5` is a number and `012` is twelve; `yes`, `on`, `1:30` and `2026-01-01` are text, as they look.
 https://yaml.org/spec/1.2.2/#1032-tag-resolution
 """
 
@@ -23,7 +23,7 @@ MAX_DIGITS = 4000
 """Python converts at most 4,300 decimal digits to an integer."""
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The parser in C where PyYAML has it: a hundred times faster, and with the same marks."""
+"""The parser in C if PyYAML has it: a hundred times as fast, and with the same marks."""
 
 
 class CoreLoader(Loader):  # type: ignore[misc]
@@ -37,12 +37,12 @@ class CoreLoader(Loader):  # type: ignore[misc]
 
 
 def plain_kind(text: str) -> str:
-    """`null`, `bool`, `int`, `float` or `str`: what `text` is when it stands without quotes."""
+    """The type of `text` without quotes: `null`, `bool`, `int`, `float` or `str`."""
     return next((kind for kind, pattern in _PLAIN.items() if pattern.fullmatch(text)), "str")
 
 
 def value_of(tag: str, text: str) -> Any:
-    """The value of a scalar under `tag`. Raises ValueError saying why there is none."""
+    """The value of a scalar under `tag`. Raises ValueError with the reason if there is none."""
     kind = tag.removeprefix(_PREFIX)
     if kind == "str":
         return text
@@ -58,7 +58,7 @@ def value_of(tag: str, text: str) -> Any:
 
 
 def plain_value(text: str) -> Any:
-    """The value of `text` standing without quotes. Raises ValueError like `value_of`."""
+    """The value of `text` without quotes. Raises ValueError as `value_of` does."""
     return value_of(_PREFIX + plain_kind(text), text)
 
 
@@ -81,7 +81,8 @@ class _CoreDumper(yaml.SafeDumper):
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        """Escape what does not print: some of it is a line break to YAML, and would come back as a blank."""
+        """Escape characters that do not print: YAML reads some of them as a line break, which becomes a
+        blank."""
         return self.represent_scalar(_PREFIX + "str", data, style=None if data.isprintable() else '"')
 
 

@@ -18,7 +18,7 @@ class Fault:
     message: str
     line: int | None = None
     opened: bool = True
-    """False when the file name is wrong, so that the error belongs to whoever named the file."""
+    """False when the file name is wrong, so that the error is shown where the file was named."""
 
 
 def read_text(path: Path) -> str | Fault:

@@ -1,5 +1,5 @@
-"""Makes, reads, changes and removes the AWS resources for building images, a module for each group of them.
+"""Create, read, change and remove the AWS resources for building images, a module per group of resources.
 
-In: the properties of a resource, as `infrastructure.resources` lists them. Out: what the account has, in the
-words of the API. Each kind compares and mends its own settings; nothing is removed that holds data.
+In: the properties of a resource, as `infrastructure.resources` lists them. Out: the account's settings, in
+the API's words. Each kind compares and corrects its own settings; nothing that holds data is removed.
 """

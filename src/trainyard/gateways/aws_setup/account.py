@@ -1,6 +1,7 @@
-"""The account that the credentials belong to, and the clients that the kinds of resources share.
+"""The account of the credentials, and the clients that the kinds of resources share.
 
-Every call has a time limit and botocore's bounded retries. What AWS refuses is an error that names the call.
+Every call has a time limit and botocore's bounded retries. A refusal by AWS becomes an error that names the
+call.
 """
 
 import os
@@ -31,7 +32,7 @@ class AwsAccount:
     """boto3's clients for one region, with our time limits and errors."""
 
     def __init__(self, region: str) -> None:
-        """`region` may be empty: then it is AWS's own setting. Raises ConfigError without one."""
+        """An empty `region` means AWS's own setting. Raises ConfigError without one."""
         import boto3
 
         # botocore alone reads AWS_DEFAULT_REGION; AWS's other tools, and GitHub's action, set AWS_REGION.
@@ -43,9 +44,9 @@ class AwsAccount:
         self._clients: dict[str, Any] = {}
 
     def call(self, service: str, operation: str, *, absent: tuple[str, ...] = (), **arguments: Any) -> Any:
-        """The answer of one call; None when AWS answers with one of the error codes in `absent`.
+        """The answer to one call; None when AWS answers with one of the error codes in `absent`.
 
-        Raises ServiceError and its kinds.
+        Raises ServiceError and its subclasses.
         """
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 

@@ -99,16 +99,16 @@ class S3Bucket:
         return ""
 
     def _asked(self, operation: str, bucket: str) -> dict[str, Any]:
-        """The setting; empty where it was never set."""
+        """The setting; empty if it was never set."""
         return self._call("s3", operation, absent=_NOT_SET, Bucket=bucket) or {}
 
     def _put(self, operation: str, bucket: str, **arguments: Any) -> None:
-        """Change the bucket only if it is this account's: names of buckets are global."""
+        """Change the bucket only if it belongs to this account, because names of buckets are global."""
         self._call("s3", operation, Bucket=bucket, ExpectedBucketOwner=self._account, **arguments)
 
 
 def _rule(rule: dict[str, Any]) -> dict[str, Any]:
-    """A lifecycle rule of CloudFormation in the words of S3."""
+    """Convert a lifecycle rule from CloudFormation's words to S3's."""
     found: dict[str, Any] = {
         "ID": rule["Id"],
         "Status": rule["Status"],

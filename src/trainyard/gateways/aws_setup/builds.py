@@ -8,7 +8,7 @@ from trainyard.errors import ServiceError
 from trainyard.gateways.aws_setup.account import Call
 
 _ROLE_ATTEMPTS, _ROLE_PAUSE_SECONDS = 8, 4.0
-"""A role that was made a moment ago is not known everywhere for some seconds."""
+"""For some seconds, AWS does not know a new role everywhere."""
 
 
 class BuildProject:
@@ -73,7 +73,7 @@ class BuildProject:
 
 
 def _api(value: Any) -> Any:
-    """CloudFormation's words in those of the API: `TimeoutInMinutes` is `timeoutInMinutes`."""
+    """Convert CloudFormation's names to the API's: `TimeoutInMinutes` to `timeoutInMinutes`."""
     if isinstance(value, Mapping):
         return {_word(key): _api(inner) for key, inner in value.items()}
     return [_api(inner) for inner in value] if isinstance(value, list) else value

@@ -80,7 +80,7 @@ def _document(value: Any) -> Any:
 
 
 class OidcProvider:
-    """`AWS::IAM::OIDCProvider`: an account has one for each address, and other roles may need it."""
+    """`AWS::IAM::OIDCProvider`. An account has one per address, and other roles may need it."""
 
     def __init__(self, call: Call, *, partition: str, account: str) -> None:
         self._call, self._place = call, f"arn:{partition}:iam::{account}:oidc-provider"

@@ -1,8 +1,8 @@
-"""Make an account agree with the list of resources, or remove what the list names.
+"""Make an account match the list of resources, or remove the resources of the list.
 
     wanted (resource, properties)  ──>  a Kind for its type  ──>  Finding, one for each resource
 
-What differs is read first, so a second run changes nothing. After a change the resource is read again.
+The differences are read first, so a second run changes nothing. After a change the resource is read again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -23,23 +23,23 @@ class ResourceKind(Protocol):
     """One type of resource."""
 
     def wanted(self, p: dict[str, Any]) -> dict[str, Any]:
-        """The settings that are compared, in the words of the API."""
+        """The settings that are compared, in the API's words."""
 
     def found(self, p: dict[str, Any]) -> dict[str, Any] | None:
-        """The same settings as AWS has them; None when there is no such resource."""
+        """The same settings in AWS; None when there is no such resource."""
 
     def create(self, p: dict[str, Any]) -> None:
-        """Make it."""
+        """Create it."""
 
     def change(self, p: dict[str, Any], keys: Collection[str]) -> None:
-        """Change the settings named by `keys`, of those that `wanted` has."""
+        """Change the settings named by `keys` to those of `wanted`."""
 
     def remove(self, p: dict[str, Any]) -> str:
-        """Remove it, or say why it stays."""
+        """Remove it, or return why it stays."""
 
 
 class Listed(Protocol):
-    """A resource of the list, as far as this module asks."""
+    """The fields of a listed resource that this module uses."""
 
     @property
     def type(self) -> str:
@@ -48,21 +48,21 @@ class Listed(Protocol):
 
 @dataclass(frozen=True)
 class ResourceChange:
-    """What was found, and done, about one resource."""
+    """The state of one resource, and what was done about it."""
 
     resource: Listed
     name: str
     before: dict[str, Any] | None
     differences: tuple[str, ...] = ()
     remaining: tuple[str, ...] = ()
-    """Differences after the change; not empty means that AWS did not keep it."""
+    """Differences that remain after the change; AWS did not keep these settings."""
     done: bool = False
     kept: str = ""
     refused: str = ""
 
 
 class Application:
-    """Works through the list in one account."""
+    """Applies the list to one account."""
 
     def __init__(
         self,
@@ -88,7 +88,8 @@ class Application:
     def apply(
         self, wanted: Iterable[tuple[Listed, dict[str, Any]]], *, dry_run: bool
     ) -> Iterator[ResourceChange]:
-        """Make what is missing and change what differs. Ends at the first refusal: later ones build on it."""
+        """Create what is missing and change what differs. Stop at the first refusal, because later resources
+        need it."""
         for resource, properties in wanted:
             name = _name(properties)
             try:
@@ -114,7 +115,7 @@ class Application:
     def remove(
         self, wanted: Iterable[tuple[Listed, dict[str, Any]]], *, dry_run: bool
     ) -> Iterator[ResourceChange]:
-        """Remove what holds no data, last made first. What is refused stays, and the rest goes on."""
+        """Remove resources without data, in reverse order. Continue after a refusal."""
         for resource, p in reversed(list(wanted)):
             kind, name = self._kinds[resource.type], _name(p)
             try:

@@ -1,9 +1,10 @@
-"""CodeBuild: hand it a source, start a build, follow its phases and its log, stop it.
+"""Use CodeBuild: send it a source, start a build, follow its phases and its log, stop it.
 
-Every call has a time limit and botocore's bounded retries, which cover throttling. Nothing here decides
-whether a build may be tried again.
+Every call has a time limit and botocore's bounded retries, which cover throttling. The caller decides whether
+a build may be started again.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ _TRANSIENT = ("Throttling", "ThrottlingException", "TooManyRequests", "RequestLi
 
 
 class QuotaError(ServiceError):
-    """AWS takes no more for now: a quota of the account is used up."""
+    """AWS accepts no more builds now, because a quota of the account is used up."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,10 @@ class CodeBuildPhase:
     name: str
     """SUBMITTED, QUEUED, PROVISIONING, DOWNLOAD_SOURCE, INSTALL, PRE_BUILD, BUILD, POST_BUILD, …"""
     status: str
-    """SUCCEEDED, FAILED, FAULT, TIMED_OUT, STOPPED, CLIENT_ERROR; empty while it goes on."""
+    """SUCCEEDED, FAILED, FAULT, TIMED_OUT, STOPPED, CLIENT_ERROR; empty while it runs."""
     seconds: float | None
     message: str
-    """CodeBuild's own words for why it failed."""
+    """CodeBuild's own reason for the failure."""
 
 
 @dataclass(frozen=True)
@@ -62,34 +63,49 @@ class BuildState:
 
 
 class CodeBuild:
-    """CodeBuild of one region."""
+    """CodeBuild in one region."""
 
     def __init__(self, region: str = "") -> None:
         import boto3
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
+        from botocore.exceptions import BotoCoreError, NoRegionError, ProfileNotFound
+        from botocore.utils import validate_region_name
 
         retries = {"mode": "standard", "total_max_attempts": _ATTEMPTS}
         self._config = Config(connect_timeout=5, read_timeout=30, retries=retries)
         try:
-            self._session = boto3.session.Session(region_name=region or None)
-            self._builds = self._session.client("codebuild", config=self._config)
-            self._logs = self._session.client("logs", config=self._config)
+            self.session = boto3.session.Session(region_name=region or None)
+            if not self.session.region_name:
+                raise NoRegionError
+            validate_region_name(self.session.region_name)
+        except ProfileNotFound as error:
+            raise ConfigError(f"{error}: set AWS_PROFILE to one of `aws configure list-profiles`") from None
         except (BotoCoreError, ValueError) as error:
-            raise ConfigError(f"{error}; name a region with --region") from None
-        self.region = str(self._builds.meta.region_name)
+            said = str(error).rstrip(".")
+            raise ConfigError(f"{said}; name a region with --region, such as us-west-2") from None
+        self.region = str(self.session.region_name)
+        self._making, self._clients = threading.Lock(), dict[str, Any]()
+
+    def client(self, service: str) -> Any:
+        """The client of a service, made when it is first needed: making one takes a fifth of a second.
+
+        A session must not make two at a time, and builds run in threads.
+        """
+        with self._making:
+            if service not in self._clients:
+                self._clients[service] = self.session.client(service, config=self._config)
+            return self._clients[service]
 
     def account(self) -> str:
         """The account of the credentials."""
-        client = self._session.client("sts", config=self._config)
-        return str(self._asked(lambda: client.get_caller_identity()["Account"], "ask who we are"))
+        return str(self._asked(lambda: self.client("sts").get_caller_identity()["Account"], "ask who we are"))
 
     def upload_source(self, archive: Path, *, bucket: str, key: str) -> bool:
-        """Put an archive into a bucket, unless it is there already; returns whether it was sent.
+        """Put an archive into a bucket unless it exists there; return whether it was sent.
 
-        The key must name the content: what is there under it is taken to be the same.
+        The key must contain the digest of the content, because an existing object is assumed to be the same.
         """
-        client = self._session.client("s3", config=self._config)
+        client = self.client("s3")
 
         def send() -> bool:
             if self._has_object(client, bucket, key):
@@ -102,14 +118,15 @@ class CodeBuild:
     def start(
         self, project: str, *, source: Mapping[str, str], variables: Mapping[str, str], token: str
     ) -> str:
-        """Start a build of `source` (sourceTypeOverride, sourceLocationOverride, sourceVersion); its id.
+        """Start a build of `source` (sourceTypeOverride, sourceLocationOverride, sourceVersion); return its
+        id.
 
-        Two calls with one `token` start one build.
+        Two calls with the same `token` start one build.
         """
         environment = [{"name": key, "value": value, "type": "PLAINTEXT"} for key, value in variables.items()]
 
         def begin() -> str:
-            answer = self._builds.start_build(
+            answer = self.client("codebuild").start_build(
                 projectName=project,
                 environmentVariablesOverride=environment,
                 idempotencyToken=token,
@@ -120,18 +137,19 @@ class CodeBuild:
         return self._asked(begin, f"start a build of the project {project}")
 
     def look(self, build_id: str) -> BuildState:
-        """How a build is doing."""
+        """The present state of a build."""
         found = self._asked(
-            lambda: self._builds.batch_get_builds(ids=[build_id])["builds"], f"look at the build {build_id}"
+            lambda: self.client("codebuild").batch_get_builds(ids=[build_id])["builds"],
+            f"look at the build {build_id}",
         )
         if not found:
             raise ServiceError(f"CodeBuild knows no build {build_id}")
         return _state(found[0])
 
     def read_log(self, state: BuildState, position: str) -> tuple[list[str], str]:
-        """The lines of a build's log after `position`, and the position after them.
+        """The lines of a build's log after `position`, and the new position.
 
-        An empty position is the beginning. A log that does not exist yet has no lines.
+        An empty position means the beginning. A log that does not exist yet has no lines.
         """
         if not state.log_group or not state.log_stream:
             return [], position
@@ -139,14 +157,16 @@ class CodeBuild:
         words |= {"startFromHead": True, "limit": _LOG_EVENTS}
         words |= {"nextToken": position} if position else {}
         answer = self._asked(
-            lambda: self._logs.get_log_events(**words), "read the build's log", missing={"events": []}
+            lambda: self.client("logs").get_log_events(**words),
+            "read the build's log",
+            missing={"events": []},
         )
         lines = [str(event["message"]).rstrip("\r\n") for event in answer["events"]]
         return lines, str(answer.get("nextForwardToken") or position)
 
     def stop(self, build_id: str) -> None:
-        """Stop a build. One that has ended stays as it is."""
-        self._asked(lambda: self._builds.stop_build(id=build_id), f"stop the build {build_id}")
+        """Stop a build. A build that has ended is not changed."""
+        self._asked(lambda: self.client("codebuild").stop_build(id=build_id), f"stop the build {build_id}")
 
     def _has_object(self, client: Any, bucket: str, key: str) -> bool:
         from botocore.exceptions import ClientError

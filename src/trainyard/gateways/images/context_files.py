@@ -1,7 +1,7 @@
-"""The files of a build context: listed by git where the folder is in a repository, hashed, copied, archived.
+"""The files of a build context: listed by git if the folder is in a repository, hashed, copied, archived.
 
 Only files that git tracks are listed; a folder outside any repository is listed whole. A copy and an archive
-of the same files are the same bytes on every machine: sorted, with modes 644 and 755 and one fixed time.
+of the same files have the same bytes on every machine: sorted, with modes 644 and 755 and one fixed time.
 """
 
 import hashlib
@@ -19,25 +19,25 @@ from trainyard.errors import ConfigError
 from trainyard.gateways.process import run_program
 
 LISTING = ".trainyard-source.txt"
-"""In an archive: the names of its files, for the machine that unpacks it and has no git history."""
+"""File in an archive with the names of its files, for the machine that unpacks it and has no git history."""
 _GIT_SECONDS = 60
 _THREADS = 4
 _BLOCK = 1 << 20
 _TIME = (1980, 1, 1, 0, 0, 0)
-"""The earliest that a zip file can say."""
+"""The earliest time that a zip file can hold."""
 _TOOLS = (
     *("buildspec.yml", "Makefile", "pyproject.toml", "README.md", "LICENSE", "requirements-"),
     *("scripts/", "src/", "configs/", "docker/probe/"),
 )
 _MOST_FILES = 50_000
-"""Of a folder that git does not know: a home folder has more, a project has fewer."""
+"""Limit of files in a folder outside git. A home folder has more, a project has fewer."""
 _NEVER_SENT = (".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules")
-"""Folders that are skipped where git does not say what belongs to the context."""
+"""Folders that are skipped outside git."""
 
 
 @dataclass(frozen=True)
 class FileOnDisk:
-    """A file of a context, as it is listed."""
+    """A file of a context as listed."""
 
     name: str
     """Relative to the context, with `/`."""
@@ -48,19 +48,19 @@ class FileOnDisk:
 
 @dataclass(frozen=True)
 class HashedFile:
-    """A file of a context, as it is read."""
+    """A file of a context after it was read."""
 
     name: str
     mode: str
     sha256: str
     secret: str | None
-    """What secret it holds, in the words of who judged its beginning."""
+    """The kind of secret in it, as `examine` returned it."""
 
 
 def list_files(context: Path) -> list[FileOnDisk]:
     """The files of a context.
 
-    Raises ConfigError if there is no such folder. A file that git tracks and that was deleted is left out.
+    Raises ConfigError if there is no such folder. A deleted file that git still tracks is left out.
     """
     if not context.is_dir():
         raise ConfigError(f"{context}: no such folder to build from")
@@ -98,7 +98,7 @@ def find_dockerfile(context: Path, given: Path) -> tuple[str, str, Path | None]:
 
 
 def tool_files(root: Path) -> dict[str, Path]:
-    """What a build machine needs of this repository to build: the scripts, the library, the locks."""
+    """The files of this repository that a build machine needs: the scripts, the library, the locks."""
     names = [file.name for file in list_files(root) if file.name.startswith(_TOOLS)]
     return {name: root / name for name in names}
 
@@ -110,7 +110,7 @@ def hash_files(
     examine: Callable[[bytes], str | None],
     head_bytes: int,
 ) -> list[HashedFile]:
-    """Read files, given as name and mode; `examine` says of each beginning what secret it is.
+    """Read files, given as name and mode; `examine` returns the kind of secret in a file's first bytes.
 
     Raises ConfigError for a file that cannot be read.
     """
@@ -123,13 +123,15 @@ def hash_files(
                 target = os.fsencode(os.readlink(path))  # noqa: PTH115 - thousands of them
                 return HashedFile(name, mode, hashlib.sha256(target).hexdigest(), None)
             with open(path, "rb", buffering=0) as stream:  # noqa: PTH123
-                digest = hashlib.sha256(head := stream.read(_BLOCK))
-                block = head
-                while len(block) == _BLOCK:
-                    digest.update(block := stream.read(_BLOCK))
+                # Small first: a buffer of a whole block per file costs more than reading a small file.
+                digest = hashlib.sha256(head := stream.read(head_bytes))
+                block = stream.read(_BLOCK) if len(head) == head_bytes else b""
+                while block:
+                    digest.update(block)
+                    block = stream.read(_BLOCK)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}; it belongs to the build context") from None
-        return HashedFile(name, mode, digest.hexdigest(), examine(head[:head_bytes]))
+        return HashedFile(name, mode, digest.hexdigest(), examine(head))
 
     # A task per thread and not per file: for small files the handing over costs more than the reading.
     every = list(files)
@@ -139,7 +141,7 @@ def hash_files(
 
 
 def copy_files(sources: Mapping[str, Path], folder: Path) -> None:
-    """Copy files, each to its name below `folder`."""
+    """Copy files, each to its own name below `folder`."""
     for name, path in sorted(sources.items()):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -186,9 +188,9 @@ def tags_at_head(folder: Path) -> list[str]:
 
 
 def _tracked(context: Path) -> list[str] | None:
-    """What git tracks below the context; None outside a repository.
+    """The files that git tracks below the context; None outside a repository.
 
-    Raises ConfigError where there is a repository that git cannot read: its files must not be guessed.
+    Raises ConfigError if there is a repository that git cannot read, because its files must not be guessed.
     """
     line = ["git", "-C", str(context), "ls-files", "-z", "--cached", "--recurse-submodules"]
     done = run_program(line, seconds=_GIT_SECONDS)
@@ -201,7 +203,7 @@ def _tracked(context: Path) -> list[str] | None:
 
 
 def _listed(context: Path) -> list[str] | None:
-    """What the listing of an unpacked archive names below the context; None without one."""
+    """The files below the context according to the list in an unpacked archive; None without a list."""
     for folder in (context.resolve(), *context.resolve().parents):
         listing = folder / LISTING
         if listing.is_file() and not listing.is_symlink():
@@ -223,7 +225,7 @@ def _walked(context: Path) -> Iterator[FileOnDisk]:
 
 
 def _file(context: Path, name: str) -> FileOnDisk | None:
-    """A file or link by its name; None for what is gone, and for what is no file."""
+    """A file or link by its name; None if it is missing or something else."""
     try:
         facts = os.lstat(f"{context}/{name}")
     except OSError:

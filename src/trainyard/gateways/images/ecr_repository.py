@@ -1,6 +1,6 @@
-"""A repository in ECR: how it is entered, whether its tags move, and what its scan found.
+"""A repository in ECR: its login, whether its tags can move, and the findings of its scan.
 
-Creating a repository belongs to the set-up, not to a push: a misspelt name would make a new one.
+The set-up creates the repository. A push does not, because a misspelt name would create a new one.
 """
 
 import base64
@@ -19,27 +19,27 @@ _HOST = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:
 
 
 def login_to(host: str) -> Login | None:
-    """How to enter the registry `host`; None where it is not ECR, which then needs no login from here."""
+    """The login for the registry `host`; None if it is not ECR and so needs no login from here."""
     match = _HOST.fullmatch(host)
     return EcrRepository("", match[1]).login() if match else None
 
 
 @dataclass(frozen=True)
 class Scan:
-    """What a scan says."""
+    """The state and findings of a scan."""
 
     status: str
-    """COMPLETE, ACTIVE, IN_PROGRESS, FAILED, …; NONE where there is none."""
+    """COMPLETE, ACTIVE, IN_PROGRESS, FAILED, …; NONE if there is none."""
     counts: Mapping[str, int]
     """Severity in capital letters -> findings."""
     names: Mapping[str, str]
-    """CVE -> severity, of the first page."""
+    """CVE -> severity, from the first page."""
     completed: bool = False
-    """Whether ECR says when the findings were completed."""
+    """Whether ECR reports when the findings were completed."""
 
     @property
     def runs(self) -> bool:
-        """Whether it is worth waiting for. Enhanced scanning stays ACTIVE, before its findings and after."""
+        """Whether waiting can help. Enhanced scanning is ACTIVE before its findings and after them."""
         return self.status in ("IN_PROGRESS", "PENDING", "NONE") or (
             self.status == "ACTIVE" and not self.completed
         )
@@ -70,13 +70,13 @@ class EcrRepository:
         return str(found[0].get("imageTagMutability", "")).startswith("IMMUTABLE")
 
     def login(self) -> Login:
-        """How to enter the registry, for some hours."""
+        """The login for the registry, which is valid for some hours."""
         data = self._asked(lambda: self._client.get_authorization_token()["authorizationData"][0])
         user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
         return Login(urlsplit(data["proxyEndpoint"]).netloc, user, password)
 
     def scan(self, digest: str, *, seconds: float, pause: Callable[[float], None] = time.sleep) -> Scan:
-        """What the scan of an image found, once it has ended or the time is over."""
+        """The findings of an image's scan, once it has ended or the time is over."""
         end = time.monotonic() + seconds
         while True:
             found = self._scan(digest)

@@ -1,4 +1,4 @@
-"""Read the layers of an image that was saved as a docker archive: every file's path and its beginning."""
+"""Read the layers of an image that was saved as a docker archive: the path and first bytes of every file."""
 
 import json
 import tarfile
@@ -10,18 +10,18 @@ from typing import IO
 from trainyard.errors import DamagedFileError
 
 _LARGEST_LOOKED_AT = 1 << 20
-"""Secrets are short; of a larger file only its name is looked at."""
+"""Secrets are short. Of a larger file only the name is checked."""
 _DAMAGE = (
     *(tarfile.TarError, EOFError, zlib.error),
     *(LookupError, TypeError, AttributeError, ValueError, AssertionError),
 )
-"""A cut-off archive; a manifest that is no list of images with their layers."""
+"""The archive is cut off, or its manifest is no list of images with layers."""
 
 
 def secrets_in_layers(
     archive: Path, judge: Callable[[str, bytes], str | None], *, head_bytes: int
 ) -> Iterator[tuple[str, str, str]]:
-    """Layer, path and what it is, of every file that `judge` takes for a secret.
+    """Layer, path and kind of every file that `judge` recognises as a secret.
 
     Raises DamagedFileError if it is no archive of an image.
     """

@@ -1,7 +1,8 @@
-"""The record of the image that this runs in: the commit of its code, and whether the code was changed since.
+"""The record of the image that this process runs in: the commit of its code, and whether it was changed
+since.
 
-An image holds no git history, so git says nothing in it. `docker/write_image_record.py` writes the record
-when the image is built. Only the standard library is imported here: it runs in every image.
+An image holds no git history, so git cannot be asked. `docker/write_image_record.py` writes the record when
+the image is built. Only the standard library is imported here, because this runs in every image.
 """
 
 import hashlib
@@ -14,17 +15,17 @@ from typing import Any
 
 RECORD = Path("/run/image.json")
 CODE = ("src", "scripts", "configs")
-"""The folders of the repository that an image holds and that decide what runs."""
+"""The folders of the repository that are in an image and determine what runs."""
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _MADE_HERE = ("__pycache__",)
 
 
 def code_facts(directory: Path, record: Path = RECORD) -> dict[str, Any]:
-    """The commit and the state of the code in `directory`, in the form of `git_facts`; empty where unknown.
+    """The commit and the state of the code in `directory`, in the form of `git_facts`; empty if unknown.
 
-    The image is built from a clean tree, or its record names no commit. Code that was changed in the image
-    since (a derived image, a mounted folder) counts as a dirty tree, with the digest of the code in place of
-    a difference. Where there is a `.git`, git alone is to be asked.
+    The record names a commit only if the image was built from a clean tree. Code that was changed in the
+    image since then (a derived image, a mounted folder) counts as a dirty tree, with the digest of the code
+    in place of a difference. If there is a `.git`, ask git instead.
     """
     try:
         found = json.loads(record.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """Build, run, inspect and push images on this machine, with docker or with buildah.
 
-docker is taken where its daemon answers, else buildah, which needs none. Nothing here judges an image.
+docker is used if its daemon answers, else buildah, which needs no daemon. Nothing here judges an image.
 """
 
 import base64
@@ -26,23 +26,23 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What a builder says of an image that it has."""
+    """The builder's facts about an image."""
 
     user: str
-    """As USER set it; empty is root."""
+    """The user that USER set; empty means root."""
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
     environment: Mapping[str, str]
     labels: Mapping[str, str]
     architecture: str
     image_id: str
-    """64 hex digits, of its configuration."""
+    """The digest of its configuration, 64 hex digits."""
     size: int | None
-    """Bytes of all layers, unpacked; None where the builder does not say."""
+    """Bytes of all layers, unpacked; None if the builder does not say."""
 
 
 class Plan(Protocol):
-    """What is built; see `image.building.build_request`."""
+    """The image to build; see `image.building.build_request`."""
 
     @property
     def image(self) -> str: ...
@@ -59,7 +59,7 @@ class Plan(Protocol):
 
 
 class LocalBuilder:
-    """docker or buildah; `program` is which."""
+    """Runs docker or buildah, whichever `program` names."""
 
     def __init__(self, program: str, *, buildx: bool = False) -> None:
         self.program = program
@@ -72,7 +72,7 @@ class LocalBuilder:
     def build(
         self, plan: "Plan", *, context: Path, dockerfile: Path, cache: str, on_line: Callable[[str], None]
     ) -> None:
-        """Build an image and keep it here; `cache` is a reference in a registry, or empty.
+        """Build an image and keep it on this machine; `cache` is a reference in a registry, or empty.
 
         Raises CheckFailedError with the end of the log when the build fails.
         """
@@ -99,12 +99,12 @@ class LocalBuilder:
             )
 
     def has(self, image: str) -> bool:
-        """Whether the image is here."""
+        """Whether the image is on this machine."""
         kind = ["image", "inspect"] if self.is_docker else ["inspect", "--type", "image"]
         return self._run(*kind, image).ok
 
     def inspect(self, image: str) -> ImageFacts:
-        """What the image declares. Raises ConfigError if it is not here."""
+        """The declarations of the image. Raises ConfigError if it is not on this machine."""
         kind = ["image", "inspect"] if self.is_docker else ["inspect", "--type", "image"]
         done = self._run(*kind, image)
         if not done.ok:
@@ -116,7 +116,7 @@ class LocalBuilder:
         return _docker_facts(found[0]) if self.is_docker else _buildah_facts(found)
 
     def tag(self, image: str, name: str) -> None:
-        """Let `name` stand for an image that is here. Raises ServiceTroubleError if that fails."""
+        """Give an image of this machine the name `name` as well. Raises ServiceTroubleError if that fails."""
         done = self._run("tag", image, name)
         if not done.ok:
             raise ServiceTroubleError(f"{image} could not be tagged {name}: {_last_line(done)}")
@@ -131,7 +131,7 @@ class LocalBuilder:
             raise ServiceError(f"{image} could not be pulled: {_last_line(done)}")
 
     def run(self, image: str, command: Sequence[str], *, stdin: str, seconds: float, gpus: bool) -> Finished:
-        """Run a command in a container of the image that is removed afterwards; its user and network stay."""
+        """Run a command in a container of the image, with its user and network; then remove the container."""
         if self.is_docker:
             words = ["run", "--rm", "--interactive", "--shm-size=1g", f"--entrypoint={command[0]}"]
             words += ["--gpus=all"] if gpus else []
@@ -155,7 +155,7 @@ class LocalBuilder:
             raise ServiceTroubleError(f"{image} could not be saved to be looked at: {_last_line(done)}")
 
     def push(self, image: str, target: str, login: "Login | None") -> str:
-        """Push the image under the name `target`; returns the digest that the builder says it pushed.
+        """Push the image under the name `target`; return the digest that the builder reports.
 
         Raises ServiceError when the registry refuses.
         """
@@ -193,7 +193,7 @@ class LocalBuilder:
         return words
 
     def log_in(self, login: "Login | None") -> None:
-        """Let docker enter a registry. buildah is given the login with each call instead."""
+        """Log docker in to a registry. buildah gets the login with each call instead."""
         if not self.is_docker or login is None or not login.password:
             return
         words = ["docker", "login", "--username", login.user, "--password-stdin", login.host]
@@ -207,7 +207,7 @@ class LocalBuilder:
 
 @dataclass(frozen=True)
 class Login:
-    """How a registry is entered. The password is a secret: it reaches no command line and no log."""
+    """The login for a registry. The password is a secret: it appears in no command line and no log."""
 
     host: str
     user: str
@@ -215,7 +215,7 @@ class Login:
 
 
 def find_builder(wanted: str = "") -> LocalBuilder:
-    """The builder of this machine, or `wanted` (docker, buildah). Raises ConfigError where there is none."""
+    """The builder of this machine, or `wanted` (docker, buildah). Raises ConfigError if there is none."""
     if wanted in ("", "docker") and run_program(["docker", "info"], seconds=_ASK_SECONDS).ok:
         buildx = run_program(["docker", "buildx", "version"], seconds=_ASK_SECONDS).ok
         return LocalBuilder("docker", buildx=buildx)
@@ -229,7 +229,7 @@ def find_builder(wanted: str = "") -> LocalBuilder:
 
 
 class _auth_file:  # noqa: N801 - used as a context manager, like a function
-    """A file with a login in docker's format, readable by us only, for as long as it is needed."""
+    """A temporary file with a login in docker's format that only this user can read."""
 
     def __init__(self, login: Login | None) -> None:
         self._login = login
@@ -250,7 +250,7 @@ class _auth_file:  # noqa: N801 - used as a context manager, like a function
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a registry's host is this machine, which is spoken to without TLS."""
+    """Whether a registry's host is this machine, which is accessed without TLS."""
     own = ("127.0.0.1", "localhost", "[::1]")
     return host in own or host.rpartition(":")[0] in own
 

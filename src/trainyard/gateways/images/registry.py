@@ -1,6 +1,6 @@
-"""A registry by the OCI distribution API: what it holds under a name, tags, and files attached to an image.
+"""Use a registry through the OCI distribution API: its manifests, its tags, and files attached to an image.
 
-Nothing is pulled but manifests, which are hashed here: a digest is that of the bytes, not what a header says.
+Only manifests are pulled. Their digest is computed here from the bytes, whatever a header says.
 """
 
 import base64
@@ -26,7 +26,7 @@ _SECONDS = 30.0
 
 
 class Registry:
-    """One registry; `login` holds its host, and a name and password where it wants them."""
+    """One registry; `login` has its host, and a name and password if it needs them."""
 
     def __init__(self, login: Login, *, attempts: int = 5, seconds: float = _SECONDS) -> None:
         import urllib3
@@ -47,7 +47,7 @@ class Registry:
         self._pool = urllib3.PoolManager(timeout=seconds, retries=retries)
 
     def digest_of(self, repository: str, reference: str) -> str | None:
-        """The digest of the manifest under a tag or digest; None where there is none.
+        """The digest of the manifest under a tag or digest; None if there is none.
 
         Raises VerificationError if the bytes have another digest than the registry says.
         """
@@ -55,20 +55,20 @@ class Registry:
         return found[0] if found else None
 
     def size_of(self, repository: str, digest: str) -> int:
-        """Bytes of the layers, as they are stored."""
+        """The size of the compressed layers in bytes."""
         found = self._manifest(repository, digest)
         content = json.loads(found[1]) if found else {}
         return sum(layer.get("size", 0) for layer in content.get("layers") or ())
 
     def tag(self, repository: str, digest: str, tag: str) -> None:
-        """Let `tag` name the image of `digest`. Raises ServiceError if the registry refuses."""
+        """Set `tag` to the image `digest`. Raises ServiceError if the registry refuses."""
         found = self._manifest(repository, digest)
         if found is None:
             raise ServiceError(f"{self.host}/{repository}@{digest} is not there to be tagged")
         self._put_manifest(repository, tag, found[1], found[2])
 
     def attach(self, repository: str, digest: str, content: bytes, media_type: str) -> str:
-        """Attach a file to an image as an OCI referrer of its digest; the digest of the attachment."""
+        """Attach a file to an image as an OCI referrer of its digest; return the digest of the attachment."""
         subject = self._manifest(repository, digest)
         if subject is None:
             raise ServiceError(f"{self.host}/{repository}@{digest} is not there to attach a file to")
@@ -89,7 +89,7 @@ class Registry:
         return own
 
     def attached(self, repository: str, digest: str) -> dict[str, str]:
-        """What is attached to an image: media type -> digest of the attachment."""
+        """The attachments of an image: media type -> digest of the attachment."""
         answer = self._ask("GET", f"{repository}/referrers/{digest}", missing=True)
         content = answer.data if answer is not None else None
         if content is None:
@@ -99,7 +99,8 @@ class Registry:
         return {str(one.get("artifactType", "")): str(one["digest"]) for one in manifests}
 
     def read_attachment(self, repository: str, digest: str) -> bytes:
-        """The file of an attachment. Raises VerificationError if it is not what its manifest names."""
+        """The file of an attachment. Raises VerificationError if its digest differs from the one in its
+        manifest."""
         found = self._manifest(repository, digest)
         layer = json.loads(found[1])["layers"][0]["digest"] if found else ""
         answer = self._ask("GET", f"{repository}/blobs/{layer}")
@@ -109,7 +110,7 @@ class Registry:
         return content
 
     def _list_referrer(self, repository: str, digest: str, entry: dict[str, Any], media_type: str) -> None:
-        """Where a registry keeps no list of referrers, it is an index under a tag (OCI 1.1, fallback)."""
+        """If a registry keeps no list of referrers, the list is an index under a tag (OCI 1.1, fallback)."""
         tag = digest.replace(":", "-")
         found = self._manifest(repository, tag)
         listed = json.loads(found[1]).get("manifests", []) if found else []
@@ -168,8 +169,9 @@ class Registry:
         try:
             answer = self._pool.request(method, url, body=body, headers=self._headers | (headers or {}))
         except urllib3.exceptions.HTTPError as error:
+            said = str(getattr(error, "reason", None) or error)  # without the URL and the name of the pool
             raise ServiceTroubleError(
-                f"The registry {self.host} could not be reached: {type(error).__name__}: {str(error)[:200]}"
+                f"The registry {self.host} could not be reached: {(said.partition(': ')[2] or said)[:200]}"
             ) from None
         if answer.status == 404 and missing:
             return None

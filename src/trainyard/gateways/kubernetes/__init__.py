@@ -1,5 +1,5 @@
-"""The API of a Kubernetes cluster: who we are to it, and its answers as plain JSON.
+"""The API of a Kubernetes cluster: our identity there, and its answers as plain JSON.
 
-Enters: a parsed kubeconfig, or the address of an EKS cluster. Leaves: answers, or one of the errors of
-`errors`. What to ask, and what an answer means, is decided elsewhere.
+In: a parsed kubeconfig, or the address of an EKS cluster. Out: answers, or one of the errors of `errors`. The
+callers decide what to ask and what an answer means.
 """

@@ -1,12 +1,13 @@
-"""Requests to the API server, as plain JSON over a few kept-alive connections.
+"""Send requests to the API server, as plain JSON over a few kept-alive connections.
 
     get, whole_list, create, apply ──> one request: token, time limit, bounded retries ──> JSON, or an error
     merge, delete                  ──> one request that changes something: sent once
     stream                         ──> lines as they come: a watch, a log
 
-Lists come page by page; the next page is fetched while the one before is worked on, so two are held at most.
-Reads are tried again where that can heal: 429 (after Retry-After), 5xx, broken connections. A token that has
-run out is asked for anew, once. The official client is not used: `docs/decisions/0018` says why.
+Lists arrive page by page. The next page is fetched while one is processed, so at most two are held.
+All pods and all nodes of a cluster are asked for as protobuf (`protobuf`), which spares the server most work.
+Reads are repeated after errors that can heal: 429 (after Retry-After), 5xx, broken connections. An expired
+token is renewed once. The official client is not used: `docs/decisions/0018` says why.
 """
 
 import json
@@ -27,6 +28,7 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
+from trainyard.gateways.kubernetes import protobuf
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.tls import pool_of
 
@@ -34,52 +36,56 @@ CONNECT_SECONDS = 5.0
 CALL_SECONDS = 20.0
 CONNECTIONS = 12
 PAGE = 500
-"""Objects of a page: some 5 MB of pods."""
+"""Objects per page: some 5 MB of pods."""
 _PAUSES = (0.3, 1.0, 3.0)
-"""Seconds before the second, third and fourth attempt, where the server does not say."""
+"""Seconds before the second, third and fourth attempt, unless the server names a time."""
 _MOST_PAUSE = 30.0
 _BROKEN = 2
-"""Attempts of a call to which no answer came at all."""
+"""Attempts of a call that got no answer at all."""
 _HEALS = (429, 500, 502, 503, 504)
+_BUSY = (429, 502, 503)
+"""The same for dry runs, whose 500 and 504 are of a webhook that does not answer."""
 _RESTARTS = 2
-"""Of a list whose pages have become too old to go on with (410)."""
+"""Attempts of a list whose pages became too old to continue (410)."""
 _CONTINUE = re.compile(rb'"continue":"([^"\\]+)"')
 _HEAD = 4096
-"""Bytes in which the metadata of a list stand."""
+"""The metadata of a list is within this many bytes."""
 _PIECE = 1 << 16
-"""Bytes that are read of a stream at once."""
+"""Bytes to read from a stream at once."""
 _MOST_REFUSAL = 1 << 16
-"""Bytes that are read of a refusal to stream."""
+"""Bytes to read from the refusal of a stream."""
 PLAIN = "application/json"
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+"""Asked for where a list can be long; who does not have it answers in JSON."""
 METADATA = {
     "object": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
     "list": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
 }
-"""Names and labels only: the content of a Secret must not be sent."""
+"""Asks for names and labels only, because the content of a Secret must not be sent."""
 Json = dict[str, Any]
 Kept = TypeVar("Kept")
 
 
 class Api:
-    """One cluster, seen with one identity. May be used by several threads."""
+    """One cluster, accessed with one identity. Several threads may use it."""
 
     def __init__(
         self, access: Access, *, call_seconds: float = CALL_SECONDS, connections: int = CONNECTIONS
     ) -> None:
-        """Asks nothing yet. Raises ConfigError for certificates that cannot be used."""
+        """Send nothing yet. Raises ConfigError for certificates that cannot be used."""
         self.access, self._seconds = access, call_seconds
         self._base = urlsplit(access.server).path.rstrip("/")
         self._pool = pool_of(access, connections)
         self._token, self._lock = "", threading.Lock()
         self.server_time: float | None = None
-        """What the clock of the server said with its last answer, in Unix seconds."""
+        """The server's time in its last answer, in Unix seconds."""
         self.clock_at_answer = 0.0
-        """What the clock here said at that moment."""
+        """The local time at that moment."""
 
     def get(self, path: str, *, metadata_of: str = "") -> Any:
-        """The answer to a read; None where there is no such thing.
+        """Return the answer to a read; None if there is no such object.
 
-        `metadata_of` an `object` or a `list` asks for nothing else of it.
+        `metadata_of` `object` or `list` requests only the metadata.
 
         Raises PermissionRefusedError, ServiceError when it is refused, ServiceTroubleError when it failed.
         """
@@ -87,9 +93,11 @@ class Api:
         return None if body is None else _parsed(body, path)
 
     def whole_list(self, path: str, reduce: Callable[[Json], Kept | None], **query: str) -> tuple[Kept, ...]:
-        """Every object of a list as `reduce` makes it, without those for which it gives None.
+        """Return every object of a list, reduced by `reduce`; objects for which it returns None are left out.
 
-        Raises as `get`, and ServiceError where there is no such list.
+        Of all pods or all nodes of a cluster, objects have the fields of `protobuf.LISTS` only.
+
+        Raises the errors of `get`, and ServiceError if there is no such list.
         """
         for _ in range(_RESTARTS + 1):
             with ThreadPoolExecutor(1, thread_name_prefix="pages") as ahead, suppress(TooOldError):
@@ -100,23 +108,30 @@ class Api:
         )
 
     def create(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
-        """The status and the answer to a creation, refusals included; a dry run changes nothing.
+        """The status and the answer to a creation, refusals included.
 
-        Raises ServiceTroubleError where there was no answer.
+        A dry run changes nothing, and is sent again while the server is too busy for it.
+
+        Raises ServiceTroubleError where there was no answer, CredentialsRefusedError.
         """
-        address = f"{path}?dryRun=All&fieldManager=trainyard" if dry_run else f"{path}?fieldManager=trainyard"
-        status, answer, _ = self._authorized("POST", address, PLAIN, json.dumps(body).encode())
+        content = json.dumps(body).encode()
+        if dry_run:
+            address = f"{path}?dryRun=All&fieldManager=trainyard"
+            status, answer = self._healed("POST", address, PLAIN, content, heals=_BUSY)
+        else:
+            status, answer, _ = self._authorized("POST", f"{path}?fieldManager=trainyard", PLAIN, content)
         return status, _answer_of(answer)
 
     def review(self, path: str, body: Json) -> Json:
-        """The answer to a question that is put as a creation, such as an access review; may be repeated."""
+        """Return the answer to a question that is sent as a creation, such as an access review; it is
+        repeatable."""
         answer = self._read(path, PLAIN, json.dumps(body).encode(), "POST")
         return {} if answer is None else _answer_of(answer)
 
     def apply(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
-        """The status and the answer to a server-side apply, which creates or completes an object.
+        """Return status and answer of a server-side apply, which creates or completes an object.
 
-        A field that somebody else owns is a refusal (409): nothing of theirs is overwritten.
+        A field with another owner is a conflict (409), so nobody's fields are overwritten.
         """
         query = "?fieldManager=trainyard" + ("&dryRun=All" if dry_run else "")
         content = json.dumps(body).encode()
@@ -125,9 +140,9 @@ class Api:
         return status, _answer_of(answer)
 
     def merge(self, path: str, body: Json) -> tuple[int, Json]:
-        """The status and the answer to a merge patch: None removes a field, other fields stay.
+        """Return status and answer of a merge patch: None removes a field, and other fields stay.
 
-        Raises ServiceTroubleError where there was no answer.
+        Raises ServiceTroubleError if there was no answer.
         """
         content, kind = json.dumps(body).encode(), "application/merge-patch+json"
         address = f"{path}?fieldManager=trainyard"
@@ -135,53 +150,56 @@ class Api:
         return status, _answer_of(answer)
 
     def delete(self, path: str, options: Json) -> tuple[int, Json]:
-        """The status and the answer to a deletion with these DeleteOptions; 404 where it is gone.
+        """Return status and answer of a deletion with these DeleteOptions; 404 if the object is gone.
 
-        Raises ServiceTroubleError where there was no answer.
+        Raises ServiceTroubleError if there was no answer.
         """
         status, answer, _ = self._authorized("DELETE", path, PLAIN, json.dumps(options).encode())
         return status, _answer_of(answer)
 
     def stream(self, path: str, *, silence: float) -> "Stream":
-        """What the path sends, as it comes. Raises TooOldError, and as `get` where it is refused at once.
+        """Return the stream that the path sends. Raises TooOldError, and the errors of `get` if refused at
+        once.
 
-        Longer than `silence` seconds without a byte, and it ends with ServiceTroubleError.
+        After `silence` seconds without a byte it ends with ServiceTroubleError.
         """
         status, answer, _ = self._authorized("GET", path, "*/*", None, silence=silence)
         if status == 200:
             return Stream(answer, self.access.server)
         body = answer.read(_MOST_REFUSAL)
         answer.release_conn()
-        if self._judged("GET", path, status, body) is None:
+        if self._accepted_body("GET", path, status, body) is None:
             raise ServiceError(f"The cluster has no {path.partition('?')[0]} (404)")
         raise ServiceError(f"{self.access.server} answered {path.partition('?')[0]} with {status}")
 
     def identity(self, *, renewed: str | None = None) -> dict[str, str]:
-        """The headers that say who asks, with another token than `renewed` where there is one."""
+        """Return the headers that identify us; with `renewed`, a token other than this one, if there is
+        one."""
         token = self._present_token() if renewed is None else self._renewed_token(renewed)
         return self._identity(token)
 
     def cluster_time(self) -> float:
-        """The Unix time by the clock of the server, which wrote the times in its objects."""
+        """The Unix time by the server's clock, which set the times in its objects."""
         if self.server_time is None:
             return time.time()
         return time.time() + self.server_time - self.clock_at_answer
 
     def _pages(self, path: str, query: Mapping[str, str], ahead: ThreadPoolExecutor) -> Iterator[list[Json]]:
+        accept = f"{PROTOBUF}, {PLAIN}" if path in protobuf.LISTS else PLAIN
+
         def ask(token: str) -> "Future[bytes | None]":
             more = {"continue": token} if token else {}
-            return ahead.submit(self._read, f"{path}?{urlencode({**query, 'limit': PAGE, **more})}", PLAIN)
+            return ahead.submit(self._read, f"{path}?{urlencode({**query, 'limit': PAGE, **more})}", accept)
 
         coming = ask("")
         while True:
             body = coming.result()
             if body is None:
                 raise ServiceError(f"The cluster has no list {path} (404)")
-            seen = _CONTINUE.search(body, 0, _HEAD)
-            token = seen[1].decode() if seen else ""
+            token = _next_page(body)
             if token:
                 coming = ask(token)
-            answer = _parsed(body, path)
+            answer = _decoded(body, path) if body.startswith(protobuf.MAGIC) else _parsed(body, path)
             del body
             if answer.get("items"):
                 yield answer["items"]
@@ -192,13 +210,19 @@ class Api:
                 coming = ask(left)
 
     def _read(self, path: str, accept: str, body: bytes | None = None, method: str = "GET") -> bytes | None:
+        return self._accepted_body(method, path, *self._healed(method, path, accept, body, heals=_HEALS))
+
+    def _healed(
+        self, method: str, path: str, accept: str, body: bytes | None, *, heals: tuple[int, ...]
+    ) -> tuple[int, bytes]:
+        """The status and the answer, after as many attempts as are needed and allowed."""
         broken = 0
         for pause in (*_PAUSES, None):
             wait = None
             try:
                 status, answer, wait = self._authorized(method, path, accept, body)
-                if status not in _HEALS or pause is None:
-                    return self._judged(method, path, status, answer)
+                if status not in heals or pause is None:
+                    return status, answer
             except ServiceTroubleError:
                 broken += 1
                 if broken == _BROKEN or pause is None:
@@ -206,7 +230,7 @@ class Api:
             _sleep(pause, wait)
         raise AssertionError("the last attempt returns or raises")
 
-    def _judged(self, method: str, path: str, status: int, answer: bytes) -> bytes | None:
+    def _accepted_body(self, method: str, path: str, status: int, answer: bytes) -> bytes | None:
         if status in (200, 201):
             return answer
         if status == 404:
@@ -216,10 +240,7 @@ class Api:
         if status == 410:
             raise TooOldError(f"{self.access.server} answered {method} {place} with 410: {said}")
         if status == 401:
-            raise CredentialsRefusedError(
-                f"{self.access.server} does not know who we are (401 Unauthorized); renew the credentials of "
-                f"context {self.access.context}"
-            )
+            raise self._unknown()
         if status == 403:
             raise PermissionRefusedError(f"not allowed: {method} {place}: {said}")
         kind = ServiceTroubleError if status in _HEALS else ServiceError
@@ -235,9 +256,9 @@ class Api:
         kind: str = PLAIN,
         silence: float | None = None,
     ) -> tuple[int, Any, float | None]:
-        """One request; with a new token once more where the one that it had was not taken.
+        """Send one request; if our token is refused, send it once more with a new token.
 
-        The answer is its bytes, or with `silence` a response that is still to be read.
+        The answer is its bytes or, with `silence`, a response that is still to be read.
         """
         token = self._present_token()
         headers = {"Accept": accept, **({"Content-Type": kind} if body is not None else {})}
@@ -249,8 +270,16 @@ class Api:
                     answer[1].drain_conn()
                     answer[1].release_conn()
                 again = {**headers, **self._identity(renewed)}
-                return self._once(method, path, again, body, silence=silence)
+                answer = self._once(method, path, again, body, silence=silence)
+        if answer[0] == 401 and silence is None:
+            raise self._unknown()
         return answer
+
+    def _unknown(self) -> CredentialsRefusedError:
+        return CredentialsRefusedError(
+            f"{self.access.server} does not know who we are (401 Unauthorized); renew the credentials of "
+            f"context {self.access.context}"
+        )
 
     def _present_token(self) -> str:
         with self._lock:
@@ -317,19 +346,19 @@ class Api:
 
 
 class TooOldError(ServiceError):
-    """The pages of a list, or a watch, cannot be gone on with: what they begin from is forgotten (410)."""
+    """A list or a watch cannot be continued, because the server has forgotten its version (410)."""
 
 
 class Stream:
-    """An answer that goes on. One thread reads it, any thread may end it."""
+    """An answer without a fixed end. One thread reads it, and any thread may end it."""
 
     def __init__(self, answer: Any, server: str) -> None:
         self._answer, self._server, self._ended = answer, server, False
 
     def lines(self) -> Iterator[bytes]:
-        """Each line without its end, when it is there; a last one without an end too.
+        """Yield each line without its line end as it arrives, also a last line without one.
 
-        Raises ServiceTroubleError where the connection breaks or is silent for too long.
+        Raises ServiceTroubleError if the connection breaks or is silent for too long.
         """
         rest = b""
         for piece in self._pieces():
@@ -365,7 +394,7 @@ def unreachable(server: str, error: Exception) -> str:
 
 
 def _sleep(pause: float, wait: float | None) -> None:
-    """Wait as long as the server asks, at most half a minute, else `pause` with jitter."""
+    """Wait as long as the server asks, at most half a minute; without its time, for `pause` with jitter."""
     time.sleep(pause * (0.5 + random.random()) if wait is None else min(wait, _MOST_PAUSE))  # noqa: S311
 
 
@@ -373,15 +402,35 @@ def _seconds_of(text: str | None) -> float | None:
     return float(text) if text and re.fullmatch(r"\d{1,6}", text, re.ASCII) else None
 
 
-def _parsed(body: bytes, path: str) -> Any:
+def _next_page(body: bytes) -> str:
+    """Where a list goes on, as its first bytes say; empty where they do not."""
+    if body.startswith(protobuf.MAGIC):
+        return protobuf.continue_token(body)
+    seen = _CONTINUE.search(body, 0, _HEAD)
+    return seen[1].decode() if seen else ""
+
+
+def _decoded(body: bytes, path: str) -> Json:
     try:
-        return json.loads(body)
+        return protobuf.decoded(body, protobuf.LISTS[path])
+    except protobuf.NotDecodableError as error:
+        raise ServiceError(f"The answer to {path} cannot be decoded: {error}") from None
+
+
+def _parsed(body: bytes, path: str) -> Json:
+    try:
+        found = json.loads(body)
     except (ValueError, RecursionError):
-        raise ServiceError(f"The answer to {path.partition('?')[0]} is no JSON") from None
+        found = None
+    if not isinstance(found, dict):
+        raise ServiceError(
+            f"The answer to {path.partition('?')[0]} is no object in JSON: is a proxy between?"
+        )
+    return found
 
 
 def _answer_of(body: bytes) -> Json:
-    """The object in an answer; its text as `message` where it is none."""
+    """The object in an answer; an answer that is no object becomes `message`."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):

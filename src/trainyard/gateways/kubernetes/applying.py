@@ -1,7 +1,7 @@
-"""Apply objects to a cluster, server-side: what is missing is created, what others own is left alone.
+"""Apply objects to a cluster, server-side: create missing ones, and leave other owners' fields alone.
 
-An object of a kind that was defined a moment ago is tried again until the API server serves it, and one whose
-webhook has not seen its parts yet until it has.
+An object is tried again while the API server does not serve its kind yet, or while a webhook has not seen its
+parts yet.
 """
 
 import time
@@ -14,10 +14,10 @@ SERVED_SECONDS = 60.0
 _PAUSE = 0.5
 _NOT_YET = (404, 503)
 _UNSEEN = "must be created before"
-"""Said by the webhook of Trainer 2 about a runtime that was created a moment ago: it reads from a cache."""
+"""Message of Trainer 2's webhook for a runtime that was just created, because it reads from a cache."""
 
 
-class Api(Protocol):
+class ObjectApi(Protocol):
     """A cluster that objects can be applied to (`api.Api`)."""
 
     def get(self, path: str) -> Any: ...
@@ -26,11 +26,11 @@ class Api(Protocol):
 
 
 def apply_all(
-    api: Api, objects: Iterable[Mapping[str, Any]], *, seconds: float = SERVED_SECONDS
+    api: ObjectApi, objects: Iterable[Mapping[str, Any]], *, seconds: float = SERVED_SECONDS
 ) -> list[dict[str, Any]]:
-    """Apply `objects` one after the other; at the first that is refused, the rest is left.
+    """Apply `objects` one after the other; stop at the first refusal.
 
-    Returns what the API server made of each.
+    Return the API server's version of each.
 
     Raises PermissionRefusedError, ServiceError, or WaitTimeoutError for a kind that is never served.
     """
@@ -38,7 +38,7 @@ def apply_all(
     return [_apply(api, dict(body), deadline) for body in objects]
 
 
-def _apply(api: Api, body: dict[str, Any], deadline: float) -> dict[str, Any]:
+def _apply(api: ObjectApi, body: dict[str, Any], deadline: float) -> dict[str, Any]:
     meta = body.get("metadata") or {}
     name = f"{body['kind']}/{meta.get('name')}"
     while True:
@@ -58,8 +58,8 @@ def _apply(api: Api, body: dict[str, Any], deadline: float) -> dict[str, Any]:
         time.sleep(_PAUSE)
 
 
-def path_of(api: Api, body: Mapping[str, Any]) -> str | None:
-    """Where the object belongs; None while the cluster does not serve its kind."""
+def path_of(api: ObjectApi, body: Mapping[str, Any]) -> str | None:
+    """The path of the object; None while the cluster does not serve its kind."""
     version = str(body["apiVersion"])
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     served = api.get(root) or {}

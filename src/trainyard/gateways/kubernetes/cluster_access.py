@@ -1,10 +1,10 @@
-"""How a cluster is reached and as whom: what a context of a kubeconfig says.
+"""Read from a kubeconfig's context how to reach a cluster, and with which identity.
 
     parsed kubeconfig --context--> Access: server, trust, client certificate, a source of tokens
 
-A source of tokens is asked once, and again when the API server no longer takes its token. Sources: a token, a
+A source of tokens is asked once, and again when the API server rejects its token. Sources are a token, a
 file that is rotated, a program that prints one (`exec`), and EKS, whose tokens are signed here (`eks_token`):
-where a kubeconfig asks the aws CLI for them, it need not be installed. No token is logged.
+a kubeconfig that uses the aws CLI for tokens works without the CLI. No token is logged.
 """
 
 import base64
@@ -30,13 +30,13 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a request proves who it comes from with."""
+    """The credentials of a request."""
 
     token: TokenSource | None = None
     basic: str = ""
     """`user:password`."""
     certificate: bytes = b""
-    """PEM, of a client; with its key."""
+    """A client's certificate with its key, PEM."""
     key: bytes = field(default=b"", repr=False)
 
 
@@ -48,20 +48,20 @@ class Access:
     """https://host:port, perhaps with a path."""
     credentials: Credentials
     authority: bytes = b""
-    """PEM; empty takes the authorities of the system."""
+    """PEM; empty uses the system's authorities."""
     verify: bool = True
     server_name: str = ""
-    """The name in the server's certificate, where it is not the one of `server`."""
+    """The name in the server's certificate, if it differs from that of `server`."""
     proxy: str = ""
     context: str = ""
     namespace: str = ""
-    """The default one of the context."""
+    """The context's default namespace."""
     impersonated: tuple[tuple[str, str], ...] = ()
-    """Headers of `as` and `as-groups`."""
+    """The headers for `as` and `as-groups`."""
 
 
 def read_access(document: Any, *, path: Path, context: str = "") -> Access:
-    """The access that `context` of a kubeconfig gives; by default the current one.
+    """Return the access that `context` of a kubeconfig gives; the default is the current context.
 
     Files that it names are relative to the folder of `path`. Raises ConfigError.
     """
@@ -143,14 +143,14 @@ def _token_source(user: Json, *, cluster: Json, path: Path) -> TokenSource | Non
         return _program_source(user["exec"], cluster=cluster, path=path)
     if user.get("auth-provider"):
         raise ConfigError(
-            f"{path}: auth-provider is gone since Kubernetes 1.26; write the kubeconfig anew, for example "
+            f"{path}: auth-provider is gone since Kubernetes 1.26; write the kubeconfig again, for example "
             "with aws eks update-kubeconfig"
         )
     return None
 
 
 def _program_source(plugin: Json, *, cluster: Json, path: Path) -> TokenSource:
-    """Runs the program that a kubeconfig names, or signs the token that it would print for EKS."""
+    """Runs the program that a kubeconfig names, or signs the token that this program would print for EKS."""
     command, arguments = str(plugin.get("command") or ""), [str(a) for a in plugin.get("args") or ()]
     own = {
         str(e.get("name")): str(e.get("value", "")) for e in plugin.get("env") or () if isinstance(e, dict)
@@ -191,7 +191,8 @@ def _exec_info(plugin: Json, cluster: Json) -> str:
 def _eks_arguments(
     command: str, arguments: list[str], environment: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """The arguments of `eks_token` that ask for the same token as `aws eks get-token`; None for others."""
+    """The arguments of `eks_token` for the token that `aws eks get-token` would print; None for other
+    programs."""
     program = Path(command).name
     if program not in _EKS_PROGRAMS or (program == "aws" and not {"eks", "get-token"} <= set(arguments)):
         return None
@@ -209,7 +210,7 @@ def _eks_arguments(
 
 
 def _options(arguments: list[str]) -> dict[str, str]:
-    """`--name value` and `--name=value` by name."""
+    """Parse `--name value` and `--name=value` into values by name."""
     found: dict[str, str] = {}
     rest = iter(arguments)
     for argument in rest:
@@ -225,7 +226,7 @@ def _impersonated(user: Json) -> tuple[tuple[str, str], ...]:
 
 
 def _content(entry: Json, name: str, path: Path) -> bytes:
-    """What `NAME-data` holds in base64, or the file that `NAME` names."""
+    """The content of `NAME-data` in base64, or of the file that `NAME` names."""
     if entry.get(f"{name}-data"):
         return _decoded(str(entry[f"{name}-data"]), f"{path}: {name}-data")
     return _read(path.parent / str(entry[name])) if entry.get(name) else b""

@@ -1,4 +1,4 @@
-"""EKS: which clusters there are, and how one is reached. The tokens are `kubernetes.eks_token`'s.
+"""List EKS clusters, and find how to reach one. `kubernetes.eks_token` makes the tokens.
 
 Every call has a time limit and botocore's bounded retries. Nothing is changed.
 """
@@ -32,15 +32,15 @@ class EksCluster:
     authority: str
     """The certificate of its API server, in base64."""
     authentication: str
-    """API, API_AND_CONFIG_MAP or CONFIG_MAP; empty where EKS does not say."""
+    """API, API_AND_CONFIG_MAP or CONFIG_MAP; empty if EKS does not say."""
 
     @property
     def region(self) -> str:
-        """As its ARN has it."""
+        """From its ARN."""
         return self.arn.split(":")[3] if self.arn.count(":") >= 5 else ""
 
     def record(self) -> dict[str, str]:
-        """It as plain data."""
+        """The cluster as plain data."""
         return {
             "name": self.name,
             "type": "eks",
@@ -60,7 +60,7 @@ def list_clusters(region: str = "") -> tuple[EksCluster, ...]:
 
 
 def describe_cluster(name: str, region: str = "") -> EksCluster | None:
-    """One cluster by its name; None when there is none of this name."""
+    """One cluster by its name; None if there is none of this name."""
     return _described(_client(region), name)
 
 

@@ -1,7 +1,8 @@
-"""Tokens that EKS takes: a signed address of STS's GetCallerIdentity, made without the aws CLI.
+"""Make tokens for EKS: a signed address of STS's GetCallerIdentity, without the aws CLI.
 
-EKS asks STS with this address who signed it, so the token says who we are and holds no secret key. It is
-signed for 60 seconds, and EKS takes it for 15 minutes (github.com/kubernetes-sigs/aws-iam-authenticator).
+EKS opens this address to ask STS who signed it. So the token proves our identity and holds no secret key. It
+is signed for 60 seconds, and EKS accepts it for 15 minutes
+(github.com/kubernetes-sigs/aws-iam-authenticator).
 """
 
 import base64
@@ -17,7 +18,7 @@ _SIGNED_SECONDS = 60
 def eks_token(cluster: str, *, region: str = "", role: str = "", profile: str = "") -> str:
     """A token for `cluster`, with the AWS credentials of this process, of `profile`, or of `role`.
 
-    Raises ConfigError where the AWS settings cannot be used, PermissionRefusedError without credentials.
+    Raises ConfigError if the AWS settings cannot be used, PermissionRefusedError without credentials.
     """
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError

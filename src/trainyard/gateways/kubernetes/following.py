@@ -4,8 +4,8 @@
     watch of its pods ─┴─reports──> what is known ──judge──> JobState ──tell──> people
                                         ^ Workload, JobSet, events: asked for while the job does not run
 
-Nothing here is needed by the job: whoever follows may die, and another may follow from the job's first
-moment or its last. A watch that breaks, a token that ends, an API server that restarts are waited out.
+The job does not need its follower: a follower may die, and another may follow the job at any time. A broken
+watch, an expired token and a restart of the API server are waited out.
 """
 
 import logging
@@ -31,13 +31,15 @@ from trainyard.run.failure_classes import FailureClass
 Json = Mapping[str, Any]
 _JOB, _PODS = "job", "pods"
 _SETTLE_SECONDS = 0.5
-"""Reports that come within this time are judged together."""
+"""Reports that arrive within this time are judged together."""
 _LOOK_SECONDS = 5.0
-"""Between two looks at Workload, JobSet and events while the job does not run."""
+"""Seconds between looks at Workload, JobSet and events while the job does not run."""
 _CALM_SECONDS = 60.0
 """The same while it runs."""
 _LAST_SECONDS = 1.5
-"""After the status says that the job has ended, for what its pods still say."""
+"""Seconds to wait for the last reports of pods after the status says that the job has ended."""
+_OTHERS_SECONDS = 60.0
+"""The same where the pods that have ended only lost another one, which is still about to end."""
 _logger = logging.getLogger(__name__)
 
 
@@ -51,12 +53,12 @@ def follow_job(
     tell: Callable[[JobState], None],
     lost_seconds: float | None = None,
 ) -> JobState:
-    """The state in which the job ended, or the one that it was in after `seconds`: its `exit_code` is then 5.
+    """Return the state in which the job ended, or its state after `seconds`, whose `exit_code` is then 5.
 
-    `tell` is given the state whenever it, its reason, or the count of restarts has changed, and the end.
-    With `lost_seconds`, a job that has waited for a lost node as long is not waited for any longer either.
-    Raises WaitTimeoutError where the job could not be seen at all in this time, PermissionRefusedError where
-    it may not be seen, ConfigError where there is none.
+    `tell` receives the state whenever it, its reason, or the count of restarts has changed, and at the end.
+    With `lost_seconds`, the wait also ends once the job has waited that long for a lost node. Raises
+    WaitTimeoutError if the job could not be seen at all in this time, PermissionRefusedError if it may not be
+    seen, ConfigError if there is none.
     """
     follower = Following(access, namespace=namespace, name=name, kind=kind, tell=tell)
     follower.lost_seconds = lost_seconds
@@ -64,7 +66,7 @@ def follow_job(
 
 
 class Following:
-    """One job that is followed."""
+    """Follows one job."""
 
     def __init__(
         self, access: Access, *, namespace: str, name: str, kind: str, tell: Callable[[JobState], None]
@@ -77,7 +79,7 @@ class Following:
         self._pods: dict[str, PodFacts] = {}
         self._uid, self._selector = "", ""
         self._seen = False
-        """The first list of the job is there."""
+        """The first list of the job has arrived."""
         self._pods_seen = False
         self._history = History()
         self._told: tuple[State, str, int] | None = None
@@ -106,7 +108,7 @@ class Following:
             if changed or self._is_due(state):
                 if not self._uid:
                     raise ConfigError(f"There is no {self._known.kind.api_kind} {self._known.name} to follow")
-                state = self._judged(state)
+                state = self._state_now(state)
                 if state.ended:
                     return self._last(state)
             if state is not None and self._is_given_up(state):
@@ -118,7 +120,7 @@ class Following:
         return state
 
     def _is_given_up(self, state: JobState) -> bool:
-        """Whether the job has waited for a lost node for as long as it may."""
+        """Whether the job has waited for a lost node as long as it may."""
         if state.waiting is None or state.waiting.failure_class is not FailureClass.NODE_LOST:
             self._lost_since = None
             return False
@@ -127,7 +129,7 @@ class Following:
         return self.lost_seconds is not None and waited >= self.lost_seconds
 
     def _pause(self, state: JobState | None) -> float:
-        """How long to wait for a report at most."""
+        """The longest time to wait for the next report."""
         calm = state is not None and state.state is State.RUNNING
         since = time.monotonic() - self._looked
         return max(0.2, (_CALM_SECONDS if calm else _LOOK_SECONDS) - since)
@@ -137,7 +139,7 @@ class Following:
         return time.monotonic() - self._looked >= (_CALM_SECONDS if calm else _LOOK_SECONDS)
 
     def _take(self, wait: float) -> bool:
-        """Wait for a report and take it in, with those that come right after it; whether there was one."""
+        """Wait for a report and process it with those right after it; return whether there was one."""
         try:
             report = self._reports.get(timeout=wait)
         except queue.Empty:
@@ -199,7 +201,8 @@ class Following:
         self._history = self._history.with_pods(report.objects)
 
     def _watch_pods(self, job: Json) -> None:
-        """Watch the pods of the job; anew where their label has changed, as when a RayJob is tried again."""
+        """Watch the pods of the job, and again if their label has changed, as when a RayJob is tried
+        again."""
         selector = self._known.kind.pod_selector(job)
         if selector == self._selector or selector.endswith("="):
             self._pods_seen = self._pods_seen or selector.endswith("=")
@@ -214,7 +217,7 @@ class Following:
         self._watches[source] = Watch(self._api, path, self._reports.put, source=source, keep=keep, **query)
         self._watches[source].start()
 
-    def _judged(self, before: JobState | None) -> JobState:
+    def _state_now(self, before: JobState | None) -> JobState:
         self._known = replace(self._known, pods=tuple(self._pods.values()), now=self._api.cluster_time())
         if self._is_due(before):
             self._look_around()
@@ -236,11 +239,26 @@ class Following:
         except ServiceError as error:
             _logger.debug("Workload and events are not seen now: %s", error)
 
+    def _with_the_cause(self, state: JobState) -> JobState:
+        """The end, once the pod that was lost to the others has said why, or is gone."""
+        until = time.monotonic() + _OTHERS_SECONDS
+        while state.failure is not None and state.failure.lost_another:
+            self._known = replace(self._known, pods=tuple(self._pods.values()))
+            again = judge(self._known, after(self._known, self._history))
+            state = again if again.ended else state
+            waits = any(pod.live for pod in self._pods.values())
+            left = until - time.monotonic()
+            if not waits or left <= 0 or not again.ended:
+                break
+            self._take(min(left, _LOOK_SECONDS))
+        return state
+
     def _last(self, state: JobState) -> JobState:
-        """The end, with what the pods still said and what a last look shows."""
+        """Return the final state, including the pods' last reports and one last look."""
         until = time.monotonic() + _LAST_SECONDS
         while (left := until - time.monotonic()) > 0 and state.state is not State.SUCCEEDED:
             self._take(left)
+        state = self._with_the_cause(state)
         if self._known.job is not None and not self._known.deleted:
             job = FoundJob(self._known.kind, self._known.namespace, self._known.name, self._known.job)
             if listed := self._look.pods(job):  # the watch of the pods may have been broken

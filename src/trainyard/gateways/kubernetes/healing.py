@@ -1,12 +1,12 @@
-"""Follow a job and send it again after failures that can heal, until it has succeeded or may not be retried.
+"""Follow a job, and send it again after failures that can heal, until it succeeds or may not be retried.
 
     follow ──failed──> decide ──> claim (an annotation, with the resource version that was read)
       ^                                       │ back-off, by the clock of the cluster
       └──── the next job <── create once <────┘ the old job's pods are gone
 
-Nothing is kept here: the budget, the attempts and the claim stand in the objects. Two watchers cannot spend
-a retry twice, since only one of their claims is taken, and the job that it names is created once. A watcher
-that dies is replaced by any other, which carries out the claim that it finds.
+No state is kept here: the budget, the attempts and the claim are in the objects. Two watchers cannot spend
+a retry twice, because only one of their claims is accepted and its job is created once. Any other watcher
+can replace one that dies; it carries out the claim that it finds.
 """
 
 import logging
@@ -41,17 +41,18 @@ from trainyard.watch.retry import (
     claim_from,
     decide,
     given_up,
+    may_be_a_lost_node,
     record_of,
     with_lost_nodes,
 )
 
 Json = Mapping[str, Any]
 LOST_SECONDS = 60.0
-"""That a job waits for a lost node, after Kubernetes has given its pod up, before it is sent again."""
+"""A job waits this long for a lost node, after Kubernetes has given its pod up, before it is sent again."""
 NODE_SECONDS = 90.0
-"""That a failed job's last pods are looked at: a node is found to be lost only after 50 seconds."""
+"""A failed job's last pods are watched this long, because a lost node shows only after 50 seconds."""
 GONE_SECONDS = 900.0
-"""That the pods of the old job have to be gone."""
+"""The pods of the old job must be gone within this time."""
 _PAUSE = 2.0
 _CONFLICTS = 20
 _logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HealingTimes:
-    """How long is waited for what; seconds."""
+    """The waiting times, in seconds."""
 
     lost: float = LOST_SECONDS
     node: float = NODE_SECONDS
@@ -68,22 +69,22 @@ class HealingTimes:
 
 @dataclass(frozen=True)
 class Healed:
-    """How a job and those that followed it ended."""
+    """The end of a job and of the jobs that replaced it."""
 
     state: JobState
-    """Of the last one."""
+    """The state of the last job."""
     why: str
-    """Why it was not sent again; empty where it succeeded or the time was over."""
+    """Why it was not sent again; empty if it succeeded or the time was over."""
 
 
 NewestStep = Callable[[FoundJob], int | None]
-"""Gives the step of the newest complete checkpoint of a job; None where it is not known."""
+"""Returns the step of a job's newest complete checkpoint; None if it is not known."""
 
 
 def heal_job(
     access: Access, *, namespace: str, name: str, kind: str, seconds: float, announce: Callable[..., None]
 ) -> JobState:
-    """Heal a job to its end, or for `seconds`, and announce what happens (`command.output.announce`)."""
+    """Follow and heal a job to its end, or for `seconds`, and announce events (`command.output.announce`)."""
     found = announced(access, announce).to_the_end(namespace, name, kind, seconds)
     if found.why:
         announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
@@ -100,7 +101,7 @@ def follow_or_heal(
     heals: bool,
     announce: Callable[..., None],
 ) -> JobState:
-    """Follow a job to its end, or for `seconds`, and announce its states; with `heals` as `heal_job` does."""
+    """Follow a job to its end, or for `seconds`, and announce its states; with `heals`, do as `heal_job`."""
     job: dict[str, Any] = {"namespace": namespace, "name": name, "kind": kind, "seconds": seconds}
     if heals:
         return heal_job(access, **job, announce=announce)
@@ -108,7 +109,7 @@ def follow_or_heal(
 
 
 def announced(access: Access, announce: Callable[..., None]) -> "Healing":
-    """A healing that announces what happens."""
+    """A healing that announces its events."""
     return Healing(
         access,
         tell=lambda state: announce("job", f"{state.job}: {state.state.value}: {state.reason}"),
@@ -118,7 +119,7 @@ def announced(access: Access, announce: Callable[..., None]) -> "Healing":
 
 
 class Healing:
-    """One job, and those that are sent in place of it."""
+    """Heals one job, and the jobs that replace it."""
 
     def __init__(
         self,
@@ -129,16 +130,16 @@ class Healing:
         say: Callable[[str], None] = lambda _text: None,
         times: HealingTimes = HealingTimes(),
     ) -> None:
-        """`tell` is given states of jobs, `say` what is done about them, in a sentence."""
+        """`tell` receives states of jobs, `say` a sentence for each action."""
         self._access, self._tell, self._say, self._times = access, tell, say, times
         self._api = Api(access)
         self._look = JobLooking(self._api)
         self._newest_step = newest_step
 
     def to_the_end(self, namespace: str, name: str, kind: str | None, seconds: float) -> Healed:
-        """Follow the job, or the last one that followed it, and heal it as long as it may be.
+        """Follow the job, or the last one that replaced it, and heal it as long as that is allowed.
 
-        Raises as `follow_job`; WaitTimeoutError where the old job's pods do not go; RunConflictError.
+        Raises the errors of `follow_job`; WaitTimeoutError if the old job's pods stay; RunConflictError.
         """
         deadline = time.monotonic() + seconds
         job = self._last_of_chain(self._look.found(namespace, name, kind))
@@ -152,11 +153,11 @@ class Healing:
             job = step
 
     def preview(self, job: FoundJob) -> str:
-        """What would be done about the job now, in a sentence; nothing is changed."""
+        """Return in a sentence what would be done about the job now; nothing is changed."""
         job = self._last_of_chain(job)
         state = judge(self._look.look(job))
         if not state.ended:
-            return f"{job.name} is {state.state}: nothing is to be sent again"
+            return f"{job.name} is {state.state}: there is nothing to send again"
         if text := annotations_of(job.raw).get(RETRY_CLAIM):
             return f"{job.name}: the retry as {claim_from(str(text)).next_name} is decided, and would be sent"
         decided = self._decided(job, state)
@@ -175,7 +176,7 @@ class Healing:
         return job
 
     def _followed(self, job: FoundJob, deadline: float) -> JobState:
-        """How the job ended; one that waits for a lost node is taken as failed before the time is over."""
+        """The end of the job. A job that waits for a lost node counts as failed before the time is over."""
         state = follow_job(
             self._access,
             namespace=job.namespace,
@@ -189,7 +190,7 @@ class Healing:
         return given_up(state) if not state.ended and lost and time.monotonic() < deadline else state
 
     def _next(self, job: FoundJob, state: JobState, deadline: float) -> FoundJob | Healed:
-        """The job that is sent in place of this one, or why there is none."""
+        """Return the job that replaces this one, or why there is none."""
         now = self._read(job)
         if now is None:
             return Healed(state, "it was deleted")
@@ -197,19 +198,19 @@ class Healing:
         if isinstance(claimed, Stop):
             return Healed(state, claimed.why)
         if not self._waited(now, claimed, deadline):
-            return Healed(state, f"the retry as {claimed.next_name} waits; watch again to go on")
+            return Healed(state, f"the retry as {claimed.next_name} waits; watch again to continue")
         if why := self._forbidden(now):
             return Healed(state, why)
         self._stopped(now)
         return self._sent(now, claimed)
 
     def _read(self, job: FoundJob) -> FoundJob | None:
-        """The job as it is now; None where it is gone, or another one has its name."""
+        """The present job; None if it is gone, or another one has its name."""
         raw = self._api.get(job.path)
         return None if raw is None or uid_of(raw) != uid_of(job.raw) else replace(job, raw=raw)
 
     def _claimed(self, job: FoundJob, state: JobState) -> RetryClaim | Stop:
-        """The retry that stands in the object: of somebody else, or ours."""
+        """The retry recorded in the object, either another watcher's or ours."""
         decided: Retry | Stop | None = None
         for _ in range(_CONFLICTS):
             notes = annotations_of(job.raw)
@@ -252,22 +253,22 @@ class Healing:
         )
 
     def _is_taken(self, job: FoundJob, claim: RetryClaim) -> bool:
-        """Whether the API server took the claim; not where it has changed or gone since."""
+        """Whether the API server accepted the claim; it refuses if the job has changed or gone."""
         version = (job.raw.get("metadata") or {})["resourceVersion"]
         body = {"metadata": {"resourceVersion": version, "annotations": {RETRY_CLAIM: claim.to_json()}}}
         status, answer = self._api.merge(job.path, body)
         if status not in (200, 404, 409):
             said = str(answer.get("message", ""))[:300]
-            raise ServiceError(f"the retry of {job.name} cannot be put on record ({status}): {said}")
+            raise ServiceError(f"the retry of {job.name} cannot be recorded ({status}): {said}")
         return status == 200
 
     def _lost_nodes(self, job: FoundJob, state: JobState) -> dict[str, str]:
-        """Node -> what is wrong with it, of the nodes of pods that have not reported their end.
+        """Node -> its fault, for the nodes of pods that have not reported their end.
 
-        As long as pods of the failed job neither end nor go, one of their nodes may be about to be lost. A
-        node that has gone since a pod ended there, as when a cluster shrinks, says nothing.
+        While pods of the failed job neither end nor disappear, one of their nodes may be about to be lost. A
+        node that disappeared after a pod ended there, as when a cluster shrinks, means nothing.
         """
-        if state.failure is not None and state.failure.failure_class is FailureClass.NODE_LOST:
+        if not may_be_a_lost_node(state):
             return {}
         until = time.monotonic() + self._times.node
         while True:
@@ -290,7 +291,7 @@ class Healing:
         return "" if not ready or ready[0].get("status") == "True" else "does not answer"
 
     def _waited(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
-        """Wait out the back-off; False where the time to watch is over before it is."""
+        """Wait for the back-off; return False if the watching time ends first."""
         while (left := claim.not_before - self._api.cluster_time()) > 0:
             if time.monotonic() >= deadline:
                 return False
@@ -300,14 +301,14 @@ class Healing:
         return True
 
     def _forbidden(self, job: FoundJob) -> str:
-        """Why somebody no longer wants the retry; empty where nobody has said so."""
+        """Why somebody no longer wants the retry; empty if nobody has said so."""
         now = self._read(job)
         if now is None:
             return "it was deleted before it was sent again"
         return "it was cancelled before it was sent again" if CANCELLED in annotations_of(now.raw) else ""
 
     def _stopped(self, job: FoundJob) -> None:
-        """Stop what is left of the old job, and wait until its pods are gone or their node is lost."""
+        """Stop the rest of the old job, and wait until its pods are gone or their node is lost."""
         until, asked = time.monotonic() + self._times.gone, False
         while self._lives(job):
             if not asked and any(not _is_deleting(raw) for raw in self._look.raw_pods(job)):
@@ -331,7 +332,7 @@ class Healing:
         return False
 
     def _sent(self, job: FoundJob, claim: RetryClaim) -> FoundJob | Healed:
-        """Create the next job unless somebody has, and put it on record in the old one."""
+        """Create the next job unless somebody has, and record it in the old one."""
         now = self._read(job)
         path = job.kind.path(quote(job.namespace), quote(claim.next_name))
         if now is not None and not annotations_of(now.raw).get(FOLLOWED_BY):

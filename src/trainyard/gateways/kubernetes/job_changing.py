@@ -1,7 +1,7 @@
-"""Change jobs: cancel, delete with everything that belongs to them, submit anew.
+"""Change jobs: cancel, delete with everything that belongs to them, submit again.
 
-What belongs to a job: what it owns (its operator's pods and Services; the garbage collector deletes those),
-and what has its label: parts that we brought, such as ConfigMaps and runtimes.
+Two groups of objects belong to a job. It owns its operator's pods and Services, which the garbage collector
+deletes. And the parts that we created, such as ConfigMaps and runtimes, have its label.
 """
 
 import time
@@ -55,7 +55,7 @@ _PARTS = (
     ("/apis/trainer.kubeflow.org/v1alpha1", "trainingruntimes"),
     ("/apis/ray.io/v1", "rayclusters"),
 )
-"""What we bring beside a job, and copy when it is submitted anew."""
+"""Kinds of the parts that we create with a job, and copy when it is submitted again."""
 _LABELLED = (
     *_PARTS,
     ("/apis/ray.io/v1", "rayjobs"),
@@ -65,15 +65,15 @@ _LABELLED = (
     ("/apis/policy/v1", "poddisruptionbudgets"),
     ("/apis/networking.k8s.io/v1", "networkpolicies"),
 )
-"""What is deleted with a job where it has the job's label."""
+"""Kinds that are deleted with a job if they have the job's label."""
 _OWNED = (("/api/v1", "pods"), ("/api/v1", "services"), ("/apis/batch/v1", "jobs"))
-"""What the operators make, and the garbage collector deletes after the job."""
+"""Kinds that the operators create, and the garbage collector deletes after the job."""
 _ALSO = {"rayjob": ("raycluster",)}
 """Kinds whose objects belong to a job of the kind: a RayJob runs on a RayCluster of the job's plan."""
 _PAUSE = 0.5
 _SEEN_SECONDS = 15.0
 _NOT_SEEN_YET = "must be created before the TrainJob"
-"""The webhook of Trainer does not see at once a runtime that was created a moment ago."""
+"""Trainer's webhook does not see a new runtime at once."""
 _DONE = (200, 201, 202)
 
 
@@ -97,9 +97,9 @@ class JobChanging:
         self._space = f"namespaces/{quote(job.namespace)}"
 
     def cancel(self, *, dry_run: bool = False) -> list[str]:
-        """Stop the pods of the job and put it on record; what was done, or would be.
+        """Stop the pods of the job and record it; return what was done, or would be.
 
-        Raises ConfigError where it has ended or its kind cannot be stopped, ServiceError where it is refused.
+        Raises ConfigError if it has ended or its kind cannot be stopped, ServiceError if it is refused.
         """
         job = self._job
         moment = datetime.fromtimestamp(self._api.cluster_time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -119,9 +119,9 @@ class JobChanging:
         return [f"suspend {job.kind.resource}/{job.name}"]
 
     def stop(self) -> list[str]:
-        """Stop the pods of a job that is sent again, without the record of a cancellation; what was done.
+        """Stop the pods of a job that is sent again, without recording a cancellation; return what was done.
 
-        Raises ConfigError where its kind cannot be stopped, ServiceError where it is refused.
+        Raises ConfigError if its kind cannot be stopped, ServiceError if it is refused.
         """
         workloads = self._look.look(self._job).owned_of("Workload")
         for workload in workloads:
@@ -134,15 +134,16 @@ class JobChanging:
         return [f"suspend {self._job.kind.resource}/{self._job.name}"]
 
     def deletions(self, *, keep_claims: bool = False) -> list[str]:
-        """What `delete` would delete, but for what the operator made and the garbage collector deletes."""
+        """The objects that `delete` would delete, without those that the garbage collector deletes."""
         return [f"delete {thing}" for thing in (self._own, *self._belongings(keep_claims=keep_claims))]
 
     def delete(self, *, keep_claims: bool, seconds: float) -> list[str]:
-        """Delete the job and all that belongs to it, and wait until it is gone; what was deleted.
+        """Delete the job and everything that belongs to it, wait until it is gone, and return what was
+        deleted.
 
-        A thing that is refused keeps nothing else from being deleted, but for the job itself.
+        After a refusal the other parts are still deleted, but not the job itself.
 
-        Raises ServiceError where one is refused, WaitTimeoutError naming what is left after `seconds`.
+        Raises ServiceError if one is refused, WaitTimeoutError naming what is left after `seconds`.
         """
         deadline, options = time.monotonic() + seconds, {"propagationPolicy": "Background"}
         things = self._belongings(keep_claims=keep_claims)
@@ -166,39 +167,62 @@ class JobChanging:
         return [f"delete {thing}" for thing in (self._own, *things)]
 
     def resubmission(self) -> Resubmission:
-        """What `create` is to create. Raises ConfigError where the job has not ended, ServiceError."""
+        """The objects that `create` will create. Raises ConfigError if the job has not ended,
+        ServiceError."""
         job = self._job
         check_it_has_ended(judge(self._look.look(job)))
         return resubmitted(job.kind, job.raw, self._parts(), name=self.next_name())
 
     def create(self, new: Resubmission) -> list[str]:
-        """Create the job and its parts, which it then owns; what was created.
+        """Create the job and its parts, which it then owns; return what was created.
 
-        Raises RunConflictError where the name is taken, ServiceError where it is refused; nothing stays then.
+        Until the new job exists, the old one owns the parts. If the process is killed in between, they are
+        removed with the old job, or used when it is resubmitted again.
+
+        Raises RunConflictError if the name is taken, ServiceError if it is refused; then nothing stays.
         """
         made: list[tuple[str, Json]] = []
+        path = self._job.kind.path(quote(self._job.namespace))
         try:
             for part in new.parts:
-                path = _list_path(part, self._space)
-                made.append((f"{path}/{quote(name_of(part))}", self._created(path, part)))
-            path = self._job.kind.path(quote(self._job.namespace))
+                there = self._part(owned_by(part, reference_to(self._job.raw)))
+                made.append((self._path_of(part), there))
             answer = self._created(path, new.job)
-            made.append((f"{path}/{quote(name_of(answer))}", answer))
-            owner = {
-                "apiVersion": new.job["apiVersion"],
-                "kind": new.job["kind"],
-                "name": name_of(answer),
-                "uid": uid_of(answer),
-            }
-            for part_path, _ in made[:-1]:
-                self._patch(part_path, {"metadata": {"ownerReferences": [owner]}})
         except (ServiceError, RunConflictError):
-            self._take_back(made)
+            if not self._is_followed_by(f"{path}/{quote(name_of(new.job))}"):
+                self._take_back(made)
+            raise
+        parts = [part_path for part_path, _ in made]
+        try:
+            for part_path in parts:
+                self._patch(part_path, {"metadata": {"ownerReferences": [reference_to(answer)]}})
+        except ServiceError:
+            self._take_back([*made, (f"{path}/{quote(name_of(answer))}", answer)])
             raise
         return new.lines
 
+    def _is_followed_by(self, path: str) -> bool:
+        """Whether another resubmission of the job was faster: then the parts are those of its job."""
+        with suppress(ServiceError):
+            return annotations_of(self._api.get(path) or {}).get(BEFORE) == self._job.name
+        return False
+
+    def _path_of(self, part: Json) -> str:
+        return f"{_list_path(part, self._space)}/{quote(name_of(part))}"
+
+    def _part(self, part: dict[str, Any]) -> Json:
+        """Return the part as created now, or as left by an unfinished resubmission of the same job."""
+        try:
+            return self._created(_list_path(part, self._space), part)
+        except RunConflictError:
+            left: Json | None = self._api.get(self._path_of(part))
+            owners = ((left or {}).get("metadata") or {}).get("ownerReferences") or ()
+            if left is None or [owner.get("uid") for owner in owners] != [uid_of(self._job.raw)]:
+                raise
+            return left
+
     def retry(self, claim: RetryClaim) -> Resubmission:
-        """What the claim of a retry is to create: under its name, with its budget, away from its nodes."""
+        """The objects of a retry: under the claim's name, with its budget, away from its excluded nodes."""
         job = self._job
         retries = str(annotations_of(job.raw).get(RETRIES) or "0")
         number = int(retries) + 1 if retries.isascii() and retries.isdecimal() else 1
@@ -208,9 +232,9 @@ class JobChanging:
         return Resubmission(avoiding(new.job, claim.avoided), parts)
 
     def create_once(self, new: Resubmission) -> bool:
-        """Create the job of a retry with its parts, whoever else does the same; whether it was us.
+        """Create the job of a retry with its parts, even if others do the same; return whether it was us.
 
-        Raises RunConflictError where something else has its name, ServiceError where it is refused.
+        Raises RunConflictError if another object has its name, ServiceError if it is refused.
         """
         apply_all(self._api, new.parts)
         try:
@@ -235,7 +259,7 @@ class JobChanging:
 
     @property
     def _labels(self) -> str:
-        """The selector of what has the label of the job, but for what belongs to a job of another kind."""
+        """The selector of objects with the label of the job, except those of a job of another kind."""
         own = {self._job.kind.name, *_ALSO.get(self._job.kind.name, ())}
         others = ",".join(kind.name for kind in KINDS_OF_JOBS if kind.name not in own)
         equal = ",".join(f"{k}={v}" for k, v in {**MANAGED_BY, JOB_LABEL: self._job.name}.items())
@@ -243,7 +267,8 @@ class JobChanging:
 
     @property
     def _is_ours(self) -> bool:
-        """Whether we submitted the job: what has the label of a foreign job's name is not its own."""
+        """Whether we submitted the job. Objects with the label of a foreign job's name do not belong to
+        it."""
         return labels_of(self._job.raw).get(JOB_LABEL) == self._job.name
 
     def next_name(self) -> str:
@@ -251,7 +276,7 @@ class JobChanging:
         return next_name(self._job.raw, self._taken())
 
     def _parts(self) -> list[Json]:
-        """What we brought beside the job."""
+        """The parts that we created with the job."""
         parts = [self._api.get(thing.path) for thing in self._labelled(_PARTS)]
         return [part for part in parts if part is not None]
 
@@ -260,12 +285,12 @@ class JobChanging:
         return f"/apis/{root}/{self._space}/workloads/{quote(name_of(workload))}"
 
     def _belongings(self, *, keep_claims: bool) -> list[Thing]:
-        """The objects that have the label of the job, but for the job itself and what its operator makes."""
+        """The objects with the label of the job, except the job itself and objects of its operator."""
         kinds = [entry for entry in _LABELLED if not (keep_claims and entry[1] == CLAIMS)]
         return [thing for thing in self._labelled(kinds) if thing != self._own]
 
     def _left(self, *, keep_claims: bool) -> list[Thing]:
-        """What is still there of the job."""
+        """The parts of the job that still exist."""
         found = self._api.get(self._own.path)
         left = [self._own] if found is not None and uid_of(found) == uid_of(self._job.raw) else []
         operators = f"{self._job.kind.pod_label}={self._job.name}"
@@ -299,7 +324,7 @@ class JobChanging:
             raise _refusal(f"{thing} cannot be deleted", status, answer)
 
     def _take_back(self, made: Iterable[tuple[str, Json]]) -> None:
-        """Delete what was created, as far as that is possible."""
+        """Delete the created objects, as far as possible."""
         for path, body in made:
             with suppress(ServiceError):
                 self._api.delete(
@@ -307,7 +332,7 @@ class JobChanging:
                 )
 
     def _patch_all(self, patches: list[tuple[str, dict[str, Any]]]) -> None:
-        """Change all; a record of a cancellation that nothing follows is taken back."""
+        """Make all changes; if a change after the record of the cancellation fails, remove that record."""
         done = 0
         try:
             for path, patch in patches:
@@ -340,7 +365,7 @@ class JobChanging:
         return answer
 
     def _answer_to(self, path: str, body: dict[str, Any]) -> tuple[int, Json]:
-        """The answer to a creation; what is there where the connection broke before there was one."""
+        """The answer to a creation; if the connection broke before an answer, the object that exists now."""
         try:
             return self._api.create(path, body)
         except ServiceTroubleError:
@@ -356,7 +381,7 @@ class JobChanging:
 
 
 def _is_made_of(found: Json, body: Json) -> bool:
-    """Whether an object was made of this body: it belongs to the same job, and follows the same one."""
+    """Whether an object was created from this body: it belongs to the same job, and follows the same one."""
     same_job = labels_of(found).get(JOB_LABEL) == labels_of(body).get(JOB_LABEL)
     return same_job and annotations_of(found).get(BEFORE) == annotations_of(body).get(BEFORE)
 

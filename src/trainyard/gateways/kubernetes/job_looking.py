@@ -1,6 +1,6 @@
-"""Look at jobs: find them, their pods, what stands between the two, and their events.
+"""Look at jobs: find them, their pods, the objects between the two, and their events.
 
-What may not be seen, or is not served, is left out: a state is judged from what is there.
+Objects that may not be seen, or are not served, are left out; a state is judged from the rest.
 """
 
 import logging
@@ -29,13 +29,13 @@ from trainyard.jobs.state.state_machine import judge
 Json = Mapping[str, Any]
 _KUEUE = ("/apis/kueue.x-k8s.io/v1beta2", "/apis/kueue.x-k8s.io/v1beta1")
 _MOST_PODS_ASKED = 5
-"""Pods whose own events are asked for."""
+"""The number of pods whose own events are requested."""
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FoundJob:
-    """A job that is there."""
+    """A job that exists."""
 
     kind: KindOfJob
     namespace: str
@@ -44,7 +44,7 @@ class FoundJob:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Namespace, name and kind: the arguments that name it."""
+        """The arguments that identify it: namespace, name and kind."""
         return {"namespace": self.namespace, "name": self.name, "kind": self.kind.name}
 
     @property
@@ -57,16 +57,16 @@ class FoundJob:
 
 
 class JobLooking:
-    """Looks at the jobs of one cluster."""
+    """Looks at the jobs in one cluster."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
         self._kueue: str | None = None
 
     def found(self, namespace: str, name: str, kind: str | None = None) -> FoundJob:
-        """The job of this name. Where a RayJob runs on a RayCluster of its name, the RayJob is the job.
+        """The job of this name. If a RayJob runs on a RayCluster of the same name, the RayJob is the job.
 
-        Raises ConfigError where there is none, ServiceError where that cannot be known.
+        Raises ConfigError if there is none, ServiceError if that cannot be known.
         """
         kinds = (kind_of_job(kind),) if kind else KINDS_OF_JOBS
         refused: ServiceError | None = None
@@ -85,7 +85,7 @@ class JobLooking:
         raise ConfigError(f"There is no job {name} in {namespace}; list shows those that are there")
 
     def jobs(self, namespace: str) -> list[FoundJob]:
-        """The jobs that we submitted to a namespace, or to all for an empty one. Raises ServiceError."""
+        """The jobs that we submitted to a namespace; an empty name means all. Raises ServiceError."""
         selector = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
         found: list[FoundJob] = []
         for kind in KINDS_OF_JOBS:
@@ -102,22 +102,22 @@ class JobLooking:
         return list(_without_clusters_of_jobs(found))
 
     def look(self, job: FoundJob) -> Observed:
-        """Everything about one job, asked for anew. Raises ServiceError where the job cannot be seen."""
+        """Everything about one job, read again. Raises ServiceError if the job cannot be seen."""
         raw = self.api.get(job.path)
         if raw is None:
             return Observed(job.kind, job.namespace, job.name, None, now=self.now())
         return self.look_from(FoundJob(job.kind, job.namespace, job.name, raw))
 
     def state(self, namespace: str, name: str, kind: str) -> JobState:
-        """The state of a job at this moment. Raises ConfigError where it is not there."""
+        """The present state of a job. Raises ConfigError if it does not exist."""
         return judge(self.look(self.found(namespace, name, kind)))
 
     def look_from(self, job: FoundJob) -> Observed:
-        """Everything about a job whose object was read a moment ago."""
+        """Everything about a job whose object was just read."""
         return self.around(Observed(job.kind, job.namespace, job.name, job.raw, self.pods(job)))
 
     def around(self, observed: Observed) -> Observed:
-        """This observation with what stands between the job and its pods, its events, and the time."""
+        """This observation with the objects between the job and its pods, its events, and the time added."""
         owned = tuple(self._owned(observed)) if observed.job is not None else ()
         return Observed(
             observed.kind,
@@ -132,7 +132,7 @@ class JobLooking:
         )
 
     def now(self) -> float:
-        """The time by the clock of the cluster."""
+        """The time by the cluster's clock."""
         return self.api.cluster_time()
 
     def pods(self, job: FoundJob) -> tuple[PodFacts, ...]:
@@ -140,12 +140,13 @@ class JobLooking:
         return tuple(self._listed(path, pod_facts, labelSelector=job.pod_selector))
 
     def raw_pods(self, job: FoundJob) -> tuple[Json, ...]:
-        """The pods as the API gives them. Raises ServiceError."""
+        """The pods as the API returns them. Raises ServiceError."""
         path = f"/api/v1/namespaces/{quote(job.namespace)}/pods"
         return self.api.whole_list(path, dict, labelSelector=job.pod_selector)
 
     def all_events(self, observed: Observed) -> list[Json]:
-        """Every event about the job, its pods of now and before, and what it owns. Raises ServiceError."""
+        """Every event about the job, its present and former pods, and the objects it owns. Raises
+        ServiceError."""
         path = f"/api/v1/namespaces/{quote(observed.namespace)}/events"
         names = {observed.name, *(pod.name for pod in observed.pods), *map(name_of, observed.owned)}
 
@@ -230,7 +231,7 @@ class JobLooking:
 
 
 def _without_clusters_of_jobs(found: list[FoundJob]) -> Iterator[FoundJob]:
-    """Without the RayClusters that RayJobs of ours run on."""
+    """Leave out the RayClusters that our RayJobs run on."""
     on_ray = {labels_of(job.raw).get(JOB_LABEL) for job in found if job.kind.name == "rayjob"}
     for job in found:
         if job.kind.name != "raycluster" or labels_of(job.raw).get(JOB_LABEL) not in on_ray:

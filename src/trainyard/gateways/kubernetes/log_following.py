@@ -2,8 +2,8 @@
 
     watch of the pods ──a container started──> a thread that reads its log ──lines──> sink
 
-A pod that the operator deletes and makes anew takes its log along, so what is to be kept is read while it is
-written. A connection that breaks is taken up after the last line.
+When the operator deletes a pod and creates it again, the old log is lost, so logs are read while they are
+written. After a broken connection, reading continues after the last line.
 """
 
 import logging
@@ -21,35 +21,35 @@ from trainyard.gateways.kubernetes.pod_logs import ContainerLog, container_logs,
 from trainyard.gateways.kubernetes.watching import News, Report, Watch
 
 MOST_FOLLOWED = 200
-"""Logs that are followed at once: one connection and one thread each."""
+"""Logs that are followed at once, each with a connection and a thread."""
 _SILENCE = 3600.0
-"""A program may print nothing for so long."""
+"""A program may be silent for this long."""
 _PAUSE = 1.0
 _END_SECONDS = 5.0
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _ZONE = re.compile(r"(Z|[+-]\d\d:\d\d)$")
-"""Where a time ends: the same for all lines of a node."""
+"""The end of a time, which is the same for all lines of a node."""
 _logger = logging.getLogger(__name__)
 
 Sink = Callable[[ContainerLog, bytes], None]
 
 
 class LogFollower:
-    """Reads the logs of all pods with a label as long as it is entered, those of pods that come later too."""
+    """Reads the logs of all pods with a label while it is entered, including pods that start later."""
 
     def __init__(self, api: Api, namespace: str, selector: str, sink: Sink) -> None:
         """`sink` is called by several threads, one call at a time.
 
-        `api` needs a connection for each of MOST_FOLLOWED logs.
+        `api` needs one connection for each of MOST_FOLLOWED logs.
         """
         self._api, self._namespace, self._sink = api, namespace, sink
         self._lock = threading.Lock()
         self._followed: set[tuple[str, str, int]] = set()
         self._alive: set[tuple[str, str, int]] = set()
-        """Those whose container ran when it was last seen."""
+        """Logs whose container ran when it was last seen."""
         self._streams: dict[tuple[str, str, int], Stream] = {}
         self._last: dict[tuple[str, str, int], tuple[str, int]] = {}
-        """Of each log: the time of the last line that was handed on, and how many lines with it were."""
+        """For each log: the time of the last line passed on, and how many lines with this time were."""
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
         path = f"/api/v1/namespaces/{quote(namespace)}/pods"
@@ -65,7 +65,7 @@ class LogFollower:
         self.end(_END_SECONDS if error is None else 0.0)
 
     def end(self, seconds: float) -> None:
-        """Let what is being read come to its end, at most for `seconds`."""
+        """Let the open logs be read to their ends, for at most `seconds`."""
         self._watch.end()
         share = seconds / max(1, len(self._threads))
         for thread in self._threads:
@@ -77,7 +77,9 @@ class LogFollower:
             stream.end()
 
     def _take(self, report: Report) -> None:
-        if report.error is not None:
+        if report.news is News.REFUSED:
+            _logger.warning("the pods may not be seen, so their logs are not followed: %s", report.error)
+        elif report.error is not None:
             _logger.warning("the pods are not seen now, their logs come later: %s", report.error)
         if report.news is News.DELETED:
             return
@@ -92,14 +94,16 @@ class LogFollower:
     def _follow(self, log: ContainerLog) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         if len(self._threads) >= MOST_FOLLOWED:
-            _logger.warning("the log of %s is not followed: %d are already", log.pod, MOST_FOLLOWED)
+            _logger.warning(
+                "the log of %s is not followed, because %d are followed already", log.pod, MOST_FOLLOWED
+            )
             return
         thread = threading.Thread(target=self._read, args=(log,), name=f"log-{log.pod}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def _read(self, log: ContainerLog) -> None:
-        """Read to the end of the container, over broken connections: what was read is not repeated."""
+        """Read to the end of the container, also over broken connections, without repeating lines."""
         while not self._over.is_set():
             try:
                 self._read_on(log)
@@ -114,7 +118,7 @@ class LogFollower:
             self._over.wait(_PAUSE)
 
     def _read_on(self, log: ContainerLog) -> None:
-        """Hand on the lines after the last one that was handed on, until the connection ends or breaks."""
+        """Pass on the lines after the last one, until the connection ends or breaks."""
         last, count = self._last.get(log.key, ("", 0))
         stream = self._api.stream(log_path(self._namespace, log, follow=True, since=last), silence=_SILENCE)
         with self._lock:
@@ -137,13 +141,13 @@ class LogFollower:
 
 
 def _stamped(line: bytes) -> tuple[str, bytes]:
-    """The time of a line and its text; no time where the kubelet itself says something."""
+    """The time of a line and its text; no time for a line of the kubelet itself."""
     stamp, _, text = line.partition(b" ")
     return (stamp.decode(), text) if _STAMP.fullmatch(stamp) else ("", line)
 
 
 def _nanoseconds(moment: str) -> tuple[str, str]:
-    """A time of a log line as something that can be compared: its digits after the point vary in number."""
+    """Convert the time of a log line for comparison, because the number of its decimals varies."""
     whole, _, digits = _ZONE.sub("", moment).partition(".")
     return whole, digits.ljust(9, "0")[:9]
 
@@ -164,5 +168,5 @@ def written_to(folder: Path, show: Sink) -> Sink:
 
 
 def follow_logs(access: Access, namespace: str, selector: str, sink: Sink) -> LogFollower:
-    """A follower with connections of its own, for a `with`."""
+    """A follower with its own connections, for use with `with`."""
     return LogFollower(Api(access, connections=MOST_FOLLOWED + 4), namespace, selector, sink)

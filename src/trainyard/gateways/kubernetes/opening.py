@@ -1,4 +1,4 @@
-"""Find the cluster that is meant: by its name in AWS, by a kubeconfig, or the one this process runs in."""
+"""Find the requested cluster: by its name in AWS, by a kubeconfig, or the one that this process runs in."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -12,14 +12,15 @@ from trainyard.gateways.kubernetes.sagemaker import HyperPod
 
 
 def access_asked_for(given: Mapping[str, Any], *, read: Callable[[Path], Any]) -> Access:
-    """The access that the options of `command.cluster_options` name, `given` by name; `read` as below."""
+    """The access that the options of `command.cluster_options` name, `given` by name; for `read` see
+    below."""
     if given["cluster"]:
         return access_by_name(given["cluster"], given["region"])
     return access_by_kubeconfig(given["kubeconfig"], given["context"], read=read)
 
 
 def access_by_name(name: str, region: str = "") -> Access:
-    """The EKS cluster of this name, or the one behind the HyperPod cluster of this name.
+    """The EKS cluster of this name, or the one of the HyperPod cluster of this name.
 
     Raises ConfigError when there is neither, ServiceError when AWS refuses or cannot be reached.
     """
@@ -46,8 +47,8 @@ def access_by_kubeconfig(
 ) -> Access:
     """The access of a kubeconfig: `named`, $KUBECONFIG, ~/.kube/config; else that of the pod.
 
-    `read` gives the parsed file, or raises FileNotFoundError. Of several files in $KUBECONFIG the first
-    one that is there is taken. Raises ConfigError.
+    `read` returns the parsed file, or raises FileNotFoundError. Of several files in $KUBECONFIG the first
+    existing one is used. Raises ConfigError.
     """
     listed = [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
     candidates = [named] if named else listed or [Path.home() / ".kube" / "config"]

@@ -1,8 +1,8 @@
-"""The logs of a job's pods as they are now: read, or saved.
+"""Read or save the present logs of a job's pods.
 
     pods ──containers that have started──> one request each ──> a file each, or lines
 
-A pod that the operator has deleted took its log along; `log_following` reads while there are pods.
+The log of a deleted pod is lost; `log_following` reads logs while the pods exist.
 """
 
 import os
@@ -23,7 +23,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ContainerLog:
-    """The log of one container, or of the same container before it was started again."""
+    """The log of one container, or of the same container before its restart."""
 
     pod: str
     uid: str
@@ -34,24 +34,24 @@ class ContainerLog:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """The same for one life of a container."""
+        """A key that is the same for one life of a container."""
         return self.uid, self.container, self.restarts - (1 if self.previous else 0)
 
     @property
     def title(self) -> str:
-        """What stands before each of its lines."""
+        """The prefix of each of its lines."""
         life = self.key[2]
         return f"{self.pod}/{self.container}" + (f"#{life}" if life else "")
 
     @property
     def file_name(self) -> str:
-        """Another one for each life of the container; a pod that is made anew has the same name."""
+        """A file name per life of the container, because a pod that is created again has the same name."""
         life = self.key[2]
         return f"{self.pod}.{self.uid[:8]}.{self.container}" + (f".restart-{life}" if life else "") + ".log"
 
 
 def container_logs(pods: Iterable[Json], *, previous: bool = True) -> list[ContainerLog]:
-    """The logs that these pods can have: of containers that have started."""
+    """The logs that these pods can have: those of started containers."""
     return [log for pod in pods for log in _of_pod(pod) if previous or not log.previous]
 
 
@@ -76,15 +76,15 @@ def read_log(api: Api, namespace: str, log: ContainerLog, *, tail: int | None = 
 
 @dataclass(frozen=True)
 class SavedLogs:
-    """What `save_logs` did."""
+    """The result of `save_logs`."""
 
     files: tuple[Path, ...]
     missing: tuple[str, ...]
-    """What could not be read, and why."""
+    """Logs that could not be read, and why."""
 
 
 def save_logs(api: Api, namespace: str, pods: Iterable[Json], folder: Path) -> SavedLogs:
-    """Write the log of every container of these pods into `folder`; a longer one that is there stays."""
+    """Write the log of every container of these pods into `folder`; a longer existing file is kept."""
     folder.mkdir(parents=True, exist_ok=True)
     logs = container_logs(pods)
 

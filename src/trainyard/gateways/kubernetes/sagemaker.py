@@ -1,6 +1,6 @@
 """SageMaker HyperPod: its clusters, their instance groups and nodes. Nothing is changed.
 
-Every call has a time limit and botocore's bounded retries. What the answers mean is `cluster.hyperpod`'s.
+Every call has a time limit and botocore's bounded retries. `cluster.hyperpod` interprets the answers.
 """
 
 from typing import Any
@@ -29,19 +29,19 @@ class HyperPod:
             raise ConfigError(f"{error}; name a region with --region") from None
 
     def clusters(self) -> list[dict[str, Any]]:
-        """The clusters, each as `DescribeCluster` gives it."""
+        """The clusters, as `DescribeCluster` returns them."""
         names = self._all("list_clusters", "ClusterSummaries")
         return [self.describe(str(summary["ClusterName"])) for summary in names]
 
     def describe(self, name: str) -> dict[str, Any]:
-        """One cluster as `DescribeCluster` gives it. Raises ConfigError when there is none of this name."""
+        """One cluster, as `DescribeCluster` returns it. Raises ConfigError if there is none of this name."""
         found: dict[str, Any] = self._asked(
             lambda: self._client.describe_cluster(ClusterName=name), f"describe the HyperPod cluster {name}"
         )
         return found
 
     def nodes(self, name: str) -> list[dict[str, Any]]:
-        """The nodes of a cluster, each as `ListClusterNodes` sums it up."""
+        """The nodes of a cluster, as `ListClusterNodes` returns them."""
         return self._all("list_cluster_nodes", "ClusterNodeSummaries", ClusterName=name)
 
     def _all(self, operation: str, key: str, **arguments: str) -> list[dict[str, Any]]:

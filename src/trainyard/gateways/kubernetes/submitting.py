@@ -2,37 +2,34 @@
 
     shared, parts, job ──apply──> the job's uid ──apply the parts once more, owned by it──> done
 
-The parts come first because operators refuse a job whose parts are missing. Only then do they get their
-owner. A process that dies between the two leaves parts without one, with the labels of the job: the next try
-heals it.
+The parts come first because operators refuse a job whose parts are missing. They get their owner after the
+job exists. A process that dies in between leaves parts without an owner but with the job's labels; the next
+attempt completes them.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from trainyard.gateways.kubernetes.applying import apply_all, path_of
+from trainyard.gateways.kubernetes.applying import ObjectApi, apply_all, path_of
 
 Json = dict[str, Any]
 
 
-class Api(Protocol):
-    """A cluster that objects can be applied to (`api.Api`)."""
-
-    def get(self, path: str) -> Any: ...
+class DryRunApi(ObjectApi, Protocol):
+    """A cluster that can also be asked what it would refuse."""
 
     def apply(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]: ...
 
 
-def find(api: Api, body: Mapping[str, Any]) -> Json | None:
-    """What the cluster has under the name of `body`; None where it has nothing, or does not serve the
-    kind."""
+def find(api: ObjectApi, body: Mapping[str, Any]) -> Json | None:
+    """The cluster's object under the name of `body`; None if there is none, or its kind is not served."""
     path = path_of(api, body)
     found = None if path is None else api.get(path)
     return found if isinstance(found, dict) else None
 
 
-def submit(api: Api, job: Json, *, parts: Iterable[Json] = (), shared: Iterable[Json] = ()) -> Json:
-    """Apply everything and return the job as the API server has it.
+def submit(api: ObjectApi, job: Json, *, parts: Iterable[Json] = (), shared: Iterable[Json] = ()) -> Json:
+    """Apply everything and return the API server's version of the job.
 
     Raises PermissionRefusedError, ServiceError, or WaitTimeoutError for a kind that is not served.
     """
@@ -44,8 +41,8 @@ def submit(api: Api, job: Json, *, parts: Iterable[Json] = (), shared: Iterable[
     return made
 
 
-def refusals(api: Api, objects: Iterable[Json]) -> list[str]:
-    """What the API server would refuse, as it says it: every object is sent as a dry run."""
+def refusals(api: DryRunApi, objects: Iterable[Json]) -> list[str]:
+    """The API server's refusals, in its own words: every object is sent as a dry run."""
     found = []
     for body in objects:
         name = f"{body['kind']}/{body['metadata']['name']}"
@@ -60,7 +57,7 @@ def refusals(api: Api, objects: Iterable[Json]) -> list[str]:
 
 
 def reference_to(made: Mapping[str, Any]) -> Json:
-    """The owner reference to an object that the API server has."""
+    """The owner reference to an object of the API server."""
     meta = made["metadata"]
     return {
         "apiVersion": made["apiVersion"],
@@ -72,5 +69,5 @@ def reference_to(made: Mapping[str, Any]) -> Json:
 
 
 def owned_by(part: Mapping[str, Any], owner: Json) -> Json:
-    """The object with its owner, which takes it along when it is deleted."""
+    """The object with its owner, with which it is deleted."""
     return {**part, "metadata": {**part["metadata"], "ownerReferences": [owner]}}

@@ -1,4 +1,4 @@
-"""Connections to the API server: certificates, proxies, and how a dead one is noticed."""
+"""Connections to the API server: certificates, proxies, and detection of dead connections."""
 
 import socket
 import ssl
@@ -18,7 +18,7 @@ KEEP_ALIVE = (
         if hasattr(socket, name)
     ),
 )
-"""A connection whose other end is gone without a word is noticed after a minute; a log may be silent."""
+"""A connection whose other end has vanished is detected after a minute; a log may be silent."""
 
 
 def pool_of(access: Access, connections: int) -> Any:
@@ -41,7 +41,7 @@ def pool_of(access: Access, connections: int) -> Any:
 
 
 def proxy_of(access: Access) -> str:
-    """The proxy between us and the API server; empty without."""
+    """The proxy between us and the API server; empty if there is none."""
     address = urlsplit(access.server)
     if access.proxy or proxy_bypass(address.hostname or ""):
         return access.proxy
@@ -49,7 +49,7 @@ def proxy_of(access: Access) -> str:
 
 
 def ssl_context(access: Access) -> ssl.SSLContext:
-    """The certificates of both sides. Raises ConfigError where they cannot be used."""
+    """The certificates of both sides. Raises ConfigError if they cannot be used."""
     try:
         authority = access.authority.decode() or None
         context = ssl.create_default_context(cadata=authority)
@@ -66,7 +66,8 @@ def ssl_context(access: Access) -> ssl.SSLContext:
 
 
 def _load_client_certificate(context: ssl.SSLContext, access: Access) -> None:
-    """Python reads a client's key from files only: one that nobody else can read, for this moment."""
+    """Write a client's key to a temporary file that nobody else can read, because Python reads keys from
+    files only."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(access.credentials.certificate + b"\n" + access.credentials.key)
         file.flush()

@@ -4,8 +4,8 @@
       ^                          └──410 Gone──┐
       └───────────────────────────────────────┘
 
-Every watch ends after some seconds and is asked for again, so that a connection that is dead without a word
-is noticed. What breaks is tried again until `end`; that it broke, and that it works again, is reported.
+Every watch ends after some seconds and is started again, so that a silent dead connection is detected. A
+broken watch is tried again until `end`; its failure and its recovery are reported.
 """
 
 import json
@@ -26,7 +26,7 @@ from trainyard.errors import (
 from trainyard.gateways.kubernetes.api import PAGE, Api, Stream, TooOldError
 
 WATCH_SECONDS = 25
-"""How long one watch takes. It may be silent for all of it: bookmarks come about once per minute."""
+"""Seconds per watch. It may be silent all the time: bookmarks come about once per minute."""
 _SILENCE = WATCH_SECONDS + 10.0
 _FIRST_PAUSE, _MOST_PAUSE = 0.3, 8.0
 """Seconds before a broken watch is tried again."""
@@ -34,34 +34,34 @@ Json = Mapping[str, Any]
 
 
 class News(Enum):
-    """What a watch reports."""
+    """The kinds of reports of a watch."""
 
     LISTED = auto()
-    """All objects as they are now: whatever was known and is not among them is gone."""
+    """All objects that exist now; a known object that is not among them is gone."""
     CHANGED = auto()
     DELETED = auto()
-    """The object as it was when it was deleted."""
+    """The last state of a deleted object."""
     BROKEN = auto()
-    """The API server does not answer, or no longer knows us; it is tried again."""
+    """The API server does not answer, or rejects our identity; the watch is tried again."""
     BACK = auto()
-    """It answers again, and nothing was missed."""
+    """It answers again, and no event was missed."""
     REFUSED = auto()
     """We may not see these objects. The watch has ended."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """One thing that a watch saw."""
+    """One report of a watch."""
 
     source: str
     news: News
     objects: tuple[Any, ...] = ()
-    """As `keep` made them."""
+    """The objects, reduced by `keep`."""
     error: ServiceError | None = None
 
 
 class Watch:
-    """Watches one list in a thread of its own, from `start` to `end`."""
+    """Watches one list in its own thread, from `start` to `end`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Watch:
         keep: Callable[[Json], Any],
         **query: str,
     ) -> None:
-        """`keep` makes of an object what is reported; `query` are selectors."""
+        """`keep` reduces an object to what is reported; `query` are selectors."""
         self._api, self._path, self._report = api, path, report
         self._source, self._keep, self._query = source, keep, query
         self._over = threading.Event()
@@ -114,7 +114,7 @@ class Watch:
                 self._over.wait(_MOST_PAUSE)
 
     def _list(self) -> str:
-        """The version that a watch goes on from."""
+        """The version from which a watch continues."""
         found: list[Any] = []
         more: dict[str, str] = {}
         while True:
@@ -132,7 +132,7 @@ class Watch:
         return str(meta.get("resourceVersion") or "")
 
     def _watch(self, version: str) -> str:
-        """Report what happens from `version` on; returns the version that is reached."""
+        """Report events after `version`; return the version that was reached."""
         query = {
             **self._query,
             "watch": "1",
@@ -153,7 +153,7 @@ class Watch:
         return version
 
     def _event(self, line: bytes) -> str:
-        """Report one event; the version that it stands for."""
+        """Report one event; return its version."""
         try:
             event = json.loads(line)
             kind, raw = event["type"], event["object"]

@@ -9,11 +9,11 @@ from trainyard.gateways import SHOWN_CHARACTERS, StoreOptions
 from trainyard.gateways.local_store.folder import LocalStore
 
 _NAME_BYTES, _PATH_BYTES = 255, 3500
-"""A name's and a path's on Linux, which has 4,095 bytes, less what is stored below the folder."""
+"""The limits of names and paths on Linux (4,095 bytes), less what is stored below the folder."""
 
 
 def open_at(url: str, rest: str, options: StoreOptions) -> LocalStore:
-    """Open the store; `rest` is `url` after `file://`. Raises ConfigError for what is no address."""
+    """Open the store; `rest` is `url` after `file://`. Raises ConfigError for an invalid address."""
     return LocalStore(folder_at(url, rest), options.pace)
 
 
@@ -32,7 +32,7 @@ def names_a_store(rest: str) -> bool:
 
 
 def folder_at(url: str, rest: str) -> Path:
-    """Return the folder. Raises ConfigError for what is no path of one."""
+    """Return the folder. Raises ConfigError for an invalid path."""
     path = rest.removeprefix("localhost")
     if not path.startswith("/"):
         raise ConfigError(f"{url}: a folder's path must be absolute, with three slashes: file:///{rest}")

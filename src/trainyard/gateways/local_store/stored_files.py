@@ -33,7 +33,7 @@ def refusals_named(path: Path, needed: int = 0) -> Iterator[None]:
 
 
 def _file_in_the_way(path: Path) -> Path | None:
-    """What stands where `path` has a folder; None where all of them are folders, or not there yet."""
+    """The file that is in the way of `path`'s folder; None if all parents are folders or do not exist yet."""
     with contextlib.suppress(OSError):
         return next((each for each in path.parents if each.exists() and not each.is_dir()), None)
     return None

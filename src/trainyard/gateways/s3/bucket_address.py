@@ -15,7 +15,7 @@ _PREFIX_BYTES = 700
 
 
 def open_at(url: str, rest: str, options: StoreOptions) -> "S3Store":
-    """Open the store; `rest` is `url` after `s3://`. Raises ConfigError for what is no address."""
+    """Open the store; `rest` is `url` after `s3://`. Raises ConfigError for an invalid address."""
     from trainyard.gateways.s3.store import S3Store
 
     return S3Store(
@@ -39,7 +39,7 @@ def names_a_store(rest: str) -> bool:
 
 
 def bucket_of(url: str, rest: str) -> tuple[str, str]:
-    """Return bucket and prefix. Raises ConfigError for what is no address."""
+    """Return bucket and prefix. Raises ConfigError for an invalid address."""
     if rest.startswith("arn:"):
         raise ConfigError(
             f"{url}: an ARN is not taken as a bucket. Write the alias of the access point, which ends in "

@@ -88,6 +88,8 @@ class S3Store:
         for page in self._bucket.pages(prefix):
             for entry in page.get("Contents", []):
                 key = str(entry["Key"]).removeprefix(self.prefix)
+                if key.endswith("/") and not entry["Size"]:
+                    continue  # an empty folder, as consoles and file system drivers make them
                 etag, modified = str(entry.get("ETag", "")).strip('"'), entry.get("LastModified")
                 yield S3Object(
                     key, int(entry["Size"]), etag, modified=modified.timestamp() if modified else 0.0

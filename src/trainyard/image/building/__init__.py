@@ -1,4 +1,4 @@
-"""An image's build: the request as a value, the build in AWS followed to its verdict, several side by side.
+"""Build images: the request as a value, and builds in AWS, followed to their verdicts, several at a time.
 
-In: a folder and a Dockerfile, and who builds. Out: the digest that build and registry agree on.
+In: a folder and a Dockerfile, and the builder. Out: the digest that build and registry agree on.
 """

@@ -1,7 +1,8 @@
-"""Build one image in AWS: unless ECR has its content, send the source, follow the build, agree on the digest.
+"""Build one image in AWS: unless ECR has its content, send the source, follow the build, compare the digests.
 
-An image that is there under every tag that is asked for is not built; if it was only checked at a lower
-level, it is checked again. CodeBuild, ECR and the archive are handed in; this module holds the order.
+An image that exists under every requested tag is not built again; if it was checked only at a lower level, it
+is checked again. CodeBuild, ECR and the archive writer are passed in; this module holds the order of the
+calls.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +26,11 @@ from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.context.build_context import checked_tag
 
 _LEVELS = ("quick", "standard", "full")
-"""Of the check, each of which holds the one before."""
+"""Levels of the check; each includes the one before."""
 
 
 class Aws(Builds, Protocol):
-    """What uploads sources and starts builds; see `gateways.images.codebuild`."""
+    """Uploads sources and starts builds; see `gateways.images.codebuild`."""
 
     region: str
 
@@ -40,7 +41,7 @@ class Aws(Builds, Protocol):
 
 
 class Archive(Protocol):
-    """What writes archives; see `gateways.images.context_files`."""
+    """Writes archives; see `gateways.images.context_files`."""
 
     def tool_files(self, root: Path) -> dict[str, Path]: ...
     def write_archive(self, sources: Mapping[str, Path], target: Path) -> str: ...
@@ -52,13 +53,13 @@ class AwsOptions:
 
     project: str
     bucket: str
-    """Of sources; empty: named for project, account and region."""
+    """Bucket for sources; empty: named after project, account and region."""
     source: str
     """`s3` or `github`."""
     level: str
     tags: str
     version: str
-    """Of the image; empty: none was given and no tag of git is on the commit."""
+    """Version of the image; empty: none was given and the commit has no git tag."""
     cache: str
     rebuild: bool
     seconds: float
@@ -67,11 +68,11 @@ class AwsOptions:
 
 @dataclass(frozen=True)
 class HeldImage:
-    """An image in ECR that has the content and every tag that was asked for."""
+    """An image in ECR with the content and every requested tag."""
 
     digest: str
     is_checked: bool
-    """Whether it passed the check of the level that was asked for."""
+    """Whether it passed the check of the requested level."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,16 @@ class AwsBuilder:
     aws: Aws
     archive: Archive
     find_digest: Callable[..., str | None]
-    """Gives the digest of `account`, `region`, `repository`, `tag`, `digest`; None without one."""
+    """Returns the digest for `account`, `region`, `repository`, `tag` and `digest`; None if there is none."""
     needed_tags: Callable[[BuildRequest], Sequence[str]]
-    """Gives the tags that an image has to have, besides that of its content."""
+    """Returns the tags that an image must have, besides the tag of its content."""
     account: str
     options: AwsOptions
     root: Path
-    """Of this repository, whose scripts run in the build."""
+    """The commit of this repository, whose scripts run in the build."""
     clock: Callable[[], float]
     pause: Callable[[float], bool]
-    """Waits some seconds; True as soon as everything is to end."""
+    """Waits some seconds; returns True as soon as everything must end."""
 
     def build(
         self,
@@ -101,7 +102,8 @@ class AwsBuilder:
         token: str,
         origin: str,
     ) -> dict[str, Any]:
-        """The result as plain data. A start repeated with `token` is one build; `origin` is git's remote."""
+        """Return the result as plain data. Two starts with one `token` are one build; `origin` is git's
+        remote."""
         place = (self.account, self.aws.region)
         held = None if self.options.rebuild or request.unpinned else self._held_as_asked(request)
         if held is not None and held.is_checked:
@@ -109,7 +111,7 @@ class AwsBuilder:
             return aws_result(request, place, held.digest, None)
         if request.unpinned:
             named = ", ".join(request.unpinned)
-            say(f"built anew: {named} is not pinned by digest, so it may have changed")
+            say(f"built again: {named} is not pinned by digest, so it may have changed")
         source, context = self._source(request, say, origin)
         follow = partial(self._follow, progress, say, token=token, source=source)
         if held is not None:
@@ -156,7 +158,7 @@ class AwsBuilder:
         )
 
     def _held_as_asked(self, request: BuildRequest) -> HeldImage | None:
-        """The image that all needed tags name; None where they name none, several, or another content."""
+        """The image that all needed tags name; None if they name none, several, or another content."""
         names = self.needed_tags(request) or (request.tag,)
         found = {self._held(request, name, "") for name in names}
         digest = found.pop() if len(found) == 1 else None
@@ -182,7 +184,7 @@ class AwsBuilder:
     def _source(
         self, request: BuildRequest, say: Callable[[str], None], origin: str
     ) -> tuple[dict[str, str], str]:
-        """What overrides the project's source, and the context's folder in it; it is sent if it is new."""
+        """The override of the project's source, and the context's folder in it; a new source is sent."""
         context = Path(request.context).resolve()
         inside = context.is_relative_to(self.root)
         folder = context.relative_to(self.root).as_posix() if inside else ""

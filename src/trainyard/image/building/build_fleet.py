@@ -1,6 +1,6 @@
-"""Several builds side by side: one thread each, one live line for all, and one end for all.
+"""Run several builds at a time: one thread per build, one live line for all, and one end for all.
 
-The live line is drawn by `command.terminal`, which reads it from here.
+`command.terminal` draws the live line and asks this module for its text.
 """
 
 import threading
@@ -15,7 +15,7 @@ _WAIT_SECONDS = 0.5
 
 
 class Fleet(Generic[Result]):
-    """The builds of several images; `line` and `tell` are what the terminal asks for."""
+    """The builds of several images; the terminal calls `line` and `tell`."""
 
     def __init__(self, images: Sequence[str], clock: Callable[[], float]) -> None:
         self.progress = {image: BuildProgress(image, since=clock()) for image in images}
@@ -23,11 +23,12 @@ class Fleet(Generic[Result]):
         self._end = threading.Event()
 
     def pause(self, seconds: float) -> bool:
-        """Wait; True as soon as all builds are to end."""
+        """Wait; return True as soon as all builds must end."""
         return self._end.wait(seconds)
 
     def run(self, work: Callable[[str], Result]) -> dict[str, Result | BaseException]:
-        """Do `work` for every image; what each gave or raised. An interrupt ends them all and is raised."""
+        """Run `work` for every image, and return its results or errors. An interrupt ends all builds and is
+        raised."""
         with ThreadPoolExecutor(len(self.progress), thread_name_prefix="build") as pool:
             futures: dict[str, Future[Result]] = {name: pool.submit(work, name) for name in self.progress}
             try:
@@ -46,7 +47,7 @@ class Fleet(Generic[Result]):
         return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
     def tell(self) -> None:
-        """In a log, each build says its own lines."""
+        """In a log, each build writes its own lines."""
 
 
 def _going(one: BuildProgress, now: float) -> str:

@@ -1,8 +1,8 @@
-"""One build in CodeBuild, from its start to its verdict: followed, stopped, tried again if that helps.
+"""Follow one build in CodeBuild from start to verdict; stop it if asked, start it again if that can help.
 
     start --> look, log --> ended --> succeeded | failed | can heal: start again, at most three times
 
-Who talks to CodeBuild, the clock and the pause are handed in.
+The client of CodeBuild, the clock and the pause are passed in.
 """
 
 import re
@@ -22,9 +22,10 @@ MOST_ATTEMPTS = 3
 _TAIL_LINES = 40
 _SHOWN_LINES = 12
 _LOST_LOOKS = 5
-"""How often in a row CodeBuild may fail to answer while a build goes on."""
+"""CodeBuild may fail to answer this many times in a row while a build runs."""
 _QUIET_LOOKS = 2
-"""How often the log of an ended build must have nothing new: its last lines arrive after the build's end."""
+"""After the end of a build its log must have nothing new this many times, because its last lines come
+late."""
 _BEFORE_OURS = ("SUBMITTED", "QUEUED", "PROVISIONING", "DOWNLOAD_SOURCE")
 _PASSING = re.compile(
     r"TLS handshake timeout|i/o timeout|connection reset by peer|toomanyrequests|Too Many Requests|"
@@ -34,7 +35,7 @@ _PASSING = re.compile(
     r"Could not resolve host|operation timed out|Connection broken|error sending request for url",
     re.IGNORECASE,
 )
-"""What a network or a registry that is in trouble says; a second attempt may find it well."""
+"""Messages of a network or registry in trouble; a second attempt may succeed."""
 _LASTING = re.compile(
     r"no space left on device|manifest unknown|pull access denied|hash(?:es)? mismatch|hash-checking mode|"
     r"No matching distribution|unsatisfiable|exec format error",
@@ -71,7 +72,7 @@ class ProgressState(Protocol):
 
 
 class Builds(Protocol):
-    """What starts, shows and stops builds."""
+    """Starts, shows and stops builds."""
 
     def look(self, build_id: str, /) -> Any: ...
     def read_log(self, state: Any, position: str, /) -> tuple[list[str], str]: ...
@@ -80,7 +81,7 @@ class Builds(Protocol):
 
 @dataclass
 class BuildProgress:
-    """What is known of one image's build; the live line reads it while another thread writes it."""
+    """The progress of one image's build. The live line reads it while another thread writes it."""
 
     image: str
     phase: str = "starting"
@@ -104,7 +105,7 @@ class BuildEnded:
 
 
 class StoppedBuildError(TrainyardError):
-    """The build was stopped because we were asked to end."""
+    """The build was stopped because this program was asked to end."""
 
     exit_code = ExitCode.INTERRUPTED
 
@@ -117,17 +118,17 @@ class Follower:
     progress: BuildProgress
     clock: Callable[[], float]
     pause: Callable[[float], bool]
-    """Waits some seconds; True as soon as everything is to end."""
+    """Waits some seconds; returns True as soon as everything must end."""
     say: Callable[[str], None]
     seconds: float
-    """How long all attempts may take together."""
+    """The time limit of all attempts together."""
     poll_seconds: float = 5.0
     _tail: list[str] = field(default_factory=list)
 
     def run(self, start: Callable[[int], str]) -> BuildEnded:
         """Start a build, with the number of the attempt, and follow it until it has succeeded.
 
-        Raises CheckFailedError when the build failed, ServiceTroubleError when CodeBuild did,
+        Raises CheckFailedError when the build failed, ServiceTroubleError when CodeBuild failed,
         WaitTimeoutError, StoppedBuildError.
         """
         end = self.clock() + self.seconds
@@ -144,7 +145,7 @@ class Follower:
                 return _ended(state, attempt)
             if attempt == MOST_ATTEMPTS or not can_heal(state, self._tail):
                 raise failure(state, self._tail, self.progress.image, attempt)
-            self.say(f"{describe(state)}; that may pass, so it is tried again")
+            self.say(f"{describe(state)}; a second attempt may succeed, so it is started again")
             self._wait(self.poll_seconds * attempt)
         raise AssertionError("the last attempt returns or raises")
 
@@ -178,7 +179,7 @@ class Follower:
             self._wait(0 if lines else self.poll_seconds)
 
     def _tell_phases(self, state: ProgressState, told: int) -> int:
-        """Say each phase once, when it has ended; returns how many were said."""
+        """Report each phase once, after its end; return the number of reported phases."""
         ended = [phase for phase in state.phases if phase.status]
         for phase in ended[told:]:
             seconds = f" in {phase.seconds:.0f} s" if phase.seconds is not None else ""
@@ -189,7 +190,7 @@ class Follower:
         return max(told, len(ended))
 
     def _wait(self, seconds: float) -> None:
-        """Pause. Raises StoppedBuildError, once the build is stopped, when everything is to end."""
+        """Pause. If everything must end, stop the build and raise StoppedBuildError."""
         if self.pause(seconds):
             self.builds.stop(self.progress.build_id)
             self.progress.ended = "stopped"
@@ -197,7 +198,7 @@ class Follower:
 
 
 def can_heal(state: ProgressState, tail: Sequence[str]) -> bool:
-    """Whether another attempt may succeed: CodeBuild's own faults, and a network that was in trouble."""
+    """Whether another attempt may succeed: after CodeBuild's own faults, or trouble in the network."""
     if state.status == "FAULT":
         return True
     failed = failed_phase(state)
@@ -214,12 +215,12 @@ def can_heal(state: ProgressState, tail: Sequence[str]) -> bool:
 
 
 def failed_phase(state: ProgressState) -> PhaseState | None:
-    """The first phase that ended in another way than well."""
+    """The first phase that did not end well."""
     return next((phase for phase in state.phases if phase.status not in ("", "SUCCEEDED")), None)
 
 
 def describe(state: ProgressState) -> str:
-    """How a build ended, in a few words."""
+    """The end of a build in a few words."""
     failed = failed_phase(state)
     where = f" in {failed.name}" if failed else ""
     said = f": {failed.message[:300]}" if failed and failed.message else ""
@@ -227,7 +228,7 @@ def describe(state: ProgressState) -> str:
 
 
 def failure(state: ProgressState, tail: Sequence[str], image: str, attempts: int) -> TrainyardError:
-    """The error for a build that ended badly for the last time."""
+    """The error for a build whose last attempt failed."""
     tried = f" after {attempts} attempts" if attempts > 1 else ""
     text = f"{image}: the build {state.build_id} {describe(state)}{tried}."
     if tail:

@@ -1,4 +1,4 @@
-"""What is said of a build, and what is handed to CodeBuild: variables, source, keys, lines and records.
+"""Describe a build for people and for CodeBuild: variables, source, keys, lines and records.
 
 It starts nothing and reads nothing.
 """
@@ -12,11 +12,11 @@ from trainyard.image.building.build_progress import BuildEnded
 from trainyard.image.building.build_request import BuildRequest
 
 FOREIGN = ".image-context"
-"""Where a context that is not in this repository lies in the archive."""
+"""The folder in the archive for a context that is not in this repository."""
 
 
 def require_different_names(names: Sequence[str]) -> None:
-    """Raise ConfigError when two images of one call have one name."""
+    """Raise ConfigError when two images of one call have the same name."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
@@ -26,7 +26,7 @@ def require_different_names(names: Sequence[str]) -> None:
 
 
 def plan_lines(plan: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What would be built, for people."""
+    """The planned build, for people."""
     lines = []
     for one in plan:
         tree = " (with changes that are not committed)" if one["dirty"] else ""
@@ -68,7 +68,7 @@ def build_variables(
 
 
 def source_key(project: str, digest: str) -> str:
-    """The key of a source archive: its content names it, so that it is sent once."""
+    """The key of a source archive. It contains the digest, so that equal content is sent once."""
     return f"{project}/source/{digest}.zip"
 
 
@@ -87,7 +87,7 @@ def source_names(request: BuildRequest, folder: str) -> dict[str, str]:
 
 
 def github_source(request: BuildRequest, address: str, folder: str) -> dict[str, str]:
-    """What overrides the project's source to clone the commit from GitHub, or a ConfigError."""
+    """The source override that clones the commit from GitHub. Raises ConfigError."""
     if request.dirty or not request.commit:
         raise ConfigError(
             "--source github builds a commit, and the working tree has changes that are not committed. "
@@ -109,7 +109,7 @@ def github_source(request: BuildRequest, address: str, folder: str) -> dict[str,
 def same_digest(request: BuildRequest, ended: BuildEnded, find: Callable[[str, str], str | None]) -> str:
     """The digest of the built image. Raises VerificationError unless build and registry agree on it.
 
-    `find` gives the digest that the registry holds for a tag and a digest, of which one is empty.
+    `find` returns the registry's digest for a tag and a digest, of which one is empty.
     """
     said = ended.exported.get("IMAGE_DIGEST", "")
     held = find("", said) if said else find(request.tag, "")
@@ -129,7 +129,7 @@ def same_digest(request: BuildRequest, ended: BuildEnded, find: Callable[[str, s
 def aws_result(
     request: BuildRequest, place: tuple[str, str], digest: str, ended: BuildEnded | None
 ) -> dict[str, Any]:
-    """The result as plain data; `place` is account and region, `ended` None where nothing was built."""
+    """The result as plain data; `place` is account and region, `ended` is None if nothing was built."""
     account, region = place
     host = f"{account}.dkr.ecr.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
     found = {"uri": f"{host}/{request.image}@{digest}", "digest": digest, "built": ended is not None}
@@ -140,7 +140,7 @@ def aws_result(
 
 
 def result_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The results for people: what is there, then what goes on with it."""
+    """The results for people: the finished images, then the commands to continue with."""
     lines = []
     for one in results:
         how = (

@@ -1,8 +1,8 @@
-"""What is to be built: the request as a value that can be printed, compared and sent.
+"""The build request: a value that can be printed, compared and sent.
 
     Dockerfile + files of the context --plan--> BuildRequest --(local builder | CodeBuild)--> an image
 
-It reads no file; names, texts and digests are handed in.
+It reads no file; names, texts and digests are passed in.
 """
 
 import re
@@ -20,7 +20,7 @@ CONTENT_LABEL = "dev.trainyard.content"
 LOCKS_LABEL = "dev.trainyard.locks"
 BASES_LABEL = "dev.trainyard.bases"
 COMMIT_ARGUMENT = "GIT_COMMIT"
-"""A build argument that is given by itself where a Dockerfile declares it. It is not part of the content."""
+"""A build argument that is set automatically if a Dockerfile declares it. It is not part of the content."""
 COMMIT_LABEL = "org.opencontainers.image.revision"
 PLATFORM = "linux/amd64"
 _ARGUMENT = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -31,36 +31,36 @@ _SECRET_ARGUMENT = re.compile(
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """One image that is to be built."""
+    """One image to build."""
 
     image: str
     """The name of the image, and of its repository."""
     context: str
-    """The folder."""
+    """The context's folder."""
     dockerfile: str
     """Relative to the context, or absolute if it is not in it."""
     platform: str
     target: str
     build_args: Mapping[str, str]
-    """Those that were given, which are part of the content."""
+    """The given build arguments, which are part of the content."""
     takes_commit: bool
     """Whether the Dockerfile declares GIT_COMMIT."""
     commit: str
-    """Empty outside git."""
+    """The commit; empty outside git."""
     dirty: bool
     digest: str
-    """Of everything that goes in: the files, the Dockerfile, the arguments."""
+    """The digest of the whole input: the files, the Dockerfile, the arguments."""
     names: tuple[str, ...]
-    """Of the files that are sent."""
+    """The number of bytes of the sent files."""
     ignore_files: tuple[str, ...]
-    """The ignore file that was applied, relative to the context; empty where there is none."""
+    """The ignore file that was applied, relative to the context; empty if there is none."""
     total_bytes: int
     bases: tuple[str, ...]
-    """All base images, as they are named."""
+    """All base images, by the names in the Dockerfile."""
     locks: tuple[str, ...]
     """The locks that the Dockerfile copies into the image."""
     unpinned: tuple[str, ...]
-    """Base images that are named by a tag, which may move: then nothing may be skipped."""
+    """Base images that are named by a tag. A tag may move, so such a build is never skipped."""
 
     @property
     def tag(self) -> str:
@@ -68,19 +68,20 @@ class BuildRequest:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What is written into the image. A time is not: the same content gives the same labels."""
+        """The labels of the image. The time is not among them, so that the same content gives the same
+        labels."""
         labels = {CONTENT_LABEL: self.digest, BASES_LABEL: " ".join(self.bases)}
         labels |= {LOCKS_LABEL: " ".join(self.locks)} if self.locks else {}
         return labels | ({COMMIT_LABEL: self.commit} if self.commit and not self.dirty else {})
 
     @property
     def all_build_args(self) -> dict[str, str]:
-        """Those that were given, and the commit where the Dockerfile asks for it and it is known."""
+        """The given arguments, and the commit if it is known and the Dockerfile declares it."""
         own = {COMMIT_ARGUMENT: self.commit} if self.takes_commit and self.commit and not self.dirty else {}
         return own | dict(self.build_args)
 
     def record(self) -> dict[str, Any]:
-        """It as plain data."""
+        """The request as plain data."""
         return {
             "image": self.image,
             "context": self.context,
@@ -101,7 +102,7 @@ class BuildRequest:
 def build_inputs(
     dockerfile_text: str, *, platform: str, target: str, build_args: Mapping[str, str]
 ) -> dict[str, str]:
-    """Everything besides the files that decides what comes out of a build."""
+    """Everything besides the files that determines the result of a build."""
     given = {f"arg {key}": value for key, value in build_args.items()}
     return {"dockerfile": dockerfile_text, "platform": platform, "target": target, **given}
 
@@ -115,9 +116,9 @@ def request_of(
     options: Mapping[str, Any],
     git: Mapping[str, Any],
 ) -> BuildRequest:
-    """The request; `places` are the context's folder and the Dockerfile in it.
+    """Make the request; `places` are the context's folder and the Dockerfile in it.
 
-    `options` hold platform, target, build_args and ignore_files; `git` what git says of the commit.
+    `options` has platform, target, build_args and ignore_files; `git` has git's facts about the commit.
     """
     target = options["target"]
     if target and target.lower() not in {stage.name for stage in parsed.stages}:
@@ -144,9 +145,9 @@ def request_of(
 
 
 def image_name(context: str, dockerfile: str) -> str:
-    """The name of an image that nobody named: the folder of its Dockerfile, which is mostly the context's.
+    """The default name of an image: the folder of its Dockerfile, which is usually the context's folder.
 
-    Raises ConfigError where that folder's name cannot name a repository.
+    Raises ConfigError if a repository cannot have that name.
     """
     folder = PurePosixPath(dockerfile).parent.name or PurePosixPath(context).name
     name = repository_from(folder)
@@ -156,9 +157,10 @@ def image_name(context: str, dockerfile: str) -> str:
 
 
 def parse_build_args(words: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
-    """KEY=VALUE words as build arguments. Raises ConfigError for one that the Dockerfile does not declare.
+    """Parse KEY=VALUE words as build arguments. Raises ConfigError for one that the Dockerfile does not
+    declare.
 
-    A secret is refused: build arguments stand in the history of the image.
+    A secret is refused, because build arguments are visible in the history of the image.
     """
     found = {}
     for word in words:

@@ -1,8 +1,9 @@
-"""From a folder and a Dockerfile to a build request: what is sent, under which name and digest.
+"""Plan a build: from a folder and a Dockerfile to the request with the files to send, its name and its
+digest.
 
     listed files --ignore rules--> chosen --limits, secrets--> read --digest--> BuildRequest
 
-Who lists and reads the files is handed in; nothing is changed.
+The functions that list and read the files are passed in; nothing is changed.
 """
 
 import os
@@ -32,7 +33,7 @@ from trainyard.run.untrusted_files import read_text
 
 
 class Files(Protocol):
-    """What reads contexts; see `gateways.images.context_files`."""
+    """Reads contexts; see `gateways.images.context_files`."""
 
     def list_files(self, context: Path) -> Sequence[Any]: ...
     def find_dockerfile(self, context: Path, given: Path) -> tuple[str, str, Path | None]: ...
@@ -48,10 +49,10 @@ class Files(Protocol):
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How an image is to be built, as the command line says it."""
+    """The build options of the command line."""
 
     image: str
-    """Empty: named for a folder."""
+    """Empty: named after a folder."""
     platform: str
     target: str
     build_args: Sequence[str]
@@ -62,7 +63,7 @@ class BuildOptions:
 def plan_build(
     context: Path, dockerfile: Path, options: BuildOptions, *, files: Files, git: Mapping[str, Any]
 ) -> BuildRequest:
-    """The request to build `dockerfile` in `context`; `git` is what git says of its commit.
+    """The request to build `dockerfile` in `context`; `git` has git's facts about its commit.
 
     Raises ConfigError for a context, Dockerfile or option that cannot be used.
     """
@@ -90,7 +91,7 @@ def plan_build(
 
 
 def require_content(requests: Sequence[BuildRequest], digest: str) -> None:
-    """Raise VerificationError unless every request has this content; an empty digest asks for none."""
+    """Raise VerificationError unless every request has this content; an empty digest skips the check."""
     for request in requests if digest else ():
         if request.digest != digest:
             raise VerificationError(

@@ -1,6 +1,6 @@
-"""Which base image to start from, and why: PyTorch's, NVIDIA's NGC and CUDA images, AWS's, or Python's.
+"""Recommend a base image with a reason: PyTorch's, NVIDIA's NGC or CUDA images, AWS's, or Python's.
 
-It names no digest: a digest is looked up where the image is pulled, and pinned in the Dockerfile.
+It names no digest. Look the digest up where the image is pulled, and pin it in the Dockerfile.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from trainyard.image.conflict.version_facts import shown
 
 @dataclass(frozen=True)
 class BaseChoice:
-    """A kind of base image, and why it is the right one."""
+    """A kind of base image, and the reason for it."""
 
     image: str
     reason: str
 
 
 def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
-    """The kind of base image for what is declared; `efa` is whether the machine has it."""
+    """Choose a kind of base image for the declared versions; `efa` says whether the machine has EFA."""
     packages, cuda = declared.packages, declared.cuda
     number = f"{shown(cuda)}.x" if cuda else "VERSION"
     if declared.torch is None:

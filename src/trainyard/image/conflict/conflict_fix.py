@@ -1,6 +1,6 @@
-"""Carry out the edits of findings on the text of a Dockerfile: single lines, nothing else changes.
+"""Apply the edits of findings to the text of a Dockerfile: single lines; nothing else changes.
 
-A finding without an edit stays; what it proposes is a decision for a person.
+A finding without an edit stays, because its remedy is a decision for a person.
 """
 
 import difflib
@@ -13,9 +13,9 @@ _MOST_EDITS = 50
 
 
 def fix(text: str, judge: Callable[[str], Sequence[ImageFinding]], *, file: str) -> str:
-    """The text after all edits that help; `judge` gives the findings of a text.
+    """Return the text after all edits that help; `judge` returns the findings of a text.
 
-    Each edit is judged anew, because one may change what the next one is about.
+    The text is judged again after each edit, because an edit may change the subject of the next one.
     """
     for _ in range(_MOST_EDITS):
         edits = [f.edit for f in judge(text) if f.edit is not None and f.file == file]
@@ -27,13 +27,13 @@ def fix(text: str, judge: Callable[[str], Sequence[ImageFinding]], *, file: str)
 
 
 def diff_of(before: str, after: str, name: str) -> str:
-    """The change as a unified diff; empty without one."""
+    """The change as a unified diff; empty if nothing changed."""
     words = (before.splitlines(keepends=True), after.splitlines(keepends=True))
     return "".join(difflib.unified_diff(*words, fromfile=name, tofile=name))
 
 
 def _changed(lines: Sequence[str], edit: Edit) -> list[str] | None:
-    """The lines with one edit; None where its text is not in the instruction that begins at its line."""
+    """The lines after one edit; None if its text is not in the instruction that begins at its line."""
     start = edit.line - 1
     end = start
     while end < len(lines) - 1 and lines[end].rstrip().endswith("\\"):
@@ -48,7 +48,7 @@ def _changed(lines: Sequence[str], edit: Edit) -> list[str] | None:
 
 
 def _without_variable(lines: list[str], place: int, name: str, span: tuple[int, int]) -> list[str]:
-    """The lines without `NAME=value` of an ENV; an ENV that sets nothing else goes as a whole."""
+    """The lines without `NAME=value` of an ENV; an ENV that sets nothing else is removed."""
     start, end = span
     pattern = rf"(?<![\w]){re.escape(name)}(?:=(?:\"[^\"]*\"|'[^']*'|\S*)|\s+\S.*)"
     left = re.sub(pattern, "", lines[place], count=1)

@@ -1,4 +1,4 @@
-"""What will break in an image, before it is built.
+"""Find what will break in an image, before it is built.
 
 Declared + the machine it is for --rules--> findings, the worst first
 """
@@ -13,7 +13,7 @@ RULES = (*PACKAGE_RULES, *LIBRARY_RULES, *CONTAINER_RULES)
 
 
 def judge(declared: DeclaredVersions, machine: TargetMachine) -> list[ImageFinding]:
-    """All findings, the worst first, then by place."""
+    """Run all rules; the worst findings come first, then they are sorted by place."""
     found = [finding for rule in RULES for finding in rule(declared, machine)]
     order = (ERROR, WARNING, INFO)
     return sorted(found, key=lambda f: (order.index(f.severity), f.file, f.line, f.rule))

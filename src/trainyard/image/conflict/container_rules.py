@@ -49,13 +49,13 @@ _HARMFUL = {
     "FI_EFA_RX_IOV_LIMIT": "libfabric aborts where it is set",
     "RDMAV_FORK_SAFE": "it conflicts with the EFA provider",
     "NCCL_P2P_DISABLE": "it turns NVLink off",
-    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for",
+    "CUDA_LAUNCH_BLOCKING": "the program waits for every kernel",
 }
 _USELESS = {
-    "NCCL_TIMEOUT": "neither NCCL nor PyTorch reads it; it is taken for init_process_group(timeout=…)",
+    "NCCL_TIMEOUT": "neither NCCL nor PyTorch reads it; it is mistaken for init_process_group(timeout=…)",
     "TORCH_NCCL_TIMEOUT": "PyTorch does not read it",
     "TORCH_DISTRIBUTED_TIMEOUT": "PyTorch does not read it",
-    "FI_PROVIDER": "the plugin takes EFA by itself since 1.6",
+    "FI_PROVIDER": "the plugin uses EFA by itself since 1.6",
     "NCCL_PROTO": "it narrows NCCL's tuner and costs speed; the plugin sets it where that is needed",
     "NCCL_ASYNC_ERROR_HANDLING": "PyTorch reads TORCH_NCCL_ASYNC_ERROR_HANDLING, and its default is right",
     "NCCL_BLOCKING_WAIT": "PyTorch reads TORCH_NCCL_BLOCKING_WAIT",
@@ -93,7 +93,7 @@ def _device_rdma(declared: DeclaredVersions, machine: TargetMachine, value: str)
     if value == "1" and machine.efa and not machine.rdma:
         return ERROR, "this machine's EFA has no RDMA, so libfabric aborts the process"
     if value == "0" and machine.rdma:
-        return ERROR, "the plugin refuses to start without GPUDirect on this machine, and NCCL takes TCP"
+        return ERROR, "the plugin refuses to start without GPUDirect on this machine, and NCCL uses TCP"
     return WARNING, "RDMA is found by itself since aws-ofi-nccl 1.7; where the device has none, =1 aborts"
 
 

@@ -1,6 +1,6 @@
-"""What an image will hold, as its Dockerfile, its lock and its base image's name declare it.
+"""The content of an image as declared by its Dockerfile, its lock and the name of its base image.
 
-Nothing is resolved: a package that is neither pinned in the lock nor in the Dockerfile is unknown.
+Nothing is resolved: a package that is pinned in neither the lock nor the Dockerfile is unknown.
 """
 
 import re
@@ -26,10 +26,10 @@ class Package:
 
     name: str
     text: str
-    """The version as it is written."""
+    """The version as written."""
     file: str
     line: int
-    """0 where it does not matter."""
+    """The line; 0 if it does not matter."""
 
     @property
     def version(self) -> Version:
@@ -37,14 +37,14 @@ class Package:
 
     @property
     def cuda(self) -> Version:
-        """Of a local version such as +cu124; empty without one."""
+        """The CUDA release of a local version such as +cu124; empty without one."""
         match = re.search(r"\+cu(\d{2})(\d)", self.text)
         return (int(match[1]), int(match[2])) if match else ()
 
 
 @dataclass(frozen=True)
 class BaseImage:
-    """What the name of a base image tells."""
+    """The facts in the name of a base image."""
 
     image: str
     kind: str
@@ -53,7 +53,7 @@ class BaseImage:
     cuda: Version = ()
     python: Version = ()
     has_compiler: bool = False
-    """Whether nvcc is in it."""
+    """Whether it includes nvcc."""
     line: int = 0
 
 
@@ -68,14 +68,14 @@ class Variable:
 
 @dataclass(frozen=True)
 class DeclaredVersions:
-    """Everything that rules look at."""
+    """Everything that the rules use."""
 
     dockerfile: str
     """Its name, for messages."""
     parsed: Dockerfile
     base: BaseImage
     packages: Mapping[str, Package] = field(default_factory=dict)
-    """By canonical name; what the Dockerfile installs goes before the lock, as it does in the image."""
+    """By canonical name. What the Dockerfile installs overrides the lock, as it does in the image."""
     variables: tuple[Variable, ...] = ()
     efa_installer: Version = ()
     efa_plugin: Version = ()
@@ -89,7 +89,8 @@ class DeclaredVersions:
 
     @property
     def cuda(self) -> Version:
-        """Of torch, as its own version, an index or the packages beside it say; empty where none does."""
+        """The CUDA release of torch, from its version, an index or the packages beside it; empty if
+        unknown."""
         if self.torch and self.torch.cuda:
             return self.torch.cuda
         toolkit = self.packages.get("cuda-toolkit")
@@ -100,14 +101,14 @@ class DeclaredVersions:
 
     @property
     def base_is_used(self) -> bool:
-        """Whether torch is the base image's own."""
+        """Whether torch comes from the base image."""
         return self.torch is None and bool(self.base.torch)
 
 
 def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, str]]) -> DeclaredVersions:
-    """What the last stage of a Dockerfile called `name` declares.
+    """Read the declarations of the last stage of a Dockerfile called `name`.
 
-    `locked` is what its locks hold: name -> version, line and file.
+    `locked` is the content of its locks: name -> version, line and file.
     """
     packages = {package: Package(package, text, file, line) for package, (text, line, file) in locked.items()}
     index, variables, known = "", [], dict(parsed.arguments)
@@ -144,7 +145,7 @@ def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, 
 
 
 def base_image(image: str, line: int = 0) -> BaseImage:
-    """What the name of a base image tells."""
+    """Read the facts in the name of a base image."""
     named = image.partition("@")[0]
     head, _, tag = named.rpartition(":")
     head, tag = (head, tag) if head and "/" not in tag else (named, "")
@@ -179,7 +180,7 @@ def _installed(instruction: Instruction, text: str, name: str) -> dict[str, Pack
 
 
 def locked_packages(text: str) -> dict[str, tuple[str, int]]:
-    """Name -> version and line, of all pins of a lock or requirements file that apply on 64-bit Linux."""
+    """Name -> version and line, for all pins of a lock or requirements file that apply on 64-bit Linux."""
     found = {}
     for number, line in enumerate(text.splitlines(), start=1):
         match = re.match(

@@ -1,4 +1,4 @@
-"""A finding on an image, the machine it is for, and the edit that would mend it."""
+"""A finding about an image, the machine that the image is for, and the edit that would fix it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ ERROR, WARNING, INFO = "error", "warning", "info"
 
 @dataclass(frozen=True)
 class TargetMachine:
-    """What the image is to run on; what is not named is unknown."""
+    """The machine that the image will run on; a part that is not named is unknown."""
 
     architecture: str = ""
-    """sm_90, for example."""
+    """For example sm_90."""
     efa: bool | None = None
     rdma: bool = False
     family: str = ""
-    """p5, for example."""
+    """For example p5."""
     driver: Version = ()
 
 
@@ -34,7 +34,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class ImageFinding:
-    """One thing that is wrong."""
+    """One problem."""
 
     rule: str
     severity: str
@@ -46,7 +46,7 @@ class ImageFinding:
     edit: Edit | None = None
 
     def record(self) -> dict[str, Any]:
-        """It as plain data."""
+        """The finding as plain data."""
         facts = {key: value for key, value in vars(self).items() if key != "edit"}
         return facts | {"fixable": self.edit is not None}
 

@@ -1,6 +1,6 @@
-"""Rules on libraries that torch and verl require in exact versions: cuDNN, NCCL, vLLM, transformers.
+"""Rules for libraries that torch and verl require in exact versions: cuDNN, NCCL, vLLM, transformers.
 
-A rule that does not know a version says nothing.
+A rule that does not know a version reports nothing.
 """
 
 from collections.abc import Iterator
@@ -9,8 +9,11 @@ from trainyard.image.conflict.declared_versions import DeclaredVersions, Package
 from trainyard.image.conflict.finding import ERROR, WARNING, ImageFinding, Rule, TargetMachine
 from trainyard.image.conflict.version_facts import (
     LIBRARIES,
+    OTHER_CUDNN,
+    TORCH,
     VERL_TRANSFORMERS,
     VERL_VLLM,
+    Version,
     minor,
     same_prefix,
     shown,
@@ -19,27 +22,27 @@ from trainyard.image.conflict.version_facts import (
 
 def _cudnn(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     torch, found = declared.torch, _first(declared, "nvidia-cudnn-cu")
-    known = LIBRARIES.get(minor(torch.version)) if torch else None
-    if not torch or not found or not known or same_prefix(found.version, known.cudnn):
+    required = _cudnn_of(declared, torch) if torch else ()
+    if not torch or not found or not required or same_prefix(found.version, required):
         return
     # As torch.backends.cudnn compares them: the same major release, and no older minor one.
-    runs = found.version[:1] == known.cudnn[:1] and minor(found.version) >= minor(known.cudnn)
+    runs = found.version[:1] == required[:1] and minor(found.version) >= minor(required)
     yield ImageFinding(
         "cudnn-torch",
         WARNING if runs else ERROR,
         found.file,
         found.line,
-        f"cuDNN {found.text} is not the {shown(known.cudnn)} that torch {torch.text} requires",
+        f"cuDNN {found.text} is not the {shown(required)} that torch {torch.text} requires",
         "it would load, but pip and uv refuse the pair, and PyTorch was not tested with it"
         if runs
         else "the first convolution ends with 'PyTorch was compiled against … but found runtime version …'",
-        f"leave {found.name} to torch, or take {shown(known.cudnn)}",
+        f"leave {found.name} to torch, or take {shown(required)}",
     )
 
 
 def _nccl(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     torch, found = declared.torch, _first(declared, "nvidia-nccl-cu")
-    known = LIBRARIES.get(minor(torch.version)) if torch else None
+    known = LIBRARIES.get(minor(torch.version)) if torch and _is_default_build(declared, torch) else None
     if torch and found and known and found.version < known.nccl:
         yield ImageFinding(
             "nccl-torch",
@@ -82,8 +85,22 @@ def _not_of_verl(verl: Package, other: Package, span: str, why: str) -> ImageFin
     )
 
 
+def _is_default_build(declared: DeclaredVersions, torch: Package) -> bool:
+    """Whether it is the wheel on PyPI: no suffix, index or package declares another CUDA."""
+    release = TORCH.get(minor(torch.version))
+    return not declared.cuda or (release is not None and declared.cuda == release.default_cuda)
+
+
+def _cudnn_of(declared: DeclaredVersions, torch: Package) -> Version:
+    """The cuDNN that the declared build of torch requires; () where it is not known."""
+    release = minor(torch.version)
+    if not _is_default_build(declared, torch):
+        return OTHER_CUDNN.get((release, declared.cuda), ())
+    return LIBRARIES[release].cudnn if release in LIBRARIES else ()
+
+
 def _first(declared: DeclaredVersions, prefix: str) -> Package | None:
-    """The package whose name is `prefix` and a number; `nvidia-cudnn-cu13-frontend` is another one."""
+    """The package whose name is `prefix` and a number. `nvidia-cudnn-cu13-frontend` is another package."""
     for name in sorted(declared.packages):
         if name.startswith(prefix) and name.removeprefix(prefix).isdecimal():
             return declared.packages[name]

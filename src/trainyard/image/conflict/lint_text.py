@@ -1,4 +1,4 @@
-"""The answer of `lint_image.py` as lines for people, and what was found to be declared as plain data."""
+"""The result of `lint_image.py` as lines for people, and the declared versions as plain data."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from trainyard.image.conflict.version_facts import shown
 
 
 def declared_record(declared: DeclaredVersions) -> dict[str, str]:
-    """The versions that were found; what is not known is left out."""
+    """The versions that were found; unknown ones are left out."""
     torch = declared.torch
     found = {
         "base": declared.base.image,
@@ -23,7 +23,7 @@ def declared_record(declared: DeclaredVersions) -> dict[str, str]:
 
 
 def lint_lines(data: Mapping[str, Any]) -> list[str]:
-    """What was found, for people: each finding with its reason and its remedy."""
+    """The findings for people, each with its reason and its remedy."""
     known = data["declared"]
     versions = ", ".join(f"{key} {known[key]}" for key in ("torch", "cuda", "python", "nccl") if key in known)
     lines = [f"  base          {known['base']}", f"  versions      {versions or 'none is declared'}"]

@@ -1,6 +1,6 @@
-"""Rules on packages: torch, CUDA, Python, drivers, GPUs, and what is compiled against torch.
+"""Rules for packages: torch, CUDA, Python, drivers, GPUs, and packages compiled against torch.
 
-A rule that does not know a version says nothing.
+A rule that does not know a version reports nothing.
 """
 
 import re
@@ -25,7 +25,8 @@ _COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "ap
 """Packages whose extensions are compiled against torch, often on installation."""
 
 _FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
-"""Parts for several CUDAs, of which the package takes one: nvidia-cutlass-dsl requires both (metadata)."""
+"""Parts for several CUDA releases, of which the package uses one: nvidia-cutlass-dsl requires both
+(metadata)."""
 
 
 def _torch_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
@@ -72,7 +73,7 @@ def _torch_twice(declared: DeclaredVersions, _machine: TargetMachine) -> Iterato
         "Transformer Engine, flash-attn and apex of the NGC image are compiled against its own torch and "
         "fail to import with undefined symbols"
         if compiled
-        else "the image carries both, some 5 GB for nothing, and the loader may mix their CUDA libraries",
+        else "the image carries both, some 5 GB too many, and the loader may mix their CUDA libraries",
         "start from nvidia/cuda or python, or leave torch out of the lock and take the base's",
     )
 
@@ -263,14 +264,14 @@ def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iter
             second.file,
             second.line,
             f"flash-attn {second.text} is installed where there is no nvcc ({declared.base.image})",
-            "PyPI has its source only; without a wheel of exactly this torch, CUDA and Python it cannot be "
+            "PyPI has only its source; without a wheel of exactly this torch, CUDA and Python it cannot be "
             "built",
             "install a wheel of its release page, or build it in a stage that starts from a -devel image",
         )
 
 
 def _cuda(declared: DeclaredVersions) -> Version:
-    """The CUDA that torch runs with."""
+    """The CUDA release that torch runs with."""
     if declared.base_is_used:
         return declared.base.cuda
     if declared.cuda:

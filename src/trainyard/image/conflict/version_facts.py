@@ -1,8 +1,9 @@
-"""Which versions go together: torch, CUDA, Python, drivers, GPUs, NCCL, EFA and the packages built on torch.
+"""Tables of versions that go together: torch, CUDA, Python, drivers, GPUs, NCCL, EFA, packages built on
+torch.
 
-What is not listed is not known, and rules then say nothing. Each table names its source. "Metadata" is what
-the package index says that a release requires, read by resolving it with uv for Linux and Python 3.12 in
-November 2026.
+Versions that are not listed are unknown, and the rules report nothing about them. Each table names its
+source. "Metadata" means the requirements of a release in the package index, read by resolving it with uv for
+Linux and Python 3.12 in November 2026.
 """
 
 from dataclasses import dataclass
@@ -12,12 +13,12 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TorchRelease:
-    """A minor release of torch as its official wheels are built."""
+    """A minor release of torch, as its official wheels are built."""
 
     cuda: tuple[Version, ...]
-    """With which there are wheels."""
+    """Python versions that have wheels."""
     default_cuda: Version
-    """Of the wheel on PyPI."""
+    """The CUDA release of the wheel on PyPI."""
     oldest_python: Version
     newest_python: Version
 
@@ -30,17 +31,21 @@ TORCH: dict[Version, TorchRelease] = {
     (2, 8): TorchRelease(((12, 6), (12, 8), (12, 9)), (12, 8), (3, 9), (3, 13)),
     (2, 9): TorchRelease(((12, 6), (12, 8), (13, 0)), (12, 8), (3, 10), (3, 14)),
     (2, 10): TorchRelease(((12, 6), (12, 8), (13, 0)), (12, 8), (3, 10), (3, 14)),
+    (2, 11): TorchRelease(((12, 6), (12, 8), (13, 0)), (13, 0), (3, 10), (3, 14)),
+    (2, 12): TorchRelease(((12, 6), (13, 0), (13, 2)), (13, 0), (3, 10), (3, 14)),
+    (2, 13): TorchRelease(((12, 6), (13, 0), (13, 2)), (13, 0), (3, 10), (3, 14)),
+    (2, 14): TorchRelease(((12, 6), (13, 0), (13, 2)), (13, 0), (3, 10), (3, 14)),
 }
-"""Later releases say their CUDA in the lock, by the packages that they require.
+"""Stable and experimental builds. Pythons whose wheels RELEASE.md calls experimental are left out.
 
-Sources: `default_cuda` from metadata (nvidia-cuda-runtime-cu12). The other columns are the release matrix of
-PyTorch's RELEASE.md; those of 2.9 and 2.10 were not compared with it again.
+Sources: the matrix of PyTorch's RELEASE.md as of 2.14, every row compared in November 2026; `default_cuda`
+from metadata of 2.4.1 to 2.14.0 (nvidia-cuda-runtime). 2.13.0 has no wheel for Python 3.9 or 3.15.
 """
 
 
 @dataclass(frozen=True)
 class TorchLibraries:
-    """What the wheel of torch on PyPI requires, exactly."""
+    """The exact requirements of torch's wheel on PyPI."""
 
     cudnn: Version
     nccl: Version
@@ -57,9 +62,35 @@ LIBRARIES: dict[Version, TorchLibraries] = {
     (2, 11): TorchLibraries((9, 19, 0), (2, 28, 9)),
     (2, 12): TorchLibraries((9, 20, 0), (2, 29, 7)),
     (2, 13): TorchLibraries((9, 20, 0), (2, 29, 7)),
+    (2, 14): TorchLibraries((9, 24, 0), (2, 30, 7)),
 }
-"""A minor release of torch -> cuDNN and NCCL. Source: metadata of 2.4.1, 2.5.1, 2.6.0, 2.7.1, 2.8.0, 2.9.1,
-2.10.0, 2.11.0, 2.12.0, and for 2.13 requirements-training.txt."""
+"""A minor release of torch -> cuDNN and NCCL of the wheel on PyPI, which has TORCH's `default_cuda`.
+
+Source: metadata of 2.4.1, 2.5.1, 2.6.0, 2.7.1, 2.8.0, 2.9.1, 2.10.0, 2.11.0, 2.12.0, 2.14.0, and for 2.13
+requirements-training.txt.
+"""
+OTHER_CUDNN: dict[tuple[Version, Version], Version] = {
+    ((2, 6), (12, 6)): (9, 5, 1),
+    ((2, 7), (11, 8)): (9, 1, 0),
+    ((2, 7), (12, 8)): (9, 7, 1),
+    ((2, 8), (12, 6)): (9, 10, 2),
+    ((2, 8), (12, 9)): (9, 10, 2),
+    ((2, 9), (12, 6)): (9, 10, 2),
+    ((2, 9), (13, 0)): (9, 13, 0),
+    ((2, 10), (12, 6)): (9, 10, 2),
+    ((2, 10), (13, 0)): (9, 15, 1),
+    ((2, 11), (12, 6)): (9, 10, 2),
+    ((2, 12), (12, 6)): (9, 10, 2),
+    ((2, 12), (13, 2)): (9, 20, 0),
+    ((2, 13), (12, 6)): (9, 10, 2),
+    ((2, 13), (13, 2)): (9, 20, 0),
+    ((2, 14), (12, 6)): (9, 10, 2),
+    ((2, 14), (13, 2)): (9, 24, 0),
+}
+"""torch and a CUDA other than its default -> cuDNN. Source: RELEASE.md.
+
+2.11 with CUDA 12.8 is left out: RELEASE.md has 9.17.1 for the default build too, and metadata says 9.19.0.
+"""
 VLLM_TORCH: dict[Version, Version] = {
     (0, 8, 3): (2, 6, 0),
     (0, 8, 4): (2, 6, 0),
@@ -87,11 +118,12 @@ VERL_VLLM: dict[Version, tuple[Version, Version]] = {
 }
 """verl -> the oldest and the newest vLLM of its extra `vllm`; () is none. Source: METADATA of the wheels."""
 VERL_TRANSFORMERS: dict[Version, tuple[Version, Version]] = {(0, 9, 0): ((5, 5, 3), (5, 11))}
-"""verl -> the oldest transformers, and the first that is too new. Source: METADATA of the wheel."""
+"""verl -> the oldest allowed transformers, and the first one that is too new. Source: METADATA of the
+wheel."""
 TORCH_PAIRS: dict[str, dict[Version, Version]] = {
     "torchvision": {(2, minor): (0, minor + 15) for minor in range(4, 14)},
 }
-"""A package -> torch's minor release -> its own, which is compiled against it.
+"""A package -> torch's minor release -> the package's release that is compiled against it.
 
 Source: metadata of torchvision 0.19.1, 0.20.1, 0.21.0, 0.22.1, 0.23.0, 0.24.1, 0.25.0, 0.26.0, 0.27.0 and
 0.28.0, each of which requires exactly one torch. torchaudio is not here: its 2.11 names no torch.
@@ -103,12 +135,20 @@ NGC: dict[str, tuple[Version, Version, Version]] = {
     "25.03": ((2, 7), (12, 8), (3, 12)),
     "25.06": ((2, 8), (12, 9), (3, 12)),
     "25.09": ((2, 9), (13, 0), (3, 12)),
+    "25.12": ((2, 10), (13, 1), (3, 12)),
 }
-"""A release of nvcr.io/nvidia/pytorch -> torch, CUDA, Python. Source: NVIDIA's support matrix."""
-DRIVERS: dict[int, Version] = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
-"""The oldest Linux driver for a major release of CUDA (minor version compatibility).
+"""A release of nvcr.io/nvidia/pytorch -> torch, CUDA, Python.
 
-Source: NVIDIA's release notes of the CUDA toolkit.
+NVIDIA's own support matrix was not at hand. Sources: for 25.12 the notes of the container; for 24.10, 24.12,
+25.01 and 25.06 Triton's compatibility matrix, which names the torch builds nv24.10, nv24.11, nv25.1,
+nv25.6 and their CUDA; for 25.03 and 25.09 what public projects print in these containers
+(2.7.0a0+7c8ec84dab.nv25.03 with CUDA 12.8, 2.9.0a0+50eac811a6.nv25.09 with CUDA 13.0).
+"""
+DRIVERS: dict[int, Version] = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
+"""The oldest Linux driver for a major release of CUDA.
+
+Source: NVIDIA's CUDA compatibility guide, table of minor version compatibility (450.80.02, 525, 580), and the
+release notes of the CUDA toolkit for the second number.
 """
 OLDEST_CUDA: dict[str, Version] = {
     "sm_80": (11, 0),
@@ -119,7 +159,10 @@ OLDEST_CUDA: dict[str, Version] = {
     "sm_103": (12, 9),
     "sm_120": (12, 8),
 }
-"""The first CUDA that compiles for an architecture. Source: NVIDIA's release notes of nvcc."""
+"""The first CUDA that compiles for an architecture.
+
+Source: sm_103 from NVIDIA's CUDA Features Archive, 12.9; the others from the release notes of nvcc.
+"""
 GPU_ARCHITECTURES = {
     "A10G": "sm_86",
     "L4": "sm_89",
@@ -135,15 +178,17 @@ GPU_ARCHITECTURES = {
 }
 """A GPU of the instance catalogue -> its architecture. Source: NVIDIA's list of compute capabilities."""
 RDMA_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300")
-"""Whose EFA reads and writes GPU memory; of g7e the larger sizes, too. Source: aws-ofi-nccl's source."""
+"""Instance types whose EFA reads and writes GPU memory; of g7e only the larger sizes. Source: aws-ofi-nccl's
+source."""
 RDMA_TYPES = ("g7e.12xlarge", "g7e.24xlarge", "g7e.48xlarge")
 OLDEST_EFA_INSTALLER, OLDEST_EFA_PLUGIN, OLDEST_EFA_NCCL = (1, 29), (1, 7, 3), (2, 18, 5)
 """For p5 and later. Source: awsome-distributed-training, efa-cheatsheet.md."""
 OLDEST_MODERN_PLUGIN = (1, 7)
-"""From here the plugin finds RDMA by itself, and variables that ask for it do harm. Source: aws-ofi-nccl."""
+"""From this release on, the plugin finds RDMA by itself, and variables that request it do harm. Source:
+aws-ofi-nccl."""
 _DIGITS = 9
 OLDEST_PYTHON = (3, 11)
-"""Of this package."""
+"""The name of this package."""
 
 
 def version(text: str) -> Version:
@@ -164,12 +209,12 @@ def version(text: str) -> Version:
 
 
 def minor(found: Version) -> Version:
-    """The first two numbers."""
+    """The first two numbers of a version."""
     return found[:2]
 
 
 def shown(found: Version) -> str:
-    """A version as it is written."""
+    """The text of a version."""
     return ".".join(str(number) for number in found)
 
 
@@ -180,7 +225,7 @@ def same_prefix(one: Version, other: Version) -> bool:
 
 
 def has_rdma(instance: str) -> bool:
-    """Whether EFA of an instance type reaches GPU memory (GPUDirect RDMA)."""
+    """Whether the instance type's EFA reaches GPU memory (GPUDirect RDMA)."""
     plain = instance.removeprefix("ml.")
     family, _, size = plain.partition(".")
     return (family in RDMA_FAMILIES and size != "4xlarge") or plain in RDMA_TYPES

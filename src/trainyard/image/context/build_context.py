@@ -1,8 +1,8 @@
-"""The files that a builder sees, and the digest that stands for all of them.
+"""The files that a builder receives, and one digest over all of them.
 
 The digest covers the name, mode and content of every file, the Dockerfile, the build arguments, the target
-and the platform. Two builds with equal digests get the same input; that their base images are the same as
-well holds only where each is pinned by its own digest.
+and the platform. Two builds with equal digests get the same input. Their base images are the same only if
+each is pinned by its own digest.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ from trainyard.image.context.context_secrets import secret_by_name
 from trainyard.image.context.ignore_rules import IgnoreRule, is_ignored
 
 MOST_BYTES = 500 * 1000**2
-"""Of a context, unless the caller says otherwise: code and locks take a hundredth of it."""
+"""The default size limit of a context; code and locks need a hundredth of it."""
 _SHOWN = 3
 _MOST_NAMED = 5
 _TAG_DIGITS = 24
 
 
 class ListedFile(Protocol):
-    """A file as the disk lists it."""
+    """A file as listed on disk."""
 
     @property
     def name(self) -> str: ...
@@ -31,7 +31,7 @@ class ListedFile(Protocol):
 
 
 class ReadFile(Protocol):
-    """A file that was read: its digest, and what secret its content is."""
+    """A file that was read: its digest, and the kind of secret in it, if any."""
 
     @property
     def name(self) -> str: ...
@@ -60,22 +60,23 @@ class BuildContext:
 
 
 def content_tag(digest: str) -> str:
-    """The tag of an image whose build input has this digest."""
+    """The tag of the image whose build input has this digest."""
     return f"content-{digest[:_TAG_DIGITS]}"
 
 
 def checked_tag(level: str, tag: str, digest: str) -> str:
-    """The tag that says that the image `digest`, of the content of `tag`, passed the check of this level."""
+    """The tag which says that the image `digest`, with the content of `tag`, passed the check of this
+    level."""
     return f"checked-{level}-{tag.removeprefix('content-')}-{digest.removeprefix('sha256:')[:12]}"
 
 
 def choose_files(files: Iterable[ListedFile], rules: tuple[IgnoreRule, ...]) -> list[ListedFile]:
-    """The files that no rule leaves out, by name."""
+    """The files that no rule excludes, by name."""
     return sorted((f for f in files if not is_ignored(f.name, rules)), key=lambda f: f.name)
 
 
 def require_usable(files: Sequence[ListedFile], *, where: str, most_bytes: int) -> None:
-    """Raise ConfigError for a context that is empty, too large, or names a file that is a secret."""
+    """Raise ConfigError for a context that is empty or too large, or has a file whose name marks a secret."""
     if not files:
         raise ConfigError(
             f"{where}: no file is left to build from. Only files that git tracks are sent (git add), less "
@@ -95,7 +96,7 @@ def require_usable(files: Sequence[ListedFile], *, where: str, most_bytes: int) 
 
 
 def refuse_secrets(found: Mapping[str, str], *, where: str) -> None:
-    """Raise ConfigError if there is any secret (name -> what it is)."""
+    """Raise ConfigError if there is any secret (name -> kind of secret)."""
     if not found:
         return
     lines = [f"{name}: {what}" for name, what in sorted(found.items())]
@@ -110,20 +111,20 @@ def refuse_secrets(found: Mapping[str, str], *, where: str) -> None:
 
 
 def seal_context(files: Sequence[ReadFile], *, total_bytes: int, inputs: Mapping[str, str]) -> BuildContext:
-    """The context with its digest; `inputs` is everything besides the files that decides the result."""
+    """Make the context with its digest; `inputs` is everything besides the files that determines the
+    result."""
     digest = hashlib.sha256(b"trainyard build input 1\n")
     for key, value in sorted(inputs.items()):
         digest.update(_line("input", key, value))
-    for file in sorted(files, key=lambda file: file.name):
-        digest.update(_line(file.mode, file.name, file.sha256))
-    return BuildContext(tuple(sorted(file.name for file in files)), total_bytes, digest.hexdigest())
+    ordered = sorted(files, key=lambda file: file.name)
+    digest.update(b"".join([_line(file.mode, file.name, file.sha256) for file in ordered]))
+    return BuildContext(tuple(file.name for file in ordered), total_bytes, digest.hexdigest())
 
 
 def _line(*parts: str) -> bytes:
-    """The parts, each with its length, so that no two lists of parts give the same bytes."""
-    return (
-        b"".join(b"%d:%s" % (len(p), p) for p in (q.encode(errors="surrogateescape") for q in parts)) + b"\n"
-    )
+    """Join the parts, each with its length, so that different lists of parts never give the same bytes."""
+    coded = [part.encode(errors="surrogateescape") for part in parts]
+    return b"".join([b"%d:%s" % (len(part), part) for part in coded]) + b"\n"
 
 
 def _size(count: int) -> str:

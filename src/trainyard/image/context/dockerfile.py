@@ -1,7 +1,7 @@
-"""A Dockerfile as data: its instructions with their lines, its stages, its arguments and its base images.
+"""Parse a Dockerfile: its instructions with their lines, its stages, its arguments and its base images.
 
-It reads as much as judging needs: continued lines, comments, here-documents, the escape directive, and
-variables of ARG and ENV. It is no builder: what a RUN does is text.
+It handles what the checks need: continued lines, comments, here-documents, the escape directive, and
+variables of ARG and ENV. It builds nothing, and treats the command of a RUN as text.
 """
 
 import itertools
@@ -33,9 +33,9 @@ class Instruction:
     name: str
     """In capital letters."""
     text: str
-    """What follows it, continued lines joined by a space, variables as they are written."""
+    """The rest of the instruction: continued lines joined by a space, variables not filled in."""
     line: int
-    """Of its first word, counted from 1."""
+    """The line of its first word, counted from 1."""
     last_line: int
     stage: int
     """The stage it is in, counted from 0; -1 before the first FROM."""
@@ -43,14 +43,14 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Stage:
-    """One FROM and what follows it."""
+    """One FROM and the instructions after it."""
 
     number: int
     name: str
     image: str
-    """What it starts from, variables filled in: an image, `scratch`, or the name of an earlier stage."""
+    """The start of the stage, variables filled in: an image, `scratch`, or the name of an earlier stage."""
     written: str
-    """The same as it is written."""
+    """The same as written in the file."""
     line: int
 
 
@@ -61,22 +61,22 @@ class Dockerfile:
     instructions: tuple[Instruction, ...]
     stages: tuple[Stage, ...]
     arguments: Mapping[str, str] = field(default_factory=dict)
-    """Every ARG of the file with its default, or the value that was given."""
+    """Every ARG of the file with its default, or with the given value."""
     copied_from: tuple[Stage, ...] = ()
-    """Images of a registry that no stage starts from, but that `COPY --from` or `RUN --mount` reads."""
+    """Images in a registry from which no stage starts, but which `COPY --from` or `RUN --mount` reads."""
 
     @property
     def bases(self) -> tuple[Stage, ...]:
-        """The stages that start from an image of a registry, and the images that are only read from."""
+        """The stages that start from a registry image, and the images that are only read from."""
         return (*(stage for stage in self.stages if self._is_foreign(stage)), *self.copied_from)
 
     @property
     def unpinned(self) -> tuple[Stage, ...]:
-        """The bases that no digest pins."""
+        """The base images that are not pinned by a digest."""
         return tuple(stage for stage in self.bases if "@sha256:" not in stage.image)
 
     def final_base(self, target: str = "") -> str:
-        """The image of a registry that the last stage, or the stage `target`, is built on; or `scratch`."""
+        """The registry image that the last stage, or the stage `target`, is built on; or `scratch`."""
         chosen = [stage for stage in self.stages if stage.name == target.lower()] if target else []
         stage = (chosen or list(self.stages))[-1]
         by_name = {one.name: one for one in self.stages if one.name}
@@ -95,7 +95,7 @@ class Dockerfile:
 
 
 def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = None) -> Dockerfile:
-    """Read a Dockerfile, called `name` in messages; `given` are build arguments.
+    """Parse a Dockerfile, called `name` in messages; `given` are build arguments.
 
     Raises ConfigError for a line that is no instruction, and for a file without FROM.
     """
@@ -133,14 +133,14 @@ def pairs_of(instruction: Instruction) -> dict[str, str]:
 
 
 def locks_of(parsed: Dockerfile) -> tuple[str, ...]:
-    """The names of the locks that it copies into the image, but for the lock of uv, which installs them."""
+    """The names of the locks that it copies into the image, except uv's own lock, which installs them."""
     text = " ".join(i.text for i in parsed.instructions if i.name in ("COPY", "ADD"))
     names = dict.fromkeys(_LOCK.findall(text))
     return tuple(name for name in names if name != "requirements-uv.txt")
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """`text` with its variables filled in; one that has no value stays as it is written."""
+    """`text` with its variables filled in; a variable without a value stays as written."""
 
     def value_of(match: re.Match[str]) -> str:
         key = match[1] or match[2]
@@ -166,7 +166,7 @@ def _stage(rest: str, number: int, values: Mapping[str, str], *, name: str, line
 def _copied_from(
     instruction: Instruction, stages: Sequence[Stage], values: Mapping[str, str]
 ) -> Iterator[Stage]:
-    """The images of a registry that an instruction reads; a number, or an earlier stage's name, is none."""
+    """The registry images that an instruction reads; numbers and names of earlier stages are left out."""
     name, rest = instruction.name, instruction.text
     if name == "ONBUILD":
         name, _, rest = rest.partition(" ")

@@ -1,8 +1,8 @@
-"""The rules of a `.dockerignore`: which files of a folder a builder never sees.
+"""The rules of a `.dockerignore`: they exclude files of a folder from the build.
 
-The patterns are those of moby's patternmatcher: Go's `filepath.Match` with `**` for any number of folders; a
-line that begins with `!` takes files back; the last line that matches decides. A pattern that matches a
-folder matches all that is in it.
+The patterns are those of moby's patternmatcher: Go's `filepath.Match`, with `**` for any number of folders. A
+line that begins with `!` includes files again, and the last matching line decides. A pattern that matches a
+folder matches everything in it.
 """
 
 import re
@@ -29,7 +29,7 @@ def parse_ignore_file(text: str, name: str) -> tuple[IgnoreRule, ...]:
 
 
 def is_ignored(path: str, rules: tuple[IgnoreRule, ...]) -> bool:
-    """Whether the file at `path` (relative, `/` between its names) is left out."""
+    """Whether the file at `path` (relative, `/` between its names) is excluded."""
     ignored = False
     for rule in rules:
         if rule.takes_back == ignored and rule.pattern.fullmatch(path):
@@ -44,7 +44,7 @@ def _rule(line: str, place: str) -> IgnoreRule | None:
     takes_back = line.startswith("!")
     pattern = line[1:].strip() if takes_back else line
     if takes_back and not pattern:
-        raise ConfigError(f"{place}: ! alone takes nothing back; name a file after it")
+        raise ConfigError(f"{place}: ! alone includes nothing; name a file after it")
     parts: list[str] = []
     for part in pattern.split("/"):
         if part == "..":
@@ -71,7 +71,7 @@ def _expression(parts: list[str]) -> str:
 
 
 def _part(text: str) -> str:
-    """One name of a pattern as a regular expression."""
+    """One name of a pattern, as a regular expression."""
     found, place = "", 0
     while place < len(text):
         letter = text[place]

@@ -1,4 +1,4 @@
-"""Names of images: the rules that ECR sets for repositories, and the parts of a full reference.
+"""Names of images: ECR's rules for repositories, and the parts of a full reference.
 
 It asks no registry whether a name exists.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from trainyard.errors import ConfigError
 
 _REPOSITORY = re.compile(r"(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a-z0-9]+)*", re.ASCII)
-"""As the ECR API reference has it for CreateRepository; `__` and `--` are refused there, too."""
+"""From the ECR API reference of CreateRepository, which also refuses `__` and `--`."""
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _ECR_HOST = re.compile(
@@ -21,7 +21,7 @@ _SHORTEST, _LONGEST = 2, 256
 
 @dataclass(frozen=True)
 class ImageReference:
-    """A reference such as `host/repository:tag@sha256:…`, in its parts; what is not named is empty."""
+    """The parts of a reference such as `host/repository:tag@sha256:…`; missing parts are empty."""
 
     host: str
     repository: str
@@ -43,7 +43,7 @@ class EcrPlace:
 
 
 def parse_reference(text: str) -> ImageReference:
-    """The parts of a reference. Raises ConfigError for a text that can name no image."""
+    """The parts of a reference. Raises ConfigError for a text that cannot name an image."""
     rest, _, digest = text.partition("@")
     head, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:
@@ -61,13 +61,13 @@ def parse_reference(text: str) -> ImageReference:
 
 
 def ecr_place(host: str) -> EcrPlace | None:
-    """The account and region of a registry's host; None where it is not ECR."""
+    """The account and region of a registry's host; None if it is not ECR."""
     match = _ECR_HOST.fullmatch(host)
     return EcrPlace(match["account"], match["region"]) if match else None
 
 
 def require_repository(name: str) -> str:
-    """`name`, if ECR takes it for a repository. Raises ConfigError with a name that fits."""
+    """`name` if ECR accepts it for a repository. Raises ConfigError with a name that is accepted."""
     if _SHORTEST <= len(name) <= _LONGEST and _REPOSITORY.fullmatch(name):
         return name
     near = repository_from(name)
@@ -83,7 +83,7 @@ def require_region(name: str) -> str:
 
 
 def require_tag(tag: str) -> str:
-    """`tag`, if a registry takes it. Raises ConfigError otherwise."""
+    """`tag` if a registry accepts it. Raises ConfigError otherwise."""
     if _TAG.fullmatch(tag):
         return tag
     raise ConfigError(
@@ -92,7 +92,7 @@ def require_tag(tag: str) -> str:
 
 
 def repository_from(text: str) -> str:
-    """The name of a repository that `text`, such as a folder's name, becomes; empty if nothing is left."""
+    """A valid repository name made from `text`, such as a folder's name; empty if no letter is left."""
     lower = re.sub(r"[^a-z0-9._/-]+", "-", text.lower())
     parts = (re.sub(r"[._-]{2,}", "-", part).strip("._-") for part in lower.split("/"))
     name = "/".join(filter(None, parts))[:_LONGEST].rstrip("._-/")

@@ -1,4 +1,4 @@
-"""A built image on its way to people: the checks of three levels, tags, the scan's verdict, what is attached.
+"""Release a built image: checks on three levels, tags, the verdict on its scan, and attachments.
 
-In: what a builder, a probe and a registry answered. Out: verdicts, reports and the steps to take.
+In: the answers of a builder, a probe and a registry. Out: verdicts, reports and the steps to take.
 """

@@ -1,7 +1,7 @@
-"""What is attached to a pushed image: its packages (CycloneDX) and its provenance (SLSA, in-toto).
+"""The attachments of a pushed image: its packages (CycloneDX) and its provenance (SLSA, in-toto).
 
-Both are made of facts that were checked: the lock, whose versions the image has, and the labels of the build.
-Packages of the operating system are not listed. The same image gives the same bytes: no time is in them.
+Both contain checked facts only: the lock, whose versions are in the image, and the labels of the build.
+Packages of the operating system are not listed. No time is included, so the same image gives the same bytes.
 """
 
 import json
@@ -53,9 +53,9 @@ def bill_of_materials(image: str, digest: str, pins: Sequence[LockedPackage]) ->
 def provenance(
     image: str, digest: str, *, facts: Mapping[str, str], bases: Sequence[str], builder: str
 ) -> bytes:
-    """How an image was built, as an in-toto statement of SLSA provenance v1.
+    """The build of an image as an in-toto statement of SLSA provenance v1.
 
-    `facts` are what the caller knows (commit, content, dockerfile); `bases` the pinned base images.
+    `facts` are the caller's facts (commit, content, dockerfile); `bases` the pinned base images.
     """
     dependencies: list[dict[str, Any]] = [
         {"uri": f"docker://{name}", "digest": {"sha256": pinned}}

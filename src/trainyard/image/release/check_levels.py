@@ -1,10 +1,10 @@
-"""The three levels of a check, what each asks of an image, and the verdict on what was answered.
+"""Check an image on three levels: the questions of each level, and the verdict on the answers.
 
     quick      the lock's versions, its imports, entry point, user, size
-    standard   and CUDA, NCCL, the EFA plugin, a model's configuration, no secret in a layer
-    full       and a forward and backward pass, and a sum over two processes
+    standard   also CUDA, NCCL, the EFA plugin, a model's configuration, no secret in a layer
+    full       also a forward and backward pass, and a sum over two processes
 
-A check that was asked for and gave no answer has failed.
+A requested check without an answer has failed.
 """
 
 import json
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 MARK = "TRAINYARD-PROBE "
-"""Begins every line of the probe that is meant for us."""
+"""The prefix of every line that the probe prints for us."""
 QUICK = ("user", "entry-point", "size", "versions", "imports")
 STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
 FULL = (*STANDARD, "collective", "forward-backward")
@@ -35,7 +35,7 @@ _MOST_NAMED = 5
 
 
 class InspectedImage(Protocol):
-    """What a builder says of an image; see `gateways.images.local_builder`."""
+    """A builder's facts about an image; see `gateways.images.local_builder`."""
 
     @property
     def user(self) -> str: ...
@@ -49,7 +49,7 @@ class InspectedImage(Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """What one check found."""
+    """The result of one check."""
 
     check: str
     ok: bool
@@ -57,14 +57,14 @@ class Answer:
     seconds: float = 0.0
 
     def record(self) -> dict[str, Any]:
-        """It as plain data."""
+        """The result as plain data."""
         return dict(vars(self))
 
 
 def probe_request(
     level: str, packages: Mapping[str, str], *, cpu: bool, efa: bool, model: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the probe in the container is asked."""
+    """The questions for the probe in the container."""
     return {
         "checks": [name for name in LEVELS[level] if name in IN_CONTAINER],
         "packages": dict(packages),
@@ -75,7 +75,7 @@ def probe_request(
 
 
 def linux_markers(architecture: str) -> dict[str, str]:
-    """The variables of markers in an image, which is for Linux wherever it is checked from."""
+    """The marker variables in an image, which is for Linux wherever it is checked."""
     machine = {"arm64": "aarch64"}.get(architecture, "x86_64")
     facts = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     return facts | {"platform_machine": machine}
@@ -107,7 +107,7 @@ def judge_declared(facts: InspectedImage, *, most_bytes: int) -> list[Answer]:
 
 
 def judge_layers(found: Iterable[tuple[str, str, str]]) -> Answer:
-    """The check for secrets; `found` are layer, path and what it is."""
+    """The check for secrets; `found` has layer, path and kind of each."""
     named = [f"{path} ({what}, layer {layer[:12]})" for layer, path, what in found]
     if not named:
         return Answer("secrets", True, "no layer holds what looks like a secret")
@@ -116,7 +116,7 @@ def judge_layers(found: Iterable[tuple[str, str, str]]) -> Answer:
 
 
 def probe_answers(asked: Sequence[str], log: str, how_it_ended: str) -> list[Answer]:
-    """The answers in the probe's output; a check without one has failed for `how_it_ended`."""
+    """The answers in the probe's output; a check without an answer has failed because of `how_it_ended`."""
     found = {}
     for line in log.splitlines():
         if not line.startswith(MARK):

@@ -1,6 +1,6 @@
-"""Whether the labels of an image are its own, or inherited from the image that it was derived from.
+"""Decide whether the labels of an image are its own, or inherited from its base image.
 
-It reads what a builder of this machine says, and changes nothing.
+It reads the answers of this machine's builder, and changes nothing.
 """
 
 import logging
@@ -15,7 +15,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Labelled(Protocol):
-    """What a builder says of an image; see `gateways.images.local_builder`."""
+    """A builder's facts about an image; see `gateways.images.local_builder`."""
 
     @property
     def labels(self) -> Mapping[str, str]: ...
@@ -31,9 +31,9 @@ class Images(Protocol):
 
 
 def is_own_build(image: str, here: Images, facts: Labelled) -> bool:
-    """Whether build_image.py made this very image on this machine, so that its labels are its own.
+    """Whether build_image.py built exactly this image on this machine, so that its labels are its own.
 
-    An image derived FROM one of ours inherits the labels. The tag of the content tells them apart.
+    An image derived FROM one of ours inherits the labels. The tag of the content distinguishes them.
     """
     content = facts.labels.get(CONTENT_LABEL, "")
     if not content:
@@ -46,7 +46,7 @@ def is_own_build(image: str, here: Images, facts: Labelled) -> bool:
 
 
 def without_origin(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels without those that say what an image was built from."""
+    """The labels without those that name the source of an image."""
     return {
         key: text for key, text in labels.items() if key not in (BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL)
     }

@@ -1,4 +1,4 @@
-"""Whether the findings of a registry's scan let an image be deployed."""
+"""Decide whether the findings of a registry's scan allow an image to be deployed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ SEVERITIES = ("critical", "high", "medium", "low")
 
 @dataclass(frozen=True)
 class ScanVerdict:
-    """The answer."""
+    """The verdict."""
 
     ok: bool
     says: str
@@ -22,10 +22,10 @@ def judge_scan(
     *,
     completed: bool = False,
 ) -> ScanVerdict:
-    """The verdict on a scan: `status` is ECR's, `counts` its findings by severity, `names` CVE -> severity.
+    """Judge a scan: `status` is ECR's, `counts` its findings by severity, `names` CVE -> severity.
 
-    With the threshold `none` everything passes. A scan that did not complete passes nothing else; enhanced
-    scanning says ACTIVE all along, and then `completed`, whether there are findings yet, decides.
+    The threshold `none` passes everything. With any other threshold a scan that did not complete fails.
+    Enhanced scanning is always ACTIVE, so `completed` says whether its findings exist yet.
     """
     if threshold == "none":
         return ScanVerdict(True, "findings are not judged (--fail-on none)")

@@ -1,11 +1,11 @@
-"""The tags of an image that is pushed, and what happens where one is taken already.
+"""Choose the tags of a pushed image, and what to do about a tag that is already taken.
 
     auto       the version, if a version tag of git is on the commit; else the commit
     semantic   1.2.3, and 1.2 and 1, which move with each release
     git-sha    git- and 12 digits of the commit
     latest     latest, which moves, and the commit
 
-The tag of the content is set besides, always.
+The tag of the content is always set as well.
 """
 
 import re
@@ -24,34 +24,34 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Tag:
-    """One tag that is to be set."""
+    """One tag to set."""
 
     name: str
     moves: bool
-    """Whether it may name another image tomorrow."""
+    """Whether it may name another image later."""
     needed: bool
-    """Whether the push has failed without it."""
+    """Whether the push fails without it."""
 
 
 @dataclass(frozen=True)
 class TagStep:
-    """What is done about one tag."""
+    """The action for one tag."""
 
     tag: str
     action: str
-    """set, kept (it names this image already), moved, skipped."""
+    """set, kept (it already names this image), moved, skipped."""
     why: str = ""
 
 
 @dataclass(frozen=True)
 class ImageSource:
-    """What is known of the source of an image."""
+    """The known facts about the source of an image."""
 
     commit: str
     dirty: bool
-    """Whether the source is not known to be that of a commit."""
+    """Whether the source is not known to be exactly that of a commit."""
     versions: tuple[str, ...]
-    """Tags of git on that commit."""
+    """Git tags on that commit."""
 
 
 def origin_of(
@@ -64,12 +64,13 @@ def origin_of(
     git: Mapping[str, Any],
     at_head: Callable[[], Sequence[str]],
 ) -> ImageSource:
-    """The source of an image that was built earlier, perhaps from another state of the tree than today's.
+    """Find the source of an image that was built earlier, perhaps from another state of the tree.
 
-    `content` and `labelled` are its labels of content and commit, `commit` and `version` what the user gives,
-    `git` says what is checked out now, `at_head` gives the tags there. build_image.py writes no commit into
-    an image of a changed tree: an image with content and without commit has none, whatever is checked out.
-    Nor has one whose labels are `inherited` from an image that it was derived from.
+    `content` and `labelled` are its labels of content and commit. `commit` and `version` are given by the
+    user. `git` has the facts of the current checkout, and `at_head` returns the tags there. build_image.py
+    writes no commit into an image of a changed tree. So an image with a content label and without a commit
+    has none, whatever is checked out. The same holds for an image whose labels are `inherited` from its base
+    image.
     """
     head = str(git.get("commit", ""))
     found = commit or (labelled if content and not inherited else "")
@@ -82,9 +83,9 @@ def origin_of(
 
 
 def tags_for(strategy: str, *, commit: str, dirty: bool, versions: Sequence[str], content: str) -> list[Tag]:
-    """The tags of a strategy; `versions` are the git tags of the commit, `content` the tag of the content.
+    """The tags of a strategy; `versions` are the commit's git tags, `content` the tag of the content.
 
-    Raises ConfigError where the strategy has nothing to name the image by.
+    Raises ConfigError if the strategy has nothing to name the image by.
     """
     found = [match for name in versions if (match := _VERSION.fullmatch(name))]
     of_commit = Tag(f"git-{commit[:12]}", moves=False, needed=True) if _COMMIT.fullmatch(commit) else None
@@ -103,9 +104,9 @@ def tags_for(strategy: str, *, commit: str, dirty: bool, versions: Sequence[str]
 def plan_tags(
     tags: Sequence[Tag], digest: str, held: Callable[[str], str | None], *, immutable: bool
 ) -> list[TagStep]:
-    """What is to be done about each tag, before any is set; `held` gives the digest that a tag names now.
+    """Decide the action for each tag before any is set; `held` returns the digest that a tag names now.
 
-    Raises VerificationError for a version that names another image already.
+    Raises VerificationError for a version that already names another image.
     """
     steps = []
     for tag in tags:

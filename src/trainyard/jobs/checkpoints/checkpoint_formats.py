@@ -6,7 +6,8 @@
     DCP           .metadata, which is written last, and every file that it names
     Hugging Face  an index of safetensors or bin files and every file that it names, or one file
 
-The time of a file decides nothing. What lies below a checkpoint belongs to it, and is none of its own.
+The modification time of a file is ignored. A folder below a checkpoint belongs to it and is not a checkpoint
+itself.
 """
 
 import re
@@ -32,7 +33,8 @@ _STEPS = (
     re.compile(r".*-(\d{1,12})steps"),
     re.compile(r"(\d{1,12})"),
 )
-"""`step-100`, `checkpoint-500`, `llama_v3-100steps`, `100`; not the size of a model, as in `llama-8`."""
+"""Matches `step-100`, `checkpoint-500`, `llama_v3-100steps` and `100`, but not a model size as in
+`llama-8`."""
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLE = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors")
 _SHARD = re.compile(r"(?:model|pytorch_model)-\d{5}-of-\d{5}\.(?:safetensors|bin)")
@@ -40,7 +42,7 @@ _SHARDS_OF_DCP = re.compile(r"__\d+_\d+\.distcp")
 
 
 def find_checkpoints(listing: VolumeListing) -> list[FoundCheckpoint]:
-    """All checkpoints, whole or not, sorted by run and step."""
+    """All checkpoints, complete or not, sorted by run and step."""
     found: list[FoundCheckpoint] = []
     for folder in sorted(listing.folders, key=lambda each: (each.count("/"), each)):
         if any(folder == other.path or folder.startswith(f"{other.path}/") for other in found):
@@ -52,7 +54,7 @@ def find_checkpoints(listing: VolumeListing) -> list[FoundCheckpoint]:
 
 
 def newest_of_each_run(found: Iterable[FoundCheckpoint]) -> list[FoundCheckpoint]:
-    """The newest complete checkpoint of each run; weights without a step are a run of their own."""
+    """The newest complete checkpoint of each run; weights without a step count as a run of their own."""
     newest: dict[str, FoundCheckpoint] = {}
     for each in sorted(found, key=_order):
         if each.is_complete:
@@ -61,7 +63,7 @@ def newest_of_each_run(found: Iterable[FoundCheckpoint]) -> list[FoundCheckpoint
 
 
 def newest_step(found: Iterable[FoundCheckpoint]) -> int | None:
-    """The greatest step of a complete checkpoint; None where there is none."""
+    """The greatest step of a complete checkpoint; None if there is none."""
     return max((each.step for each in found if each.is_complete and each.step is not None), default=None)
 
 
@@ -70,7 +72,7 @@ def _order(each: FoundCheckpoint) -> tuple[int, str]:
 
 
 def _without_truncated(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
-    """Partial where a file's own format says that its end is missing."""
+    """Partial if a file's own format shows that its end is missing."""
     cut = [file.path for file in checkpoint.files if file.whole is False]
     if not cut or not checkpoint.is_complete:
         return checkpoint
@@ -117,7 +119,7 @@ def _verl(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
 
 
 def _missing_of_role(listing: VolumeListing, folder: str) -> str:
-    """What is missing of an actor or critic: FSDP's files of all ranks, or Megatron's index."""
+    """The missing parts of an actor or critic: FSDP's files of all ranks, or Megatron's index."""
     for inner in (folder, joined(folder, "dist_ckpt")):
         if listing.file(inner, _METADATA) is not None:
             return _missing_of_dcp(listing, inner)
@@ -223,10 +225,10 @@ def _by_index(found: FoundCheckpoint, index: VolumeFile, here: dict[str, VolumeF
 
 
 def _tracked(listing: VolumeListing, found: FoundCheckpoint) -> FoundCheckpoint:
-    """By the tracker beside it: a framework writes there which save was the last to be done."""
+    """Judge by the tracker beside it, in which the framework writes the last save that was completed."""
     tracker = _tracker_beside(listing, found.path)
     if tracker is None:
-        return replace(found, why=f"no {TRACKER} says that it is done")
+        return replace(found, why=f"no {TRACKER} marks it as complete")
     said = (tracker.text or "").strip()
     with_tracker = replace(found, trackers=(tracker,))
     if said == _RELEASE and found.step is None:
@@ -234,7 +236,7 @@ def _tracked(listing: VolumeListing, found: FoundCheckpoint) -> FoundCheckpoint:
     if not (said.isascii() and said.isdecimal()):
         return replace(with_tracker, why=f"{TRACKER} says {said[:40]!r}, which is no step")
     if found.step is None or int(said) < found.step:
-        return replace(with_tracker, why=f"{TRACKER} says {int(said)}: this one is not done")
+        return replace(with_tracker, why=f"{TRACKER} says {int(said)}: this one is not complete")
     return replace(with_tracker, wholeness=Wholeness.COMPLETE, why=f"{TRACKER} says {int(said)}")
 
 
@@ -243,7 +245,7 @@ def _tracker_beside(listing: VolumeListing, folder: str) -> VolumeFile | None:
 
 
 def _number(folder: str) -> int | None:
-    """The step in a folder's name; None where it has none."""
+    """The step in a folder's name; None if it has none."""
     name = PurePosixPath(folder).name
     match = next((found for pattern in _STEPS if (found := pattern.fullmatch(name))), None)
     return int(match[1]) if match else None
@@ -263,9 +265,9 @@ _JUDGES: tuple[Callable[[VolumeListing, str], FoundCheckpoint | None], ...] = (
 
 
 def chosen(found: Iterable[FoundCheckpoint], path: str = "", step: int | None = None) -> FoundCheckpoint:
-    """The complete checkpoint that is meant: of this path, of this step, or the newest one.
+    """Choose a complete checkpoint: the one at this path, of this step, or the newest.
 
-    Raises CheckpointError where there is none, or where several runs have one.
+    Raises CheckpointError if there is none, or if several runs have one.
     """
     known = list(found)
     if path:

@@ -1,4 +1,4 @@
-"""One checkpoint on a volume, and whether it is whole: the record that all formats share."""
+"""One checkpoint on a volume, and whether it is complete: the record that all formats share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from trainyard.jobs.checkpoints.volume_listing import VolumeFile
 
 
 class CheckpointFormat(StrEnum):
-    """Who wrote a checkpoint."""
+    """The program or format that wrote a checkpoint."""
 
     TRAINYARD = "trainyard"
     VERL = "verl"
@@ -21,12 +21,12 @@ class CheckpointFormat(StrEnum):
 
 
 class Wholeness(StrEnum):
-    """What is known of a checkpoint without reading all of its bytes."""
+    """The verdict on a checkpoint, reached without reading all of its bytes."""
 
     COMPLETE = "complete"
-    """Its writer says that it is done, and all that it names is there with its size."""
+    """Its writer marked it as done, and every file that it names is present with its size."""
     PARTIAL = "partial"
-    """Something is missing, or nobody says that it is done: it may be being written."""
+    """A file is missing, or nothing marks it as done: it may still be being written."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class FoundCheckpoint:
 
     format: CheckpointFormat
     path: str
-    """Of its folder, relative to what was listed."""
+    """The path of its folder, relative to the listed folder."""
     step: int | None
     """None for weights without a step, and for Megatron's `release`."""
     files: tuple[VolumeFile, ...]
     why: str
-    """What shows that it is whole, or what is missing."""
+    """The sign that it is complete, or the missing parts."""
     wholeness: Wholeness = Wholeness.PARTIAL
     sha256: Mapping[str, str] = field(default_factory=dict)
-    """Path of a file -> its digest, where the checkpoint's own manifest has it."""
+    """Path of a file -> its digest, if the checkpoint's own manifest has it."""
     trackers: tuple[VolumeFile, ...] = ()
-    """Files beside it that its framework reads to find it."""
+    """Files beside the folder that its framework reads to find it."""
 
     @property
     def is_complete(self) -> bool:
@@ -53,7 +53,7 @@ class FoundCheckpoint:
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """The size of all its files in bytes."""
         return sum(file.size for file in self.files)
 
     @property
@@ -62,7 +62,7 @@ class FoundCheckpoint:
         return str(PurePosixPath(self.path).parent)
 
     def record(self) -> dict[str, Any]:
-        """As plain data."""
+        """The checkpoint as plain data."""
         return {
             "path": self.path,
             "format": self.format.value,

@@ -1,7 +1,6 @@
-"""The files on a volume as the program in the pod lists them: names, sizes, and what indexes say.
+"""Read the list of a volume's files that the program in the pod prints: names, sizes, content of indexes.
 
-What comes from a pod is read with care: names that lead out of the volume, and lines that are none of ours,
-are refused.
+Output of a pod is not trusted: names that lead out of the volume, and lines in another format, are refused.
 """
 
 import json
@@ -25,11 +24,11 @@ class VolumeFile:
     modified: float = 0.0
     """Unix seconds."""
     whole: bool | None = None
-    """Whether its own format says that its end is there; None where that cannot be told."""
+    """Whether its own format shows that its end is present; None if that cannot be told."""
     text: str | None = None
-    """Of trackers and manifests."""
+    """The text of trackers and manifests."""
     names: tuple[str, ...] | None = None
-    """The files that an index names; None for other files, and where it cannot be read."""
+    """The files that an index names; None for other files, and for an unreadable index."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +67,13 @@ class VolumeListing:
 
 @dataclass
 class ListingReader:
-    """Takes the lines of the program in the pod, and gives the listing at their end."""
+    """Takes the lines of the program in the pod, and returns the listing after the last one."""
 
     files: list[VolumeFile] = field(default_factory=list)
     ended: bool = False
 
     def take(self, line: bytes) -> None:
-        """Take one line. Raises DamagedFileError for one that is not the program's."""
+        """Take one line. Raises DamagedFileError for a line of another program."""
         try:
             given = json.loads(line)
             if "end" in given:
@@ -85,14 +84,14 @@ class ListingReader:
             raise DamagedFileError(f"the list of files from the pod cannot be read: {error}") from None
 
     def listing(self) -> VolumeListing:
-        """The listing. Raises DamagedFileError where its end did not come."""
+        """The listing. Raises DamagedFileError if its last line did not arrive."""
         if not self.ended:
-            raise DamagedFileError("the list of files from the pod has no end")
+            raise DamagedFileError("the list of files from the pod is cut off")
         return VolumeListing(tuple(self.files))
 
 
 def listing_of(lines: Iterable[bytes]) -> VolumeListing:
-    """The listing that these lines tell of. Raises DamagedFileError."""
+    """The listing in these lines. Raises DamagedFileError."""
     reader = ListingReader()
     for line in lines:
         reader.take(line)

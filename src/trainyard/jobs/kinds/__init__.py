@@ -1,4 +1,4 @@
-"""The kinds of jobs, one module each behind one protocol (`kind_of_manifest.Kind`).
+"""The kinds of jobs, one module per kind, all with one protocol (`kind_of_manifest.KindOfManifest`).
 
 In: a `JobPlan`. Out: the objects that are applied for it. A new kind is a module here and its line in KINDS.
 """
@@ -6,8 +6,8 @@ In: a `JobPlan`. Out: the objects that are applied for it. A new kind is a modul
 from collections.abc import Mapping
 
 from trainyard.jobs.kinds import hyperpod_pytorch_job, pytorch_job, ray_cluster, ray_job, train_job
-from trainyard.jobs.kinds.kind_of_manifest import Kind
+from trainyard.jobs.kinds.kind_of_manifest import KindOfManifest
 
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, KindOfManifest] = {
     kind.NAME: kind for kind in (pytorch_job, train_job, ray_job, ray_cluster, hyperpod_pytorch_job)
 }

@@ -42,7 +42,7 @@ def rendered(plan: JobPlan) -> Manifests:
 
 
 def _restarts(plan: JobPlan) -> dict[str, Any]:
-    """Processes are started again first, then the whole job."""
+    """The operator restarts processes first, then the whole job."""
     if not plan.restarts:
         return {"jobMaxRetryCount": 0}
     policy = {

@@ -1,5 +1,4 @@
-"""What the objects of all kinds have in common: their metadata, and the ConfigMap with the program's
-files."""
+"""The parts that the objects of all kinds share: metadata, and the ConfigMap with the program's files."""
 
 import json
 from typing import Any
@@ -12,7 +11,7 @@ Json = dict[str, Any]
 
 
 def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
-    """The job's own object: labels, queue, and on record what it was made from."""
+    """The job's own object: its labels, its queue, and a record of its plan and origin."""
     labels = job_labels.labels_of(plan.name, plan.kind)
     if plan.queue:
         labels["kueue.x-k8s.io/queue-name"] = plan.queue
@@ -35,7 +34,7 @@ def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
 
 
 def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **content: Json) -> Json:
-    """An object that the job needs, with the content that its kind has (`spec`, `data`)."""
+    """An object that the job needs, with the field that its kind has (`spec` or `data`)."""
     metadata = {
         "name": name,
         "namespace": plan.namespace,
@@ -45,7 +44,7 @@ def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **cont
 
 
 def files_of(plan: JobPlan) -> tuple[Json, ...]:
-    """The ConfigMap with the program's files; nothing where it has none."""
+    """The ConfigMap with the program's files; nothing if it has no files."""
     if not plan.program.files:
         return ()
     return (part_object(plan, "v1", "ConfigMap", name=files_name(plan), data=dict(plan.program.files)),)

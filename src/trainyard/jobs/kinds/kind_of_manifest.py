@@ -1,6 +1,6 @@
-"""What every kind of job is to the rest: a module that turns a plan into the objects that are applied.
+"""The protocol of a kind of job: a module that converts a plan to the objects to apply.
 
-JobPlan ──rendered──> Manifests: what the job needs first, then the job itself
+JobPlan ──rendered──> Manifests: the objects that the job needs, then the job itself
 """
 
 from collections.abc import Iterator
@@ -17,20 +17,20 @@ class Manifests:
     """The objects of a job, in the order in which they are applied."""
 
     job: Json
-    """The object whose status is the job's."""
+    """The object whose status is the job's status."""
     parts: tuple[Json, ...] = ()
-    """What the job needs. They are applied before it, and become its own: they are deleted with it."""
+    """Objects that the job needs. They are applied before it, then owned by it, and deleted with it."""
     shared: tuple[Json, ...] = ()
-    """What it needs and others may use too: it outlives the job."""
+    """Objects that the job needs and that others may use too; they outlive the job."""
 
     @property
     def before_job(self) -> tuple[Json, ...]:
-        """What is applied before the job."""
+        """The objects that are applied before the job."""
         return (*self.shared, *self.parts)
 
     @property
     def clusters(self) -> tuple[Json, ...]:
-        """The RayClusters that the job runs on, where it does not make them itself."""
+        """The RayClusters that the job runs on, if it does not create them itself."""
         return tuple(body for body in self.before_job if body["kind"] == "RayCluster")
 
     @property
@@ -38,20 +38,20 @@ class Manifests:
         return (*self.before_job, self.job)
 
 
-class Kind(Protocol):
+class KindOfManifest(Protocol):
     """A module of this folder."""
 
     NAME: str
     """As in `cluster.kind`."""
     FOLLOWED: str
-    """The kind of the object whose status is the job's: for a RayCluster, the RayJob that runs on it."""
+    """The API kind of the object whose status is the job's: for a RayCluster, the RayJob that runs on it."""
     LONGEST_NAME: int
-    """Characters of the job's name: what the operator derives from it must still be a name."""
+    """Longest name of a job in characters, so that names derived by the operator stay valid."""
 
     def problems(self, plan: JobPlan, /) -> Iterator[str]:
-        """Why this kind cannot run the plan."""
+        """Yield the reasons why this kind cannot run the plan."""
         ...
 
     def rendered(self, plan: JobPlan, /) -> Manifests:
-        """The objects."""
+        """Return the objects for the plan."""
         ...

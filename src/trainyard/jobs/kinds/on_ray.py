@@ -5,8 +5,8 @@ other operators set: the number of nodes, the node's rank, and the address of th
 once.
 
 KubeRay pastes the entrypoint into a shell script of its submitter, and Ray hands it to another shell on the
-head. What a shell would read in another way than as plain words ends up in the wrong place: of `cd a && b`
-Ray runs only `cd a`, and the job succeeds. So an entrypoint has plain words only.
+head. Shell syntax would therefore take effect in the wrong place: of `cd a && b` Ray runs only `cd a`, and
+the job succeeds. So an entrypoint has plain words only.
 """
 
 import re
@@ -18,12 +18,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
 def entrypoint_of(plan: JobPlan) -> str:
-    """The entrypoint, of words that `entrypoint_problems` has found plain."""
+    """The entrypoint, made of words that passed `entrypoint_problems`."""
     return " ".join(_words(plan))
 
 
 def entrypoint_problems(plan: JobPlan) -> Iterator[str]:
-    """Words of the command that two shells would not hand on as they are."""
+    """Words of the command that two shells would change."""
     for word in _words(plan):
         if not _PLAIN.fullmatch(word):
             yield (

@@ -1,7 +1,7 @@
 """PyTorchJob of the Kubeflow training operator, `kubeflow.org/v1`.
 
 The first node is the Master, the others are Workers. Failed containers are started again in place: when one
-process dies its peers fail too, and all of them go on from the newest checkpoint. The operator counts these
+process dies its peers fail too, and all of them resume from the newest checkpoint. The operator counts these
 restarts over all pods, so `backoffLimit` is the number of restarts of the job times its pods. A pod that was
 deleted or evicted is made anew, which the operator does not count.
 """
@@ -17,7 +17,7 @@ from trainyard.jobs.pod_template import pod_template
 NAME = FOLLOWED = "pytorchjob"
 LONGEST_NAME = 63 - len("-worker-00000")
 CONTAINER = "pytorch"
-"""The name that the operator's webhook asks for."""
+"""The container name that the operator's webhook requires."""
 _RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
 _RESUMES = "sagemaker.amazonaws.com/job-max-retry-count"
 

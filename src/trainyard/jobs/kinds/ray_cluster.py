@@ -40,7 +40,7 @@ def rendered(plan: JobPlan) -> Manifests:
 
 
 def _cluster(plan: JobPlan) -> dict[str, Any]:
-    """The cluster, in which nothing is this job's own: another job may use it."""
+    """The cluster. It holds nothing that belongs to this job alone, because another job may use it."""
     neutral = replace(
         plan, name=cluster_name(plan), program=Program("ray", (), directory=plan.program.directory)
     )
@@ -58,7 +58,7 @@ def _cluster(plan: JobPlan) -> dict[str, Any]:
 
 
 def _job_spec(plan: JobPlan) -> dict[str, Any]:
-    """A RayJob that brings its files and variables along: the pods of the cluster do not have them."""
+    """A RayJob that carries its files and variables, because the cluster's pods do not have them."""
     placed = f"{SCRATCH}/{plan.name}-files"
     command = tuple(part.replace(FILES_DIRECTORY, placed) for part in plan.program.command)
     moved = replace(plan, program=replace(plan.program, command=command))
@@ -80,7 +80,7 @@ def cluster_name(plan: JobPlan) -> str:
 
 
 def ray_cluster_spec(plan: JobPlan) -> dict[str, Any]:
-    """The cluster: a head, and a group of workers where there are more nodes."""
+    """The cluster: a head, and a group of workers if there are more nodes."""
     spec: dict[str, Any] = {
         "headGroupSpec": {
             "rayStartParams": {},
@@ -105,7 +105,7 @@ def ray_cluster_spec(plan: JobPlan) -> dict[str, Any]:
 
 
 def submitter(plan: JobPlan) -> dict[str, Any]:
-    """The pod that hands the command to Ray and shows its log."""
+    """The pod that submits the command to Ray and prints its log."""
     container = {
         "name": "ray-job-submitter",
         "image": plan.image,

@@ -1,5 +1,4 @@
-"""RayJob of KubeRay, `ray.io/v1`: a Ray cluster of its own for one command, gone when the command has
-ended."""
+"""RayJob of KubeRay, `ray.io/v1`: a Ray cluster for one command, removed after the command has ended."""
 
 from collections.abc import Iterator
 
@@ -12,7 +11,7 @@ from trainyard.jobs.kinds.ray_cluster import API, ray_cluster_spec, submitter
 NAME = FOLLOWED = "rayjob"
 LONGEST_NAME = 47
 _KEPT_SECONDS = 120
-"""The pods stay so long after the end, for whoever reads their logs; they hold their GPUs meanwhile."""
+"""The pods stay this long after the end, so that their logs can be read; they hold their GPUs meanwhile."""
 
 
 def problems(plan: JobPlan) -> Iterator[str]:

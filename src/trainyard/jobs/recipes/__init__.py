@@ -1,7 +1,8 @@
-"""The recipes of jobs, one module each behind one protocol (`recipe_order.Recipe`): what the pods run.
+"""The recipes of jobs, one module per recipe with one protocol (`recipe_order.JobRecipe`): they say what pods
+run.
 
-In: a `RecipeOrder`. Out: a `Program`. A new recipe is a module here and its line in RECIPES; one of another
-program, of which a run directory is kept, also stands in RECORDED.
+In: a `RecipeOrder`. Out: a `Program`. A new recipe is a module here and its line in RECIPES. If it is another
+program of which a run directory is kept, it also has a line in RECORDED.
 """
 
 from collections.abc import Mapping
@@ -9,18 +10,18 @@ from collections.abc import Mapping
 from trainyard.config import registries
 from trainyard.config.schema import Config
 from trainyard.jobs.recipes import deepspeed, megatron, nemo, own_command, torchtitan, trainyard_trainer, verl
-from trainyard.jobs.recipes.recipe_order import Recipe, RecordedRecipe
+from trainyard.jobs.recipes.recipe_order import JobRecipe, RecordedRecipe
 
 RECORDED: Mapping[str, RecordedRecipe] = {
     recipe.NAME: recipe for recipe in (megatron, nemo, verl, torchtitan, deepspeed)
 }
-RECIPES: Mapping[str, Recipe] = {
+RECIPES: Mapping[str, JobRecipe] = {
     **{recipe.NAME: recipe for recipe in (trainyard_trainer, own_command)},
     **RECORDED,
 }
 
 
-def recipe_of(config: Config, *, own: bool) -> Recipe:
+def recipe_of(config: Config, *, own: bool) -> JobRecipe:
     """The recipe of a configuration, or of the user's own command."""
     if own:
         return RECIPES[own_command.NAME]

@@ -98,15 +98,19 @@ def _adam(config: Config) -> dict[str, Any]:
 
 def _schedule(order: RecipeOrder) -> dict[str, Any]:
     training = order.config.training
-    if training.lr_scheduler == "constant":
-        params: dict[str, Any] = {"warmup_max_lr": training.learning_rate}
-        return {"type": "WarmupLR", "params": {**params, "warmup_num_steps": training.warmup_steps}}
+    warmup: dict[str, Any] = {"warmup_num_steps": training.warmup_steps, "warmup_type": "linear"}
+    constant = training.lr_scheduler == "constant"
+    if training.warmup_steps == 0:  # DeepSpeed refuses 0 steps and warms up for at least 2: start at the peak
+        peak = {"warmup_min_lr": training.learning_rate} if constant else {"warmup_min_ratio": 1.0}
+        warmup |= {"warmup_num_steps": 1, **peak}
+    if constant:
+        return {"type": "WarmupLR", "params": {"warmup_max_lr": training.learning_rate, **warmup}}
     return {
         "type": "WarmupCosineLR",
         "params": {
             "total_num_steps": order.steps,
-            "warmup_num_steps": training.warmup_steps,
             "cos_min_ratio": training.min_learning_rate_ratio,
+            **warmup,
         },
     }
 

@@ -1,20 +1,22 @@
-"""Another program as the program of a job: `scripts/run_pod.py` starts it and keeps a run directory for it.
+"""Run another program in a job: `scripts/run_pod.py` starts it and keeps a run directory for it.
 
-What is started stands in a file of the job, `program.json`, so that no shell reads its words, and so that the
-printed plan has all of them.
+The command is in a file of the job, `program.json`. So no shell reads its words, and the printed plan shows
+all of them.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 
 from trainyard.config.load import dump_yaml
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
+from trainyard.jobs.recipes.program_sheet import ProgramSheet
 from trainyard.jobs.recipes.recipe_order import RecipeOrder
 
 PROGRAM_FILE = "program.json"
 CONFIG_FILE = "config.yaml"
 _MARGIN_SECONDS = 15
-"""Between the end of a program's time for a last save and the end of its pod."""
+"""The time between a program's last save and the end of its pod."""
 
 
 def kept_program(
@@ -33,14 +35,14 @@ def kept_program(
     in one place. `files` are further files beside `program.json`, by name.
     """
     pod = order.config.cluster.pod
-    sheet = {
-        "recipe": recipe,
-        "command": list(command),
-        "torchrun": torchrun,
-        "steps": order.steps,
-        "checkpoints": order.own_checkpoints,
-        "environment": {"PYTHONUNBUFFERED": "1", **(environment or {})},
-    }
+    sheet = ProgramSheet(
+        recipe,
+        tuple(command),
+        torchrun=torchrun,
+        steps=order.steps,
+        checkpoints=order.own_checkpoints,
+        environment={"PYTHONUNBUFFERED": "1", **(environment or {})},
+    )
     started = (
         *(pod.python, "scripts/run_pod.py"),
         *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}"),
@@ -57,12 +59,17 @@ def kept_program(
         python=pod.python,
         files={
             CONFIG_FILE: dump_yaml(order.config),
-            PROGRAM_FILE: json.dumps(sheet, indent=1) + "\n",
+            PROGRAM_FILE: json.dumps(sheet.to_json(), indent=1) + "\n",
             **(files or {}),
         },
     )
 
 
+def grace_seconds(saving: float) -> int:
+    """The grace period of a pod whose program has `saving` seconds for a last save."""
+    return math.ceil(saving) + _MARGIN_SECONDS
+
+
 def save_seconds(grace_seconds: int) -> int:
-    """The time for a last save, of the time that a pod is given."""
+    """The share of the pod's grace period that is left for a last save."""
     return max(15, grace_seconds - _MARGIN_SECONDS)

@@ -1,4 +1,4 @@
-"""Read numbers from the lines that programs print, and write those that they are given."""
+"""Read numbers from the lines that programs print, and format numbers for their command lines."""
 
 import math
 import re
@@ -15,9 +15,9 @@ def without_colour(line: str) -> str:
 
 
 def number(text: str) -> float | str | None:
-    """Return the number that `text` begins with; None where there is none.
+    """Return the number at the start of `text`; None if there is none.
 
-    A number that is not finite stays a text, because JSON has none: a proof then sees that it is no number.
+    A number that is not finite stays a text, because JSON has none. A proof then sees that it is no number.
     """
     found = _NUMBER.match(text.strip())
     if found is None:
@@ -33,5 +33,5 @@ def whole(text: str) -> int | None:
 
 
 def text_of(value: float) -> str:
-    """Return the shortest text that is read back as exactly this number; whole ones without a point."""
+    """Return the shortest text that reads back as exactly this number; whole numbers have no point."""
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))

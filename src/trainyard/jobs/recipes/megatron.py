@@ -22,7 +22,7 @@ ON_FIRST_NODE = False
 TRACKER = "latest_checkpointed_iteration.txt"
 _GIB = 2**30
 Arguments = dict[str, str | None]
-"""Name without dashes -> value; None for a switch."""
+"""Argument without dashes -> its value; None for a switch."""
 PLANNED = {
     "tensor-model-parallel-size": "compute.tensor_parallel",
     "pipeline-model-parallel-size": "compute.pipeline_parallel",
@@ -64,7 +64,7 @@ def problems(order: RecipeOrder) -> Iterator[str]:
 
 
 def data_problems(order: RecipeOrder) -> Iterator[str]:
-    """Data or tokenizer that the pods cannot find."""
+    """Yield a problem for data or a tokenizer that the pods cannot find."""
     data, model = order.config.data, order.config.model
     for key, path in (("data.train_path", data.train_path), ("data.validation_path", data.validation_path)):
         if path is not None:
@@ -87,7 +87,7 @@ def _expert_problems(order: RecipeOrder) -> Iterator[str]:
 
 
 def memory_problems(order: RecipeOrder) -> Iterator[str]:
-    """A model that cannot fit, whatever else the program holds."""
+    """Yield a problem for a model that cannot fit, whatever else the program holds."""
     if order.instance is None or not order.gpus:
         return
     needs, device = least_bytes(order.config, order.degrees, MEGATRON), gpu_of(order.instance)
@@ -110,7 +110,7 @@ def program(order: RecipeOrder) -> Program:
 
 
 ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-"""Megatron asks for it with tensor or context parallelism before Blackwell, and it does no harm elsewhere."""
+"""Megatron requires it with tensor or context parallelism before Blackwell; it is harmless elsewhere."""
 
 
 def words(arguments: Arguments) -> list[str]:
@@ -240,8 +240,8 @@ def _records(order: RecipeOrder) -> Arguments:
 
 
 def row_of(line: str) -> Row | None:
-    """The row of an iteration line. Iterations that Megatron skipped or whose loss was NaN are counted in
-    it."""
+    """The metrics row of an iteration line. It counts iterations that Megatron skipped or whose loss was
+    NaN."""
     found = _LINE.search(line)
     if found is None:
         return None

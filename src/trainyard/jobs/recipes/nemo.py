@@ -1,9 +1,11 @@
 """NeMo 2: a script of `nemo.collections.llm` and the numbers that it reads, both files of the job.
 
-NeMo 3 has no `collections.llm` any more; there the recipe megatron does the same. So the image needs
-`nemo_toolkit[nlp]` 2.x, which `docker/megatron` does not have. The script trains a model of the Llama
-family by Megatron-Core, as document 003 of the design does. The rows come from the line that rank 0 prints
-every `monitoring.log_steps` steps; its loss is the mean over these steps.
+NeMo 3 has no `collections.llm` any more; there the recipe megatron does the same. The image needs
+`nemo_toolkit[nlp]` 2.x, which no image of `docker/` has: NeMo 2 wants numpy 1, the training lock has numpy 2.
+The script imports only what NeMo 2.4.1, 2.5.3 and 2.7.3 have under the same names; 2.6 and 2.7 dropped
+`collections.nlp`. That was read in their wheels; the script was not run with them. It trains a model of the
+Llama family by Megatron-Core, as document 003 of the design does. The rows come from the line that rank 0
+prints every `monitoring.log_steps` steps; its loss is the mean over these steps.
 """
 
 import json
@@ -22,7 +24,8 @@ from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
 NAME = "nemo"
 ON_FIRST_NODE = True
 TRACKER = ""
-"""It has none: its checkpoints are folders called step=N-last, beside a marker while they are unfinished."""
+"""NeMo has no tracker file: its checkpoints are folders called step=N-last, with a marker beside them while
+they are unfinished."""
 SCRIPT_FILE, NUMBERS_FILE = "train_nemo.py", "nemo.json"
 _LINE = re.compile(r"\bTraining epoch \d+, iteration \d+/\d+ \|(.*)")
 _FIGURES = {
@@ -39,7 +42,7 @@ from pathlib import Path
 import torch
 from nemo import lightning as nl
 from nemo.collections import llm
-from nemo.collections.nlp.modules.common.tokenizer_utils import get_nmt_tokenizer
+from nemo.collections.common.tokenizers.huggingface.auto_tokenizer import AutoTokenizer
 from nemo.lightning.pytorch.callbacks import ModelCheckpoint, PreemptionCallback
 from nemo.lightning.pytorch.optim import CosineAnnealingScheduler, MegatronOptimizerModule
 from megatron.core.optimizer import OptimizerConfig
@@ -48,7 +51,7 @@ from megatron.core.optimizer import OptimizerConfig
 def main() -> None:
     given = json.loads(Path(__file__).with_name("nemo.json").read_text())
     if given["tokenizer"]:
-        tokenizer = get_nmt_tokenizer(library="huggingface", model_name=given["tokenizer"], use_fast=True)
+        tokenizer = AutoTokenizer(given["tokenizer"], use_fast=True)
         data = llm.PreTrainingDataModule(tokenizer=tokenizer, **given["data"])
     else:
         tokenizer = None
@@ -110,7 +113,7 @@ def program(order: RecipeOrder) -> Program:
 
 
 def numbers(order: RecipeOrder) -> dict[str, Any]:
-    """What the script reads: the arguments of each of NeMo's classes, by the part that they are for."""
+    """The numbers that the script reads: the arguments of each NeMo class, by the part that uses them."""
     config, training = order.config, order.config.training
     return {
         "seed": training.seed,
@@ -230,7 +233,7 @@ def row_of(line: str) -> Row | None:
 
 
 def checkpoint_name(tracked: str) -> tuple[int, str] | None:
-    """The newest finished one of the names in the folder, a name per line."""
+    """The newest finished checkpoint among the names in the folder, one name per line."""
     names = set(tracked.split("\n"))
     found = [(int(m[1]), m[0]) for name in names if (m := re.fullmatch(r"step=(\d{1,15})(-last)?", name))]
     whole = [(step + 1, name) for step, name in found if f"{name}-unfinished" not in names]

@@ -1,7 +1,7 @@
-"""A user's own command as the program of a job: it is run as it stands, in every pod.
+"""Run a user's own command in a job: it is run unchanged in every pod.
 
-On Ray it is the driver, and runs once. `torchrun train.py` finds its place by the variables that the
-operators set, so that a fixed `--node_rank` is never needed. No run directory is kept for it.
+On Ray it is the driver and runs once. `torchrun train.py` reads its place in the run from the operators'
+variables, so a fixed `--node_rank` is never needed. No run directory is kept for it.
 """
 
 from collections.abc import Iterator

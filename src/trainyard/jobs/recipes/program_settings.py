@@ -1,9 +1,8 @@
-"""Settings of another program by its own names: read from the configuration, laid over what the recipe
-renders.
+"""Settings of another program by its own names: read from the configuration, merged over the recipe's values.
 
 A recipe renders `name -> value` from the one configuration. `program.settings` and `--program-set` add to
-that or replace it. What the plan decides cannot be replaced: a job that was checked for one division of the
-model would train with another.
+these values or replace them. Values that the plan decides cannot be replaced; otherwise a job that was
+checked for one parallel layout would train with another.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What every recipe is to the rest: a module that turns an order into the program that the pods run.
+"""The protocol of a recipe: a module that converts an order to the program that the pods run.
 
 RecipeOrder ──problems──> nothing, or why not        RecipeOrder ──program──> Program
 """
@@ -15,28 +15,28 @@ from trainyard.plan.parallel_degrees import Degrees, degrees_of
 
 Row = dict[str, Any]
 ReadRow = Callable[[str], Row | None]
-"""Reads a row of metrics from a line that a program prints; None where the line is none."""
+"""Reads a row of metrics from a printed line; returns None for any other line."""
 RAY_KINDS = ("rayjob", "raycluster")
 
 
 @dataclass(frozen=True)
 class RecipeOrder:
-    """What a recipe is rendered from."""
+    """The input of a recipe."""
 
     config: Config
-    """As the pods train by it."""
+    """The configuration that the pods train with."""
     job: str
     kind: str
     """As in `cluster.kind`, never auto."""
     nodes: int
     processes: int
-    """Of one node."""
+    """Processes per node."""
     gpus: int = 0
-    """Of one node."""
+    """GPUs per node."""
     instance: InstanceType | None = None
-    """None where it is not in the catalogue."""
+    """None if it is not in the catalogue."""
     command: tuple[str, ...] = ()
-    """The user's own command; other recipes have none."""
+    """The user's own command; empty for other recipes."""
 
     @property
     def degrees(self) -> Degrees:
@@ -53,37 +53,37 @@ class RecipeOrder:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of the whole run; 0 where they are not known."""
+        """Optimizer steps of the whole run; 0 if they are not known."""
         return self.config.training.max_steps or 0
 
 
-class Recipe(Protocol):
+class JobRecipe(Protocol):
     """A module of this folder."""
 
     NAME: str
     """As in `--recipe`."""
 
     def problems(self, order: RecipeOrder, /) -> Iterator[str]:
-        """Why this recipe cannot run the order."""
+        """Yield the reasons why this recipe cannot run the order."""
         ...
 
     def program(self, order: RecipeOrder, /) -> Program:
-        """What the pods run; for an order without problems."""
+        """Return the program that the pods run, for an order without problems."""
         ...
 
 
-class RecordedRecipe(Recipe, Protocol):
-    """A recipe of another program, of which `scripts/run_program.py` keeps a run directory."""
+class RecordedRecipe(JobRecipe, Protocol):
+    """A recipe for another program; `scripts/run_program.py` keeps a run directory for it."""
 
     ON_FIRST_NODE: bool
-    """Whether its rows count on the first node only; else one process, anywhere, prints them."""
+    """True: only the first node's rows count; False: exactly one process, on any node, prints them."""
 
     def row_of(self, line: str, /) -> Row | None:
-        """The row of metrics that a line of its log shows; None for any other line."""
+        """The row of metrics in a log line; None for any other line."""
         ...
 
     def checkpoint_name(self, tracked: str, /) -> tuple[int, str] | None:
-        """The step and the folder of the newest checkpoint, from the text of the tracker; None for none."""
+        """Step and folder of the newest checkpoint, from the tracker's text; None if it names none."""
         ...
 
     TRACKER: str
@@ -97,7 +97,7 @@ def workspace_of(config: Config) -> str:
 
 
 def common_problems(order: RecipeOrder) -> Iterator[str]:
-    """What holds for every program of others that is started once per GPU and trains by steps."""
+    """Problems of every foreign program that is started once per GPU and trains by steps."""
     training, compute = order.config.training, order.config.compute
     yield from steps_problems(order)
     for name, found, kept in (
@@ -118,7 +118,7 @@ def common_problems(order: RecipeOrder) -> Iterator[str]:
 
 
 def steps_problems(order: RecipeOrder) -> Iterator[str]:
-    """What makes the steps that were done impossible to tell from the program's log."""
+    """Settings under which the program's log does not show how many steps were done."""
     training, every = order.config.training, order.config.monitoring.log_steps
     if training.max_steps is None:
         yield "training.max_steps: null, but this recipe counts steps; set it to a number"

@@ -1,7 +1,7 @@
-"""torchtitan 0.3: `torchtitan.train` with a preset of its own, started by torchrun on every node.
+"""torchtitan 0.3: `torchtitan.train` with one of its presets, started by torchrun on every node.
 
-torchtitan chooses the model by its preset (`program.preset`), so that `model.architecture` decides nothing
-but what is checked here. The rows come from the line that rank 0 prints every `monitoring.log_steps` steps.
+torchtitan chooses the model by its preset (`program.preset`), so `model.architecture` is used only for the
+checks here. The rows come from the line that rank 0 prints every `monitoring.log_steps` steps.
 """
 
 import re
@@ -19,8 +19,10 @@ from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
 NAME = "torchtitan"
 ON_FIRST_NODE = True
 TRACKER = ""
-"""It has none: its checkpoints are torch's, complete when they have `.metadata`, in folders called step-N."""
+"""torchtitan has no tracker file: its checkpoints are torch's, in folders called step-N, complete when they
+have `.metadata`."""
 _GIB = 2**30
+_ADAM = "optimizer.param-groups.0.optimizer-kwargs"
 PLANNED = {
     "training.local-batch-size": "training.batch_size",
     "training.global-batch-size": "program.global_batch",
@@ -54,7 +56,7 @@ def problems(order: RecipeOrder) -> Iterator[str]:
         yield (
             f"compute.tensor_parallel: {degrees.tensor} does not divide "
             "model.architecture.num_key_value_heads, "
-            f"{shape.num_key_value_heads}, which torchtitan shares out"
+            f"{shape.num_key_value_heads}, which torchtitan divides"
         )
     if config.model.tokenizer is not None:
         yield from absolute(order, "model.tokenizer", config.model.tokenizer, "the tokenizer's folder")
@@ -94,9 +96,12 @@ def _options(order: RecipeOrder) -> dict[str, str]:
         "training.seq-len": str(config.data.sequence_length),
         "training.steps": str(order.steps),
         "training.max-norm": text_of(training.max_grad_norm or 1e9),
-        "optimizer.param-groups.0.optimizer-kwargs.lr": text_of(training.learning_rate),
-        "optimizer.param-groups.0.optimizer-kwargs.weight-decay": text_of(training.weight_decay),
+        "training.mixed-precision-param": config.model.dtype,
+        f"{_ADAM}.lr": text_of(training.learning_rate),
+        f"{_ADAM}.eps": text_of(training.adam_epsilon),
+        f"{_ADAM}.weight-decay": text_of(training.weight_decay),
         "lr-scheduler.warmup-steps": str(training.warmup_steps),
+        **_decay(training.lr_scheduler, training.min_learning_rate_ratio),
         "parallelism.tensor-parallel-degree": str(degrees.tensor),
         "parallelism.pipeline-parallel-degree": str(degrees.pipeline),
         "parallelism.context-parallel-degree": str(degrees.context),
@@ -120,6 +125,12 @@ def _options(order: RecipeOrder) -> dict[str, str]:
     return {name: value for name, value in found.items() if value != "false"}
 
 
+def _decay(schedule: str, least: float) -> dict[str, str]:
+    if schedule == "constant":
+        return {"lr-scheduler.decay-ratio": "0"}
+    return {"lr-scheduler.decay-type": "cosine", "lr-scheduler.min-lr-factor": text_of(least)}
+
+
 def row_of(line: str) -> Row | None:
     plain = without_colour(line)
     found = _LINE.search(plain)
@@ -133,6 +144,6 @@ def row_of(line: str) -> Row | None:
 
 
 def checkpoint_name(tracked: str) -> tuple[int, str] | None:
-    """The newest of the folders called step-N that are complete, a name per line."""
+    """The newest complete folder called step-N, one name per line."""
     steps = [int(name[5:]) for name in tracked.split() if re.fullmatch(r"step-\d{1,15}", name)]
     return (max(steps), f"step-{max(steps)}") if steps else None

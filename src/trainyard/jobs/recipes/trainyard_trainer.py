@@ -63,10 +63,11 @@ def program(order: RecipeOrder) -> Program:
 
 
 def settled_config(config: Config, *, efa: bool) -> Config:
-    """`config` as the pods train by it: the network that they have, and prepared data where all can read it.
+    """The configuration that the pods train with: their network, and prepared data in a folder that all can
+    read.
 
-    `efa` says whether the pods have interfaces for it. With `tcp` on record, a run of several machines can be
-    proven without NCCL's log.
+    `efa` says whether the pods have EFA interfaces, and decides a network of `auto`. With `tcp` on record, a
+    run of several machines can be proven without NCCL's log.
     """
     changes: dict[str, Section] = {}
     if config.compute.network == "auto":

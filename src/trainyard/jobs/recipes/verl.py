@@ -197,6 +197,9 @@ def _model(order: RecipeOrder) -> dict[str, str]:
         f"{_ACTOR}.grad_clip": text_of(training.max_grad_norm or 1e9),
         f"{_ACTOR}.optim.lr": text_of(training.learning_rate),
         f"{_ACTOR}.optim.lr_warmup_steps": str(training.warmup_steps),
+        f"{_ACTOR}.optim.lr_scheduler_type": training.lr_scheduler,
+        f"{_ACTOR}.optim.min_lr_ratio": text_of(training.min_learning_rate_ratio),
+        f"{_ACTOR}.optim.betas": f"[{text_of(training.adam_beta1)},{text_of(training.adam_beta2)}]",
         f"{_ACTOR}.optim.weight_decay": text_of(training.weight_decay),
         f"{_ACTOR}.fsdp_config.param_offload": str(config.compute.cpu_offload),
         f"{_ACTOR}.fsdp_config.optimizer_offload": str(config.compute.cpu_offload),
@@ -225,12 +228,12 @@ def _trainer(order: RecipeOrder) -> dict[str, str]:
         "trainer.default_local_dir": order.own_checkpoints,
         "trainer.resume_mode": "auto",
         "trainer.critic_warmup": "0",
-        "trainer.use_v1": "False",  # the v1 trainer needs TransferQueue, which the verl image does not have
+        "trainer.use_v1": "False",  # rows and checkpoints of the v1 trainer were never looked at
     }
 
 
 def row_of(line: str) -> Row | None:
-    """The row of a step; a line of validation alone is none."""
+    """The row of a step; None for a line of validation alone."""
     found = _STEP.search(without_colour(line))
     if found is None:
         return None
@@ -243,7 +246,7 @@ def row_of(line: str) -> Row | None:
 
 
 def _plain(text: str) -> str:
-    """A number as the console logger prints it: `0.1`, `np.float64(0.1)` or `tensor(0.1)`."""
+    """The number that the console logger printed: `0.1`, `np.float64(0.1)` or `tensor(0.1)`."""
     wrapped = re.fullmatch(r"[\w.]+\((.*?)(?:,.*)?\)", text.strip())
     return wrapped[1] if wrapped else text
 

@@ -1,6 +1,5 @@
-"""Where a job stands, the same words for all kinds of jobs, and why it failed.
+"""The state of a job, in the same words for all kinds of jobs, and the cause of its failure.
 
-Enters: what a cluster shows of a job (`Observed`) and what was seen of it before (`History`). Leaves: a
-`JobState` with the first failing rank, its exit code, its last lines and its class. Pure: nothing is asked
-of a cluster here.
+In: what a cluster shows of a job (`Observed`) and what was seen of it before (`History`). Out: a `JobState`
+with the first failing rank, its exit code, its last lines and its class. Pure: it asks no cluster.
 """

@@ -1,30 +1,32 @@
-"""Why a job has failed: its status, its pods, and what they printed, put together into one cause."""
+"""Determine why a job failed, from its status, its pods, and the lines that they printed."""
 
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from trainyard.errors import ExitCode
-from trainyard.jobs.state.first_failure import first_failure
 from trainyard.jobs.state.job_state import JobFailure
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import LAST_LINES
-from trainyard.jobs.state.pod_failures import Suspect, suspects
+from trainyard.jobs.state.pod_failures import Suspect, explained, suspects
 from trainyard.jobs.state.reading import Reading
 from trainyard.run.failure_classes import FailureClass
-from trainyard.run.failure_logs.log_explanation import LogExplanation, explain, log_of
 
 _OPEN = frozenset(
     (FailureClass.USER_CODE, FailureClass.UNKNOWN, FailureClass.HANG, FailureClass.CONFIGURATION)
 )
-"""Classes that an exit code suggests, and that the lines of the log may correct."""
+"""Classes that an exit code suggests and that the log may correct."""
 _RAY_CODE = re.compile(r"exit code (\d{1,3})\b")
 _SIGTERM = 143
-_NO_ANSWER = frozenset((FailureClass.UNKNOWN, FailureClass.FINISHED, FailureClass.STOPPED))
+_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\)")
+_RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,9})\b")
+_EXIT_CODE = re.compile(r"^\s*exitcode\s*:\s*(-?\d{1,5})\b")
+_SIGNALS = 128
 
 
 def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFailure:
-    """The cause of a failure that the status of the job, or a pod of it, tells of."""
+    """The cause of a failure that the job's status, or one of its pods, reports."""
     found = suspects(past.ended.values(), replaced=replaced_uids(past), events=observed.events)
     if reading.failure_class is not None:
         return JobFailure(reading.failure_class, (reading.reason,), lines=reading.lines[-LAST_LINES:])
@@ -36,10 +38,11 @@ def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFa
 
 
 def _believed(found: list[Suspect]) -> Suspect:
-    """The first failure, but a pod's word that it stopped with a good checkpoint needs the others'.
+    """Return the first failure. If that pod stopped with a good checkpoint, another pod's own failure comes
+    first.
 
-    All processes vote before they stop, and save together. Where another pod failed by itself, that save may
-    not be whole, and its failure is the cause.
+    All processes vote before they stop, and save together. If another pod failed by itself, that save may be
+    incomplete, and its failure is the cause.
     """
     if found[0].exit_code != ExitCode.STOPPED:
         return found[0]
@@ -48,7 +51,7 @@ def _believed(found: list[Suspect]) -> Suspect:
 
 
 def failure_of_claim(text: str) -> JobFailure:
-    """The failure of a job that a watcher stopped to send it again, as its claim of the retry says it."""
+    """The failure of a job that a watcher stopped to submit it again, from the claim of the retry."""
     try:
         given = json.loads(text)
         failure_class, why = FailureClass(given["failure_class"]), str(given["why"])
@@ -58,7 +61,7 @@ def failure_of_claim(text: str) -> JobFailure:
 
 
 def replaced_uids(past: History) -> frozenset[str]:
-    """The pods that were made anew under the same name."""
+    """The uids of pods that were created again under the same name."""
     return frozenset(uid for place, pods in past.pods.items() if place for _, uid in pods[:-1])
 
 
@@ -82,11 +85,13 @@ def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
         pod=suspect.pod.name,
         node=suspect.pod.node,
         lines=suspect.lines[-LAST_LINES:],
+        lost_another=suspect.lost_another,
     )
 
 
 def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
-    """The end of the command, unless a pod ended by a cause of its own; the submitter only repeats it."""
+    """The failure of the command, unless a pod failed for a cause of its own; the submitter only repeats
+    it."""
     for suspect in found:
         if suspect.failure_class not in _OPEN and not suspect.healed and not suspect.consequence:
             return _of_suspect(suspect, reading)
@@ -102,7 +107,23 @@ def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
     )
 
 
-def explained(lines: Sequence[str], exit_code: int | None) -> LogExplanation | None:
-    """The failure that the last lines of a pod tell of; None where they do not say it for certain."""
-    found = explain([log_of("last lines", "\n".join(lines))], exit_code) if lines else None
-    return None if found is None or found.klass in _NO_ANSWER else found
+@dataclass(frozen=True)
+class FirstFailure:
+    """The process that torchrun names as the first that failed."""
+
+    rank: int
+    exit_code: int | None
+    """As a shell reports it: 128 plus the signal's number if a signal ended it."""
+
+
+def first_failure(lines: Sequence[str]) -> FirstFailure | None:
+    """The process that torchrun's last report names below `Root Cause`; None if there is no report."""
+    starts = [n for n, line in enumerate(lines) if _ROOT_CAUSE.search(line)]
+    if not starts:
+        return None
+    below = lines[starts[-1] :]
+    rank = next((int(m[1]) for line in below if (m := _RANK.match(line))), None)
+    code = next((int(m[1]) for line in below if (m := _EXIT_CODE.match(line))), None)
+    if rank is None:
+        return None
+    return FirstFailure(rank, _SIGNALS - code if code is not None and code < 0 else code)

@@ -1,4 +1,4 @@
-"""The kinds of jobs as the API names them, and how their pods are told apart.
+"""The kinds of jobs by their API names, and the labels that identify their pods.
 
 The labels are those of the released operators; our own stand on every object and pod of a job that we
 submit.
@@ -15,17 +15,17 @@ JOB_LABEL = "trainyard.dev/job"
 KIND_LABEL = "trainyard.dev/kind"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "trainyard"}
 RETRIES = "trainyard.dev/retries"
-"""Annotation: how often the job was submitted anew by us."""
+"""Annotation: how many times we submitted the job again."""
 CANCELLED = "trainyard.dev/cancelled"
-"""Annotation: when somebody cancelled the job."""
+"""Annotation: the time at which somebody cancelled the job."""
 AUTO_RETRY = "trainyard.dev/auto-retry"
-"""Annotation: how often the job may be submitted anew after failures that can heal."""
+"""Annotation: how many times the job may be submitted again after failures that can heal."""
 FOLLOWED_BY = "trainyard.dev/followed-by"
-"""Annotation: the name of the job that was submitted in place of this one, once it is there."""
+"""Annotation: the name of the job that replaced this one, once it exists."""
 RETRY_CLAIM = "trainyard.dev/retry-claim"
-"""Annotation: JSON of the retry that somebody has decided on, and that any watcher carries out."""
+"""Annotation: JSON of a retry that was decided; any watcher may carry it out."""
 RETRY_RECORD = "trainyard.dev/retry-record"
-"""Annotation: JSON of the attempts before this job, and of the retries that they cost."""
+"""Annotation: JSON of the attempts before this job, and of the retries that they used."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class KindOfJob:
     version: str
     resource: str
     pod_label: str
-    """The label by which the operator marks the pods of a job with its name."""
+    """The operator's label that holds the job's name on its pods."""
     suspend: tuple[str, ...] = ("spec", "suspend")
-    """Where the field stands that stops the pods and keeps the object; empty where none is known."""
+    """The path of the field that stops the pods and keeps the object; empty if none is known."""
 
     def path(self, namespace: str, name: str = "") -> str:
-        """The path of the list of these jobs in a namespace, or in all for an empty one; or of one job."""
+        """The API path of these jobs in a namespace (empty: in all), or of one job."""
         space = f"/namespaces/{namespace}" if namespace else ""
         return f"/apis/{self.group}/{self.version}{space}/{self.resource}" + (f"/{name}" if name else "")
 
     def pod_selector(self, job: Json) -> str:
-        """The label selector of the job's pods: our label where the job has it, else the operator's."""
+        """The label selector of the job's pods: our label if the job has it, else the operator's."""
         meta = job.get("metadata") or {}
         own = (meta.get("labels") or {}).get(JOB_LABEL)
         return f"{JOB_LABEL}={own}" if own else f"{self.pod_label}={self._marked_with(job)}"

@@ -12,7 +12,7 @@ Json = Mapping[str, Any]
 
 
 def listed_record(state: JobState, observed: Observed) -> dict[str, Any]:
-    """The record of a job in a list: its state, and how long it has been there."""
+    """The record of a job in a list: its state and its age."""
     created = time_of(((observed.job or {}).get("metadata") or {}).get("creationTimestamp"))
     age = None if created is None else max(0.0, observed.now - created)
     return {**state.record(), "age_seconds": age}

@@ -1,4 +1,4 @@
-"""The state of a job: one of eight words, with the evidence for it; `record` is the contract in JSON."""
+"""The state of a job: one of eight words, with its evidence; `record` is the contract in JSON."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,39 +9,41 @@ from trainyard.run.failure_classes import HEALS, FailureClass
 
 
 class State(StrEnum):
-    """Where a job stands."""
+    """The state of a job."""
 
     PENDING = "Pending"
-    """It is there, and has no pods yet, or pods that fit on no node."""
+    """It exists, and has no pods yet, or pods that fit on no node."""
     QUEUED = "Queued"
     """It is suspended: Kueue has no quota for it yet, or somebody suspended it."""
     STARTING = "Starting"
     """Its pods have nodes, and not all of them run yet."""
     RUNNING = "Running"
     RESTARTING = "Restarting"
-    """It ran, and a part of it is made anew."""
+    """It ran, and a part of it is being created again."""
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     UNKNOWN = "Unknown"
-    """The job is gone, and how it ended was not seen."""
+    """The job is gone, and its end was not seen."""
 
 
 @dataclass(frozen=True)
 class JobFailure:
-    """Why a job failed, and where it began."""
+    """Why a job failed, and in which process."""
 
     failure_class: FailureClass
     evidence: tuple[str, ...]
-    """Sentences; the first one says the most."""
+    """Sentences, the most important first."""
     rank: int | None = None
-    """Of the first process that failed where its log names it, else of its pod."""
+    """The rank of the first process that failed if its log names it, else the rank of its pod."""
     exit_code: int | None = None
     pod: str = ""
     node: str = ""
     lines: tuple[str, ...] = ()
-    """The last ones that the process printed."""
+    """The last lines that the process printed."""
     heals: bool | None = None
-    """Whether a retry can heal it, where that differs from its class."""
+    """Whether a retry can heal it, if that differs from its class."""
+    lost_another: bool = False
+    """The pod only lost another one, which has the cause and has not said it."""
 
     @property
     def retryable(self) -> bool:
@@ -63,12 +65,12 @@ class JobFailure:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What keeps a job that has not ended from running."""
+    """The reason why a job that has not ended does not run."""
 
     failure_class: FailureClass
     evidence: str
     node: str = ""
-    """Of the pod that waits, where the node is the reason."""
+    """The node of the waiting pod, if the node is the reason."""
 
     def record(self) -> dict[str, Any]:
         return {"class": self.failure_class.value, "evidence": self.evidence}
@@ -76,13 +78,13 @@ class Waiting:
 
 @dataclass(frozen=True)
 class PodCounts:
-    """How many pods the job has."""
+    """The number of pods of a job."""
 
     wanted: int | None
-    """None where the job does not say."""
+    """None if the job does not say."""
     present: int = 0
     running: int = 0
-    """Ready, or running without a probe."""
+    """Ready pods, and running pods without a probe."""
     succeeded: int = 0
     failed: int = 0
 
@@ -105,29 +107,29 @@ class JobState:
     kind: str
     state: State
     reason: str
-    """Why, in one sentence."""
+    """The reason in one sentence."""
     failure: JobFailure | None = None
     waiting: Waiting | None = None
     retries: int = 0
-    """How often we submitted it anew."""
+    """How many times we submitted it again."""
     auto_retry: int = 0
-    """How often a failure that can heal may cost a retry."""
+    """How many retries failures that can heal may use."""
     followed_by: str = ""
-    """The job that was submitted in place of this one; empty while there is none."""
+    """The job that replaced this one; empty if there is none."""
     restarts: int = 0
-    """How many pods or containers the operator and the nodes started anew."""
+    """How many pods or containers were restarted by the operator and the nodes."""
     pods: PodCounts = field(default_factory=lambda: PodCounts(None))
     holds: bool = False
-    """Pods of a job that has ended are still there: they hold their GPUs."""
+    """The job has ended but some of its pods still exist and hold their GPUs."""
 
     @property
     def ended(self) -> bool:
-        """Whether waiting any longer is of no use."""
+        """Whether the state is final, so that waiting is useless."""
         return self.state in (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
 
     @property
     def exit_code(self) -> ExitCode:
-        """What a script that waited for the job exits with."""
+        """The exit code of a script that waited for the job."""
         if self.state is State.SUCCEEDED:
             return ExitCode.DONE
         if not self.ended:

@@ -1,7 +1,7 @@
-"""Read the Workload by which Kueue holds a job: why it waits, and whether Kueue has given it up.
+"""Read the Workload of a job in Kueue: why the job waits, and whether Kueue has given it up.
 
-A job in a queue says only that it is suspended. Conditions of a Workload stay with status False and a
-message that begins with `Previously:`; only those that are True are believed.
+The job itself only says that it is suspended. Old conditions of a Workload stay with status False and a
+message that begins with `Previously:`, so only conditions that are True count.
 """
 
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ _PLACE = {
 
 @dataclass(frozen=True)
 class QueueReading:
-    """What Kueue says of a job."""
+    """Kueue's statement about a job."""
 
     waiting: Waiting | None
     """None once it is admitted."""
     given_up: bool = False
-    """It was deactivated: nothing happens to it until somebody activates it again."""
+    """The Workload was deactivated: nothing happens until somebody activates it again."""
 
 
 def read_queue(observed: Observed) -> QueueReading | None:
-    """What Kueue says of the job; None where it has no Workload."""
+    """Kueue's statement about the job; None if it has no Workload."""
     for workload in observed.owned_of("Workload"):
         true, known = true_conditions(workload), conditions(workload)
         if "Finished" in true:

@@ -1,7 +1,7 @@
-"""What a cluster shows of a job at one moment, and what was seen of it before.
+"""The observations of a job: what a cluster shows now, and what was seen before.
 
-`Observed` is one look. `History` remembers what a look no longer shows: pods that the operator has deleted
-and made anew, and their ends. It grows by values, never in place.
+`Observed` is one look. `History` remembers what the cluster no longer shows: pods that the operator deleted
+and created again, and how they ended. Every change returns a new value.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from trainyard.jobs.state.pod_facts import PodFacts
 
 Json = Mapping[str, Any]
 MOST_ENDED = 200
-"""Failed pods that are remembered: the first ones, which say why, and the last ones."""
+"""The number of failed pods to remember: the first ones, which show the cause, and the last ones."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,16 @@ class Observed:
     namespace: str
     name: str
     job: Json | None
-    """The object as the API gives it; None where there is none (any more)."""
+    """The object from the API; None if it does not exist (any more)."""
     pods: tuple[PodFacts, ...] = ()
     owned: tuple[Json, ...] = ()
-    """What stands between the job and its pods: JobSet, Job, RayCluster, and the Workload of Kueue."""
+    """The objects between the job and its pods: JobSet, Job, RayCluster, and Kueue's Workload."""
     events: tuple[Json, ...] = ()
-    """Of the job, of its pods and of what it owns."""
+    """Events of the job, of its pods and of the objects that it owns."""
     now: float = 0.0
-    """Unix seconds, by the clock of the cluster."""
+    """Unix seconds by the cluster's clock."""
     deleted: bool = False
-    """The job was seen to be deleted; `job` is what it was then."""
+    """The job was seen to be deleted; `job` is its last state."""
 
     def owned_of(self, api_kind: str) -> tuple[Json, ...]:
         return tuple(raw for raw in self.owned if raw.get("kind") == api_kind)
@@ -41,19 +41,19 @@ class Observed:
 
 @dataclass(frozen=True)
 class History:
-    """What was seen of a job so far."""
+    """The earlier observations of a job."""
 
     ran: bool = False
-    """All of its pods ran at once at some time."""
+    """At some time all of its pods ran at once."""
     pods: Mapping[str, tuple[tuple[float, str], ...]] = field(default_factory=dict)
-    """Place of a pod -> when pods were created there, and their uids, in this order."""
+    """Place of a pod -> creation times and uids of the pods there, in order."""
     container_restarts: Mapping[str, int] = field(default_factory=dict)
-    """Uid -> how often its containers were started again in place."""
+    """Uid -> how many times its containers were restarted in place."""
     ended: Mapping[str, PodFacts] = field(default_factory=dict)
     """Uid -> the last facts of a pod that ended with a failure."""
 
     def with_pods(self, pods: Iterable[PodFacts]) -> "History":
-        """This history, and these pods."""
+        """Return this history with these pods added."""
         places, restarts, ended = dict(self.pods), dict(self.container_restarts), dict(self.ended)
         for pod in pods:
             known, this = places.get(pod.place, ()), (pod.created, pod.uid)
@@ -69,7 +69,7 @@ class History:
         return replace(self, pods=places, container_restarts=restarts, ended=ended)
 
     def restarts(self, wanted: int | None) -> int:
-        """How many pods were made anew, and containers started again, of a job of `wanted` pods."""
+        """The number of pods created again and containers restarted, for a job of `wanted` pods."""
         anew = sum(len(uids) - 1 for place, uids in self.pods.items() if place)
         loose = len(self.pods.get("", ()))
         placed = sum(1 for place in self.pods if place)
@@ -79,5 +79,5 @@ class History:
 
 
 def _fuller(before: PodFacts | None, pod: PodFacts) -> PodFacts:
-    """The facts that say more: a pod that is deleted may lose the end of its containers."""
+    """Keep the facts that say more, because a deleted pod may lose the end of its containers."""
     return pod if before is None or pod.ends or not before.ends else replace(pod, ends=before.ends)

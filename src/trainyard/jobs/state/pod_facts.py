@@ -1,4 +1,4 @@
-"""A pod in the few facts that a job's state needs: of 5 kB of status, some hundred bytes are kept.
+"""Reduce a pod to the facts that a job's state needs: a few hundred bytes of 5 kB of status.
 
     raw pod --pod_facts--> PodFacts: phase, rank, restarts, what it waits for, how its containers ended
 
@@ -17,27 +17,29 @@ Json = Mapping[str, Any]
 LAST_LINES = 20
 _MOST_LETTERS = 4000
 TRAINER = "node"
-"""The replicated Job of a TrainJob that trains; others prepare data and models."""
+"""The replicated Job of a TrainJob that trains; the others prepare data and models."""
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _LOST_CONTAINER = "ContainerStatusUnknown"
-"""The reason of a container that the kubelet no longer finds: its exit code 137 is made up."""
+"""The reason of a container that the kubelet cannot find any more; its exit code 137 is invented."""
 _LEAST_TIME = 1e9
-"""Unix seconds; Kubernetes writes the year 1 or 1970 where it knows no time."""
+"""In Unix seconds; Kubernetes writes the year 1 or 1970 for an unknown time."""
+_ENDING = ("Never", "OnFailure")
+"""Restart policies under which a container that succeeded is not started again."""
 
 
 @dataclass(frozen=True)
 class ContainerEnd:
-    """How a container ended, now or before it was started again in place."""
+    """The end of a container, now or before it was restarted in place."""
 
     container: str
     exit_code: int | None
-    """None where the node does not know."""
+    """None if the node does not know."""
     reason: str
     message: str
     finished: float | None
     """Unix seconds."""
     healed: bool = False
-    """The container was started again in place after it."""
+    """The container was restarted in place afterwards."""
 
     @property
     def failed(self) -> bool:
@@ -46,7 +48,7 @@ class ContainerEnd:
 
 @dataclass(frozen=True)
 class PodWaiting:
-    """What a container that does not run waits for."""
+    """The reason why a container does not run."""
 
     container: str
     reason: str
@@ -61,13 +63,13 @@ class PodFacts:
     uid: str
     node: str
     rank: int | None
-    """Among the pods of the job; None where the pods of a kind have no order."""
+    """Rank among the job's pods; None if the pods of this kind have no order."""
     phase: str
     reason: str
     message: str
     created: float
     changed: float
-    """When it was last seen to get on: a container of it ended, it was scheduled, or created."""
+    """The time of its last progress: it was created or scheduled, or one of its containers ended."""
     ready: bool
     deleting: bool
     restarts: int
@@ -76,7 +78,7 @@ class PodFacts:
     disruption: str
     """The reason of its condition DisruptionTarget; empty without."""
     unschedulable: str
-    """Why no node fits, in the scheduler's words; empty where one does."""
+    """The scheduler's reason why no node fits; empty if one does."""
     disrupted_at: float | None = None
     helps: bool = False
     """It does not train: it submits a command to Ray, or prepares data."""
@@ -91,12 +93,12 @@ class PodFacts:
 
     @property
     def place(self) -> str:
-        """What stays the same when the pod is made anew."""
+        """The identity that stays the same when the pod is created again."""
         return "" if self.rank is None else f"rank {self.rank}"
 
 
 def pod_facts(raw: Json) -> PodFacts:
-    """The facts of a pod as the API gives it."""
+    """Reduce a pod from the API to its facts."""
     meta, spec, status = raw.get("metadata") or {}, raw.get("spec") or {}, raw.get("status") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     disruption = conditions.get("DisruptionTarget") or {}
@@ -110,7 +112,7 @@ def pod_facts(raw: Json) -> PodFacts:
         uid=str(meta.get("uid", "")),
         node=str(spec.get("nodeName") or ""),
         rank=_rank_of(raw),
-        phase=str(status.get("phase") or "Pending"),
+        phase=_phase_of(spec, status),
         reason=str(status.get("reason") or ""),
         message=_short(status.get("message")),
         created=created,
@@ -129,8 +131,20 @@ def pod_facts(raw: Json) -> PodFacts:
     )
 
 
+def _phase_of(spec: Json, status: Json) -> str:
+    """The phase; `Succeeded` as soon as all containers have, before the kubelet has cleaned up and says so.
+
+    Until then the pod is Running and not ready, and would look like one that is started again.
+    """
+    phase = str(status.get("phase") or "Pending")
+    states = [c.get("state") or {} for c in status.get("containerStatuses") or () if isinstance(c, dict)]
+    codes = [(state.get("terminated") or {}).get("exitCode") for state in states]
+    over = bool(codes) and all(code == 0 for code in codes)
+    return "Succeeded" if phase == "Running" and over and spec.get("restartPolicy") in _ENDING else phase
+
+
 def time_of(text: object) -> float | None:
-    """The Unix seconds of a time of the API; None for none, and for the years 1 and 1970."""
+    """The Unix seconds of a time from the API; None for no time, and for the years 1 and 1970."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
@@ -204,7 +218,7 @@ def _rank_of(raw: Json) -> int | None:
 
 
 def _has_master(raw: Json) -> bool:
-    """Whether worker 0 has rank 1: workers of a job without a master get no address of one."""
+    """Whether worker 0 has rank 1. Workers of a job without a master have no master address."""
     spec = raw.get("spec") or {}
     for container in spec.get("containers") or ():
         for variable in container.get("env") or ():
@@ -222,6 +236,6 @@ def _short(text: object) -> str:
 
 
 def _tail(text: object) -> str:
-    """The last lines of what a container left as its message."""
+    """The last lines of the termination message that a container left."""
     lines = [re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line) for line in str(text or "").splitlines()]
     return "\n".join(line for line in lines if line.strip())[-_MOST_LETTERS:]

@@ -1,11 +1,11 @@
-"""Which pod failed first, and why, by statuses, exit codes and events.
+"""Find the pod that failed first, and why, from statuses, exit codes and events.
 
     PodFacts of all pods, dead ones included ──suspects──> in order ──> the first one is the cause
 
-A job that fails takes all of its pods with it: those that were deleted when they ended, and those that
-ended later, are consequences. Failures that healed, as a pod that was made anew and ran, count only where
-nothing else is left. Kubernetes writes seconds, so within one second the better evidence comes first, then
-the lower rank.
+When one pod of a job fails, the others end too: pods that were already being deleted when they ended, and
+pods that ended later, are consequences. A failure that healed (its pod was created again and ran) counts only
+if nothing else is left. Kubernetes records whole seconds, so within one second the better evidence comes
+first, then the lower rank.
 """
 
 import re
@@ -15,6 +15,7 @@ from typing import Any
 
 from trainyard.jobs.state.pod_facts import ContainerEnd, PodFacts
 from trainyard.run.failure_classes import FailureClass
+from trainyard.run.failure_logs.log_explanation import LogExplanation, explain, log_of
 
 Json = Mapping[str, Any]
 _DISK = re.compile(
@@ -22,7 +23,7 @@ _DISK = re.compile(
 )
 _MEMORY = re.compile(r"low on resource: memory|memory pressure|memory\.available", re.I)
 _BY_DISRUPTION = {
-    "PreemptionByScheduler": (FailureClass.PREEMPTED, "a pod of higher priority took its place"),
+    "PreemptionByScheduler": (FailureClass.PREEMPTED, "it was preempted by a pod of higher priority"),
     "DeletionByTaintManager": (FailureClass.NODE_LOST, "its node was lost"),
     "DeletionByPodGC": (FailureClass.NODE_LOST, "its node is gone"),
     "EvictionByEvictionAPI": (FailureClass.PREEMPTED, "it was evicted, as when a node is drained"),
@@ -50,15 +51,22 @@ _BY_CODE = {
     126: (FailureClass.CONFIGURATION, "the command is not a program that can be run"),
     127: (FailureClass.CONFIGURATION, "there is no such command"),
     130: (FailureClass.CANCELLED, "it was interrupted"),
-    134: (FailureClass.UNKNOWN, "it aborted (SIGABRT), as the watchdog of NCCL does"),
+    134: (FailureClass.UNKNOWN, "it aborted (SIGABRT), for example by NCCL's watchdog"),
     135: (FailureClass.DATA_LOADER, "a bus error (SIGBUS): /dev/shm is too small in most cases"),
     136: (FailureClass.USER_CODE, "an arithmetic error (SIGFPE)"),
-    137: (FailureClass.UNKNOWN, "it was killed (SIGKILL), and not for its memory limit"),
+    137: (FailureClass.UNKNOWN, "it was killed (SIGKILL), but not because of its memory limit"),
     139: (FailureClass.USER_CODE, "it crashed (SIGSEGV)"),
     143: (FailureClass.PREEMPTED, "it was asked to end (SIGTERM)"),
 }
-"""What an exit code alone says, where the log says nothing."""
+"""The class that an exit code alone suggests, if the log says nothing."""
 _SIGTERM, _SIGKILL, _MOST_OWN = 143, 137, 125
+_WAITS_FOR_MASTER = "init-pytorch"
+"""The container in which the training operator lets a worker wait for the name of the master."""
+_NO_ANSWER = frozenset((FailureClass.UNKNOWN, FailureClass.FINISHED, FailureClass.STOPPED))
+_LOST = re.compile(r"^Rank \d+ lost another process of this run\b", re.MULTILINE)
+_KILLED = re.compile(r"^Rank \d+ \(pid \d+\) was killed by ", re.MULTILINE)
+_SIGKILLED = re.compile(_KILLED.pattern + r"SIGKILL\b", re.MULTILINE)
+"""What our trainer and its launcher say."""
 _CERTAIN = frozenset(
     (FailureClass.HOST_MEMORY, FailureClass.NODE_LOST, FailureClass.DISK_FULL, FailureClass.HARDWARE)
 )
@@ -76,20 +84,23 @@ class Suspect:
     finished: float | None
     healed: bool
     consequence: bool
-    """It was deleted when it ended: somebody ended it, and nothing in it failed."""
+    """It was already being deleted when it ended, so somebody ended it and nothing in it failed."""
+    lost_another: bool = False
+    """It failed only because it lost another process, as its last lines say; that one has the cause."""
 
-    def order(self) -> tuple[bool, bool, float, bool, int, str]:
+    def order(self) -> tuple[bool, bool, bool, float, bool, int, str]:
         """The first in this order is the cause."""
         rank = self.pod.rank if self.pod.rank is not None else 1 << 30
         moment = self.finished if self.finished is not None else float("inf")
         vague = self.failure_class not in _CERTAIN
-        return self.healed, self.consequence, moment, vague, rank, self.pod.name
+        return self.healed, self.consequence, self.lost_another, moment, vague, rank, self.pod.name
 
 
 def suspects(
     pods: Iterable[PodFacts], *, replaced: frozenset[str] = frozenset(), events: Sequence[Json] = ()
 ) -> list[Suspect]:
-    """All failures in these pods, the cause first. `replaced` are the uids of pods that were made anew."""
+    """All failures in these pods, the cause first. `replaced` are the uids of pods that were created
+    again."""
     killers = frozenset(
         _node_of(event) for event in events if event.get("reason") in ("SystemOOM", "OOMKilling")
     )
@@ -136,6 +147,15 @@ def _of_eviction(message: str) -> FailureClass:
 
 def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, healed: bool, starved: bool) -> Suspect:
     failure_class, why = _class_of(end, starved=starved)
+    lost_another = end.container == _WAITS_FOR_MASTER
+    if lost_another:
+        failure_class, why = FailureClass.RENDEZVOUS_TIMEOUT, "the first pod did not come up in time"
+    elif failure_class is FailureClass.USER_CODE and explained(_lines(end), end.exit_code) is None:
+        lost_another = bool(_LOST.search(end.message)) and not _KILLED.search(end.message)
+        if lost_another:
+            failure_class, why = FailureClass.UNKNOWN, "it lost another process of the job"
+        elif _SIGKILLED.search(end.message):
+            failure_class, why = FailureClass.UNKNOWN, "a process of it was killed (SIGKILL)"
     code = "" if end.exit_code is None else f" with exit code {end.exit_code}"
     ended = pod.deleting and end.exit_code in (_SIGTERM, _SIGKILL, 75, 0, None)
     return Suspect(
@@ -147,14 +167,21 @@ def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, healed: bool,
         finished=end.finished,
         healed=healed or end.healed,
         consequence=ended,
+        lost_another=lost_another,
     )
+
+
+def explained(lines: Sequence[str], exit_code: int | None) -> LogExplanation | None:
+    """The failure that the last lines of a pod tell of; None where they do not say it for certain."""
+    found = explain([log_of("last lines", "\n".join(lines))], exit_code) if lines else None
+    return None if found is None or found.klass in _NO_ANSWER else found
 
 
 def _class_of(end: ContainerEnd, *, starved: bool) -> tuple[FailureClass, str]:
     if end.reason in _BY_CONTAINER_REASON:
         words = {
             "OOMKilled": "it used more memory than its limit (OOMKilled)",
-            "ContainerStatusUnknown": "its node does not know what became of it",
+            "ContainerStatusUnknown": "its node has no record of how it ended",
         }
         last = end.message.splitlines()[-1:] or [end.reason]
         return _BY_CONTAINER_REASON[end.reason], words.get(end.reason, last[0])

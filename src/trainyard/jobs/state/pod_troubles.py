@@ -1,7 +1,7 @@
-"""What keeps pods that have not ended from running, and which of it no longer heals by itself.
+"""Find why pods that have not ended do not run, and which of these troubles will not heal by themselves.
 
-Pulls recover, volumes attach late, nodes come: a trouble is a failure only where trying again cannot help,
-or where it has been tried for `PATIENCE` seconds.
+Image pulls recover, volumes attach late, and nodes are added. So a trouble is a failure only if trying again
+cannot help, or after it has lasted for `PATIENCE` seconds.
 """
 
 import re
@@ -15,9 +15,9 @@ from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 PATIENCE = 900.0
-"""Seconds that a pod may wait for what can still heal; images of 20 GB take minutes."""
+"""Seconds that a pod may wait for something that can still heal; images of 20 GB take minutes."""
 _SOON = 60.0
-"""Seconds for what somebody may be about to create, as a Secret."""
+"""Seconds to wait for an object that somebody may be creating, such as a Secret."""
 _PULL = frozenset(
     (
         "ErrImagePull",
@@ -42,7 +42,7 @@ _DISK = re.compile(r"no space left", re.I)
 
 @dataclass(frozen=True)
 class Trouble:
-    """What a pod waits for."""
+    """The reason why a pod waits."""
 
     pod: PodFacts
     waiting: Waiting
@@ -51,13 +51,13 @@ class Trouble:
 
 
 def troubles(pods: Iterable[PodFacts], *, now: float, events: Sequence[Json] = ()) -> list[Trouble]:
-    """What keeps these pods from running; what is hopeless first."""
+    """The reasons why these pods do not run, the hopeless ones first."""
     found = [t for pod in pods if pod.live for t in _of_pod(pod, now, events)]
     return sorted(found, key=lambda t: (not t.hopeless, t.pod.rank is None, t.pod.rank or 0, t.pod.name))
 
 
 def trouble_of_events(events: Sequence[Json]) -> Waiting | None:
-    """Why pods are not even made, in the words of the newest refusal; None where there is none."""
+    """The newest refusal to create pods; None if there is none."""
     refused = [
         e for e in events if e.get("type") == "Warning" and str(e.get("reason")).startswith("FailedCreate")
     ]
@@ -99,8 +99,15 @@ def _of_container(pod: PodFacts, found: PodWaiting, waited: float, events: Seque
 
 
 def _of_pull(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble:
-    """A pull that failed. Before Kubernetes 1.32 only the events say why it is tried again."""
-    tried, message = found.reason == "ImagePullBackOff", found.message
+    """An image pull that failed. Before Kubernetes 1.32 only the events say why it is tried again.
+
+    Between two tries the reason is ErrImagePull once more; an event tells that it was tried before.
+    """
+    message = found.message
+    tried = found.reason == "ImagePullBackOff" or any(
+        _is_of(e, pod) and e.get("reason") == "BackOff" and "pulling image" in str(e.get("message"))
+        for e in events
+    )
     if tried and not _FINAL_PULL.search(message):
         message = next(
             (m for e in events if _is_of(e, pod) and "Failed to pull image" in (m := str(e.get("message")))),

@@ -1,6 +1,6 @@
 """Read the status of a PyTorchJob and of a HyperPodPyTorchJob.
 
-`Restarting` is no state to rely on: it is overwritten within a tenth of a second, or stays for ever.
+The condition `Restarting` is not reliable: it is overwritten within a tenth of a second, or stays for ever.
 HyperPod's operator is not published; its condition types are those that its command line and AWS's samples
 read.
 """
@@ -15,7 +15,7 @@ from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 _ENDS = (("Failed", Phase.FAILED), ("Succeeded", Phase.SUCCEEDED), ("Completed", Phase.SUCCEEDED))
-"""In this order: a job that says both has not succeeded."""
+"""In this order, because a job with both conditions has not succeeded."""
 _GOES_ON = (
     ("Restarting", Phase.RESTARTING),
     ("Running", Phase.RUNNING),

@@ -1,8 +1,8 @@
 """Read the status of a RayJob, and of a RayCluster on whose head a command runs.
 
-A RayJob has two statuses: that of its deployment and that of the command in Ray. Only both together say
-that it has succeeded: `Complete` also comes with a command that was stopped. A RayCluster never ends; its
-command does.
+A RayJob has two statuses: that of its deployment and that of the command in Ray. Only both together show
+success, because `Complete` is also set for a command that was stopped. A RayCluster never ends; its command
+does.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 RAY_COMMAND = "RayCommand"
-"""A command in Ray's own list of jobs, among what a job owns; it is no object of Kubernetes."""
+"""A command in Ray's own list of jobs, shown among the objects of a job; it is no Kubernetes object."""
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 _INVALID = ("InvalidRayClusterSpec", "InvalidRayClusterMetadata", "InvalidRayClusterStatus")
 
@@ -36,7 +36,7 @@ def read_rayjob(observed: Observed) -> Reading:
     if deployment in ("Suspending", "Suspended") or field_of(job, "spec", "suspend") is True:
         return Reading(Phase.SUSPENDED, message or "it is suspended", wanted, anew)
     if deployment == "Retrying":
-        return Reading(Phase.RESTARTING, "the operator starts it anew on a new RayCluster", wanted, anew)
+        return Reading(Phase.RESTARTING, "the operator starts it again on a new RayCluster", wanted, anew)
     if command in _ENDED:
         said_so = f"Ray says {command}; the operator has not ended the job yet"
         return Reading(Phase.RUNNING, said_so, wanted, anew)
@@ -104,7 +104,7 @@ def _lines(message: object, command: str) -> tuple[str, ...]:
 
 
 def _head_is_ready(cluster: Json) -> bool:
-    """`state` stays `ready` while the head is made anew; older operators have no condition for it."""
+    """`state` stays `ready` while the head is created again; older operators have no condition for that."""
     head = conditions(cluster).get("HeadPodReady")
     return head is None or head.get("status") == "True"
 

@@ -1,7 +1,7 @@
-"""What the status of a job says in its own words, brought into one shape; each kind has a reader beside this.
+"""The common form of a job's status, whatever its kind; each kind has a reader module beside this one.
 
-Conditions are found by their type and count only where their status is True: their order says nothing, and
-the first one of a PyTorchJob is always Created.
+Conditions are found by their type and count only if their status is True. Their order means nothing: the
+first condition of a PyTorchJob is always Created.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ Json = Mapping[str, Any]
 
 
 class Phase(Enum):
-    """Where a job stands by what its own status says; pods are not looked at."""
+    """The phase of a job according to its own status; pods are not considered."""
 
     NEW = auto()
-    """Nobody has acted on it yet."""
+    """No controller has acted on it yet."""
     SUSPENDED = auto()
     WAITING = auto()
     RUNNING = auto()
@@ -32,29 +32,29 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Reading:
-    """What the status of a job says."""
+    """The content of a job's status."""
 
     phase: Phase
     reason: str
     wanted: int | None = None
-    """Pods that it is made of."""
+    """The number of pods that it consists of."""
     restarts: int = 0
-    """That the status itself counts."""
+    """The restarts that the status itself counts."""
     ended_at: float | None = None
     failure_class: FailureClass | None = None
-    """Where the status itself says why it failed."""
+    """The class of the failure, if the status names its cause."""
     lines: tuple[str, ...] = ()
-    """What the program said, where the status repeats it."""
+    """The program's last lines, if the status repeats them."""
 
 
 def true_conditions(raw: Json | None) -> dict[str, Json]:
-    """The conditions that hold, by type."""
+    """The conditions that are True, by type."""
     found = ((raw or {}).get("status") or {}).get("conditions") or ()
     return {str(c.get("type")): c for c in found if isinstance(c, dict) and c.get("status") == "True"}
 
 
 def conditions(raw: Json | None) -> dict[str, Json]:
-    """All conditions by type, those that do not hold included."""
+    """All conditions by type, including those that are not True."""
     found = ((raw or {}).get("status") or {}).get("conditions") or ()
     return {str(c.get("type")): c for c in found if isinstance(c, dict)}
 
@@ -69,7 +69,7 @@ def since(condition: Json) -> float | None:
 
 
 def field_of(raw: Json, *names: str) -> Any:
-    """The value at this path; None where a part of it is missing."""
+    """The value at this path; None if a part of the path is missing."""
     found: Any = raw
     for name in names:
         found = found.get(name) if isinstance(found, dict) else None
@@ -77,5 +77,5 @@ def field_of(raw: Json, *names: str) -> Any:
 
 
 def count(value: object, default: int = 0) -> int:
-    """A whole number as the API gives it."""
+    """A whole number from the API; `default` for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default

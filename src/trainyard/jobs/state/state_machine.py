@@ -1,11 +1,10 @@
-"""The one state machine: what was observed of a job becomes one of eight states, for all kinds.
+"""The one state machine: it maps the observations of a job of any kind to one of eight states.
 
     Observed --reader of its kind--> Reading ─┐
     pods, Workload, events, History ──────────┴──judge──> JobState
 
-The status of a job alone is not believed where its pods show more: a PyTorchJob says Running while workers
-wait for a node, and a RayCluster stays ready while its head is gone. Nothing is Succeeded unless the status
-says so.
+The pods can overrule the status of a job: a PyTorchJob says Running while workers wait for a node, and a
+RayCluster stays ready while its head is gone. But a job is Succeeded only if its status says so.
 """
 
 import re
@@ -41,7 +40,7 @@ _READERS: Mapping[str, Callable[[Observed], Reading]] = {
     "raycluster": read_raycluster,
 }
 _BY_RAY = ("rayjob", "raycluster")
-"""Their pods run before the command does."""
+"""The pods of these kinds run before the command does."""
 _ENDED = {
     Phase.SUCCEEDED: State.SUCCEEDED,
     Phase.FAILED: State.FAILED,
@@ -51,7 +50,7 @@ GONE = "The job is gone, and how it ended was not seen"
 
 
 def judge(observed: Observed, history: History | None = None) -> JobState:
-    """The state of the job. `history` makes the answer fuller: it knows dead pods that are gone."""
+    """The state of the job. `history` adds facts about pods that no longer exist."""
     past = (history or History()).with_pods(observed.pods)
     if observed.job is None:
         return _base(observed, past, None, state=State.UNKNOWN, reason=GONE)
@@ -62,7 +61,7 @@ def judge(observed: Observed, history: History | None = None) -> JobState:
 
 
 def after(observed: Observed, history: History) -> History:
-    """`history` and this observation."""
+    """Return `history` with this observation added."""
     past = history.with_pods(observed.pods)
     if past.ran or observed.job is None:
         return past
@@ -72,7 +71,7 @@ def after(observed: Observed, history: History) -> History:
 
 
 def _finished(observed: Observed, past: History, reading: Reading) -> JobState | None:
-    """Where the status says that the job has ended."""
+    """The final state, if the status says that the job has ended."""
     if reading.phase is Phase.SUCCEEDED:
         return _succeeded(observed, past, reading)
     if reading.phase is Phase.FAILED:
@@ -94,7 +93,7 @@ def _was_cancelled(observed: Observed, reading: Reading) -> bool:
 
 
 def _succeeded(observed: Observed, past: History, reading: Reading) -> JobState:
-    """The status says that the job has succeeded; a worker that had died before its master says no."""
+    """The status says that the job succeeded, unless a worker died before the master did."""
     end = _end_of_master(observed)
     if end is not None:
         found = suspects(past.ended.values(), replaced=replaced_uids(past), events=observed.events)
@@ -106,9 +105,9 @@ def _succeeded(observed: Observed, past: History, reading: Reading) -> JobState:
 
 
 def _end_of_master(observed: Observed) -> float | None:
-    """When the pod ended that alone decides on success; workers that crash after it harm nothing.
+    """When the pod ended that alone decides success; workers that crash after it do no harm.
 
-    Only PyTorchJobs have one. The operator writes its own time later than that.
+    Only PyTorchJobs have such a pod. The operator records a later time of its own.
     """
     if observed.kind.name != "pytorchjob":
         return None
@@ -117,7 +116,7 @@ def _end_of_master(observed: Observed) -> float | None:
 
 
 def _interrupted(observed: Observed, past: History, reading: Reading) -> JobState | None:
-    """Where the job ends although its status does not say so: deleted, cancelled, given up, or hopeless."""
+    """The end that the status does not show: the job was deleted, cancelled, given up, or cannot run."""
     job = observed.job or {}
     if observed.deleted or (job.get("metadata") or {}).get("deletionTimestamp"):
         return _cancelled(observed, past, reading, "somebody deleted it before it had ended")
@@ -137,7 +136,7 @@ def _interrupted(observed: Observed, past: History, reading: Reading) -> JobStat
         if trouble.hopeless:
             failure = JobFailure(
                 trouble.waiting.failure_class,
-                (_sentence(trouble.waiting.evidence), "The job does not end by itself."),
+                (_sentence(trouble.waiting.evidence), "The job would not end by itself."),
                 rank=trouble.pod.rank,
                 pod=trouble.pod.name,
                 node=trouble.pod.node,
@@ -187,7 +186,7 @@ def _all_run(observed: Observed, reading: Reading, counts: PodCounts) -> bool:
 
 
 def _all_end(observed: Observed) -> bool:
-    """A pod has succeeded, and the others run or are taken down: the status will say the end in a moment."""
+    """One pod has succeeded, and the others run or are being removed: the status will show the end soon."""
     pods = _trainers(observed)
     over = [pod.phase == "Succeeded" for pod in pods]
     lost = any(pod.disruption for pod in pods)
@@ -277,10 +276,12 @@ def _number(text: object) -> int:
 
 
 def _created_anew(events: Sequence[Mapping[str, object]], wanted: int | None) -> int:
-    """Pods that were made beyond the first ones, by the events of the training operator."""
+    """Pods created in addition to the first ones, by the events of the training operator."""
     made = sum(count(e.get("count"), 1) for e in events if e.get("reason") == "SuccessfulCreatePod")
     return max(0, made - wanted) if wanted is not None else 0
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] if text and not text.startswith(("jobset", "pod")) else text
+    """The text with a capital letter, unless it begins with a name, such as that of a pod."""
+    is_name = text.startswith(("jobset", "pod")) or "-" in text.partition(" ")[0]
+    return text if is_name else text[:1].upper() + text[1:]

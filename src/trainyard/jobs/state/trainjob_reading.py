@@ -1,7 +1,7 @@
 """Read the status of a TrainJob, with the JobSet and the Jobs that it consists of.
 
-A TrainJob that runs has no conditions at all: that it runs shows in `jobsStatus`, which counts Jobs and not
-pods. A condition Suspended with status False is one of a job that was resumed.
+A running TrainJob has no conditions at all. `jobsStatus` shows that it runs, and counts Jobs, not pods. A
+condition Suspended with status False belongs to a job that was resumed.
 """
 
 from collections.abc import Mapping
@@ -32,13 +32,13 @@ def read_trainjob(observed: Observed) -> Reading:
             Phase.SUSPENDED, said(true.get("Suspended", {})) or "it is suspended", wanted, restarts
         )
     if any("RestartingJobSet" in true_conditions(found) for found in sets):
-        return Reading(Phase.RESTARTING, "its JobSet makes all Jobs anew", wanted, restarts)
+        return Reading(Phase.RESTARTING, "its JobSet creates all Jobs again", wanted, restarts)
     active = [entry for entry in field_of(job, "status", "jobsStatus") or () if count(entry.get("active"))]
     if active:
         names = ", ".join(str(entry.get("name")) for entry in active)
         return Reading(Phase.RUNNING, f"its Jobs are active: {names}", wanted, restarts)
     if sets:
-        return Reading(Phase.WAITING, "its JobSet is there, its Jobs are not active", wanted, restarts)
+        return Reading(Phase.WAITING, "its JobSet exists, but its Jobs are not active yet", wanted, restarts)
     return Reading(Phase.NEW, "its operator has not acted on it yet", wanted, restarts)
 
 
@@ -49,7 +49,7 @@ def _wanted(job: Json, jobs: tuple[Json, ...]) -> int | None:
 
 
 def _restarts(sets: tuple[Json, ...], jobs: tuple[Json, ...], *, failed: bool) -> int:
-    """Pods that the Jobs made anew; the failures that ended a Job are followed by nothing."""
+    """Pods that the Jobs created again; a failure that ended a Job is not followed by a new pod."""
     anew = sum(
         max(
             0, count(field_of(j, "status", "failed")) - (1 if "Failed" in true_conditions(j) or failed else 0)

@@ -57,19 +57,29 @@ def _answer(data: Json) -> list[str]:
 
 
 def node_table(nodes: Sequence[Json], *, width: int) -> list[str]:
-    """A line for each node: what it has, what is free, what is wrong."""
-    rows = [
-        (
-            node["name"],
-            node["instance_type"] or "-",
-            node["zone"] or "-",
-            _of(node["gpus_free"], node["gpus"]),
-            _of(node["efa_free"], node["efa"]),
-            "; ".join([*node["problems"], *node["doubts"]]) or "fit",
-        )
-        for node in nodes
-    ]
-    return table(("node", "type", "zone", "GPUs free", "EFA free", "state"), rows, width=width)
+    """A line for each node: what it has, what is free, what is wrong.
+
+    Where that is wider than `width`, a type or zone that all nodes share is told once, above the table.
+    """
+    columns = {
+        "node": [node["name"] for node in nodes],
+        "type": [node["instance_type"] or "-" for node in nodes],
+        "zone": [node["zone"] or "-" for node in nodes],
+        "GPUs free": [_of(node["gpus_free"], node["gpus"]) for node in nodes],
+        "EFA free": [_of(node["efa_free"], node["efa"]) for node in nodes],
+        "state": ["; ".join([*node["problems"], *node["doubts"]]) or "fit" for node in nodes],
+    }
+    lines = _table_of(columns, width=width)
+    shared = {head: columns[head][0] for head in ("type", "zone") if len(set(columns[head])) == 1}
+    if not shared or max(len(line) for line in lines) <= width:
+        return lines
+    told = ", ".join(f"{head} {value}" for head, value in shared.items())
+    narrower = {head: cells for head, cells in columns.items() if head not in shared}
+    return [f"All nodes: {told}", *_table_of(narrower, width=width)]
+
+
+def _table_of(columns: Mapping[str, Sequence[str]], *, width: int) -> list[str]:
+    return table(tuple(columns), list(zip(*columns.values(), strict=True)), width=width)
 
 
 def _of(free: int, total: int | None) -> str:

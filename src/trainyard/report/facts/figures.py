@@ -1,11 +1,11 @@
-"""The one list of the figures of a run, which every report reads: text, JSON, HTML, Markdown and Slack.
+"""The list of a run's figures, which every report reads: text, JSON, HTML, Markdown and Slack.
 
-A further figure is one entry in `FIGURES`. An entry says what each report shows of it; what is None or empty
-is left out.
+A further figure is one entry in `FIGURES`, which says how each report shows it. Empty and unknown values are
+left out.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -28,7 +28,7 @@ STEP_PARTS = ("data", "forward", "backward", "optimizer")
 
 
 class FigureGroup(StrEnum):
-    """The headings under which figures stand; the values are the names in the JSON report."""
+    """The headings of the figures; the values are the names in the JSON report."""
 
     TRAINING = "training_metrics"
     GPU = "gpu_resource_usage"
@@ -80,9 +80,9 @@ class Figure:
     """Its values in the JSON report, in base units, under the names of `metrics.jsonl`."""
     tile: Callable[[RunFacts], Tile | None] = _nothing
     tile_place: int = 100
-    """Tiles stand in this order."""
+    """Tiles are shown in ascending order."""
     brief: Callable[[RunFacts, Markup], str] = _no_words
-    """Its words in the one line of figures of Markdown and Slack."""
+    """Its text in the line of figures of Markdown and Slack."""
 
 
 def text_figures(facts: RunFacts, group: FigureGroup) -> Iterable[tuple[str, str | None]]:
@@ -131,8 +131,21 @@ def _last(*names: str) -> Callable[[RunFacts], Mapping[str, Any]]:
     return lambda facts: {name: facts.history.last.get(name) for name in names}
 
 
-def _last_as(name: str, form: str, unit: str = "") -> Callable[[RunFacts], str | None]:
-    return lambda facts: _with(facts.history.last.get(name), form, unit)
+def _logged(group: FigureGroup, label: str, name: str, form: str, *, unit: str = "") -> Figure:
+    """The value `name` of the last logged row, with `form` and `unit` in the text report."""
+    return Figure(
+        group, label, lambda facts: _with(facts.history.last.get(name), form, unit), values=_last(name)
+    )
+
+
+def _computed(group: FigureGroup, label: str, name: str, form: str) -> Figure:
+    """The property `name` of the facts, with `form` in the text report and the same name in JSON."""
+    return Figure(
+        group,
+        label,
+        lambda facts: _with(getattr(facts, name), form),
+        lambda facts: {name: getattr(facts, name)},
+    )
 
 
 def _of(value: float | None, total: int | None) -> str | None:
@@ -164,7 +177,7 @@ def _reward_words(facts: RunFacts, markup: Markup) -> str:
 
 
 def _loss_tile(facts: RunFacts) -> Tile | None:
-    """With rewards, the loss says little."""
+    """A run that trains on rewards has no loss tile, because its loss says little."""
     if facts.loss is None or facts.reward is not None:
         return None
     was = "" if facts.first_loss is None else f"was {loss(facts.first_loss)}"
@@ -250,7 +263,7 @@ def _mfu_tile(facts: RunFacts) -> Tile | None:
 
 
 def _mfu_words(facts: RunFacts, markup: Markup) -> str:
-    """The device stands here also without MFU."""
+    """The MFU and the device; the device alone if the MFU is not known."""
     hardware = facts.section("hardware")
     device = hardware.get("device_name") or hardware.get("device")
     place = f"on {markup.escaped(str(device))}" if device else ""
@@ -341,14 +354,9 @@ FIGURES: list[Figure] = [
         tile=_validation_tile,
         tile_place=2,
     ),
-    Figure(
-        FigureGroup.TRAINING,
-        "Bits per Byte",
-        lambda facts: _with(facts.bits_per_byte, ".2f"),
-        lambda facts: {"bits_per_byte": facts.bits_per_byte},
-    ),
-    Figure(FigureGroup.TRAINING, "Learning Rate", _last_as("learning_rate", ".2e"), _last("learning_rate")),
-    Figure(FigureGroup.TRAINING, "Gradient Norm", _last_as("grad_norm", ".3g"), _last("grad_norm")),
+    _computed(FigureGroup.TRAINING, "Bits per Byte", "bits_per_byte", ".2f"),
+    _logged(FigureGroup.TRAINING, "Learning Rate", "learning_rate", ".2e"),
+    _logged(FigureGroup.TRAINING, "Gradient Norm", "grad_norm", ".3g"),
     Figure(
         FigureGroup.TRAINING,
         "Total Steps",
@@ -375,37 +383,16 @@ FIGURES: list[Figure] = [
         tile_place=8,
     ),
     Figure(FigureGroup.GPU, "GPU Memory Peak", _memory_peak_text, _last("gpu_memory_peak_bytes")),
-    Figure(
-        FigureGroup.GPU,
-        "GPU Utilization",
-        _last_as("gpu_utilization_percent", ".0f", "%"),
-        _last("gpu_utilization_percent"),
-    ),
-    Figure(
-        FigureGroup.GPU,
-        "Temperature",
-        _last_as("gpu_temperature_celsius", ".0f", "°C"),
-        _last("gpu_temperature_celsius"),
-    ),
-    Figure(
-        FigureGroup.PERFORMANCE,
-        "Throughput",
-        _last_as("samples_per_second", ".1f", " samples/sec"),
-        _last("samples_per_second"),
-    ),
-    Figure(
-        FigureGroup.PERFORMANCE,
-        "Tokens/sec",
-        _last_as("tokens_per_second", ".0f"),
-        _last("tokens_per_second"),
+    _logged(FigureGroup.GPU, "GPU Utilization", "gpu_utilization_percent", ".0f", unit="%"),
+    _logged(FigureGroup.GPU, "Temperature", "gpu_temperature_celsius", ".0f", unit="°C"),
+    _logged(FigureGroup.PERFORMANCE, "Throughput", "samples_per_second", ".1f", unit=" samples/sec"),
+    replace(
+        _logged(FigureGroup.PERFORMANCE, "Tokens/sec", "tokens_per_second", ".0f"),
         tile=_tokens_tile,
         tile_place=5,
     ),
-    Figure(
-        FigureGroup.PERFORMANCE,
-        "MFU",
-        lambda facts: _with(facts.mfu, ".0%"),
-        lambda facts: {"mfu": facts.mfu},
+    replace(
+        _computed(FigureGroup.PERFORMANCE, "MFU", "mfu", ".0%"),
         tile=_mfu_tile,
         tile_place=6,
         brief=_mfu_words,
@@ -424,12 +411,7 @@ FIGURES: list[Figure] = [
         lambda facts: _hours(facts.seconds_remaining),
         lambda facts: {"seconds_remaining": facts.seconds_remaining},
     ),
-    Figure(
-        FigureGroup.PERFORMANCE,
-        "Completion",
-        lambda facts: _with(facts.completion, ".0%"),
-        lambda facts: {"completion": facts.completion},
-    ),
+    _computed(FigureGroup.PERFORMANCE, "Completion", "completion", ".0%"),
     Figure(
         FigureGroup.TIMING,
         "Epoch Duration",

@@ -1,8 +1,8 @@
-"""Read the proof that was saved beside the run, to show it. `proof.proof` makes the judgement.
+"""Save a proof beside its run, and read it to show it. `proof.proof` makes the judgement.
 
 A torn record counts as no proof. A record is of another state when it is of another run or another end of
-this run, when the run's records now have other bytes, when it is older than the run's newest record, or when
-it claims a proof for a run that did not succeed.
+this run, when the run's records now have other bytes, or when it claims a proof for a run that did not
+succeed. Times are not compared: a clock may have been set back since.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import DamagedFileError
-from trainyard.report.facts.history import number
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.directory import make_run_folder
 from trainyard.run.untrusted_files import read_json_object
+from trainyard.run.whole_files import write_json_atomically
 
 _NAMES = ("trained", "network", "stored", "repeatable")
 
@@ -52,10 +53,9 @@ class ProofRecord:
 def read_proof(
     path: Path,
     run: Mapping[str, Any],
-    newest: float | None,
     records: Callable[[], Mapping[str, str]],
 ) -> ProofRecord | None:
-    """The proof of `run`, whose newest record has the time `newest` (Unix seconds); None when there is none.
+    """The proof of `run`; None when there is none.
 
     `records` returns the SHA-256 of each of the run's records as they are now.
     """
@@ -63,7 +63,7 @@ def read_proof(
         value = read_json_object(path)
     except (FileNotFoundError, DamagedFileError):
         return None
-    if not _is_of(run, value, newest) or value.get("records") != records():
+    if not _is_of(run, value) or value.get("records") != records():
         return ProofRecord((), claimed=False, run_number=None, store=None, is_of_another_state=True)
     parts = value.get("parts")
     run_number, store = value.get("run_number"), value.get("store")
@@ -75,16 +75,21 @@ def read_proof(
     )
 
 
-def _is_of(run: Mapping[str, Any], proof: dict[str, Any], newest: float | None) -> bool:
-    """Whether the proof is of this run and this end of it, and was made after its newest record."""
+def write_proof(path: Path, record: Mapping[str, Any]) -> None:
+    """Write `proof.json` into the report folder of a run. Raises ConfigError or OSError."""
+    make_run_folder(path.parent)
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: something else than a file stands there. Move it away.")
+    write_json_atomically(path, record)
+
+
+def _is_of(run: Mapping[str, Any], proof: dict[str, Any]) -> bool:
+    """Whether the proof is of this run and this end of it."""
     outcome = run.get("outcome")
     ended = outcome if isinstance(outcome, Mapping) else {}
     if proof.get("run_id") != run.get("run_id") or proof.get("finished") != ended.get("finished"):
         return False
-    if proof.get("proven") is True and ended.get("status") != "succeeded":
-        return False
-    made = number(proof.get("time"))
-    return made is not None and (newest is None or made >= newest)
+    return proof.get("proven") is not True or ended.get("status") == "succeeded"
 
 
 def _part(part: dict[str, Any]) -> PartRecord:

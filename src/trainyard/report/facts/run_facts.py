@@ -237,7 +237,7 @@ def read_facts(
     run = _json_object(layout.run_file)
     history, events = read_history(metrics_file), read_rows(layout.events_file)
     newest = _newest(run, history, events)
-    proof = read_proof(layout.report / "proof.json", run, newest, lambda: digests_now(layout))
+    proof = read_proof(layout.report / "proof.json", run, lambda: digests_now(layout))
     outdated = proof is not None and proof.is_of_another_state
     return RunFacts(
         directory=directory,

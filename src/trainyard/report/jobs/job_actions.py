@@ -11,7 +11,7 @@ _MOST_LINES = 20
 
 
 def plan_outputs(plan: Json, *, store: str) -> dict[str, str]:
-    """What later jobs of a workflow need to find the job (`JobPlan.to_json`) and what it stores."""
+    """The outputs with which later jobs of a workflow find the job (`JobPlan.to_json`) and its store."""
     return {
         "job": plan["name"],
         "kind": plan["kind"],
@@ -44,7 +44,7 @@ def plan_markdown(plan: Json, *, store: str) -> str:
 def state_outputs(data: Json, *, exit_code: int) -> dict[str, str]:
     """The state of a job (`JobState.record`) as outputs of the step that followed it.
 
-    `ended` is not `true` while the job may still go on: then another step has to follow it.
+    While `ended` is not `true`, the job may still run, and another step has to follow it.
     """
     ended = data["state"] in _MARKS
     return {
@@ -62,7 +62,7 @@ def state_error(data: Json, *, exit_code: int) -> tuple[str, str] | None:
 
 
 def state_markdown(data: Json) -> str:
-    """Where a job stands: the result first, why, its last lines, the next command last."""
+    """The state of a job: the result first, then the cause, its last lines, and the next command."""
     mark = _MARKS.get(data["state"], "⏳")
     parts = [f"### {mark} {data['state']}: {data['kind']} `{data['job']}`", "", _cell(data["reason"])]
     failure = data["failure"] or {}

@@ -24,7 +24,7 @@ from trainyard.run.identity import run_address
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """What is known of a build."""
+    """The known facts about a build."""
 
     name: str
     """Of the image."""
@@ -32,7 +32,7 @@ class ImageBuild:
     ci: Mapping[str, str] = field(default_factory=dict)
     """The result of `identity.ci_facts`."""
     results: Sequence[Mapping[str, Any]] = ()
-    """What `build_image.py` wrote of each image; empty until it is done."""
+    """The result of each image, from `build_image.py`; empty until it is done."""
     reason: str = ""
     """Why it failed."""
 

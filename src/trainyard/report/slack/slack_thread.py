@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -143,6 +144,25 @@ def event_of(
     about = thread.about or slack_message(STARTED, facts, around).about
     first = retitled(message.title, about, around.name)
     return ThreadEvent(event, message, first, thread, _key(event, message.text, around.ci))
+
+
+class PostResult(StrEnum):
+    """Whether an event was posted, in words for the log."""
+
+    POSTED = "posted"
+    POSTED_BEFORE = "told already: nothing sent"
+    SWITCHED_OFF = "notifications.slack.enabled is false: nothing sent"
+    NOT_CONFIGURED = "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set: nothing sent"
+
+
+def post_once(
+    event: ThreadEvent, messenger: Messenger, memory: Path, *, channel: str | None = None
+) -> tuple[PostResult, SlackThread]:
+    """Send `event` unless the thread has it already; return the result and the thread. Raises as `tell`."""
+    if event.key in event.thread.said:
+        return PostResult.POSTED_BEFORE, event.thread
+    thread = tell(event, messenger, memory, channel=channel)
+    return (PostResult.NOT_CONFIGURED, event.thread) if thread is None else (PostResult.POSTED, thread)
 
 
 def tell(

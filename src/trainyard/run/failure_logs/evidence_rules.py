@@ -1,12 +1,13 @@
-"""The table of evidence: which words in a log say which class, and how near to the cause they stand.
+"""The table of evidence: for each text in a log, the class of failure and its nearness to the cause.
 
-Every pattern is the text of a program, found in its source or in logs that people posted. A pattern is
-searched anywhere in a line: a progress bar, a time stamp or another rank's output may stand before it.
-What only looks like evidence is in `HARMLESS` and its neighbours, and what a later line takes back in
-`RESOLVED_BY`.
+Every pattern is a message of a program, found in its source or in logs that people posted. It may be anywhere
+in a line, because a progress bar, a time stamp or another rank's output may come before it. `HARMLESS` and
+the patterns after it match lines that only look like evidence; `RESOLVED_BY` matches lines that revoke
+earlier ones.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -14,22 +15,22 @@ from trainyard.run.failure_classes import FailureClass
 
 
 class Nearness(IntEnum):
-    """How near to the cause a line stands. The nearest one decides; of equally near ones the first."""
+    """How near to the cause a line is. The nearest line decides; of equally near ones, the first."""
 
     PLATFORM = 0
-    """The machine, the kernel or the cluster says what it did."""
+    """The machine, the kernel or the cluster reports its own action."""
     CAUSE = 1
-    """The program says what went wrong."""
+    """The program reports the cause."""
     RAISED = 2
-    """The last line of a traceback that names no cause; the same words elsewhere are no evidence."""
+    """The last line of a traceback that names no cause; elsewhere the same words do not count."""
     COMMUNICATION = 3
     """A connection broke or could not be made: often the first sign that another process had failed."""
     WAITED = 4
-    """Somebody waited too long for a process that failed, hangs or is slow."""
+    """A process waited too long for another one that failed, hangs or is slow."""
     PENDING = 5
-    """It waited before it started; that may have ended well."""
+    """The job waited before its start, which may have ended well."""
     AFTERMATH = 6
-    """Everything is being ended: signals, cancelled steps, launchers that count their children."""
+    """The processes are being ended: signals, cancelled steps, launchers that count their children."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,13 @@ class Rule:
     nearness: Nearness
     pattern: re.Pattern[str]
     heals: bool | None = None
-    """Whether a retry can heal it, where that differs from its class."""
+    """Whether a retry can heal it, if that differs from its class."""
 
 
-def _rule(klass: FailureClass, nearness: Nearness, pattern: str, heals: bool | None = None) -> Rule:
-    return Rule(klass, nearness, re.compile(pattern), heals)
+def _rules(
+    klass: FailureClass, nearness: Nearness, *patterns: str, heals: bool | None = None
+) -> Iterator[Rule]:
+    return (Rule(klass, nearness, re.compile(pattern), heals) for pattern in patterns)
 
 
 _P, _C, _R, _N, _W, _B, _A = Nearness
@@ -53,215 +56,211 @@ _XID = r"\b(?:Xid|XID)(?: \([^)\n]*\))?\s*(?:errors?|code)?\s*[:=]?\s*"
 _NO_LIST = r"\b(?!, ?\d{1,3}\b)"
 _HARDWARE_XIDS = f"(?:48|61|62|64|74|79|94|95|119|120|140|14[3-9]|150){_NO_LIST}"
 _APPLICATION_XIDS = f"(?:13|31|43|68|69){_NO_LIST}"
-"""NVIDIA's list of Xid errors says which are faults of the hardware, and which of the application. Others,
-such as 45, only tell that a process ended."""
+"""From NVIDIA's list of Xid errors: faults of the hardware, and of the application. Others, such as 45, only
+report that a process ended."""
 
 RULES = (
     # The machine and the cluster.
-    _rule(_K.HARDWARE, _P, rf"{_XID}{_HARDWARE_XIDS}"),
-    _rule(
+    *_rules(
         _K.HARDWARE,
         _P,
+        rf"{_XID}{_HARDWARE_XIDS}",
         r"(?i)uncorrectable (?:NVLink |ECC )error|double.bit ECC error|GPU has fallen off the bus",
+        r"Unable to determine the device handle for GPU|\bGPU is lost\b",
+        r"(?i)peer GPU memory over nvlink or a hardware error|row remapp\w+ fail",
+        r"UnexpectedAdmissionError[^\n]*(?:unhealthy|no healthy devices)",
     ),
-    _rule(_K.HARDWARE, _P, r"Unable to determine the device handle for GPU|\bGPU is lost\b"),
-    _rule(_K.HARDWARE, _P, r"(?i)peer GPU memory over nvlink or a hardware error|row remapp\w+ fail"),
-    _rule(_K.HARDWARE, _P, r"UnexpectedAdmissionError[^\n]*(?:unhealthy|no healthy devices)"),
-    _rule(_K.HOST_MEMORY, _P, r"\bOOMKilled\b|(?:Memory cgroup )?[Oo]ut of memory: Kill(?:ed)? process"),
-    _rule(
+    *_rules(
         _K.HOST_MEMORY,
         _P,
+        r"\bOOMKilled\b|(?:Memory cgroup )?[Oo]ut of memory: Kill(?:ed)? process",
         r"\boom-kill(?:er)?\b|oom_kill event|NODE_OUT_OF_MEMORY|OutOfMemoryError: Task was killed",
+        r"node running low on memory|low on resource: memory|The node was low on.*memory",
     ),
-    _rule(
-        _K.HOST_MEMORY, _P, r"node running low on memory|low on resource: memory|The node was low on.*memory"
-    ),
-    _rule(
+    *_rules(
         _K.DISK_FULL,
         _P,
         r"low on resource: ephemeral-storage|ephemeral local storage usage exceeds|NodeHasDiskPressure",
     ),
-    _rule(
+    *_rules(
         _K.PREEMPTED,
         _P,
         r"(?i)\bPreempted by\b|preempted to accommodate|PreemptionByScheduler|DUE TO PREEMPTION",
-    ),
-    _rule(
-        _K.PREEMPTED,
-        _P,
         r"(?i)reason[\"']?[:=] ?[\"']?Preempted\b|Spot (?:Instance )?interruption (?:notice|warning)",
     ),
-    _rule(_K.NODE_LOST, _P, r"\bNodeLost\b|\bNODE_FAIL\b|DUE TO NODE FAILURE|TaintManagerEviction"),
-    _rule(_K.NODE_LOST, _P, r"node\.kubernetes\.io/unreachable:NoExecute|marked dead because the detector"),
-    _rule(_K.NODE_LOST, _P, r"NodeNotReady\b.*Node is not ready|runner lost communication with the server"),
-    _rule(
-        _K.IMAGE_PULL, _B, r"(?i)toomanyrequests|pull[^\n]*(?:i/o timeout|TLS handshake timeout|429)", True
+    *_rules(
+        _K.NODE_LOST,
+        _P,
+        r"\bNodeLost\b|\bNODE_FAIL\b|DUE TO NODE FAILURE|TaintManagerEviction",
+        r"node\.kubernetes\.io/unreachable:NoExecute|marked dead because the detector",
+        r"NodeNotReady\b.*Node is not ready|runner lost communication with the server",
     ),
-    _rule(
+    *_rules(
+        _K.IMAGE_PULL,
+        _B,
+        r"(?i)toomanyrequests|pull[^\n]*(?:i/o timeout|TLS handshake timeout|429)",
+        heals=True,
+    ),
+    *_rules(
         _K.IMAGE_PULL,
         _B,
         r"ErrImagePull|ImagePullBackOff|Failed to pull image|InvalidImageName|manifest unknown",
     ),
-    _rule(
-        _K.QUOTA, _B, r"VcpuLimitExceeded|more vCPU capacity than your current|MaxSpotInstanceCountExceeded"
-    ),
-    _rule(
+    *_rules(
         _K.QUOTA,
         _B,
+        r"VcpuLimitExceeded|more vCPU capacity than your current|MaxSpotInstanceCountExceeded",
         r"forbidden: exceeded quota|ServiceQuotaExceeded|ResourceLimitExceeded|insufficient (unused )?quota",
     ),
-    _rule(
+    *_rules(
         _K.UNSCHEDULABLE,
         _B,
         r"\d+/\d+ nodes are available: [^\n]*Insufficient|InsufficientInstanceCapacity",
-        True,
+        heals=True,
     ),
-    _rule(_K.UNSCHEDULABLE, _B, r"FailedScheduling|\d+/\d+ nodes are available|Insufficient capacity", False),
-    _rule(
+    *_rules(
+        _K.UNSCHEDULABLE,
+        _B,
+        r"FailedScheduling|\d+/\d+ nodes are available|Insufficient capacity",
+        heals=False,
+    ),
+    *_rules(
         _K.TIME_LIMIT,
         _A,
         r"DUE TO TIME LIMIT|active longer than specified deadline|(?<!code = )\bDeadlineExceeded\b",
+        r"has exceeded the maximum execution time of|Build has timed out",
     ),
-    _rule(_K.TIME_LIMIT, _A, r"has exceeded the maximum execution time of|Build has timed out"),
     # What the program says.
-    _rule(
-        _K.GPU_MEMORY, _C, r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory"
-    ),
-    _rule(
+    *_rules(
         _K.GPU_MEMORY,
         _C,
+        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
         r"Cuda failure (2 )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
-    ),
-    _rule(
-        _K.GPU_MEMORY,
-        _C,
         r"No available memory for the cache blocks|is less than desired GPU memory utilization",
     ),
-    _rule(_K.DATA_LOADER, _C, r"(?:/dev/shm|</?torch_\d|shared memory)[^\n]*[Nn]o space left on device"),
-    _rule(_K.DATA_LOADER, _C, r"[Nn]o space left on device[^\n]*(?:/dev/shm|/torch_\d)"),
-    _rule(_K.DATA_LOADER, _C, r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly"),
-    _rule(
+    *_rules(
         _K.DATA_LOADER,
         _C,
+        r"(?:/dev/shm|</?torch_\d|shared memory)[^\n]*[Nn]o space left on device",
+        r"[Nn]o space left on device[^\n]*(?:/dev/shm|/torch_\d)",
+        r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly",
         r"DataLoader worker \(pid [\d, ]+\) is killed by signal: (?!Terminated|Interrupt)",
+        r"Unexpected bus error encountered in worker|in DataLoader worker process \d",
     ),
-    _rule(_K.DATA_LOADER, _C, r"Unexpected bus error encountered in worker|in DataLoader worker process \d"),
-    _rule(
-        _K.DISK_FULL, _C, r"[Nn]o space left on|\bENOSPC\b|Errno 28\]|os error 28\b|[Dd]isk quota exceeded"
+    *_rules(
+        _K.DISK_FULL,
+        _C,
+        r"[Nn]o space left on|\bENOSPC\b|Errno 28\]|os error 28\b|[Dd]isk quota exceeded",
+        r"Errno 122\]|os error 122\b|No space left: \d",
+        r"\b(?:could not|cannot) be \w+ \((?:\[Errno (?:28|122)\]|No space left on)",
     ),
-    _rule(_K.DISK_FULL, _C, r"Errno 122\]|os error 122\b|No space left: \d"),
-    _rule(_K.HOST_MEMORY, _C, r"DefaultCPUAllocator: (?:can't|not enough)[^\n]*memory|std::bad_alloc"),
-    _rule(
+    *_rules(
         _K.HOST_MEMORY,
         _C,
+        r"DefaultCPUAllocator: (?:can't|not enough)[^\n]*memory|std::bad_alloc",
         r"\bMemoryError\b|os error 12\b|Unable to allocate [\d.]+ [KMGT]iB for an array",
+        r"^(?![^\n]*(?:ibv_|NCCL|memlock|fi_mr))[^\n]*Cannot allocate memory",
     ),
-    _rule(_K.HOST_MEMORY, _C, r"^(?![^\n]*(?:ibv_|NCCL|memlock|fi_mr))[^\n]*Cannot allocate memory"),
-    _rule(_K.NOT_FINITE, _C, r"Step \d+[^\n]* not finite\b"),
-    _rule(
+    *_rules(
         _K.NOT_FINITE,
         _C,
+        r"Step \d+[^\n]* not finite\b",
         r"(?i)\bloss is (?:nan|inf|not finite)\b|non-?finite (?:loss|grad)|\bFloatingPointError\b",
-    ),
-    _rule(
-        _K.NOT_FINITE,
-        _C,
         r"(?i)found nan in|nan(?: or inf)? (?:detected|encountered|found)|loss(?: is)? nan,? stopping",
-    ),
-    _rule(
-        _K.NOT_FINITE,
-        _C,
         r"(?i)(?:loss|gradients?)(?: \w+)? (?:is|are|was|became) (?:not finite|nan\b|infinite)",
+        r"Function '\w+Backward\d*' returned nan values",
     ),
-    _rule(
+    *_rules(
         _K.CUDA_MISMATCH,
         _C,
         r"driver version is insufficient for CUDA runtime|driver on your system is too old",
-    ),
-    _rule(
-        _K.CUDA_MISMATCH,
-        _C,
         r"no kernel image is available for execution|forward compatibility was attempted on non supported",
-    ),
-    _rule(
-        _K.CUDA_MISMATCH,
-        _C,
         r"Driver/library version mismatch|mismatches the version that was used to compile",
-    ),
-    _rule(
-        _K.CUDA_MISMATCH,
-        _C,
         r"\.so[\w.]*: undefined symbol: |(Import|OS)Error[^\n]*lib(cu\w+|nccl|nv\w+)\.so[\w.]*: cannot open",
     ),
-    _rule(_K.AUTH, _C, r"\bGatedRepoError\b|Invalid (?:user token|username or password)"),
-    _rule(
+    *_rules(
         _K.AUTH,
         _C,
+        r"\bGatedRepoError\b|Invalid (?:user token|username or password)",
         r"\bExpiredToken(?:Exception)?\b|InvalidClientTokenId|InvalidAccessKeyId|SignatureDoesNotMatch",
+        r"\bAccessDenied(?:Exception)?\b|Unable to locate credentials|\bNoCredentialsError\b",
+        r"api_key not configured|not authorized to perform",
     ),
-    _rule(_K.AUTH, _C, r"\bAccessDenied(?:Exception)?\b|Unable to locate credentials|\bNoCredentialsError\b"),
-    _rule(_K.AUTH, _C, r"api_key not configured|not authorized to perform"),
-    _rule(
+    *_rules(
         _K.CONFIGURATION,
         _C,
         r"\d+ errors?\. Nothing was started\.|error: (?:unrecognized arguments|the following arguments are)",
-    ),
-    _rule(
-        _K.CONFIGURATION,
-        _C,
         r"error: argument \S+: (?:invalid|expected)|omegaconf\.errors\.|hydra\.errors\.|Could not override '",
-    ),
-    _rule(_K.CONFIGURATION, _C, r"yaml\.\w+\.\w+Error|pydantic\S*ValidationError|validation errors? for \w+"),
-    _rule(
-        _K.CONFIGURATION,
-        _C,
+        r"yaml\.\w+\.\w+Error|pydantic\S*ValidationError|validation errors? for \w+",
         r"(?:Error|assert)[^\n]*divisible by|Bootstrap ?: no socket interface found",
-    ),
-    _rule(
-        _K.CONFIGURATION,
-        _C,
         r"CUDA error: invalid device ordinal|Duplicate GPU detected",
+        r"Error: network .+ not found\.|Failed to initialize any NET plugin",
     ),
-    _rule(_K.CONFIGURATION, _C, r"Error: network .+ not found\.|Failed to initialize any NET plugin"),
-    _rule(
+    *_rules(
         _K.USER_CODE,
         _C,
         r"device-side assert triggered|an illegal memory access was encountered|misaligned address",
+        rf"{_XID}{_APPLICATION_XIDS}",
     ),
-    _rule(_K.USER_CODE, _C, rf"{_XID}{_APPLICATION_XIDS}"),
     # The last line of a traceback.
-    _rule(_K.AUTH, _R, r"\b40[13] Client Error"),
-    _rule(_K.CONFIGURATION, _R, r"\bModuleNotFoundError: No module"),
+    *_rules(
+        _K.AUTH,
+        _R,
+        r"\b40[13] Client Error",
+    ),
+    *_rules(
+        _K.CONFIGURATION,
+        _R,
+        r"\bModuleNotFoundError: No module",
+    ),
     # Connections.
-    _rule(_K.NCCL_ERROR, _N, r"\bncclInvalid(?:Usage|Argument)\b", False),
-    _rule(_K.PORT_IN_USE, _N, r"failed to listen on any local network address|OSError: \[Errno 98\]"),
-    _rule(_K.NCCL_ERROR, _N, r"\bnccl(?:SystemError|InternalError|UnhandledCudaError)\b"),
-    _rule(
+    *_rules(
         _K.NCCL_ERROR,
         _N,
+        r"\bncclInvalid(?:Usage|Argument)\b",
+        heals=False,
+    ),
+    *_rules(
+        _K.PORT_IN_USE,
+        _N,
+        r"failed to listen on any local network address|OSError: \[Errno 98\]",
+    ),
+    *_rules(
+        _K.NCCL_ERROR,
+        _N,
+        r"\bnccl(?:SystemError|InternalError|UnhandledCudaError)\b",
         r"NCCL error in: [^\n]*(?:unhandled system error|internal error|unhandled cuda error)",
     ),
-    _rule(
+    *_rules(
         _K.RENDEZVOUS_TIMEOUT,
         _N,
         r"\bRendezvous(?:Timeout|Connection)Error\b|Timed out after \d+ seconds waiting for clients",
     ),
-    _rule(_K.NCCL_ERROR, _W, r"\bncclRemoteError\b|remote process exited or there was a network error"),
+    *_rules(
+        _K.NCCL_ERROR,
+        _W,
+        r"\bncclRemoteError\b|remote process exited or there was a network error",
+    ),
     # Waiting.
-    _rule(_K.NCCL_TIMEOUT, _W, r"Watchdog caught collective operation timeout"),
-    _rule(
+    *_rules(
+        _K.NCCL_TIMEOUT,
+        _W,
+        r"Watchdog caught collective operation timeout",
+    ),
+    *_rules(
         _K.HANG,
         _W,
         r"Heartbeat monitor timed out|Timed out waiting \d+ms for (?:recv|send) operation",
+        r"hang_suspected\b|a hang was suspected|no progress for \d+",
+        r"Step \d+: nothing moved for \d",
     ),
-    _rule(_K.HANG, _W, r"hang_suspected\b|a hang was suspected|no progress for \d+"),
     # Ending.
-    _rule(
+    *_rules(
         _K.CANCELLED,
         _A,
         r"\bKeyboardInterrupt\b|The operation was cancell?ed|got signal: 2\b|STEP [\d.]+ ON \S+ CANCELLED AT",
+        r"JOB \d+ ON \S+ CANCELLED AT",
     ),
-    _rule(_K.CANCELLED, _A, r"JOB \d+ ON \S+ CANCELLED AT"),
 )
 
 _ZERO = (
@@ -284,7 +283,7 @@ HARMLESS = re.compile(
     r"|(?<!rank )(?<!gpu )(?<!device )(?<!node )(?<!worker )\b0 "
     r"(?:[\w-]+ ){0,3}?(?:errors|nans|infs|xids|events)\b"
 )
-"""Healthy lines that count or deny what did not happen."""
+"""Healthy lines that count zero failures, or deny one."""
 GOES_ON = re.compile(
     r"(?i)\bfell back|\bfall(?:s|ing)? back|\busing (?:the |a )?(?:local|cached|default|fallback)"
     r"|\bretrying\b|\bwill (?:be |now )?(?:retr(?:y|ied)|ignored?|skip(?:ped)?|continue)\b|\bretry in \d"
@@ -295,7 +294,7 @@ GOES_ON = re.compile(
     r"|\bnot installed\b|\bnot critical\b|\bnon-fatal\b|\bhandled\b|\bpress ctrl"
     r"|\bcould not import\b|\bcan ?not be used\b"
 )
-"""The line itself says that the program went on. Of the machine and of waiting, other lines tell that."""
+"""The line itself says that the program continued. Not used for evidence of the machine and of waiting."""
 HYPOTHETICAL = re.compile(
     r"(?i)\b(?:avoid\w*|prevent\w*|if|when|whenever|unless|in case of|against|handl(?:es?|ing)"
     r"|catch(?:es|ing)?"
@@ -327,14 +326,14 @@ QUOTED = re.compile(
     r"|\b(?:sample|example|input|target|prediction|output|response|row|record|batch)"
     r"(?: ?\[?\d+\]?)?[\"']?\s*[:=]\s*[\"'`<]"
 )
-"""Data that is printed before training or of it: what stands behind it is written by others."""
+"""Training data in the log: whatever follows on the line is not a message of the program."""
 OFTEN_SURVIVED = frozenset({FailureClass.AUTH, FailureClass.CONFIGURATION, FailureClass.CUDA_MISMATCH})
-"""Outside a traceback, programs often survive these: a later broken connection makes them doubtful."""
+"""Outside a traceback, programs often survive these, so a later broken connection makes them doubtful."""
 WARNING = re.compile(
     r"\bWARN(?:ING)?\b|Warning:|(?<![=\w])(?:INFO|DEBUG|NOTICE|TRACE)\b|(?:^|\[)[IW]\d{4} \d\d:\d\d"
     r"|\blevel[\"']?[:=] ?[\"']?(?:info|debug|warn)"
 )
-"""A program that only warns or informs goes on; NCCL's and Kubernetes' warnings are told apart from it."""
+"""A program continues after a warning or an information; those of NCCL and Kubernetes are excluded."""
 HELP = re.compile(r"(?i)^\s*(?:usage|(?:\w+ )?(?:options|arguments|flags)):")
 """The indented lines below are a help text."""
 
@@ -347,7 +346,7 @@ RESOLVED_BY = {
     ),
     FailureClass.QUOTA: re.compile(r"Successfully assigned|Quota reserved|Started container"),
 }
-"""What takes an earlier line of a class back: it waited, and went on."""
+"""Lines that revoke an earlier line of a class: it waited, and continued."""
 
 PROGRESS = tuple(
     re.compile(pattern)
@@ -357,7 +356,7 @@ PROGRESS = tuple(
         r"(?i)\bepoch\b[\s\"']*[:=]?\s*(\d+(?:\.\d+)?)",
     )
 )
-"""A training that goes on: the first that matches counts its steps, or its epochs."""
+"""Lines of a training that continues; the first pattern that matches gives its step or epoch."""
 
 EXCEPTION = re.compile(
     r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Iteration)|(?:[a-z_]\w*\.)+[A-Z]\w*)(?::\s(.*))?$"
@@ -392,5 +391,5 @@ LAUNCHER_EXCEPTIONS = frozenset(
         "RayTaskError",
     }
 )
-"""Exceptions that report the end of another process or of a connection, or that a file is not there, which
-may be the fault of the data, the configuration or the code: they say nothing of the cause."""
+"""Exceptions that do not show the cause: they report that another process or a connection ended, or that a
+file is missing, which may be the fault of the data, the configuration or the code."""

@@ -1,10 +1,10 @@
-"""The cause of a failure, chosen from all evidence in its logs: the nearest to the cause, not the last line.
+"""Choose the cause of a failure from all evidence in its logs: the line nearest to the cause, not the last.
 
     logs, events, exit code  ──evidence──>  what counts  ──choose──>  LogExplanation
 
-A line is no evidence when training went on after it, when a later line takes it back, or when it tells of an
-earlier life of a container. Different causes, in one log or in several, give `unknown` with both unless one
-exception led to the other: a wrong class would be retried, or not retried, for a wrong reason.
+A line does not count when training continued after it, when a later line revokes it, or when it is about an
+earlier start of a container. Different causes, in one log or in several, give `unknown` with both of them,
+unless one exception led to the other. A wrong class would decide wrongly about a retry.
 """
 
 import builtins
@@ -31,14 +31,14 @@ from trainyard.run.failure_logs.evidence_rules import (
     Nearness,
     Rule,
 )
-from trainyard.run.failure_logs.log_structure import Raised, lines_of_help, read_tracebacks
+from trainyard.run.failure_logs.log_structure import Raised, lines_of_help, read_tracebacks, split_prefix
 
 _STEPS_THAT_SHOW_LIFE = 3
-"""Later steps after which a line did not end the training; ranks that are slower may still log one or two."""
+"""A line did not end the training if so many steps follow it; slower ranks may still log one or two."""
 _SHOWN, _SHOWN_LETTERS = 5, 300
 _LONGEST_LINE = 20_000
 _WORDS_BEFORE = 200
-"""Letters of a line before its evidence that may say it is only mentioned."""
+"""Characters before the evidence in which a line may say that it only mentions it."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LAST_STATE = re.compile(r"^\s*Last State:|lastState")
 _NEXT_FIELD = re.compile(
@@ -51,7 +51,7 @@ _RAISED = Rule(FailureClass.USER_CODE, Nearness.RAISED, EXCEPTION)
 
 @dataclass(frozen=True)
 class LogText:
-    """A log by its name, as lines."""
+    """A log: its name and its lines."""
 
     name: str
     lines: tuple[str, ...]
@@ -59,15 +59,17 @@ class LogText:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One line that says something."""
+    """A line that matches a rule."""
 
     rule: Rule
     log: str
     number: int
-    """Of the line, counted from 1."""
+    """The number of the line, counted from 1."""
     text: str
     raised: Raised | None = None
-    """The exception, where the line is the last one of a traceback."""
+    """The exception, if the line is the last one of a traceback."""
+    source: str = ""
+    """The process that the line is from, as its prefix names it; empty if it has none."""
 
     def __str__(self) -> str:
         text = self.text.strip()
@@ -77,26 +79,26 @@ class Evidence:
 
 @dataclass(frozen=True)
 class LogExplanation:
-    """Why it ended."""
+    """The class of a failure and its evidence."""
 
     klass: FailureClass
     evidence: tuple[str, ...]
-    """The deciding line first, then others; sentences where there is no line."""
+    """The deciding line first, then others; sentences if no line says it."""
     retryable: bool
 
     def record(self) -> dict[str, Any]:
-        """It as `scripts/explain_failure.py --json` prints it."""
+        """Return the data that `scripts/explain_failure.py --json` prints."""
         return {"class": str(self.klass), "evidence": list(self.evidence), "retryable": self.retryable}
 
 
 def log_of(name: str, text: str) -> LogText:
-    """A log from its text. What a carriage return wrote over is a line of its own."""
+    """Return the log of a text; a carriage return also ends a line."""
     plain = _COLOUR.sub("", text).replace("\x00", "")
     return LogText(name, tuple(line[:_LONGEST_LINE] for line in re.split(r"\r\n|\n|\r", plain)))
 
 
 def events_of(name: str, text: str) -> LogText:
-    """Events as a log: JSON of Kubernetes, or of a run's events.jsonl; else the text as it is."""
+    """Return events as a log: JSON of Kubernetes, a run's events.jsonl, or any other text unchanged."""
     try:
         found = json.loads(text)
         objects = found.get("items", [found]) if isinstance(found, dict) else found
@@ -121,7 +123,7 @@ def _event_line(event: Mapping[str, Any]) -> str:
 
 
 def explain(logs: Sequence[LogText], exit_code: int | None = None) -> LogExplanation:
-    """The class of the failure that the logs tell of, with the lines that show it."""
+    """Return the class of the failure in the logs, and the lines that show it."""
     if exit_code == 0:
         return LogExplanation(FailureClass.FINISHED, ("it ended with exit code 0",), False)
     found = [evidence for log in logs for evidence in _evidence_in(log, exit_code)]
@@ -143,7 +145,7 @@ def explain(logs: Sequence[LogText], exit_code: int | None = None) -> LogExplana
 
 
 def _by_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanation:
-    """What an exit code alone says, which is little: 137 is a lack of memory, an eviction or a person."""
+    """Explain an exit code without logs: 137 may be a lack of memory, an eviction or a person."""
     if exit_code == _STOPPED:
         said = "exit code 75: it stopped early with a good checkpoint"
         return LogExplanation(FailureClass.STOPPED, (said,), True)
@@ -160,7 +162,7 @@ def _by_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanat
 
 
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
-    """Where each log ends: no evidence, but where a person begins to read."""
+    """Return the last line of each log, which is not evidence but helps a person to begin."""
     for log in logs[:_SHOWN]:
         written = [(number, line) for number, line in enumerate(log.lines, 1) if line.strip()]
         if written:
@@ -169,8 +171,10 @@ def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
 
 
 def _deciding(found: Iterable[Evidence], nearest: Nearness) -> list[Evidence]:
-    """The first of the nearest evidence of each log, as line numbers of different logs cannot be compared;
-    and what speaks against it in the same log: another cause that it did not lead to."""
+    """Return each log's first evidence nearest to the cause, and other causes in that log that contradict it.
+
+    Each log is judged alone, because line numbers of different logs cannot be compared.
+    """
     deciding: dict[str, list[Evidence]] = {}
     for each in found:
         chosen = deciding.setdefault(each.log, [])
@@ -181,7 +185,7 @@ def _deciding(found: Iterable[Evidence], nearest: Nearness) -> list[Evidence]:
 
 
 def _contests(later: Evidence, first: Evidence) -> bool:
-    """Whether the later line of a log may be the cause, and the first one something the program survived."""
+    """Return whether the later line may be the cause, and the first a problem that the program survived."""
     nearness = first.rule.nearness
     if nearness not in (Nearness.CAUSE, Nearness.RAISED):
         return False
@@ -200,26 +204,31 @@ def _contests(later: Evidence, first: Evidence) -> bool:
 
 
 def _without_later_exceptions(found: list[Evidence]) -> list[Evidence]:
-    """An exception after a broken connection in the same log is the program's answer to it."""
-    broken = {
-        each.log: each.number
-        for each in reversed(found)
-        if each.rule.nearness in (Nearness.COMMUNICATION, Nearness.WAITED)
-    }
+    """Remove exceptions that follow a broken connection of the same process: they are its consequence."""
+    broken = [each for each in found if each.rule.nearness in (Nearness.COMMUNICATION, Nearness.WAITED)]
     return [
         each
         for each in found
-        if each.rule.nearness is not Nearness.RAISED or each.number <= broken.get(each.log, each.number)
+        if each.rule.nearness is not Nearness.RAISED or not any(_answers(each, other) for other in broken)
     ]
 
 
+def _answers(raised: Evidence, broken: Evidence) -> bool:
+    """Lines of different processes stand in no order, where their prefixes tell them apart."""
+    here, there = raised.source, broken.source
+    is_other = not here.startswith(there) and not there.startswith(here)
+    return raised.log == broken.log and raised.number > broken.number and not is_other
+
+
 def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
-    """The evidence in a log that counts, in the order of its lines."""
+    """Return the evidence in a log that counts, in the order of its lines."""
     alive_until = _last_sign_of_life(log)
     tracebacks = read_tracebacks(log.lines)
-    ignored = _lines_of_earlier_life(log) | lines_of_help(log.lines) | tracebacks.no_evidence
+    split = [split_prefix(line) for line in log.lines]
+    lines = [plain for _, plain in split]
+    ignored = _lines_of_earlier_life(lines) | lines_of_help(lines) | tracebacks.no_evidence
     by_signal = exit_code is not None and (exit_code < 0 or exit_code > _SIGNALS)
-    for number, line in enumerate(log.lines):
+    for number, line in enumerate(lines):
         if number < alive_until or number in ignored or HARMLESS.search(line):
             continue
         raised = tracebacks.raised.get(number)
@@ -232,11 +241,11 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
         if rule.nearness is Nearness.RAISED and by_signal:
             continue
         if not _is_resolved(rule.klass, log.lines[number + 1 :]):
-            yield Evidence(rule, log.name, number + 1, line, raised)
+            yield Evidence(rule, log.name, number + 1, log.lines[number], raised, split[number][0])
 
 
 def _tells(rule: Rule, line: str, raised: Raised | None) -> bool:
-    """Whether a line states what a rule looks for, and does not only mention it."""
+    """Return whether a line reports the evidence, and does not only mention it."""
     match = rule.pattern.search(line)
     if match is None or (rule.nearness is Nearness.RAISED and raised is None):
         return False
@@ -260,7 +269,7 @@ def _is_resolved(klass: FailureClass, later: Sequence[str]) -> bool:
 
 
 def _last_sign_of_life(log: LogText) -> int:
-    """The line before which nothing ended the training: several higher steps were logged from there on."""
+    """Return the line after which several higher steps were logged: nothing before it ended the training."""
     found = ((number, _step_on(line)) for number, line in enumerate(log.lines))
     steps = [(number, step) for number, step in found if step is not None]
     highest_later: list[float] = []
@@ -277,13 +286,13 @@ def _step_on(line: str) -> float | None:
     return float(found[1][:18]) if found else None
 
 
-def _lines_of_earlier_life(log: LogText) -> set[int]:
-    """Lines of `kubectl describe` on how a container ended before, while it now runs."""
-    if not any(_RUNNING.search(line) for line in log.lines):
+def _lines_of_earlier_life(lines: Sequence[str]) -> set[int]:
+    """Return the lines of `kubectl describe` about an earlier end of a container that runs now."""
+    if not any(_RUNNING.search(line) for line in lines):
         return set()
     found: set[int] = set()
     inside = False
-    for number, line in enumerate(log.lines):
+    for number, line in enumerate(lines):
         inside = bool(_LAST_STATE.search(line)) or (inside and not _NEXT_FIELD.match(line))
         if inside:
             found.add(number)

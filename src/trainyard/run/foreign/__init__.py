@@ -1,5 +1,5 @@
-"""Runs of other people's programs: a run directory is kept for them from what they print and save.
+"""Run directories for other training programs, made from their output and their checkpoints.
 
-In: lines of a log, the program's own checkpoints, how each node ended. Out: the records of a run, as of the
-trainer.
+In: lines of a log, the program's own checkpoints, the exit code of each node. Out: the same records of a run
+as those of the trainer.
 """

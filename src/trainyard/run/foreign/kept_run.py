@@ -1,4 +1,4 @@
-"""Begin and end the record of a program's run: identity first, outcome last, events between.
+"""Write the records of another program's run: identity first, outcome last, events between.
 
 The outcome says `succeeded` only when the program ended with 0 on every node and its own log shows the last
 step.
@@ -25,7 +25,7 @@ class ProgramEnd:
     told: bool
     """Whether it was asked to stop."""
     others: str | None = None
-    """Why not all other nodes ended well; None when they did."""
+    """Why not all other nodes ended with 0; None when they did."""
     checkpoint: TakenCheckpoint | None = None
 
 

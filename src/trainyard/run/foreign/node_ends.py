@@ -1,4 +1,4 @@
-"""How each node of a run ended, told to the first node through a file per node in the run's `logs/`."""
+"""Report the exit code of each node to the first node, through a file per node in the run's `logs/`."""
 
 import contextlib
 import time
@@ -31,7 +31,7 @@ def wait_for_ends(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Wait until every other node has told its end; return why not all of them ended well, or None."""
+    """Wait until every other node has reported its end; return why not all ended well, or None."""
     deadline = clock() + seconds
     while True:
         codes = {node: _code(_path(directory, node)) for node in others}

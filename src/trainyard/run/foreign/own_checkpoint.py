@@ -1,10 +1,10 @@
 """Find a program's own newest complete checkpoint, and take it into the run directory with a manifest.
 
-Its files are linked, not copied, where the file system can do that, and hashed as they are then. So the
-manifest vouches for the bytes from that moment on, and not for what happened between the program's write
-and the hashing.
+Its files are linked where the file system allows it, else copied, and then hashed. The manifest therefore
+vouches for the bytes from that moment on, and not for the time between the program's write and the hashing.
 """
 
+import logging
 import os
 import shutil
 import time
@@ -12,19 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.errors import CheckpointError
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
     describe_files,
+    verify_checkpoint,
     write_manifest,
 )
 from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
 from trainyard.run.untrusted_files import read_bytes
 from trainyard.run.whole_files import sha256_of_file
 
 NameOf = Callable[[str], tuple[int, str] | None]
 """Step and folder of the newest checkpoint, from the tracker's text or from the names in the folder."""
 _LONGEST_TRACKER = 4096
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,10 @@ class TakenCheckpoint:
 
 
 def newest_own_checkpoint(folder: Path, tracker: str, name_of: NameOf) -> OwnCheckpoint | None:
-    """Return the newest complete checkpoint below `folder`, as the program itself tells it.
+    """Return the newest complete checkpoint below `folder`.
 
-    With a `tracker` that is what this file names. Without one it is chosen from the names in the folder,
-    those of `.metadata`-less folders left out, because torch writes that file last.
+    The program's own file `tracker` names it. A program without a tracker (empty) writes checkpoints with
+    torch; then `name_of` chooses among the folders that hold `.metadata`, the file that torch writes last.
     """
     if not folder.is_dir():
         return None
@@ -55,6 +59,17 @@ def newest_own_checkpoint(folder: Path, tracker: str, name_of: NameOf) -> OwnChe
     if found is None or not (folder / found[1]).is_dir():
         return None
     return OwnCheckpoint(found[0], folder / found[1])
+
+
+def take_newest(own: OwnCheckpoint | None, directory: RunDirectory) -> TakenCheckpoint | None:
+    """Take the checkpoint into the run directory; if that fails, log why and return None."""
+    if own is None:
+        return None
+    try:
+        return take(own, directory, str(read_run(directory.run_file)["run_id"]))
+    except (OSError, CheckpointError) as error:
+        _logger.error("%s: the checkpoint was not taken into the run directory (%s)", own.path, error)
+        return None
 
 
 def _tracked(path: Path) -> str:
@@ -76,12 +91,24 @@ def _is_torchs(folder: Path) -> bool:
 def take(own: OwnCheckpoint, directory: RunDirectory, run_id: str) -> TakenCheckpoint:
     """Link the checkpoint into `checkpoints/`, write its manifest last, and return its digest."""
     target = directory.checkpoint(own.step)
-    if not (target / MANIFEST_NAME).is_file():
+    if (own.path / MANIFEST_NAME).exists():
+        raise CheckpointError(f"{own.path / MANIFEST_NAME}: our own manifest of the checkpoint has this name")
+    if not _is_taken(own, target, run_id):
+        (target / MANIFEST_NAME).unlink(missing_ok=True)
         shutil.rmtree(target, ignore_errors=True)  # a link that was cut off, or of an earlier segment
         shutil.copytree(own.path, target, copy_function=_linked, symlinks=False)
         manifest = CheckpointManifest(own.step, run_id, time.time(), describe_files(target))
         write_manifest(target, manifest)
     return TakenCheckpoint(own.step, sha256_of_file(target / MANIFEST_NAME))
+
+
+def _is_taken(own: OwnCheckpoint, target: Path, run_id: str) -> bool:
+    """Whether `target` has what the program has now; an earlier segment may have had other bytes."""
+    try:
+        taken = verify_checkpoint(target, run_id=run_id)
+        return taken.files == describe_files(own.path)
+    except (CheckpointError, OSError):
+        return False
 
 
 def _linked(source: str, target: str) -> str:

@@ -1,7 +1,7 @@
-"""Keep the rows that a program prints in `metrics.jsonl`: each logged step once, in order.
+"""Write the rows that a program prints into `metrics.jsonl`: each logged step once, in order.
 
-A program that goes on from a checkpoint prints steps again. The rows from its first new step on are dropped
-then, because the new ones are those of the model that remains.
+A program that resumes from a checkpoint prints steps again. The old rows from its first new step on are then
+dropped, because the new ones belong to the model that remains.
 """
 
 import math
@@ -11,7 +11,7 @@ from trainyard.run.records import RecordWriter, Row, keep_rows_up_to
 
 
 class RowKeeper:
-    """Appends the rows that are due; a row in between only if its loss is no finite number."""
+    """Appends the rows that are due, and any other row whose loss is not finite."""
 
     def __init__(self, path: Path, *, log_steps: int, last: int) -> None:
         self._path, self._log_steps, self._last = path, log_steps, last
@@ -44,7 +44,7 @@ class RowKeeper:
 
 
 def _is_odd(row: Row) -> bool:
-    """Whether a row must not be left out: its loss is not finite, or steps of it were skipped or NaN."""
+    """Return whether a row must not be left out: its loss is not finite, or it had skipped or NaN steps."""
     loss = row.get("loss")
     finite = isinstance(loss, int | float) and math.isfinite(loss)
     return not finite or bool(row.get("nan_steps")) or bool(row.get("skipped_steps"))

@@ -1,5 +1,5 @@
-"""A run's state on disk: captured, staged, written, completed, verified, resumed from and removed.
+"""The state of a run on disk: captured, staged, written, completed, verified, resumed and removed.
 
-In: the live state, or a checkpoint directory. Out: `checkpoints/step-NNNNNNNN/`
-with its manifest last, or the state.
+In: the live state, or a checkpoint directory. Out: `checkpoints/step-NNNNNNNN/` with its manifest, which is
+written last, or the state.
 """

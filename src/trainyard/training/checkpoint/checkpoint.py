@@ -2,8 +2,8 @@
 
     .step-00000500.tmp/ --fsync, rename--> step-00000500/ --manifest.json--> a checkpoint
 
-Reading starts from the manifest: what does not verify is never loaded. Who writes the shards is `shards`'s,
-when they are written `checkpoint_save`'s; it knows no store and no schedule.
+Reading starts from the manifest; a checkpoint that does not verify is never loaded. `shards` decides which
+process writes which part, and `checkpoint_save` when. This module knows no store and no schedule.
 """
 
 import logging
@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from trainyard.errors import CheckpointError, DamagedFileError, IncompatibleCheckpointError
+from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
@@ -48,30 +48,31 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """What a save did."""
+    """The result of a save."""
 
     path: Path
     size: int
     """Bytes on disk."""
     seconds: float
-    """From its start until it was whole."""
+    """From the start of the save until the checkpoint was complete."""
     manifest_sha256: str
-    """Of the manifest as it was written: what ties a stored checkpoint to its run."""
+    """SHA-256 of the written manifest; it links a stored checkpoint to its run."""
     awaited_seconds: float
-    """Seconds of work: without the time from the end of one phase to the edge of a step."""
+    """Seconds of work, without the time between the end of a phase and the step after which the next
+    begins."""
 
 
 @dataclass(frozen=True)
 class SaveOrigin:
-    """Whose checkpoint it is, and what it is good for."""
+    """The run of a checkpoint, and the configurations that can resume from it."""
 
     run_id: str
     fits: Mapping[str, Any]
-    """What a configuration must agree with to resume from it."""
+    """The values that a configuration must share to resume from it."""
 
 
 def trainer_record(state: TrainingState, fits: Mapping[str, Any], world: World) -> dict[str, Any]:
-    """What a checkpoint says beside the tensors, as it is now; the generators are those of every process."""
+    """The present values of a checkpoint beside the tensors, with the random generators of every process."""
     generators = world.gather(generator_states())
     return {
         "step": state.step,
@@ -98,10 +99,10 @@ def complete(
     run_id: str,
     elsewhere: Collection[int] = (),
 ) -> tuple[int, str]:
-    """Make the shards in `temporary` a checkpoint: index, record, name, manifest, in this order.
+    """Make a checkpoint of the shards in `temporary`: write index and record, rename, write the manifest.
 
-    `parts` are the index of all shards and what each process wrote, of which those `elsewhere` wrote to
-    another machine's folder. Returns the bytes of all files and the manifest's SHA-256. Raises OSError.
+    `parts` are the index of all shards and the files that each process wrote; processes in `elsewhere` wrote
+    to another machine's folder. Returns the bytes of all files and the manifest's SHA-256. Raises OSError.
     """
     index, written = parts
     write_index(temporary, index, written)
@@ -131,7 +132,7 @@ def complete_beside(temporary: Path, final: Path, manifest: bytes) -> None:
 
 @contextmanager
 def _single_process() -> Iterator[None]:
-    """Without torch's warning that there is one process, which is what was asked for."""
+    """Suppress torch's warning that there is only one process, because that is intended."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
@@ -142,7 +143,8 @@ def newest_good_checkpoint(
     reject: Callable[[int, str], None],
     digest_of: Callable[[Path], str] = sha256_of_file,
 ) -> Path | None:
-    """The newest checkpoint that verifies, or None; `reject(step, reason)` hears of each passed over."""
+    """The newest checkpoint that verifies, or None; `reject(step, reason)` is called for each rejected
+    one."""
     for step in reversed(directory.checkpoint_steps()):
         path = directory.checkpoint(step)
         try:
@@ -167,38 +169,23 @@ def read_state(path: Path) -> dict[str, Any]:
     return value
 
 
-def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
-    """Raise IncompatibleCheckpointError naming each difference of the checkpoint at `path` from `fits`."""
-    saved = read_state(path)["fits"]
-    names = sorted(saved.keys() | fits.keys())
-    different = [
-        f"  {name}: the checkpoint has {saved.get(name)}, this run has {fits.get(name)}"
-        for name in names
-        if saved.get(name) != fits.get(name)
-    ]
-    if different:
-        raise IncompatibleCheckpointError(
-            f"{path} does not fit this run:\n" + "\n".join(different) + "\n"
-            "Set these back, or start afresh with another --run-dir and --resume none. Nothing was started."
-        )
-
-
 def _restorable(path: Path, index: Metadata, state: TrainingState) -> dict[str, Tensors]:
-    """The tensors of `state`; an exchange of gradients begins anew where it is another than the saved one."""
+    """The tensors of `state`. A gradient exchange starts with a new state if the saved one is of another
+    kind."""
     tensors, saved = state.tensors(), tensors_in(index)
     for name, tensor in tensors.get("exchange", {}).items():
         entry = saved.get(f"exchange.{name}")
         if entry is None or entry.size != tensor.shape:
-            _logger.warning("%s has no state of this exchange of gradients: it begins anew", path)
+            _logger.warning("%s has no state of this exchange of gradients: it starts with a new one", path)
             del tensors["exchange"]
             break
     return tensors
 
 
 def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> None:
-    """Load the verified checkpoint at `path` into `state`, random generators included.
+    """Load the verified checkpoint at `path` into `state`, including the random generators.
 
-    It may have been written by another number of processes: every process reads the parts it needs. Raises
+    The number of processes may differ from that of the save: every process reads the parts it needs. Raises
     CheckpointError when it cannot be read.
     """
     index = read_index(path)

@@ -1,10 +1,10 @@
-"""One save on its way from the live state to a whole checkpoint.
+"""One save, from the live state to a complete checkpoint.
 
-    staging ---> writing ---> completing ---> whole
+    staging ---> writing ---> completing ---> complete
     a copy       shards       index, record, rename, manifest (main process)
 
-An engine does the work, at once or behind training. All processes go from one phase to the next together,
-between the same two steps: what they must agree on is agreed here, on training's thread.
+A save executor does the work, at once or in the background. All processes start a phase together, between
+the same two steps. They agree on it here, on training's thread.
 """
 
 import errno
@@ -21,7 +21,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, TrainingFailedError
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
-from trainyard.run.failure import Failure, Kind
+from trainyard.run.failure import Failure, FailureKind
 from trainyard.training.checkpoint.checkpoint import (
     SavedCheckpoint,
     SaveOrigin,
@@ -44,32 +44,33 @@ _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 @dataclass(frozen=True)
 class SaveJob:
-    """What all saves of a segment have in common."""
+    """The values that all saves of a segment share."""
 
     directory: RunDirectory
     origin: SaveOrigin
     engine: Engine
     world: World = ALONE
     config: Config | None = None
-    """Of the run; only the advice after weights that are not finite needs it."""
+    """The configuration of the run, needed only for the advice after weights that are not finite."""
 
 
 class PendingSave:
-    """The checkpoint of `state.step`, replacing a broken or older one of that step.
+    """The save of `state.step`; it replaces a broken or older checkpoint of that step.
 
-    Every method is called by all processes. When it cannot be written all raise CheckpointError; the
-    temporary files are then removed and existing checkpoints untouched.
+    All processes call every method. If the checkpoint cannot be written, all raise CheckpointError; the
+    temporary files are then removed, and existing checkpoints stay as they are.
     """
 
     def __init__(self, job: SaveJob, state: TrainingState, shares: Shares) -> None:
-        """Begin it. The weights and moments must not change before `staged`, all else may at once."""
+        """Begin the save. Weights and moments must not change before `staged`; everything else may change at
+        once."""
         self._start = time.perf_counter()
         self._job, self._shares = job, shares
         self.step = state.step
         self._final = job.directory.checkpoint(state.step)
         self._temporary = self._final.with_name(f".{self._final.name}.tmp")
         self._worked = 0.0
-        """Seconds of work so far, without what passed between one phase and the next."""
+        """Seconds of work so far, without the time between two phases."""
         self._record = trainer_record(state, job.origin.fits, job.world)
         stage = partial(job.engine.stage, shares.own, live(state.tensors()), side_stream())
         self._staging = self._started(stage)
@@ -78,7 +79,7 @@ class PendingSave:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since the save began."""
         return time.perf_counter() - self._start
 
     def staged(self) -> None:
@@ -86,20 +87,21 @@ class PendingSave:
         if self._writing is not None:
             return
         world = self._job.world
-        with suppress(OSError):  # which `_write` raises again, where all processes hear of it
+        with suppress(OSError):  # `_write` raises it again, on all processes
             self._staging.result()
         try:
             world.on_owners(lambda: make_empty(self._temporary))
         except OSError as error:
             raise self._failure(error) from error
         self._writing = writing = self._started(self._write)
-        if world.size == 1:  # nobody else's shards are waited for
+        if world.size == 1:  # it does not wait for the shards of others
             self._completing = self._complete(lambda: [writing.result()])
 
     def advance(self, *, wait: bool) -> SavedCheckpoint | None:
-        """Go on to the next phase if all processes can, with `wait` to the end; None until it is whole.
+        """Start the next phase if all processes can, with `wait` up to the end; None until the save is
+        complete.
 
-        Raises TrainingFailedError in all of them when what one was to write is not finite.
+        Raises TrainingFailedError in all processes when a value that one of them should write is not finite.
         """
         if self._writing is None and not wait:
             return None
@@ -121,7 +123,7 @@ class PendingSave:
             raise self._failure(error) from error
 
     def finish_alone(self) -> SavedCheckpoint | None:
-        """Wait for what can be had when the other processes cannot be asked any more."""
+        """Finish what this process can finish when the other processes can no longer be asked."""
         if self._job.world.size == 1:
             return self.advance(wait=True)
         if self._completing is None or not self._job.world.is_main or self._job.world.folder_count > 1:
@@ -158,7 +160,7 @@ class PendingSave:
         return self._started(work)
 
     def _complete_beside(self) -> None:
-        """Complete the folders of the other machines, where they have their own."""
+        """Complete the folders of the other machines, if they have their own."""
         world = self._job.world
         if world.folder_count == 1:
             return
@@ -174,11 +176,11 @@ class PendingSave:
     def _not_finite(self) -> Failure:
         job = self._job
         if job.config is None:
-            return Failure(Kind.NOT_FINITE, self.step, "Lower training.learning_rate")
+            return Failure(FailureKind.NOT_FINITE, self.step, "Lower training.learning_rate")
         return not_finite(self.step, job.config, job.directory)
 
     def _failure(self, error: BaseException) -> CheckpointError | TrainingFailedError:
-        """What to raise; the temporary files are removed on the way."""
+        """Remove the temporary files, and return the error to raise."""
         directory = self._job.directory
         if self._job.world.owns_folder:
             remove_checkpoint(self._temporary)
@@ -194,7 +196,7 @@ class PendingSave:
             mend = f"Free space in {directory.checkpoints}"
         whole = whole_steps(directory)
         kept = f"step {whole[-1]} is whole" if whole else "there is no earlier checkpoint"
-        failure = Failure(Kind.STORAGE, self.step, mend)
+        failure = Failure(FailureKind.STORAGE, self.step, mend)
         refused = CheckpointError(
             f"{cause}. Step {self.step} was not saved; {kept}.\n{suggest_retry(failure, directory)}"
         )
@@ -205,7 +207,7 @@ class PendingSave:
 def save_checkpoint(
     directory: RunDirectory, state: TrainingState, *, origin: SaveOrigin, world: World = ALONE
 ) -> SavedCheckpoint:
-    """Write the checkpoint of `state.step` while everything waits."""
+    """Write the checkpoint of `state.step` while training waits."""
     shares = share_out(state.tensors(), world)
     saved = PendingSave(SaveJob(directory, origin, AtOnce(), world), state, shares).advance(wait=True)
     assert saved is not None
@@ -222,7 +224,7 @@ def _answer(writing: PendingResult[Written]) -> Written | NotFiniteError | str:
 
 
 def _all_written(answers: list[Written | NotFiniteError | str]) -> list[Written]:
-    """What all processes wrote. Raises CheckpointError when one of them could not, or was not to."""
+    """The files that all processes wrote. Raises CheckpointError when one of them could not write."""
     if bad := next((answer for answer in answers if isinstance(answer, NotFiniteError)), None):
         raise bad
     if failure := next((answer for answer in answers if isinstance(answer, str)), None):

@@ -1,8 +1,8 @@
 """Resume and keep records where each machine has its own run directory (`checkpointing.shared: false`).
 
 A save leaves each machine with its own part of a checkpoint. `scripts/fetch_resume.py` brings the rest from
-the store before the trainer starts; here the machines only compare what they have. Which checkpoint it is,
-`resume` decides on the main machine.
+the store before the trainer starts; here the machines only compare what they have. `resume` chooses the
+checkpoint on the main machine.
 """
 
 from collections.abc import Callable
@@ -30,10 +30,11 @@ _FETCH = (
 def agreed_resume_point(
     find: Callable[[], ResumePoint | None], directory: RunDirectory, world: World
 ) -> ResumePoint | None:
-    """What `find` gives on the main process, as a path of this machine; every machine must have it whole.
+    """Return the result of `find` on the main process as a path of this machine; every machine must have all
+    of it.
 
     Raises CheckpointError on all processes when a machine lacks a part of it, or has a newer checkpoint,
-    which training would then begin again.
+    whose steps would be trained again.
     """
     point = world.on_main(find)
     if world.folder_count == 1:
@@ -50,7 +51,7 @@ def agreed_resume_point(
 
 
 def continue_node(directory: RunDirectory, run_id: str, step: int, *, config: Config, world: World) -> None:
-    """Bring the folder of this machine to `step`; only the main machine has the records of the run."""
+    """Set the folder of this machine back to `step`; only the main machine has the records of the run."""
     if not world.is_main:
         directory.create()
         write_bytes_atomically(directory.config_file, dump_yaml(config).encode())

@@ -15,7 +15,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import TrainingFailedError
 from trainyard.run.commands import made_by
 from trainyard.run.directory import RunDirectory
-from trainyard.run.failure import Failure, Kind, command_after
+from trainyard.run.failure import Failure, FailureKind, command_after
 from trainyard.run.records import read_rows
 from trainyard.training.checkpoint.retention import whole_steps
 
@@ -54,10 +54,12 @@ def not_finite(
         mend = f"Lower {key} and clip the gradients, or look at that batch"
     else:
         mend = f"Lower {key} or training.max_grad_norm, or look at that batch"
-    return Failure(Kind.NOT_FINITE, step, mend, changes, _good_checkpoint(directory) if directory else None)
+    return Failure(
+        FailureKind.NOT_FINITE, step, mend, changes, _good_checkpoint(directory) if directory else None
+    )
 
 
-def out_of_memory(kind: Kind, step: int | None, config: Config, directory: RunDirectory) -> Failure:
+def out_of_memory(kind: FailureKind, step: int | None, config: Config, directory: RunDirectory) -> Failure:
     """Suggest smaller forward passes with the same global batch.
 
     If a forward pass has one sequence already, suggest recomputing activations, then shorter sequences.
@@ -94,25 +96,25 @@ def memory_explained(config: Config, directory: RunDirectory) -> Iterator[None]:
         raise failed(f"{words_of(kind, config)} ({_line(error)})", failure, directory) from error
 
 
-def memory_kind(error: BaseException) -> Kind | None:
+def memory_kind(error: BaseException) -> FailureKind | None:
     """The kind of memory that ran out; None when `error` is something else."""
     if isinstance(error, torch.OutOfMemoryError):
-        return Kind.GPU_MEMORY
+        return FailureKind.GPU_MEMORY
     if isinstance(error, MemoryError):
-        return Kind.HOST_MEMORY
+        return FailureKind.HOST_MEMORY
     signs = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _CPU_SIGNS)
-    return Kind.HOST_MEMORY if signs else None
+    return FailureKind.HOST_MEMORY if signs else None
 
 
-def words_of(kind: Kind, config: Config) -> str:
+def words_of(kind: FailureKind, config: Config) -> str:
     """Describe the failure, such as `out of GPU memory with 16 x 2,048 tokens per forward pass`."""
-    memory = "GPU memory" if kind is Kind.GPU_MEMORY else "main memory"
+    memory = "GPU memory" if kind is FailureKind.GPU_MEMORY else "main memory"
     sequences, length = config.training.batch_size, config.data.sequence_length
     return f"out of {memory} with {sequences} x {length:,} tokens per forward pass"
 
 
 def step_out_of_memory(
-    error: BaseException, kind: Kind, step: int, *, config: Config, directory: RunDirectory
+    error: BaseException, kind: FailureKind, step: int, *, config: Config, directory: RunDirectory
 ) -> TrainingFailedError:
     """The error for a step that did not fit into memory."""
     failure = out_of_memory(kind, step, config, directory)

@@ -1,4 +1,4 @@
-"""Choose the checkpoint to resume from: none, the newest that verifies, or the one that was named."""
+"""Choose the checkpoint to resume from (none, the newest good one, or a named one), or refuse to resume."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config.schema import Config, DataConfig
-from trainyard.errors import CheckpointError, ConfigError
+from trainyard.errors import CheckpointError, ConfigError, IncompatibleCheckpointError
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import append_event
 from trainyard.run.whole_files import sha256_of_file
-from trainyard.training.checkpoint.checkpoint import check_fit, newest_good_checkpoint, read_state
+from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint, read_state
 from trainyard.training.checkpoint.stored_index import read_index
 
 _logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def _require_unused(directory: RunDirectory, asked: str) -> None:
     if directory.run_file.exists() or directory.checkpoint_steps():
         raise ConfigError(
             f"{directory.path} holds a run already, and {asked} would mix a second one into it.\n"
-            "Go on with it by --resume auto, or choose another --run-dir. Nothing was started."
+            "Resume it with --resume auto, or choose another --run-dir. Nothing was started."
         )
 
 
@@ -125,6 +125,23 @@ def _named(path: Path, digest_of: Callable[[Path], str]) -> Path:
     return path
 
 
+def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
+    """Raise IncompatibleCheckpointError naming each difference of the checkpoint at `path` from `fits`."""
+    saved = read_state(path)["fits"]
+    names = sorted(saved.keys() | fits.keys())
+    different = [
+        f"  {name}: the checkpoint has {saved.get(name)}, this run has {fits.get(name)}"
+        for name in names
+        if saved.get(name) != fits.get(name)
+    ]
+    if different:
+        raise IncompatibleCheckpointError(
+            f"{path} does not fit this run:\n" + "\n".join(different) + "\n"
+            "Set these back, or start a new run with another --run-dir and --resume none. "
+            "Nothing was started."
+        )
+
+
 def what_must_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
     """The values that must be equal to resume: the model's shape, the data and its order."""
     shape = {f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()}
@@ -146,4 +163,6 @@ def _of_data(data: DataConfig) -> dict[str, Any]:
     facts: dict[str, Any] = {} if data.packing == "concatenate" else {"data.packing": data.packing}
     if data.hugging_face.dataset is not None:
         facts["data.hugging_face.shuffled_sequences"] = data.hugging_face.shuffled_sequences
+        if data.hugging_face.interleaved_files != 1:
+            facts["data.hugging_face.interleaved_files"] = data.hugging_face.interleaved_files
     return facts

@@ -1,9 +1,9 @@
-"""Where the work of a save is done: by training itself, or behind it by a thread and a writer process.
+"""Run the work of a save: in training's own thread, or in the background by a thread and a writer process.
 
     mode sync    training waits: stage (nothing is copied), write, complete
     mode async   a thread copies the state into shared memory, then asks the writer process for the rest
 
-What the work is belongs to `checkpoint_save`. Nothing here speaks to the other processes of the run.
+`checkpoint_save` decides what the work is. Nothing here communicates with other processes of the run.
 """
 
 import os
@@ -25,40 +25,42 @@ Mode = Literal["sync", "async", "async_process"]
 
 
 class PendingResult(Protocol[Result_co]):
-    """What some work gives once it is done; a Future is one."""
+    """The result of some work, once it is done; a Future is one."""
 
     def done(self) -> bool: ...
 
     def result(self) -> Result_co:
-        """Wait for it. Raises what the work raised."""
+        """Wait for the result. Raises the error of the work."""
 
 
 class Engine(Protocol):
-    """Does the work of one save at a time. All methods but `start` and `close` are called in started work."""
+    """Does the work of one save at a time. All methods except `start` and `close` are called in started
+    work."""
 
     def start(self, work: Callable[[], Result]) -> PendingResult[Result]:
-        """Do `work` after what was started before."""
+        """Run `work` after the work that was started before."""
 
     def stage(self, plan: SavePlan, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> None:
-        """Make what is to be written safe from later steps; on a GPU by copies on `stream`."""
+        """Protect the tensors to be written from later steps; on a GPU by copies on `stream`."""
 
     def write(self, path: Path) -> Written:
-        """Write what was staged below `path`; NotFiniteError, with nothing written, when it is not finite."""
+        """Write the staged tensors below `path`; if one is not finite, raise NotFiniteError and write
+        nothing."""
 
     def do(self, work: Callable[[], Result]) -> Result:
-        """Do some other work on files. `work` can be pickled."""
+        """Do other work on files. `work` can be pickled."""
 
     def close(self, *, at_once: bool = False) -> None:
-        """Let go of thread and process, with `at_once` even in the middle of a write."""
+        """Release thread and process; with `at_once` even in the middle of a write."""
 
 
 def open_engine(mode: Mode) -> Engine:
-    """The engine of `checkpointing.mode`; `async_process` is the older name of `async`."""
+    """The executor for `checkpointing.mode`; `async_process` is the older name of `async`."""
     return AtOnce() if mode == "sync" else Behind()
 
 
 class _WhenAsked(Generic[Result]):
-    """Work that is done by whoever asks for its result, once."""
+    """Work that runs once, when its result is first requested."""
 
     def __init__(self, work: Callable[[], Result]) -> None:
         self._work = work
@@ -71,7 +73,7 @@ class _WhenAsked(Generic[Result]):
 
 
 class AtOnce:
-    """Training waits for all of it, and what is written is not copied."""
+    """Training waits for all work, and the written tensors are not copied."""
 
     def __init__(self) -> None:
         self._staged: tuple[SavePlan, TensorOf] | None = None
@@ -95,7 +97,7 @@ class AtOnce:
 
 
 class Behind:
-    """A thread copies, and asks the process for everything else; training waits for neither."""
+    """A thread copies the state, and the writer process does the rest; training waits for neither."""
 
     def __init__(self) -> None:
         self._memory = open_memory()

@@ -1,9 +1,10 @@
-"""What each process writes of a state: shared out once, written in torch.distributed.checkpoint's format.
+"""Write a state in torch.distributed.checkpoint's format, with each part written by one process.
 
     tensors --share_out--> Shares --write_shards, on every process--> __R_0.distcp --write_index--> .metadata
 
-Only `share_out` speaks to the other processes: what else a save does may run behind training, where a
-collective would get in between those of training. Digests are taken of the bytes on their way to the file.
+Only `share_out` communicates with other processes. The rest of a save may run in the background, where a
+collective would interleave with those of training. Digests are computed from the bytes while they are
+written.
 """
 
 import io
@@ -30,37 +31,39 @@ from trainyard.training.runtime.world import World
 
 _CHUNK_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 16
-"""Of a file that is written: a chunk as small as the buffer would be copied into it first."""
+"""Size of the file buffer; it is small, because a chunk as small as the buffer would be copied into it."""
 TensorOf = Callable[[WriteItem], Tensor]
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Who writes what. Good for every save of tensors of the same names and shapes."""
+    """The assignment of parts to processes, valid for every save of tensors with the same names and
+    shapes."""
 
     own: SavePlan
-    """What this process writes."""
+    """The parts that this process writes."""
     index: Metadata
-    """Of the whole checkpoint, without the places in files."""
+    """The index of the whole checkpoint, without the positions in files."""
     names: frozenset[str]
-    """Of the tensors that were shared out, `part.name`."""
+    """The assigned tensors, as `part.name`."""
 
     @property
     def own_bytes(self) -> int:
-        """Of the tensors that this process writes."""
+        """The bytes of the parts that this process writes."""
         return sum(map(bytes_of, self.own.items))
 
 
 @dataclass(frozen=True)
 class Written:
-    """What one process wrote."""
+    """The files that one process wrote."""
 
     results: list[WriteResult]
     files: tuple[ManifestFile, ...]
 
 
 def share_out(tensors: Mapping[str, Mapping[str, Tensor]], world: World) -> Shares:
-    """Agree with all processes on who writes which part of `tensors`; what several hold is written once."""
+    """Agree with all processes on who writes which part of `tensors`. Parts that several processes hold are
+    written once."""
     planner = _planner(tensors, is_main=world.is_main)
     plans = world.gather(planner.create_local_plan())
     plans, index = planner.create_global_plan(plans)
@@ -69,24 +72,24 @@ def share_out(tensors: Mapping[str, Mapping[str, Tensor]], world: World) -> Shar
 
 
 def form_of(item: WriteItem) -> tuple[tuple[int, ...], torch.dtype]:
-    """The shape and type of what is written of a tensor."""
+    """The shape and type of the written part of a tensor."""
     assert item.tensor_data is not None, f"{item.index.fqn} is not a tensor"
     return tuple(item.tensor_data.chunk.sizes), item.tensor_data.properties.dtype
 
 
 def bytes_of(item: WriteItem) -> int:
-    """How many bytes of a tensor are written."""
+    """The number of bytes of a tensor's written part."""
     shape, dtype = form_of(item)
     return math.prod(shape) * dtype.itemsize
 
 
 def fits(shares: Shares, tensors: Mapping[str, Mapping[str, Tensor]]) -> bool:
-    """Whether `tensors` have the names that were shared out; a moment more or less has others."""
+    """Whether `tensors` have the assigned names; an optimizer with more or fewer moments has other names."""
     return shares.names == _names(tensors)
 
 
 def live(tensors: Mapping[str, Mapping[str, Tensor]]) -> TensorOf:
-    """What is to be written of `tensors`, as it is at the moment of asking."""
+    """The parts of `tensors` to write, with their present values."""
     planner = _planner(tensors, is_main=True)
     return lambda item: cast(Tensor, planner.resolve_data(item))
 
@@ -101,7 +104,8 @@ def write_shards(path: Path, plan: SavePlan, tensor_of: TensorOf) -> Written:
 
 @contextmanager
 def _refusal_of_the_system() -> Iterator[None]:
-    """Raise the OSError behind torch's own error: its archive cannot be closed once a write has failed."""
+    """Raise the OSError that caused torch's own error: torch cannot close its archive after a failed
+    write."""
     try:
         yield
     except RuntimeError as error:
@@ -114,14 +118,14 @@ def _refusal_of_the_system() -> Iterator[None]:
 
 
 def write_index(path: Path, index: Metadata, written: Iterable[Written]) -> None:
-    """Write `.metadata`: where in which file each part of each tensor is."""
+    """Write `.metadata`: the file and position of each part of each tensor."""
     writer, _ = _writer(path)
     writer.set_up_storage_writer(is_coordinator=True)
     writer.finish(copy(index), [own.results for own in written])
 
 
 class _Resolving(DefaultSavePlanner):
-    """Gives a writer the tensors of its items from wherever they are kept."""
+    """Gives a writer the tensors of its items, wherever they are kept."""
 
     def __init__(self, tensor_of: TensorOf) -> None:
         super().__init__()
@@ -132,7 +136,7 @@ class _Resolving(DefaultSavePlanner):
 
 
 class _HashingFile(io.RawIOBase):
-    """Hashes what is written to `file`."""
+    """Hashes the bytes that are written to `file`."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
@@ -160,7 +164,7 @@ class _HashingFile(io.RawIOBase):
 
 
 class _DescribedFiles(FileSystem):
-    """The local file system, which keeps size and digests of what is written to it."""
+    """The local file system; it records the size and the digests of what is written to it."""
 
     def __init__(self) -> None:
         self.described: list[ManifestFile] = []
@@ -191,7 +195,7 @@ def _names(tensors: Mapping[str, Mapping[str, Tensor]]) -> frozenset[str]:
 
 @contextmanager
 def _without_second_checksum() -> Iterator[None]:
-    """Without the CRC-32 that torch adds to each tensor: the manifest has the SHA-256 of all bytes."""
+    """Skip the CRC-32 that torch adds to each tensor, because the manifest has the SHA-256 of all bytes."""
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:

@@ -1,4 +1,4 @@
-"""A copy of what a process writes, in memory that the writer process maps too.
+"""Copy what a process writes into memory that the writer process maps as well.
 
     weights and moments --fill, beside the next backward pass--> Copies --writer process--> files
 
@@ -22,15 +22,15 @@ from trainyard.errors import CheckpointError
 from trainyard.training.checkpoint.shards import TensorOf, bytes_of, form_of
 
 _ALIGNMENT = 64
-"""Bytes: a cache line, and a multiple of the size of every element."""
+"""Alignment in bytes: a cache line, which is a multiple of every element's size."""
 
 
 class NotFiniteError(CheckpointError):
-    """A tensor to be saved has an element that is infinite or not a number; the message is its name."""
+    """A tensor to save has an element that is infinite or not a number; the message is the tensor's name."""
 
 
 def open_memory() -> int:
-    """A descriptor of memory that grows as needed; outside Linux, of a temporary file without a name."""
+    """A descriptor of memory that grows as needed; outside Linux, of an unnamed temporary file."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("checkpoint")
     with tempfile.TemporaryFile() as file:
@@ -41,9 +41,9 @@ class Copies:
     """A tensor for each item of a plan, in the memory behind a descriptor."""
 
     def __init__(self, plan: SavePlan, descriptor: int, *, pinned: bool = False) -> None:
-        """Map the memory, enlarged if it is too small. `pinned` lets a GPU copy into it by itself.
+        """Map the memory, and enlarge it if it is too small. A GPU can copy into `pinned` memory directly.
 
-        Raises OSError when there is no such memory, RuntimeError when it cannot be pinned.
+        Raises OSError when there is not enough memory, RuntimeError when it cannot be pinned.
         """
         self.plan = plan
         places, size = [], 0
@@ -69,7 +69,7 @@ class Copies:
 
     @torch.no_grad()
     def fill(self, tensor_of: TensorOf) -> None:
-        """Copy every item. What comes from a GPU is complete once the current stream is synchronised."""
+        """Copy every item. A copy from a GPU is complete once the current stream is synchronised."""
         for item in self.plan.items:
             target, source = self.tensor_of(item), tensor_of(item).detach()
             if source.is_cpu and source.is_contiguous():
@@ -79,16 +79,16 @@ class Copies:
                 target.copy_(source, non_blocking=True)
 
     def close(self) -> None:
-        """Unpin the memory, which must happen before it is unmapped."""
+        """Unpin the memory; this must happen before it is unmapped."""
         if self._pinned is not None:
             unpin_memory(self._pinned)
             self._pinned = None
 
 
 def side_stream() -> torch.cuda.Stream | None:
-    """A stream whose copies wait for what is queued on the GPU so far and for nothing later.
+    """A stream whose copies wait for the work queued on the GPU so far, and for no later work.
 
-    None without a GPU in use. Call it on training's thread.
+    None if no GPU is used. Call it on training's thread.
     """
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
@@ -112,7 +112,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def _tensor_in(memory: mmap.mmap, item: WriteItem, place: int) -> Tensor:
-    """A tensor with a storage of its own, so that torch's writer does not copy it once more."""
+    """A tensor with a storage of its own, so that torch's writer does not copy it again."""
     shape, dtype = form_of(item)
     if not bytes_of(item):
         return torch.empty(shape, dtype=dtype)

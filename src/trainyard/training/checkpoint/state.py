@@ -1,6 +1,6 @@
-"""What a step depends on: weights, moments, step, random generators; captured, restored, digested.
+"""The state that a step depends on: weights, moments, step, random generators; captured, restored, hashed.
 
-Where it is kept is the affair of `checkpoint`.
+`checkpoint` stores it.
 """
 
 import hashlib
@@ -22,23 +22,24 @@ _QUICK_BYTES = 1 << 29
 
 @dataclass
 class TrainingState:
-    """The moving parts of a run between two steps."""
+    """The changing parts of a run between two steps."""
 
     model: nn.Module
-    """Uncompiled, so that names do not depend on compilation."""
+    """The uncompiled model, so that names do not depend on compilation."""
     optimizer: Optimizer
     step: int = 0
     """Optimizer steps done."""
     seconds: float = 0.0
-    """Time spent training so far, over all segments of the run."""
+    """Seconds of training so far, over all segments of the run."""
     data_position: dict[str, Any] | None = None
-    """Where the data of the next step is, if the step does not say it all."""
+    """The position of the next step's data, if the step number alone does not determine it."""
     exchange: Callable[[], Tensors] | None = None
-    """The live tensors of an exchange of gradients that has a state; they are part `exchange`."""
+    """The live tensors of a gradient exchange that has a state; they are the part `exchange`."""
     is_of_step: bool = True
-    """False once `step` was set back to that of the last checkpoint: the tensors are of a later one."""
+    """False once `step` was set back to the last checkpoint's step, because the tensors are of a later
+    step."""
     pending_row: dict[str, Any] | None = None
-    """The metrics of the last step while its validation was put off by a stop."""
+    """The metrics of the last step while a stop has postponed its validation."""
 
     def tensors(self) -> dict[str, Tensors]:
         """The live tensors by part (`model`, `optimizer`) and name; loading into them restores both."""
@@ -46,9 +47,10 @@ class TrainingState:
         return {"model": dict(self.model.state_dict()), "optimizer": self._moments(), **exchange}
 
     def digests(self, *, hashed: bool = True) -> dict[str, str]:
-        """`state_sha256` of the run contract: a digest of the model's tensors and one of the optimizer's.
+        """Return `state_sha256` of the run contract: a digest of the model's tensors and one of the
+        optimizer's.
 
-        All processes must call it; one that has no use for the digests only takes part with `hashed=False`.
+        All processes must call it; with `hashed=False` a process only takes part in the gathering.
         """
         parts = {"model": self.model.state_dict(), "optimizer": self._moments()}
         return {part: digest(tensors, hashed=hashed) for part, tensors in parts.items()}
@@ -61,7 +63,7 @@ class TrainingState:
         return self.is_of_step and sum(tensor.nbytes for tensor in tensors) <= _QUICK_BYTES
 
     def tokens_seen(self, per_step: int) -> int:
-        """Tokens trained on so far, by how many a step takes."""
+        """Tokens trained on so far, from the number per step."""
         return self.step * per_step
 
     def _moments(self) -> Tensors:
@@ -76,8 +78,8 @@ class TrainingState:
 def digest(tensors: Mapping[str, Tensor], *, hashed: bool = True) -> str:
     """SHA-256 over name, dtype, shape and bytes of each tensor, in order of name.
 
-    Sharded tensors are gathered one at a time; all processes must call it. With `hashed=False` a process only
-    takes part in that, and gets the digest of nothing.
+    Sharded tensors are gathered one at a time, so all processes must call it. With `hashed=False` a process
+    only takes part in the gathering, and its result is the digest of nothing.
     """
     total = hashlib.sha256()
     for name in sorted(tensors):
@@ -104,7 +106,7 @@ def generator_states() -> dict[str, Any]:
 
 
 def restore_generators(states: Mapping[str, Any]) -> None:
-    """Set all generators to captured states; those of devices that are gone are left out."""
+    """Set all generators to captured states; states of devices that no longer exist are ignored."""
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
     kind, keys, position, has_gauss, cached = states["numpy"]

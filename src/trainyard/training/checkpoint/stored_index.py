@@ -77,9 +77,7 @@ class IndexedReader(FileSystemReader):
 def _enum_member(kind: object, name: object) -> Enum:
     """Replace `getattr`, which Python 3.11.0 to 3.11.3 use to pickle the members of an enum."""
     if not isinstance(kind, EnumType) or name not in kind.__members__:
-        raise pickle.UnpicklingError(
-            f"{INDEX_NAME} asks for {name!r:.40} of something that is no enum with it"
-        )
+        raise pickle.UnpicklingError(f"{INDEX_NAME} asks for {name!r:.40} of a class that has no such member")
     return cast(Enum, kind[str(name)])
 
 

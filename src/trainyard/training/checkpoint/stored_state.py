@@ -21,7 +21,7 @@ PARTS = ("model", "optimizer")
 
 
 def state_digests(checkpoint: Path, progress: Progress = UNSEEN) -> dict[str, str]:
-    """The digest of each part, computed as `state.digest` does for the live tensors.
+    """The digest of each part, computed in the same way as `state.digest` does for live tensors.
 
     Raises CheckpointError when the checkpoint cannot be read.
     """

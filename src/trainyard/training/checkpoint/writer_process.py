@@ -2,8 +2,8 @@
 
     trainer: Copies.fill --path--> writer: torch's own writer, digests, fsync --files--> trainer
 
-Each trainer starts one before its first step, which speaks to that trainer only. It takes no part in
-collectives, sees no GPU, ignores Ctrl-C and SIGTERM, which are for the trainer to answer, and ends at once
+Each trainer starts one before its first step, and it communicates with that trainer only. It takes no part in
+collectives and sees no GPU. It ignores Ctrl-C and SIGTERM, because the trainer handles them, and ends at once
 when its trainer is gone.
 """
 
@@ -28,20 +28,21 @@ from trainyard.training.runtime.stop_signals import children_shielded
 
 Result = TypeVar("Result")
 START_METHOD = "spawn"
-"""Of `multiprocessing`: the process shares nothing with its trainer but what it is given."""
+"""The start method of `multiprocessing`; the process shares only what it is given with its trainer."""
 _END_SECONDS = 10
 _NICENESS = 5
-"""Enough that a step on the same processors goes first, and not so much that a save starves beside it."""
+"""Low enough that a step on the same processors goes first, but not so low that a save starves beside it."""
 
 
 class WriterProcess:
-    """The trainer's side of it. One request at a time, from one thread."""
+    """The trainer's end of the connection. One request at a time, from one thread."""
 
     def __init__(self, memory: int) -> None:
-        """Start it without waiting for it. `memory` is the descriptor of what it writes from."""
+        """Start the process without waiting for it. `memory` is the descriptor of the memory that it writes
+        from."""
         context: Any = get_context(START_METHOD)
         self._pipe, theirs = context.Pipe()
-        resource_tracker.ensure_running()  # its start would take the shield away
+        resource_tracker.ensure_running()  # its start would unblock the signals again
         with children_shielded():
             self._process = context.Process(
                 target=_serve, args=(theirs,), name="checkpoint-writer", daemon=True
@@ -51,7 +52,7 @@ class WriterProcess:
         send_handle(self._pipe, memory, self._process.pid)
 
     def prepare(self, plan: SavePlan) -> None:
-        """Say what is written from now on. Raises OSError when the memory cannot be mapped."""
+        """Set what is written from now on. Raises OSError when the memory cannot be mapped."""
         self._ask(("prepare", plan))
 
     def write(self, path: Path) -> Written:
@@ -60,17 +61,18 @@ class WriterProcess:
         return written
 
     def do(self, work: Callable[[], Result]) -> Result:
-        """What `work`, which can be pickled, gives there. Raises its OSError or TrainyardError."""
+        """Return the result of `work`, which can be pickled, in the process. Raises its OSError or
+        TrainyardError."""
         result: Result = self._ask(("do", work))
         return result
 
     def kill(self) -> None:
-        """End it, in the middle of whatever it does."""
+        """Kill it, whatever it is doing."""
         self._process.kill()
         self._process.join()
 
     def close(self) -> None:
-        """End it. Nobody may be waiting for an answer any more."""
+        """End it. No thread may be waiting for an answer."""
         self.kill()
         self._pipe.close()
 
@@ -95,7 +97,7 @@ def _how_it_ended(code: int | None) -> str:
 
 
 class _Writer:
-    """What the process does."""
+    """The main function of the process."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
@@ -133,7 +135,8 @@ def _serve(pipe: Connection) -> None:
 
 
 def _end_with_trainer() -> None:
-    """A writer that outlived its trainer would write into the folder of the run that goes on."""
+    """End with the trainer, because a writer that outlived it would write into the folder of the resumed
+    run."""
     trainer = parent_process()
     assert trainer is not None
     trainer.join()

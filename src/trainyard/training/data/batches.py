@@ -67,6 +67,9 @@ class TokenBatches:
         rows = self._windows[chosen].astype(np.int64)
         return rows if self._documents is None else _marked(rows, chosen, self._documents)
 
+    def share_with(self, _world: object) -> None:
+        """There is no work to share."""
+
     def position(self, _step: int) -> None:
         """None, because the step number is the position."""
 

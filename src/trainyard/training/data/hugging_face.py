@@ -4,6 +4,7 @@ The texts are read during training and are not stored. They come from the Hub at
 a local folder in a format that the `datasets` library reads. `token_stream` tokenises them.
 """
 
+import copy
 import hashlib
 import os
 from collections.abc import Iterator
@@ -97,6 +98,19 @@ class TextStream:
             )
         self._place: StreamPosition = None
         self._iterator = iter(self._rows)
+
+    @property
+    def files(self) -> int:
+        """The number of files of the split, or of other parts that the library reads one by one."""
+        return int(self._rows.num_shards)
+
+    def part(self, number: int, of: int) -> "TextStream":
+        """The texts of the files `number`, `number + of`, `number + 2 of`, …; nothing is read yet."""
+        part = copy.copy(self)
+        with _explained(self._name):
+            part._rows = self._rows.shard(num_shards=of, index=number, contiguous=False)
+        part._place, part._iterator = None, iter(part._rows)
+        return part
 
     def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
         """Read the next `count` rows from `place` on: their texts in UTF-8, and the position after them.

@@ -135,5 +135,5 @@ def _falls(numbers: npt.NDArray[np.int64]) -> bool:
 def _damaged(path: Path, what: str) -> DataError:
     return DataError(
         f"{path}: {what}. The index and its .bin file must come whole from one run of Megatron-LM's "
-        "tools/preprocess_data.py; copy both again, or write them anew."
+        "tools/preprocess_data.py; copy both again, or write them again."
     )

@@ -3,8 +3,11 @@
     position --read--> block of windows --permutation by block number--> steps
 
 A block is a function of its position; the order within it is a function of seed and block number. Only the
-position of the current block has to be saved; a resumed run reads that block again. Every process reads the
-whole stream and takes its share of each batch, so the order does not depend on the number of processes.
+position of the current block has to be saved; a resumed run reads that block again.
+
+The processes of a run share the work. Behind training, a thread of each reads and encodes its chunks of the
+next block (`stream_reading`). When the block is needed, the processes exchange their chunks on training's
+thread, so each has the whole block and the order does not depend on their number.
 """
 
 from concurrent.futures import Future
@@ -16,8 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.errors import TrainyardError
 from trainyard.training.data.order import Permutation
+from trainyard.training.data.stream_reading import Chunk, ChunkOrder, ChunkReader
 from trainyard.training.data.token_stream import Position, Tokens, TokenStream, Windows
+from trainyard.training.runtime.world import ALONE, World
 
 _END_SECONDS = 2.0
 """`close` waits this long for a running read; one that hangs on the network is abandoned."""
@@ -31,6 +37,19 @@ class _Block:
     order: np.ndarray
 
 
+@dataclass
+class _Reading:
+    """The reading of a stream from one position on."""
+
+    reader: ChunkReader
+    order: ChunkOrder
+    stop: Event
+    ahead: Future[list[Chunk]] | None = None
+    """The read under way."""
+    rounds: int = 0
+    """The rounds that it reads."""
+
+
 class StreamBatches:
     """The batches of a run, by step. Steps may come in any order, but going back reads the stream again."""
 
@@ -38,20 +57,38 @@ class StreamBatches:
     """None, because the length of a stream is not known."""
 
     def __init__(
-        self, stream: TokenStream, *, sequence_length: int, batch_size: int, seed: int, shuffled: int
+        self,
+        stream: TokenStream,
+        *,
+        sequence_length: int,
+        batch_size: int,
+        seed: int,
+        shuffled: int,
+        tracks: int = 1,
     ) -> None:
-        """`batch_size` is the global batch. A block has about `shuffled` sequences, at least one batch."""
+        """`batch_size` is the global batch. A block has about `shuffled` sequences, at least one batch.
+
+        A run from the start reads up to `tracks` tracks in turn, a restored one as many as it began with.
+        """
         self._stream, self._length, self._batch_size, self._seed = stream, sequence_length, batch_size, seed
         self._steps_per_block = max(1, shuffled // batch_size)
-        self._origin = (0, Position())
+        self._origin = (0, stream.beginning(tracks))
+        self._world = ALONE
         self._block: _Block | None = None
-        self._next: tuple[int, Future[Windows]] | None = None
-        self._stop = Event()
-        self._reading = Lock()
-        self._reader: Thread | None = None
+        self._reading: _Reading | None = None
+        self._one_at_a_time = Lock()
+        self._thread: Thread | None = None
+
+    def share_with(self, world: World) -> None:
+        """Share the reading with the other processes, which must then all ask for the same batches."""
+        self._world = world
+        self._drop()
 
     def batch(self, step: int) -> Tokens:
-        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the whole run."""
+        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the whole run.
+
+        An error of reading in one process is raised in all of them.
+        """
         number, row = divmod(step, self._steps_per_block)
         block = self._block_of(number)
         chosen = block.order[row * self._batch_size : (row + 1) * self._batch_size]
@@ -69,64 +106,91 @@ class StreamBatches:
 
     def restore(self, position: dict[str, Any]) -> None:
         """Continue from a position; batches of earlier blocks are no longer available."""
-        plain = dict(position)
-        self._origin = (int(plain.pop("block")), Position(**plain))
-        self._block = self._next = None
+        self._origin = (int(position["block"]), Position.from_json(position))
+        self._drop()
 
     def close(self) -> None:
         """Stop reading ahead and discard a running read."""
-        self._stop.set()
-        if self._reader is not None:
-            self._reader.join(_END_SECONDS)
+        self._drop()
+        if self._thread is not None:
+            self._thread.join(_END_SECONDS)
+
+    def _drop(self) -> None:
+        """Forget the block and what was read beyond it."""
+        if self._reading is not None:
+            self._reading.stop.set()
+        self._block = self._reading = None
 
     def _block_of(self, number: int) -> _Block:
         """The block `number`, read if needed; start to read the next one in the background."""
-        block = self._block
-        if block is None or number < block.number:
+        if self._block is not None and number < self._block.number:
+            self._drop()
+        if self._block is None:
             first, start = self._origin
-            block = self._read(first, start)
-        while block.number < number:
-            block = self._read(block.number + 1, block.windows.end)
-        if block is not self._block:
-            self._block = block
-            following = block.windows.end
-            self._next = (number + 1, self._begin(following))
-        return block
+            self._block = self._next_block(first, start)
+        while self._block.number < number:
+            self._block = self._next_block(self._block.number + 1, self._block.windows.end)
+        return self._block
 
-    def _read(self, number: int, start: Position) -> _Block:
-        if self._next is not None and self._next[0] == number:
-            windows = self._next[1].result()
-        else:
-            windows = self._begin(start).result()
+    def _next_block(self, number: int, start: Position) -> _Block:
+        """The block that begins at `start`, where reading has arrived or begins."""
         count = self._steps_per_block * self._batch_size
+        reading = self._reading or self._begun(start)
+        while (windows := reading.order.take(count, self._length)) is None:
+            if reading.ahead is None:
+                self._read_ahead(reading)
+            chunks = self._exchanged(reading)
+            reading.reader.note_ends(chunks)
+            reading.order.add(chunks, reading.rounds)
+        self._read_ahead(reading)
         order = Permutation(count, seed=self._seed, epoch=number)(np.arange(count))
         return _Block(number, start, windows, order)
 
-    def _begin(self, start: Position) -> Future[Windows]:
-        """Read in a daemon thread. The end of the process would wait for the threads of a pool."""
-        future: Future[Windows] = Future()
+    def _begun(self, start: Position) -> _Reading:
+        reader = ChunkReader(self._stream, start, rank=self._world.rank, of=self._world.size)
+        self._reading = _Reading(reader, ChunkOrder(self._stream.name, start), Event())
+        return self._reading
+
+    def _exchanged(self, reading: _Reading) -> list[Chunk]:
+        """The chunks of all processes, once each has read its own. All raise the error of one."""
+        assert reading.ahead is not None
+        ahead, reading.ahead = reading.ahead, None
+        error: Exception | None = None
+        chunks: list[Chunk] = []
+        try:
+            chunks = ahead.result()
+        except (TrainyardError, OSError) as failure:
+            error = failure
+        answers = self._world.gather((error, chunks))
+        if first := error or next((other for other, _ in answers if other is not None), None):
+            raise first
+        return [chunk for _, own in answers for chunk in own]
+
+    def _read_ahead(self, reading: _Reading) -> None:
+        """Begin to read what the next block lacks, in a daemon thread.
+
+        The end of the process would wait for the threads of a pool.
+        """
+        count = self._steps_per_block * self._batch_size
+        reading.rounds = reading.order.rounds_wanted(count, self._length)
+        if not reading.rounds:
+            return
+        future: Future[list[Chunk]] = Future()
 
         def read() -> None:
-            with _Answering(future):
-                future.set_result(self._windows(start))
+            # A dropped read may still be at the same texts.
+            with _Answering(future), self._one_at_a_time:
+                future.set_result(reading.reader.read(reading.rounds, reading.stop))
 
-        self._reader = Thread(target=read, name="data", daemon=True)
-        self._reader.start()
-        return future
-
-    def _windows(self, start: Position) -> Windows:
-        with self._reading:  # only one thread may read the stream at a time
-            return self._read_windows(start)
-
-    def _read_windows(self, start: Position) -> Windows:
-        count = self._steps_per_block * self._batch_size
-        return self._stream.windows(start, count=count, length=self._length, stop=self._stop)
+        reading.ahead = future
+        self._thread = Thread(target=read, name="data", daemon=True)
+        self._thread.start()
 
 
 class _Answering(AbstractContextManager[None]):
     """Stores an exception of the body in the future, so that it is raised where the block is needed."""
 
-    def __init__(self, future: Future[Windows]) -> None:
+    def __init__(self, future: Future[list[Chunk]]) -> None:
         self._future = future
 
     def __exit__(

@@ -40,6 +40,8 @@ class StreamedData:
     """The first tokens of the validation split, else of the training split."""
     seconds: float
     """The time that opening took."""
+    tracks: int = 1
+    """The number of files that are read in turn."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -62,6 +64,7 @@ class StreamedData:
             batch_size=batch_size,
             seed=seed,
             shuffled=self.shuffled,
+            tracks=self.tracks,
         )
 
     def validation_windows(self, *, length: int, count: int) -> Tokens:
@@ -98,8 +101,8 @@ def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
     start = [_start(stream, data) for stream in (train, validation) if stream is not None][-1]
     read = (config.name, config.split, config.validation_split, data.text_field, vocabulary.digest)
     seconds = time.monotonic() - begun
-    shuffled = config.shuffled_sequences
-    return StreamedData(name, origin, read, train, validation, shuffled, start, seconds)
+    shuffled, tracks = config.shuffled_sequences, config.interleaved_files
+    return StreamedData(name, origin, read, train, validation, shuffled, start, seconds, tracks)
 
 
 def as_begun(config: Config, run_directory: Path | None) -> Config:

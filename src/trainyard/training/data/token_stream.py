@@ -1,15 +1,12 @@
-"""Read windows of tokens from a stream of texts that is too long to prepare, with a position to resume from.
+"""The texts of a stream as tokens, and the position in it as plain data.
 
-    texts, a chunk at a time -> tokens, documents joined as in token files -> consecutive windows
-
-Everything is a function of the position: reading from a saved position gives the tokens that would have come
-next. The stream has no end: after the last text it continues with the first and counts the epoch.
-`stream_batches` shuffles and makes batches.
+A stream is read in one or more tracks. One track holds all texts in the dataset's own order. Of `T` tracks,
+track `t` holds the files `t`, `t + T`, `t + 2T`, …; the tracks take turns, a chunk of rows each. A stream has
+no end: once all tracks are at their end, an epoch is over and all begin again. `stream_reading` reads them.
 """
 
-from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from threading import Event
 from typing import Any, Protocol
 
@@ -22,13 +19,23 @@ from trainyard.training.data.document_starts import encoded
 from trainyard.training.data.hugging_face import StreamPosition
 from trainyard.training.data.vocabulary import Vocabulary
 
-_CHUNK_ROWS = 64
+CHUNK_ROWS = 64
 """Enough rows to keep the tokenizer's threads busy, and few enough to read again when a run resumes."""
 Tokens = npt.NDArray[np.int64]
+ChunkTokens = npt.NDArray[np.int32]
 
 
 class Texts(Protocol):
     """A source of texts with a position to continue from."""
+
+    @property
+    def files(self) -> int:
+        """The number of parts that can be read without reading the others."""
+        ...
+
+    def part(self, number: int, of: int) -> "Texts":
+        """The texts of the files `number`, `number + of`, `number + 2 of`, …"""
+        ...
 
     def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
         """Read the texts of up to `count` rows in UTF-8, and the position after them; None at the end."""
@@ -37,17 +44,32 @@ class Texts(Protocol):
 
 @dataclass(frozen=True)
 class Position:
-    """The position at which a stream of tokens continues, as plain data."""
+    """The position at which a stream of tokens continues: the chunk that holds the next token."""
 
-    place: StreamPosition = None
-    """The position of the chunk that holds the next token."""
+    places: tuple[StreamPosition, ...] = (None,)
+    """For each track, where its next chunk begins."""
+    ended: tuple[int, ...] = ()
+    """The tracks that have no more chunk in this epoch."""
+    turn: int = 0
+    """The track of the chunk that holds the next token."""
     consumed: int = 0
     """The number of tokens of that chunk that were already read."""
     epoch: int = 0
     """The number of times the texts were read to the end."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """With one track, the form of checkpoints from before there were several."""
+        counted = {"consumed": self.consumed, "epoch": self.epoch}
+        if len(self.places) == 1:
+            return {"place": self.places[0], **counted}
+        return {"places": list(self.places), "ended": list(self.ended), "turn": self.turn, **counted}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Position":
+        """The position that `to_json` converted; other keys are ignored."""
+        places = tuple(value["places"]) if "places" in value else (value["place"],)
+        ended, turn = tuple(value.get("ended", ())), value.get("turn", 0)
+        return cls(places, ended, turn, value["consumed"], value["epoch"])
 
 
 @dataclass(frozen=True)
@@ -59,75 +81,54 @@ class Windows:
     end: Position
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    tokens: Tokens
-    place: StreamPosition
-    epoch: int
-    following: Position
-
-
 class TokenStream:
-    """The tokens of all texts, repeated without end."""
+    """The texts of a split and the vocabulary that encodes them."""
 
     def __init__(self, texts: Texts, vocabulary: Vocabulary, name: str, *, marked: bool = False) -> None:
         """With `marked`, the tokens that begin a document are marked as in `batches`."""
         self.name = name
         self._texts, self._vocabulary, self._is_marked = texts, vocabulary, marked
 
-    def windows(self, start: Position, *, count: int, length: int, stop: Event | None = None) -> Windows:
-        """Read `count` windows from `start` on.
+    def beginning(self, tracks: int) -> Position:
+        """The position of the first token when up to `tracks` tracks are read in turn."""
+        return Position((None,) * max(1, min(tracks, self._texts.files)))
 
-        Raises DataError when a whole epoch has no tokens, CancelledError soon after `stop` is set.
-        """
-        needed = start.consumed + count * length
-        parts: list[Tokens] = []
-        before = 0
-        for chunk in self._chunks(start):
-            if stop is not None and stop.is_set():
-                raise CancelledError
-            parts.append(chunk.tokens)
-            if before + chunk.tokens.size > needed:
-                end = Position(chunk.place, needed - before, chunk.epoch)
-                break
-            before += chunk.tokens.size
-        tokens = np.concatenate(parts)[start.consumed : needed + 1]
-        every_start = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)
-        return Windows(every_start[::length].copy(), end)
+    def tracks(self, count: int) -> list[Texts]:
+        """The texts of each of `count` tracks. Raises DataError when there are fewer files."""
+        if count == 1:
+            return [self._texts]
+        if count > self._texts.files:
+            raise DataError(
+                f"{self.name} is {self._texts.files} files, and the checkpoint's position is in {count} that "
+                "are read in turn. Install the versions of the lock file, whose datasets library wrote it."
+            )
+        return [self._texts.part(number, count) for number in range(count)]
 
     def first_tokens(self, count: int) -> Tokens:
-        """The first `count` tokens of an epoch, or fewer if it has fewer."""
-        parts, size = [np.empty(0, np.int64)], 0
-        for chunk in self._chunks(Position()):
-            if chunk.epoch > 0 or size >= count:
+        """The first `count` tokens of an epoch in the dataset's own order, or fewer if it has fewer."""
+        parts, size, place = [np.empty(0, np.int64)], 0, None
+        while size < count:
+            texts, place = self._texts.read(place, CHUNK_ROWS)
+            (tokens,) = self.encode([texts])
+            parts.append(tokens.astype(np.int64))
+            size += tokens.size
+            if place is None:
                 break
-            parts.append(chunk.tokens)
-            size += chunk.tokens.size
         return np.concatenate(parts)[:count]
 
-    def _chunks(self, start: Position) -> Iterator[_Chunk]:
-        place, epoch, fruitful = start.place, start.epoch, start.epoch
-        while True:
-            chunk = self._chunk(place, epoch)
-            yield chunk
-            if chunk.tokens.size:
-                fruitful = epoch
-            elif epoch > fruitful + 1:
-                raise DataError(f"{self.name}: no row has a text. Check data.text_field.")
-            place, epoch = chunk.following.place, chunk.following.epoch
-
-    def _chunk(self, place: StreamPosition, epoch: int) -> _Chunk:
-        texts, following = self._texts.read(place, _CHUNK_ROWS)
-        next_epoch = epoch + (following is None)
-        return _Chunk(self._encoded(texts), place, epoch, Position(following, 0, next_epoch))
-
-    def _encoded(self, texts: list[bytes]) -> Tokens:
-        pieces: list[Piece] = []
-        for text in texts:
-            pieces += [text, None]
-        parts = [np.empty(0, np.int64)]
-        for tokens, begins in encoded(self._vocabulary, iter(pieces)):
-            parts.append(tokens.astype(np.int64))
-            if self._is_marked and begins:
-                parts[-1][:1] = ~parts[-1][:1]
-        return np.concatenate(parts)
+    def encode(self, chunks: list[list[bytes]], stop: Event | None = None) -> list[ChunkTokens]:
+        """The tokens of the texts of each chunk. Raises CancelledError soon after `stop` is set."""
+        pieces: list[Piece] = [piece for texts in chunks for text in texts for piece in (text, None)]
+        arrays = encoded(self._vocabulary, iter(pieces))
+        result = []
+        for texts in chunks:
+            parts = [np.empty(0, np.int32)]
+            for _ in range(2 * len(texts)):
+                if stop is not None and stop.is_set():
+                    raise CancelledError
+                tokens, begins = next(arrays)
+                parts.append(tokens.astype(np.int32))
+                if self._is_marked and begins:
+                    parts[-1][:1] = ~parts[-1][:1]
+            result.append(np.concatenate(parts))
+        return result

@@ -37,9 +37,10 @@ class Packed:
 
     @property
     def blocks(self) -> BlockMask:
-        """The same for flex attention: which blocks of keys a block of queries sees, and which it sees whole.
+        """The same for flex attention: the key blocks that a query block sees in part, and those that it sees
+        whole.
 
-        No array of queries by keys is made, and no value is read by the host.
+        No array of queries by keys is made, and the host reads no value.
         """
         return _blocks_of(self.starts)
 
@@ -78,7 +79,8 @@ def _blocks_of(starts: Tensor) -> BlockMask:
 
 
 def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Of booleans `[batch, query block, key block]`: how many keys each query has, and these first."""
+    """For booleans `[batch, query block, key block]`: the number of keys per query, and the indices of these
+    keys first."""
     count = chosen.sum(dim=-1, dtype=torch.int32)
     keys = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
     return count[:, None].contiguous(), keys[:, None].contiguous()

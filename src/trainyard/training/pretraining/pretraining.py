@@ -21,9 +21,8 @@ from trainyard.training.data.training_data import TrainingData, data_at_hand, re
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.model.optimizer import build_optimizer
 from trainyard.training.model.parallel import Parallel, put_on_devices
-from trainyard.training.pretraining.sample import write_sample
 from trainyard.training.pretraining.step import TrainStep
-from trainyard.training.pretraining.validation import Validation
+from trainyard.training.pretraining.validation import Validation, write_sample
 from trainyard.training.run.length import global_batch, plan_length
 from trainyard.training.run.recipe_contract import Recipe, RecipeSegment
 from trainyard.training.run.run_context import RunContext
@@ -83,6 +82,7 @@ class PretrainingSegment(RecipeSegment):
     def build(
         self, weights: WeightSource | None, *, world: World, device: torch.device, resumes: bool
     ) -> TrainingState:
+        self._batches.share_with(world)
         self._parallel = parallel = put_on_devices(self._config, world, device, draw=not resumes)
         parallel.model.model.separates_documents = self._config.data.packing == "separate"
         if weights:

@@ -1,16 +1,20 @@
-"""Compute validation loss and bits per byte over a fixed set of batches."""
+"""Show what a model has learned: its validation loss and bits per byte, and a short text that it writes."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainyard.training.data.batches import counted
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.run.step_loop import ValidationResult
 from trainyard.training.runtime.world import DataShare
+
+CHARACTERS = 300
+_TEMPERATURE = 0.7
 
 
 class Validation:
@@ -55,3 +59,38 @@ def _target_bytes(batch: np.ndarray, text_bytes: Callable[[np.ndarray], int]) ->
         return text_bytes(targets)
     documents = (part for row in targets for part in np.split(row, np.flatnonzero(row < 0)))
     return sum(text_bytes(part[part >= 0]) for part in documents if (part >= 0).any())
+
+
+class TextCodec(Protocol):
+    """Text to token ids and back."""
+
+    def decode(self, tokens: list[int]) -> str: ...
+
+
+@torch.no_grad()
+def write_sample(
+    model: nn.Module,
+    codec: TextCodec,
+    *,
+    device: torch.device,
+    prompt: Sequence[int],
+    context: int,
+    seed: int,
+) -> str:
+    """Continue `prompt` (token ids) by 300 characters; a pure function of weights, prompt and seed.
+
+    `context` is the longest input that the model takes. The run's own random generators are not used.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tokens = list(prompt)
+    model.eval()
+    text = ""
+    for _ in range(CHARACTERS):
+        window = torch.tensor([tokens[-context:]], device=device)
+        logits = model(window)[0, -1].float().cpu() / _TEMPERATURE
+        tokens.append(int(torch.multinomial(logits.softmax(-1), 1, generator=generator)))
+        text = codec.decode(tokens[len(prompt) :])
+        if len(text) >= CHARACTERS:
+            break
+    model.train()
+    return text[:CHARACTERS]

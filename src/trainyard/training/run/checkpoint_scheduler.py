@@ -1,7 +1,7 @@
-"""Schedule the saves of a segment: at most one at a time, with old checkpoints removed after each.
+"""Schedule the saves of a segment: at most one at a time; old checkpoints are removed after each.
 
 After a signal it does only what leads to a checkpoint: it removes nothing, and begins no save for which the
-grace period has no time.
+grace period is too short.
 
 `checkpoint_save` writes a checkpoint; `step_loop` decides at which steps one is due.
 """

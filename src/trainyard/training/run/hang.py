@@ -24,12 +24,12 @@ import torch
 import torch.distributed as dist
 
 from trainyard.errors import ExitCode, StoppedError, TrainingFailedError, TrainyardError
-from trainyard.run.failure import Failure, Kind
+from trainyard.run.failure import Failure, FailureKind
 from trainyard.run.whole_files import write_bytes_atomically, write_json_atomically
 from trainyard.training.checkpoint.remedies import suggest_retry
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
-from trainyard.training.runtime.peer_liveness import peers_watched
+from trainyard.training.runtime.peer_liveness import watch_peers
 from trainyard.training.runtime.watchdog import Standstill, compiling_is_slow
 from trainyard.training.runtime.world import collectives_wait_for_ever
 
@@ -60,7 +60,7 @@ def ended_when_hung(
         held.enter_context(collectives_wait_for_ever())
         if parts.config.compute.compile:
             held.enter_context(compiling_is_slow(parts.watchdog))
-        lost = held.enter_context(peers_watched(parts.world))
+        lost = held.enter_context(watch_peers(parts.world))
         held.enter_context(parts.watchdog.watching(alarm.ring, called=alarm.called, lost=lost))
         try:
             yield
@@ -144,7 +144,7 @@ class Alarm:
         files = [f"logs/{path.name}" for path in self._stacks_left()]
         cause = f"after the end of rank {', '.join(map(str, lost))} " if lost else ""
         mend = "docs/runbooks/recovery.md#hung says how to read them; once the cause is mended"
-        failure = Failure(Kind.HANG, step + 1, mend)
+        failure = Failure(FailureKind.HANG, step + 1, mend)
         message = (
             f"Step {step + 1}: {cause}nothing moved for {noticed['seconds']} s (rank {noticed['rank']} "
             f"noticed), so the run was ended. The stacks of all threads: {', '.join(files)}.\n"

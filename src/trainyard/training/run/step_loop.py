@@ -142,7 +142,7 @@ class StepLoop:
         raise self._context.not_finite(step, f"Step {step}: the validation loss, {loss}, is not finite.")
 
     def _is_due(self, every: int | None) -> bool:
-        """Whether this step is one of each `every`; the last one always is."""
+        """Whether this step is a multiple of `every`, or the last one."""
         step = self._state.step
         return step >= self._context.length.steps or (every is not None and step % every == 0)
 
@@ -158,9 +158,9 @@ class StepLoop:
         self._context.listener.on_row(row)
 
     def _stop_reason(self) -> str | None:
-        """Why to stop, as all processes agree on it: a signal to one of them is enough.
+        """Return the reason to stop, on which all processes agree: a signal to one of them is enough.
 
-        The deadline counts from the first step on, so that every segment trains at least one step.
+        The deadline is not checked before the first step, so that every segment trains at least one step.
         """
         stop = self._context.stop
         if self._slowest_step:

@@ -289,5 +289,5 @@ def close_trackers(trackers: Sequence[Tracker], *, seconds: float = math.inf) ->
 
 
 def still_closing() -> bool:
-    """Whether trackers were left before they were closed. They would hold up the end of the interpreter."""
+    """Whether a tracker was given up before it was closed. It would delay the end of the interpreter."""
     return any(thread.name == _CLOSING for thread in threading.enumerate())

@@ -45,7 +45,7 @@ _NCCL_PINS = {
     "nccl_algorithm": ("NCCL_ALGO", "Ring"),
     "nccl_protocol": ("NCCL_PROTO", "Simple"),
 }
-"""By fact of `run.json`: NCCL's variable, and the value that every collective supports.
+"""Key in `run.json` -> NCCL's variable, and the value that every collective supports.
 
 NCCL otherwise chooses by the size of a message and its model of the machines, and each choice sums in another
 order. Rings also exclude sums within switches (NVLS, SHARP), which are not reproducible.

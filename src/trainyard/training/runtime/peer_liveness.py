@@ -15,7 +15,7 @@ from trainyard.training.runtime.world import World
 
 
 @contextmanager
-def peers_watched(world: World) -> Iterator[Callable[[], tuple[int, ...]]]:
+def watch_peers(world: World) -> Iterator[Callable[[], tuple[int, ...]]]:
     """Yield a function that returns the ranks of this machine that have ended; any thread may call it.
 
     All processes must enter this together.

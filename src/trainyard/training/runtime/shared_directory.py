@@ -134,7 +134,7 @@ def _appears(path: Path, patience: float) -> bool:
 
 
 def _is_listed(path: Path) -> bool:
-    """Whether `path` is there. Listing the folder makes a client of NFS look again."""
+    """Whether `path` exists. Listing the folder makes an NFS client look again."""
     try:
         return path.name in os.listdir(path.parent)  # noqa: PTH208 - only the names
     except OSError:

@@ -1,4 +1,4 @@
-"""When to stop early: SIGTERM, SIGINT and the deadline, asked at the edges of steps.
+"""Decide when to stop early: SIGTERM, SIGINT and the deadline are checked between steps.
 
 A signal never interrupts a step or a save; it sets a flag. Only a second Ctrl-C ends the program at once.
 """
@@ -16,35 +16,35 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-    """Whether, and why, the run should save and stop.
+    """The request to save and stop, with its reason.
 
-    `deadline` is in seconds of the monotonic clock. `grace` is how many seconds pass from a signal until
-    whoever sent it kills the process.
+    `deadline` is in seconds of the monotonic clock. `grace` is the number of seconds from a signal until its
+    sender kills the process.
     """
 
     def __init__(self, deadline: float | None = None, grace: float = math.inf) -> None:
         self.reason: str | None = None
         self.grace = grace
         self.needed: float | None = None
-        """Seconds that the slowest process takes from a signal to its end; None until a save was measured."""
+        """Seconds that the slowest process needs from a signal to its end; None until a save was measured."""
         self._deadline = deadline
         self._interrupts = 0
         self._signalled: float | None = None
 
     @classmethod
     def after(cls, seconds: float | None, *, gone: float, grace: float) -> "StopRequest":
-        """One whose deadline is `seconds` from a start that is `gone` seconds ago; None is without."""
+        """Make one whose deadline is `seconds` after a start `gone` seconds ago; None means no deadline."""
         return cls(None if seconds is None else time.monotonic() - gone + seconds, grace)
 
     def listen(self, told: Callable[[], str | None] = lambda: None) -> None:
-        """Take over SIGTERM and SIGINT, and the one that `told` names, which came before."""
+        """Handle SIGTERM and SIGINT from now on, and the earlier signal that `told` names."""
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
         if name := told():
             self._signalled, self.reason = time.monotonic(), f"{name} received"
 
     def seconds_left(self) -> float:
-        """What is left of the grace period; infinite without a signal."""
+        """Seconds left of the grace period; infinite without a signal."""
         if self._signalled is None:
             return math.inf
         return self.grace - (time.monotonic() - self._signalled)
@@ -54,12 +54,12 @@ class StopRequest:
         return None if self._signalled is None else time.monotonic() - self._signalled
 
     def signalled_ago(self, seconds: float) -> None:
-        """Take over the signal that another process of the run got, so that this one hurries too."""
+        """Adopt a signal that another process of the run received, so that this one stops as soon."""
         if self._signalled is None:
             self._signalled = time.monotonic() - seconds
 
     def before_deadline(self, seconds: float) -> None:
-        """Ask for a stop if fewer than `seconds` (a step and a save) are left before the deadline."""
+        """Request a stop if fewer than `seconds` (a step and a save) are left before the deadline."""
         if self._deadline is not None and time.monotonic() + seconds >= self._deadline and not self.reason:
             self.reason = "the deadline is near"
 
@@ -77,7 +77,7 @@ class StopRequest:
 
 @contextmanager
 def children_shielded() -> Iterator[None]:
-    """Keep SIGTERM and SIGINT from the children started inside, such as a compiler that a Ctrl-C would kill.
+    """Keep SIGTERM and SIGINT from children started in the body, such as a compiler that Ctrl-C would kill.
 
     A blocked signal is inherited as blocked. Ours stays pending, or reaches another thread, until then.
     """

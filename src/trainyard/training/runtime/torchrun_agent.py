@@ -1,10 +1,10 @@
 """Change how torchrun watches the workers of a node in a run over several nodes.
 
-torchrun waits up to five minutes for the torchrun of every other node once its own workers have ended. After
-a stop it does not: the node that was told to stop has left already, and the grace period is running.
+When its own workers have ended, torchrun waits up to five minutes for the torchrun of every other node. After
+a stop, this agent does not wait: the node that was told to stop has left already, and the grace period runs.
 
-torchrun watches its own workers only. Where the first node has gone, this ends workers that do not notice it:
-they would hold their GPUs until someone deletes the pod.
+torchrun watches only its own workers. When the first node is gone, this agent ends workers that do not notice
+it; otherwise they would hold their GPUs until someone deletes the pod.
 """
 
 import os
@@ -16,11 +16,12 @@ from trainyard.errors import ExitCode
 
 _LOOK_SECONDS = 5.0
 _ALONE_SECONDS = 60.0
-"""Workers end by themselves within this time of the first node's end: they lose it, or save and stop."""
+"""Workers end by themselves within this time after the first node's end: their connection breaks, or they
+save and stop."""
 
 
 class LeftAloneError(Exception):
-    """The first node has gone, and the workers of this one have not noticed."""
+    """The first node is gone, and the workers of this one have not noticed."""
 
 
 def node_agent() -> type[Any]:
@@ -57,7 +58,7 @@ def node_agent() -> type[Any]:
 
 
 def _answers(store: Any) -> bool:
-    """Whether the first node still serves the store, in which the nodes have met."""
+    """Whether the first node still serves the rendezvous store."""
     try:
         store.check(["trainyard-is-there"])
     except RuntimeError:  # torch.distributed.DistError is one
@@ -66,7 +67,7 @@ def _answers(store: Any) -> bool:
 
 
 def stopped_early() -> bool:
-    """Whether a worker of this node has written that the run stopped early with a checkpoint."""
+    """Whether a worker of this node has recorded that the run stopped early with a checkpoint."""
     folder = os.environ.get("TRAINYARD_EXIT_CODE_FOLDER")
     files = Path(folder).glob("exit-code-*") if folder else ()
     return any(path.read_text() == str(int(ExitCode.STOPPED)) for path in files)

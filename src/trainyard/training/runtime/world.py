@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from trainyard.config.mesh import require_strategy
 from trainyard.errors import StoppedError, TrainingFailedError, TrainyardError
-from trainyard.run.failure import PROCESS_LOST, Failure, Kind
+from trainyard.run.failure import PROCESS_LOST, Failure, FailureKind
 from trainyard.training.runtime.rendezvous import no_long_wait
 
 Result = TypeVar("Result")
@@ -45,7 +45,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes the records of which there is one per run."""
+        """Whether this process writes the records that exist once per run."""
         return self.rank == 0
 
     @property
@@ -60,7 +60,7 @@ class World:
 
     @property
     def owns_folder(self) -> bool:
-        """Whether this process completes what the processes of its run directory have written there."""
+        """Whether this process completes the files that the processes of its run directory wrote."""
         return self.folders.index(self.folder) == self.rank if self.folders else self.is_main
 
     def first_reason(self, reason: str | None) -> str | None:
@@ -90,7 +90,7 @@ class World:
         return sum(float(item) for item in values)
 
     def broadcast(self, value: Any, *, source: int = 0) -> Any:
-        """`value` as the process `source` has it."""
+        """`value` of the process `source`."""
         if self.size == 1:
             return value
         box = [value]
@@ -146,9 +146,9 @@ class World:
         return values
 
     def each_ready(self, work: Callable[[], Result]) -> Result:
-        """Run `work`, which may take hours, and return its result once all processes have theirs.
+        """Run `work`, which may take hours, and return its result once all processes have finished.
 
-        When it fails in one, with a TrainyardError or OSError, all raise that or their own.
+        If it fails in one process with a TrainyardError or OSError, all raise that error or their own.
         """
         if self.size == 1:
             return work()
@@ -327,5 +327,5 @@ def peers_expected() -> Iterator[None]:
             f"Rank {dist.get_rank()} lost another process of this run, which died or hung ({cause}).\n"
             "Its own message stands further up. Go on with --resume auto once its cause is mended."
         )
-        lost.failure = Failure(Kind.PROCESS_LOST, mend=PROCESS_LOST)
+        lost.failure = Failure(FailureKind.PROCESS_LOST, mend=PROCESS_LOST)
         raise lost from error

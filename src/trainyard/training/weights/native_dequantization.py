@@ -161,7 +161,7 @@ def _by_kernel(
     )
     if status:
         reason = library.trainyard_status_text(status).decode()
-        raise ConfigError(f"the native kernels refused {kind.name} weights: {reason}; {_build_it()} anew")
+        raise ConfigError(f"the native kernels refused {kind.name} weights: {reason}; {_build_it()} again")
 
 
 def _by_numpy(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> np.ndarray:
@@ -223,7 +223,7 @@ def _found(path: Path) -> ctypes.CDLL | None:
     try:
         return _opened(path)
     except OSError as error:
-        _logger.warning("%s is not used (%s), so NumPy dequantises; %s anew", path, error, _build_it())
+        _logger.warning("%s is not used (%s), so NumPy dequantises; %s again", path, error, _build_it())
         return None
 
 

@@ -1,4 +1,4 @@
-"""What a run owes to its store, and what of the disk counts as compared."""
+"""The records that a run must have in its store, and the files on disk that count as compared."""
 
 import json
 import shutil
@@ -55,10 +55,10 @@ def test_a_record_that_is_not_listed_is_missed_by_name(
     )
     if removed:
         (folder / key).unlink()
-    owed = f"{key}: the run owes it, and the manifest does not list it"
+    owed = f"{key}: the run must have it, and the manifest does not list it"
     assert owed in look(store, run).problems
     if name != "config.yaml":  # its digest is not on record here
-        with pytest.raises(VerificationError, match="the run owes it"):
+        with pytest.raises(VerificationError, match="the run must have it"):
             restore(store, Selection(1), tmp_path / "back")
 
 

@@ -79,7 +79,7 @@ class RacedStore(LocalStore):
 
 
 def test_a_race_that_is_lost_every_time_ends(folder: Path) -> None:
-    with pytest.raises(RunConflictError, match="others took 20 in a row"):
+    with pytest.raises(RunConflictError, match="other runs took 20 in a row"):
         claim_number(RacedStore(folder), "slow", None)
 
 

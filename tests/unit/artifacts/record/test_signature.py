@@ -78,7 +78,9 @@ def test_a_restore_that_demands_a_signature_gets_it_or_nothing(
     assert restore(store, Selection(1), tmp_path / "back", verifier=verifier).steps == (100, 200)
     sync_run(store, make_run("other"), 2)
     for attempt in (restore, plan_restore):
-        with pytest.raises(VerificationError, match=r"manifests/run-2-manifest\.json: not signed as it is"):
+        with pytest.raises(
+            VerificationError, match=r"manifests/run-2-manifest\.json: these bytes are not signed"
+        ):
             attempt(store, Selection(2), tmp_path / "none", verifier=verifier)
     assert not (tmp_path / "none").exists()
 
@@ -122,7 +124,9 @@ def test_a_run_without_a_signature_is_unsigned_and_fails_only_where_one_is_deman
     sync_run(store, make_run(), 1)
     verdict = check_signature(store, 1, None)
     assert (verdict.ok, verdict.text()) == (True, f"{MANIFEST} is not signed")
-    assert problems(store, pair.public) == (f"{MANIFEST}: not signed as it is; no signature is stored",)
+    assert problems(store, pair.public) == (
+        f"{MANIFEST}: these bytes are not signed; no signature is stored",
+    )
 
 
 def test_another_key_is_named(signed: Any, store: Store, tmp_path: Path) -> None:
@@ -137,7 +141,8 @@ def test_a_changed_manifest_is_named(signed: Any, store: Store, folder: Path, pa
     value["outcome"] = {"status": "succeeded"}
     (folder / MANIFEST).write_text(json.dumps(value))
     assert problems(store, pair.public) == (
-        f"{MANIFEST}: not signed as it is; it was changed after it was signed, or put by somebody else",
+        f"{MANIFEST}: these bytes are not signed; "
+        "it was changed after it was signed, or put by somebody else",
     )
 
 

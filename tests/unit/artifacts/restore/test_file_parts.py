@@ -71,7 +71,7 @@ def workers(request: pytest.FixtureRequest) -> Iterator[Workers]:
 
 
 def fetch(parted: PartedObject, file: FileIO, workers: Workers) -> tuple[str | None, int]:
-    """What is wrong, and how many bytes landed."""
+    """Return the problem, and the number of bytes that arrived."""
     landed: list[int] = []
     missing = parted.missing(file, workers)
     return parted.fetch(file, missing, workers, landed=landed.append), sum(landed)

@@ -1,4 +1,4 @@
-"""What a run goes on from: this machine, the store, or nothing, and never the older of two."""
+"""The choice of the checkpoint to resume from: this machine, the store, or none; never the older of two."""
 
 import json
 import shutil

@@ -221,7 +221,7 @@ def test_a_pruning_that_is_cut_short_is_a_note_and_the_next_one_finishes(
         if count > removals:
             raise ServiceError("the store is down")
 
-    with pytest.raises(ServiceError, match="the same command finishes it"):
+    with pytest.raises(ServiceError, match="the same command"):
         apply(watched(folder, refuse), RetentionRules(keep_last=1))
     found = verify_run(store, 1, depth=Depth.FULL, run_directory=run)
     assert found.ok
@@ -431,7 +431,7 @@ def test_a_removal_of_records_that_is_cut_short_verifies_and_the_next_finishes(
         if key.endswith("run.json"):
             raise ServiceError("the store is down")
 
-    with pytest.raises(ServiceError, match="the same command finishes it"):
+    with pytest.raises(ServiceError, match="the same command"):
         apply(watched(folder, refuse), ALL_STAY)
     assert ok(store, followed)
     manifests = sorted(path.name for path in (folder / "manifests").iterdir())

@@ -1,4 +1,4 @@
-"""What a manifest says of the parts of a file, and files that are others."""
+"""The digests of a file's parts in a manifest, and files that differ from them."""
 
 from pathlib import Path
 

@@ -140,7 +140,7 @@ def test_a_checkpoint_that_retention_removes_while_it_is_read_is_passed_over(
     write_outcome(run.run_file, {"status": "succeeded"})
     report = sync_run(store, run, 1)
     assert report.problems == ()
-    assert report.notes == ("checkpoint-200: removed here by the run while it was read; passed over",)
+    assert report.notes == ("checkpoint-200: removed by the run while it was read; passed over",)
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
 
 
@@ -241,7 +241,7 @@ def test_a_store_that_is_away_is_waited_for(
     follower.stop.set()  # nobody waits for a store that is away when asked to stop
     follower._thread.join(20)
     assert isinstance(follower.error, ServiceError)
-    assert "When it is mended: " in str(follower.error)
+    assert "When this is fixed, run: " in str(follower.error)
     assert verifies(store)
 
 

@@ -197,7 +197,7 @@ def test_metadata_that_is_no_mapping_is_told(
     store: Store, checkpoint: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not standalone_checkpoint.store_file(store, checkpoint, "k", ["a"])  # type: ignore[arg-type]
-    assert "the metadata is no mapping" in caplog.text
+    assert "the metadata must map names to values" in caplog.text
 
 
 @pytest.mark.parametrize("digest", [None, "", "abc", 7, "z" * 64])
@@ -206,7 +206,7 @@ def test_what_is_no_digest_is_no_match_and_told(
 ) -> None:
     assert standalone_checkpoint.store_file(store, checkpoint, "k", {})
     assert not standalone_checkpoint.object_has_hash(store, "k", digest)
-    assert "is no SHA-256 of 64 hex digits" in caplog.text
+    assert "is not a SHA-256 of 64 hex digits" in caplog.text
 
 
 def test_a_described_manifest_is_put_once(store: Store, checkpoint: Path, metrics: Path) -> None:

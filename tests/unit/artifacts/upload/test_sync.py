@@ -1,4 +1,4 @@
-"""What a sync puts into a store, what it leaves out, and what it says."""
+"""The objects that a sync stores, those that it omits, and its messages."""
 
 import errno
 import json
@@ -165,8 +165,7 @@ def test_what_is_lost_in_both_places_is_named_and_not_forgotten(
     (folder / "run-1/checkpoint-100/.metadata").unlink()
     report = sync_run(store, run, None)
     assert report.problems == (
-        "run-1/checkpoint-100/.metadata: "
-        "stored before, and now neither on this machine nor whole in the store",
+        "run-1/checkpoint-100/.metadata: stored before, but no longer complete here or in the store",
     )
     assert not verify_run(store, 1, depth=Depth.LISTING).ok
 

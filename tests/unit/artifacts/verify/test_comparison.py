@@ -54,4 +54,4 @@ def test_bytes_that_are_damaged_on_the_way_are_read_again(caplog: pytest.LogCapt
     listed: Any = {"k": ManifestObject("k", 4, "", {}, "1")}
     assert compare_objects(store, [entry], listed, depth=Depth.FULL, seed=1) == {}
     assert store.reads == 2
-    assert "read again, it is right: damaged on the way" in caplog.text
+    assert "correct when read again: it was damaged in transit" in caplog.text

@@ -1,4 +1,4 @@
-"""What a proof learns of the store, trouble included."""
+"""The facts that a proof gets about the store, including failures."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What keeps a text from being YAML, by line."""
+"""The faults for which a text is not YAML, by line."""
 
 import time
 from collections.abc import Callable

@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 @dataclass
 class ExecServer:
-    """What is answered, and what was asked."""
+    """The answers of the server, and the requests that it received."""
 
     root: str = ""
     """What stands for the folder /volume of the pod."""

@@ -63,7 +63,7 @@ _METADATA = ("as=PartialObjectMetadata;", "as=PartialObjectMetadataList;")
 
 @dataclass
 class Fault:
-    """What meets the requests with this method whose path ends so."""
+    """An action on requests with this method whose path ends so."""
 
     method: str
     ending: str
@@ -76,7 +76,7 @@ class Fault:
 
 @dataclass
 class PodLog:
-    """What a container has written: times and texts."""
+    """The log of a container: times and texts."""
 
     lines: list[tuple[str, str]]
     is_over: bool = True
@@ -86,7 +86,7 @@ class PodLog:
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asked for."""
+    """The request of a client."""
 
     method: str
     path: str
@@ -302,7 +302,7 @@ def _place(path: str) -> str:
 
 
 def _is_in(listed: str, path: str) -> bool:
-    """Whether an object is in this list: of its namespace, or of all of them."""
+    """Return whether an object is in this list: of its namespace, or of all namespaces."""
     return _place(path) == listed or re.sub(r"/namespaces/[^/]+(?=/)", "", _place(path)) == listed
 
 

@@ -39,7 +39,7 @@ class Answer:
 
 @dataclass
 class Script:
-    """What is asked, and what is answered."""
+    """Requests, and their answers."""
 
     lists: list[Answer]
     watches: list[Answer] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,12 @@ from trainyard.gateways import open_store
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.job_looking import FoundJob
 from trainyard.gateways.kubernetes.volumes import checkpoint_copying, helper_pod
-from trainyard.gateways.kubernetes.volumes.checkpoint_copying import Copied, Copying, beside, copy_to_folder
+from trainyard.gateways.kubernetes.volumes.checkpoint_copying import (
+    Copied,
+    beside,
+    copy_to_folder,
+    copy_to_store,
+)
 from trainyard.gateways.kubernetes.volumes.checkpoint_looking import (
     Where,
     folder_of,
@@ -173,22 +179,25 @@ def test_an_older_copy_does_not_move_the_tracker_back(server: ExecServer, tmp_pa
 
 
 def test_a_store_takes_each_file_and_keeps_those_that_are_right(
-    server: ExecServer, volume: Path, tmp_path: Path
+    server: ExecServer, volume: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     store = open_store((tmp_path / "store").as_uri())
-    checkpoint, work = newest(server), tmp_path / "work"
+    checkpoint = newest(server)
 
     def call() -> Copied:
-        delivery = StoreDelivery(store)
-        return Copying(source(server), checkpoint, work, delivery=delivery, prefix="global_step_5/").copy()
+        return copy_to_store(source(server), checkpoint, StoreDelivery(store), progress=lambda _count: None)
 
     done = call()
     assert shapes.digests(tmp_path / "store" / "global_step_5") == shapes.digests(volume / "global_step_5")
-    assert [p.name for p in work.iterdir() if p.is_file()] == [".copied.jsonl"], "no file stays here"
-    assert call().kept_files == len(done.files)
+    assert not list((tmp_path / "temporary").iterdir()), "no file stays here"
+    again = call()
+    assert (again.files, again.kept_files, again.fetched_bytes) == (done.files, len(done.files), 0)
     data = tmp_path / "store" / "global_step_5" / "data.pt"
     data.write_bytes(b"y" * data.stat().st_size)
-    assert call().kept_files == len(done.files) - 1
+    once_more = call()
+    assert (once_more.kept_files, once_more.fetched_bytes) == (len(done.files) - 1, data.stat().st_size)
     for text, name in beside(checkpoint, done):
         StoreDelivery(store).write(name, text)
         StoreDelivery(store).write(name, text)
@@ -303,7 +312,7 @@ def test_a_helper_is_made_and_removed_whatever_happens(
             ServiceError,
             "cannot start: ImagePullBackOff: no",
         ),
-        ({"phase": "Pending"}, WaitTimeoutError, "did not start in 0 s: no node has taken it"),
+        ({"phase": "Pending"}, WaitTimeoutError, "did not start in 0 s: no node has accepted it"),
     ],
 )
 def test_a_helper_that_does_not_start_is_told_and_removed(

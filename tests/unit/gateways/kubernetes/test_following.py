@@ -83,6 +83,30 @@ def test_the_end_is_told_once_and_with_the_pods_that_are_gone() -> None:
     assert told[-1] == state
 
 
+LOST = "Rank 0 lost another process of this run, which died or hung (Connection closed by peer)."
+
+
+@pytest.mark.parametrize("says_why", [True, False])
+def test_the_pod_that_was_lost_to_the_others_is_waited_for(
+    says_why: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_LAST_SECONDS", 0.1)
+    monkeypatch.setattr(following, "_OTHERS_SECONDS", 20.0 if says_why else 1.0)
+    master, worker = running()
+    alone = ended(1, name="job-0", rank=0, uid=master["metadata"]["uid"], text=LOST)
+    cause = ended(1, name="job-1", rank=1, uid=worker["metadata"]["uid"], reason="OOMKilled", deleting=True)
+    late = Answer(events=[change(alone), change(cause, version="12")], pause=1.5, silent=60.0)
+    pods = Script(
+        [list_of(*running()), list_of(alone)],
+        [late if says_why else Answer(events=[change(alone)], silent=60.0)],
+    )
+    jobs = Script([list_of(says("Running"))], [Answer(events=[change(says("Failed"))], silent=60.0)])
+    state = followed(jobs, pods)
+    assert state.failure is not None
+    expected = ("oom-host", "job-1") if says_why else ("unknown", "job-0")
+    assert (state.failure.failure_class, state.failure.pod) == expected
+
+
 def test_a_job_that_is_deleted_after_its_success_has_succeeded() -> None:
     jobs = Script(
         [list_of(says("Running"))], [Answer(events=[change(says("Succeeded"), "DELETED")], silent=60)]

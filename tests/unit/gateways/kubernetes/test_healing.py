@@ -235,7 +235,7 @@ def test_a_claim_that_is_never_taken_is_an_error(cluster: Cluster) -> None:
 def test_a_claim_that_is_refused_is_an_error(cluster: Cluster) -> None:
     cluster.store.put(f"{JOBS}/llama", job_body("llama", 1))
     cluster.store.refuses["PATCH", f"{JOBS}/llama"] = 403
-    with pytest.raises(ServiceError, match="cannot be put on record"):
+    with pytest.raises(ServiceError, match="cannot be recorded"):
         heal(cluster)
 
 
@@ -335,7 +335,8 @@ def test_the_preview_changes_nothing(cluster: Cluster) -> None:
     assert watcher.preview(job).startswith("llama is ")
     cluster.end("llama")
     assert watcher.preview(job) == (
-        "llama would be sent again: nccl-error can heal, and it begins anew or from its newest checkpoint"
+        "llama would be sent again: nccl-error can heal, "
+        "and it starts again from its newest checkpoint, or from the beginning"
     )
     assert cluster.store.changes == []
     heal(cluster)
@@ -352,7 +353,7 @@ def test_a_watch_whose_time_is_over_leaves_the_claim_to_the_next(cluster: Cluste
         patch.setattr(retry, "LONGEST_PAUSE", 1.0)
         said: list[str] = []
         found = healer(cluster, 7, said).to_the_end("team", "llama", "pytorchjob", 0.2)
-    assert found.why == "the retry as llama-2 waits; watch again to go on"
+    assert found.why == "the retry as llama-2 waits; watch again to continue"
     assert said == ["llama is sent again as llama-2: nccl-error can heal, from step 7"]
     assert cluster.names() == ["llama"]
     look = JobLooking(Api(cluster.store.access()))

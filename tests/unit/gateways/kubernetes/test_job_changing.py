@@ -38,7 +38,7 @@ PARTS = [f"{SPACE}/configmaps/llama-code", f"{SPACE}/configmaps/llama-config"]
 BELONGINGS = [*PARTS, f"{SPACE}/secrets/llama-token", CLAIM]
 CANCELLED = "trainyard.dev/cancelled"
 WRITES: dict[int, type[TrainyardError]] = {
-    401: ServiceError,
+    401: CredentialsRefusedError,
     403: PermissionRefusedError,
     410: ServiceError,
     422: ServiceError,
@@ -47,6 +47,8 @@ WRITES: dict[int, type[TrainyardError]] = {
     CUT_BEFORE: ServiceTroubleError,
 }
 """The answers to a change that end it, and the error of each."""
+SAID_ELSEWHERE = (CUT_BEFORE, 401)
+"""Of these the request says what is wrong, whatever it was for."""
 READS: dict[int, type[ServiceError]] = {
     401: CredentialsRefusedError,
     410: ServiceError,
@@ -185,7 +187,7 @@ def test_a_suspension_that_is_refused_names_the_job(cluster: MemoryCluster, call
     cluster.fault("PATCH", "/pytorchjobs/llama", status)
     with pytest.raises(WRITES.get(status, ServiceError)) as caught:
         getattr(changing(cluster), call)()
-    assert status < 0 or str(caught.value) == f"llama cannot be changed ({status}): planted"
+    assert status in SAID_ELSEWHERE or str(caught.value) == f"llama cannot be changed ({status}): planted"
     assert notes(cluster) == {}
     assert cluster.objects[JOB]["spec"]["runPolicy"] == {}
 
@@ -200,7 +202,8 @@ def test_a_job_whose_workload_goes_on_is_not_recorded_as_cancelled(
         cluster.objects[JOB]["metadata"]["annotations"] = {CANCELLED: before}
     hold(cluster, "one", "two")
     cluster.fault("PATCH", "/workloads/one", status)
-    with pytest.raises(WRITES.get(status, ServiceError), match=rf"one cannot be changed \({status}\)"):
+    told = "renew the credentials" if status == 401 else rf"one cannot be changed \({status}\)"
+    with pytest.raises(WRITES.get(status, ServiceError), match=told):
         changing(cluster).cancel()
     assert is_active(cluster, "one") and is_active(cluster, "two")
     assert notes(cluster) == ({CANCELLED: before} if before else {})
@@ -288,7 +291,10 @@ def test_nothing_is_deleted_where_the_job_may_not_be(cluster: MemoryCluster, sta
     cluster.fault("DELETE", "/pytorchjobs/llama", status)
     with pytest.raises(WRITES[status]) as caught:
         delete(cluster)
-    assert status < 0 or str(caught.value) == f"pytorchjobs/llama cannot be deleted ({status}): planted"
+    assert (
+        status in SAID_ELSEWHERE
+        or str(caught.value) == f"pytorchjobs/llama cannot be deleted ({status}): planted"
+    )
     assert set(cluster.objects) == before
 
 
@@ -415,8 +421,8 @@ def test_a_refusal_at_any_step_leaves_nothing_behind(
     fault_at(cluster, *step, status)
     with pytest.raises(WRITES.get(status, ServiceError)) as caught:
         change.create(new)
-    assert status < 0 or f"({status}): planted" in str(caught.value)
-    assert status < 0 or step[1].rpartition("/")[2] in str(caught.value)
+    assert status in SAID_ELSEWHERE or f"({status}): planted" in str(caught.value)
+    assert status in SAID_ELSEWHERE or step[1].rpartition("/")[2] in str(caught.value)
     assert set(cluster.objects) == before
     cluster.faults.clear()
     change.create(new)
@@ -434,6 +440,46 @@ def test_a_name_that_is_taken_leaves_nothing_behind_and_the_other_alone(
         change.create(new)
     assert set(cluster.objects) == before
     assert cluster.objects[path] == theirs
+
+
+class Killed(BaseException):
+    """Nothing is tidied up after it."""
+
+
+@pytest.mark.parametrize("created", [1, 2, 3])
+def test_a_resubmission_that_is_killed_leaves_nothing_that_stays(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, created: int
+) -> None:
+    change, new = planned(cluster)
+    old = cluster.objects[JOB]["metadata"]["uid"]
+    create, calls = Api.create, []
+
+    def killed(api: Api, path: str, body: Json) -> Any:
+        calls.append(path)
+        if len(calls) > created:
+            raise Killed
+        return create(api, path, body)
+
+    monkeypatch.setattr(Api, "create", killed)
+    if created < 3:
+        with pytest.raises(Killed):
+            change.create(new)
+        left = [cluster.objects[path]["metadata"] for path in NEW if path in cluster.objects]
+        assert [[owner["uid"] for owner in meta["ownerReferences"]] for meta in left] == [[old]] * created
+    monkeypatch.setattr(Api, "create", create)
+    change.create(changing(cluster).resubmission())
+    uid = cluster.objects[NEW[2]]["metadata"]["uid"]
+    assert all(cluster.objects[p]["metadata"]["ownerReferences"][0]["uid"] == uid for p in NEW[:2])
+    assert f"{JOBS}/llama-3" not in cluster.objects
+
+
+def test_the_slower_of_two_resubmissions_takes_nothing_from_the_faster_one(cluster: MemoryCluster) -> None:
+    change, new = planned(cluster)
+    slower = changing(cluster)
+    change.create(new)
+    with pytest.raises(RunConflictError, match="is there already; run resubmit again"):
+        slower.create(new)
+    assert set(NEW) <= set(cluster.objects)
 
 
 @pytest.mark.parametrize("path", NEW)

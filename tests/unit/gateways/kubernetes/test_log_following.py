@@ -189,6 +189,16 @@ def test_a_refusal_ends_one_log_and_the_others_go_on(cluster: MemoryCluster, sta
     assert len([r for r in cluster.requests if "/a/log" in r.path]) == 1
 
 
+@pytest.mark.parametrize(("status", "said"), [(403, "may not be seen"), (500, "their logs come later")])
+def test_a_watch_that_is_refused_promises_no_logs(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, status: int, said: str
+) -> None:
+    cluster.fault("GET", PODS, status)
+    with follow_logs(cluster.access(), "team", SELECTOR, Heard()):
+        until(lambda: bool(caplog.messages), lambda: "nothing was said")
+    assert said in caplog.messages[0]
+
+
 def alive(name: str) -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == f"log-{name}"]
 

@@ -12,6 +12,7 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
 )
 
 from trainyard.errors import (
+    CredentialsRefusedError,
     PermissionRefusedError,
     ServiceError,
     ServiceTroubleError,
@@ -32,7 +33,7 @@ PATHS = [
     f"{JOBS}/llama",
 ]
 REFUSALS: dict[int, type[TrainyardError]] = {
-    401: ServiceError,
+    401: CredentialsRefusedError,
     403: PermissionRefusedError,
     409: ServiceError,
     410: ServiceError,
@@ -118,7 +119,9 @@ def test_a_refusal_at_any_step_names_the_object_and_the_next_try_completes_it(
         cluster.fault("PATCH", path, status)
     with pytest.raises(REFUSALS[status]) as caught:
         submitted(cluster)
-    if status > 0:
+    if status == 401:
+        assert "renew the credentials" in str(caught.value)
+    elif status > 0:
         assert f"/{path.rpartition('/')[2]}" in str(caught.value)
         assert status in (404, 503) or f"({status}): planted" in str(caught.value)
     assert (PATHS[3] in cluster.objects) == (second or (step == 3 and status == CUT_AFTER))
@@ -191,7 +194,7 @@ def test_a_namespace_that_is_not_named_is_the_default_one(cluster: MemoryCluster
     assert "/api/v1/namespaces/team" in cluster.objects
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 500])
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 422, 500])
 def test_every_refusal_of_a_dry_run_is_told_and_nothing_is_changed(
     cluster: MemoryCluster, status: int
 ) -> None:
@@ -203,6 +206,12 @@ def test_every_refusal_of_a_dry_run_is_told_and_nothing_is_changed(
     ]
     assert cluster.objects == {}
     assert all(r.query["dryRun"] == "All" for r in cluster.requests if r.method == "PATCH")
+
+
+def test_a_dry_run_with_credentials_that_have_run_out_says_so(cluster: MemoryCluster) -> None:
+    cluster.fault("PATCH", PATHS[2], 401)
+    with pytest.raises(CredentialsRefusedError, match="renew the credentials"):
+        refusals(Api(cluster.access()), PARTS)
 
 
 def test_a_part_gets_its_owner_and_is_not_changed_itself() -> None:

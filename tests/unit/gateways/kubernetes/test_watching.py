@@ -34,7 +34,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Seen:
-    """What a watch reports, as words."""
+    """The reports of a watch, as words."""
 
     def __init__(self, script: Script, source: Callable[[], str] | None = None) -> None:
         self.reports: queue.Queue[Report] = queue.Queue()

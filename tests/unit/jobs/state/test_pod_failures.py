@@ -18,11 +18,11 @@ from tests.unit.jobs.state.shapes import (
 )
 
 from trainyard.errors import ExitCode
-from trainyard.jobs.state.causes import explained
-from trainyard.jobs.state.first_failure import first_failure
+from trainyard.jobs.state.causes import first_failure
 from trainyard.jobs.state.job_state import JobFailure, State
 from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.pod_facts import pod_facts, time_of
+from trainyard.jobs.state.pod_failures import explained
 from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.state_machine import judge
 from trainyard.run.failure_classes import FailureClass
@@ -175,6 +175,44 @@ def test_the_first_that_failed_is_the_cause(later: str, order: int) -> None:
     pods = [FIRST, LATER[later]][::order]
     failure = failure_of("trainjob", pods)
     assert (failure.pod, failure.rank, failure.exit_code) == ("first", 2, 1)
+
+
+LOST = "Rank 0 lost another process of this run, which died or hung (Connection closed by peer)."
+KILLED = "Rank 1 (pid 11) was killed by SIGKILL."
+
+
+def test_a_pod_that_only_lost_another_one_is_no_cause() -> None:
+    alone = ended(1, name="first", rank=0, at=NOW - 9, text=LOST)
+    failure = failure_of("pytorchjob", [alone])
+    assert (failure.failure_class, failure.lost_another) == ("unknown", True)
+    other = ended(1, name="other", rank=1, at=NOW, reason="OOMKilled", deleting=True)
+    failure = failure_of("pytorchjob", [alone, other])
+    assert (failure.failure_class, failure.pod, failure.lost_another) == ("oom-host", "other", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{LOST}\n{KILLED}", "unknown"),
+        (KILLED, "unknown"),
+        (KILLED.replace("SIGKILL", "SIGSEGV"), "user-code"),
+        (f"KeyError: 'labels'\n{LOST}", "unknown"),
+        (f"Step 5: the loss is not finite (nan)\n{LOST}", "nan"),
+        ("", "user-code"),
+    ],
+)
+def test_a_process_that_was_killed_is_no_error_of_the_program(text: str, expected: str) -> None:
+    failure = failure_of("pytorchjob", [ended(1, text=text)])
+    assert failure.failure_class == expected
+    assert failure.lost_another is (text.startswith("KeyError"))
+
+
+def test_a_worker_that_waited_for_the_first_pod_tells_no_error_of_the_program() -> None:
+    raw = ended(1, name="worker", rank=1)
+    statuses = raw["status"].pop("containerStatuses")
+    raw["status"]["initContainerStatuses"] = [{**statuses[0], "name": "init-pytorch"}]
+    failure = failure_of("pytorchjob", [raw])
+    assert (failure.failure_class, failure.lost_another) == ("rendezvous-timeout", True)
 
 
 def test_within_one_second_the_better_evidence_comes_first() -> None:
@@ -351,6 +389,14 @@ def test_before_kubernetes_1_32_only_an_event_says_why_a_pull_is_tried_again() -
     assert state.state is State.FAILED
 
 
+@pytest.mark.parametrize("tried", [True, False])
+def test_a_pull_that_was_tried_before_stays_hopeless_while_it_is_tried_again(tried: bool) -> None:
+    again = pod("job-1", "Pending", rank=1, uid="u1", state=waiting("ErrImagePull", "x: not found"))
+    before = event("BackOff", 'Back-off pulling image "x"', involved={"kind": "Pod", "uid": "u1"})
+    state = judge(seen("pytorchjob", job("pytorchjob"), [again], events=[before] if tried else []))
+    assert (state.state is State.FAILED) is tried
+
+
 def test_a_lost_node_is_told_while_the_job_waits_for_it() -> None:
     lost = pod("job-1", rank=1, deleting=True, ready=False, disruption="DeletionByTaintManager")
     raw = job("pytorchjob", conditions=[condition("Created"), condition("Running")])
@@ -430,3 +476,20 @@ def test_a_pull_after_a_restart_in_place_is_given_its_own_time() -> None:
     )
     state = judge(seen("pytorchjob", job("pytorchjob"), [pod("job-0"), again]))
     assert (state.state, state.failure) == (State.RESTARTING, None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "expected"),
+    [
+        ("Never", 0, "Succeeded"),
+        ("OnFailure", 0, "Succeeded"),
+        ("Always", 0, "Running"),
+        ("Never", 1, "Running"),
+    ],
+)
+def test_a_pod_whose_containers_succeeded_has_before_its_kubelet_says_so(
+    policy: str, code: int, expected: str
+) -> None:
+    raw = ended(code)
+    raw["spec"]["restartPolicy"], raw["status"]["phase"] = policy, "Running"
+    assert pod_facts(raw).phase == expected

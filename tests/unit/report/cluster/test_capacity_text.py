@@ -1,4 +1,4 @@
-"""What people read of a cluster's free capacity: the answer first, then each node, then who uses the rest."""
+"""The text about a cluster's free capacity: the answer, then each node, then the users of the rest."""
 
 from typing import Any
 
@@ -133,3 +133,21 @@ def test_a_cluster_without_nodes_of_the_kind_says_so() -> None:
         "node   type         zone        GPUs free  EFA free  state",
         "gpu-1  p5.48xlarge  us-west-2a  8 of 8     32 of 32  fit",
     ]
+
+
+EKS_NAME = "ip-10-12-134-{}.us-west-2.compute.internal"
+
+
+@pytest.mark.parametrize("zones", [("us-west-2a", "us-west-2a"), ("us-west-2a", "us-west-2b")])
+def test_what_all_nodes_share_is_told_once_where_the_table_would_be_too_wide(zones: tuple[str, str]) -> None:
+    nodes = [FREE | {"name": EKS_NAME.format(number), "zone": zone} for number, zone in enumerate(zones)]
+    wide = node_lines(data(nodes=nodes), width=100)[2:]
+    assert wide[0] == f"{'node':41}  type         zone        GPUs free  EFA free  state"
+    narrow = node_lines(data(nodes=nodes), width=80)[2:]
+    if zones[0] == zones[1]:
+        assert narrow[0] == "All nodes: type p5.48xlarge, zone us-west-2a"
+        assert narrow[2] == f"{nodes[0]['name']:41}  8 of 8     32 of 32  fit"
+        assert max(len(line) for line in narrow) <= 80
+    else:
+        assert narrow[0] == "All nodes: type p5.48xlarge"
+        assert narrow[2] == f"{nodes[0]['name']:41}  us-west-2a  8 of 8     32 of 32  fit"

@@ -1,4 +1,4 @@
-"""What people read of remedies and of the clusters of an account."""
+"""The text about remedies, and about the clusters of an account."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What people read of the verdict on a cluster, on a terminal and in the job summary."""
+"""The text of the verdict on a cluster, on a terminal and in the job summary."""
 
 import itertools
 import re
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainyard.cluster.checks.check import Severity
-from trainyard.cluster.verdict import State
+from trainyard.cluster.verdict import Readiness
 from trainyard.report.cluster.verdict_text import answer, refusal, verdict_lines, verdict_markdown
 
 MARKS = {"error": "❌", "warning": "⚠️", "info": "ℹ️", "skipped": "➖", "passed": "✅"}
@@ -80,10 +80,12 @@ def test_the_whole_summary_has_what_is_wrong_first_and_all_checks_folded() -> No
     ]
 
 
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", Readiness)
 @pytest.mark.parametrize("severity", Severity)
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_each_state_and_severity_is_said_and_counted(state: State, severity: Severity, count: int) -> None:
+def test_each_state_and_severity_is_said_and_counted(
+    state: Readiness, severity: Severity, count: int
+) -> None:
     given = data(*(entry(severity.value, n) for n in range(count)), verdict=state.value)
     name = severity.value
     many = f"{name}s" if count == 2 and name != "skipped" else name
@@ -92,7 +94,7 @@ def test_each_state_and_severity_is_said_and_counted(state: State, severity: Sev
     text, summary = "\n".join(verdict_lines(given, width=80)), verdict_markdown(given)
     assert text.count(f"evidence of {name}") == count
     assert len(re.findall(rf"^{SHOWN[name]} +{name}-", text, re.M)) == count
-    assert summary.startswith(f"### {'✅' if state is State.READY else '❌'} {ANSWERS[state.value]} · ")
+    assert summary.startswith(f"### {'✅' if state is Readiness.READY else '❌'} {ANSWERS[state.value]} · ")
     wrong = name in ("error", "warning", "info")
     assert summary.count(f"| {MARKS[name]} |") == count * (2 if wrong else 1)
     assert text.count(f"mend {name}") == (count if wrong else 0)

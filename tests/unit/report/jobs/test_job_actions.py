@@ -1,4 +1,4 @@
-"""What a workflow is told of a job: outputs for later jobs, and a summary that names the failure."""
+"""The outputs of a job for later jobs of a workflow, and a summary that names the failure."""
 
 import pytest
 from tests.unit.jobs import plans

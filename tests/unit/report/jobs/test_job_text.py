@@ -1,4 +1,4 @@
-"""What people read of a job: the result first, the next command last, and every state has a text."""
+"""The text about a job: the result first, the next command last, for every state."""
 
 from typing import Any
 

@@ -19,10 +19,12 @@ from trainyard.report.slack.slack_events import (
 )
 from trainyard.report.slack.slack_message import Surroundings
 from trainyard.report.slack.slack_thread import (
+    PostResult,
     SlackThread,
     ThreadEvent,
     event_of,
     parse_address,
+    post_once,
     read_thread,
     tell,
 )
@@ -36,6 +38,7 @@ class Messenger:
 
     threads: bool = True
     refuses_edits: bool = False
+    is_configured: bool = True
     sent: list[tuple[str, str, bool]] = field(default_factory=list)
     """Per message: the text, the `ts` of the thread it replies to, and whether the channel shows it."""
     edited: list[str] = field(default_factory=list)
@@ -48,7 +51,9 @@ class Messenger:
         channel: str | None = None,
         thread: Any = None,
         broadcast: bool = False,
-    ) -> SlackThread:
+    ) -> SlackThread | None:
+        if not self.is_configured:
+            return None
         self.sent.append((text, thread.ts if self.threads else "", broadcast))
         return SlackThread("C1", f"1.{len(self.sent)}") if self.threads else SlackThread()
 
@@ -89,6 +94,22 @@ def test_posted_events_are_remembered_even_if_the_first_message_is_deleted(
     assert (after.address, told.key in after.said) == ("C1:1.1", True)
     assert read_thread(memory) == after
     assert "message_not_found" in caplog.text
+
+
+def test_the_same_event_is_posted_once(tmp_path: Path) -> None:
+    messenger, memory = Messenger(), tmp_path / "slack.json"
+    result, thread = post_once(event(STOPPED, SlackThread()), messenger, memory)
+    assert (result, thread.address) == (PostResult.POSTED, "C1:1.1")
+    again = post_once(event(STOPPED, read_thread(memory)), messenger, memory)
+    assert again == (PostResult.POSTED_BEFORE, thread)
+    assert len(messenger.sent) == 1
+
+
+def test_nothing_is_remembered_while_slack_is_not_configured(tmp_path: Path) -> None:
+    memory = tmp_path / "slack.json"
+    posted = post_once(event(STOPPED, SlackThread()), Messenger(is_configured=False), memory)
+    assert posted == (PostResult.NOT_CONFIGURED, SlackThread())
+    assert not memory.exists()
 
 
 def test_a_webhook_leaves_no_address_but_a_memory(tmp_path: Path) -> None:

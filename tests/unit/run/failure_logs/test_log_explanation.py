@@ -116,7 +116,23 @@ CASES: dict[str, tuple[str, str]] = {
     "an assert on the gpu": ("user-code", f"{TERMINATED}CUDA error: device-side assert triggered\n{FRAMES}\n{WATCHDOG}"),
     "an illegal access": ("user-code", f"{TERMINATED}CUDA error: an illegal memory access was encountered\n{FRAMES}"),
     "xid 31": ("user-code", "NVRM: Xid (PCI:0000:44:00): 31, pid=1234, name=python, MMU Fault"),
+    "our data has no room": (
+        "disk-full",
+        "/checkpoints/prepared/16d9: the tokens could not be prepared ([Errno 28] No space left on device). Free "
+        "space, or set data.prepared_directory to a folder that can be written.",
+    ),
+    "our trainer stands still": (
+        "hang",
+        f"{steps(1, 5)}\nStep 6: nothing moved for 12.5 s (rank 1 noticed), so the run was ended. The stacks of all "
+        f"threads: logs/hang-rank-0.txt, logs/hang-rank-1.txt.\n{CHILDREN}",
+    ),
+    "our trainer after a kill": (
+        "unknown",
+        "Step 6: after the end of rank 1 nothing moved for 3 s (rank 0 noticed), so the run was ended. The stacks of "
+        "all threads: logs/hang-rank-0.txt.\nRank 1 (pid 4242) was killed by SIGKILL.",
+    ),
     "not a number": ("nan", f"{steps(1, 4)}\nStep 5: the loss is not finite (nan)\n" + trace("TrainingFailedError: stop")),
+    "autograd's detection of anomalies": ("nan", trace("RuntimeError: Function 'SqrtBackward0' returned nan values in its 0th output.")),
     "megatron": ("nan", trace("AssertionError: Rank 3: found NaN in local forward loss calculation. Device: 3")),
     "shared memory": (
         "data-loader",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import ExitCode
+from trainyard.errors import CheckpointError, ExitCode
 from trainyard.jobs.recipes import RECORDED
 from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
@@ -195,3 +195,32 @@ def test_a_checkpoint_is_taken_whole_and_only_once(
     manifest = verify_checkpoint(directory.checkpoint(20), run_id="llama")
     assert [file.path for file in manifest.files] == ["actor/part.pt"]
     assert take(own, directory, "llama") == taken
+
+
+def test_what_the_program_wrote_since_replaces_what_was_taken(
+    directory: RunDirectory, tmp_path: Path
+) -> None:
+    """A later segment may save the same step again; what is stored is what it wrote."""
+    folder = checkpoint(tmp_path / "program", "global_step_20/actor")
+    own = OwnCheckpoint(20, folder.parent)
+    before = take(own, directory, "llama")
+    (folder / "part.pt").unlink()
+    (folder / "part.pt").write_bytes(b"the weights of a later segment")
+    after = take(own, directory, "llama")
+    assert after != before
+    verify_checkpoint(directory.checkpoint(20), run_id="llama")
+    taken = directory.checkpoint(20) / "actor" / "part.pt"
+    assert taken.read_bytes() == b"the weights of a later segment"
+    assert take(own, directory, "llama") == after
+
+
+def test_a_file_of_the_name_of_our_manifest_is_not_lost(directory: RunDirectory, tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "program", "global_step_20/actor")
+    (folder / "manifest.json").write_text("of the program")
+    own = OwnCheckpoint(20, folder.parent)
+    take(own, directory, "llama")
+    files = verify_checkpoint(directory.checkpoint(20)).files
+    assert [file.path for file in files] == ["actor/manifest.json", "actor/part.pt"]
+    (folder.parent / "manifest.json").write_text("of the program")
+    with pytest.raises(CheckpointError, match="has this name"):
+        take(own, directory, "llama")

@@ -12,11 +12,11 @@ from trainyard.errors import CheckpointError, IncompatibleCheckpointError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.checkpoint.checkpoint import (
     SaveOrigin,
-    check_fit,
     load_checkpoint,
     newest_good_checkpoint,
 )
 from trainyard.training.checkpoint.checkpoint_save import save_checkpoint
+from trainyard.training.checkpoint.resume import check_fit
 from trainyard.training.checkpoint.retention import remove_leftovers, remove_old_checkpoints, whole_steps
 from trainyard.training.checkpoint.state import TrainingState
 from trainyard.training.model.model import build_model

@@ -1,4 +1,4 @@
-"""What a run is told to change: settings that are allowed, and that mend what failed."""
+"""The changes that are suggested after a failure: settings that are allowed, and that fix the failure."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import torch
 from trainyard.config.schema import Config
 from trainyard.errors import TrainingFailedError
 from trainyard.run.directory import RunDirectory
-from trainyard.run.failure import Kind, read_failure
+from trainyard.run.failure import FailureKind, read_failure
 from trainyard.run.identity import read_run
 from trainyard.run.records import RecordWriter
 from trainyard.training.checkpoint.remedies import (
@@ -94,7 +94,7 @@ def test_less_memory_is_taken_with_the_same_global_batch(
 ) -> None:
     config = tiny_config(training={"batch_size": size, "gradient_accumulation_steps": accumulated})
     saved(directory, 4)
-    failure = out_of_memory(Kind.GPU_MEMORY, 5, config, directory)
+    failure = out_of_memory(FailureKind.GPU_MEMORY, 5, config, directory)
     changed = with_changes(config, failure.changes).training
     assert changed.batch_size <= size / 2
     assert changed.batch_size * changed.gradient_accumulation_steps == size * accumulated
@@ -106,10 +106,10 @@ def test_one_sequence_keeps_fewer_activations_and_then_becomes_shorter(
 ) -> None:
     saved(directory, 4)
     config = tiny_config(training={"batch_size": 1})
-    first = out_of_memory(Kind.GPU_MEMORY, 5, config, directory)
+    first = out_of_memory(FailureKind.GPU_MEMORY, 5, config, directory)
     config = with_changes(config, first.changes)
     assert (config.compute.activation_checkpointing, first.from_step) == ("full", 4)
-    second = out_of_memory(Kind.GPU_MEMORY, 5, config, directory)
+    second = out_of_memory(FailureKind.GPU_MEMORY, 5, config, directory)
     assert with_changes(config, second.changes).data.sequence_length == config.data.sequence_length // 2
     assert second.from_step is None, "no checkpoint fits other sequences"
 
@@ -117,21 +117,21 @@ def test_one_sequence_keeps_fewer_activations_and_then_becomes_shorter(
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory"), Kind.GPU_MEMORY),
-        (MemoryError(), Kind.HOST_MEMORY),
-        (RuntimeError(CPU_MESSAGE), Kind.HOST_MEMORY),
+        (torch.OutOfMemoryError("CUDA out of memory"), FailureKind.GPU_MEMORY),
+        (MemoryError(), FailureKind.HOST_MEMORY),
+        (RuntimeError(CPU_MESSAGE), FailureKind.HOST_MEMORY),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
         (ValueError("not enough memory"), None),
     ],
 )
-def test_a_lack_of_memory_is_told_from_other_errors(error: BaseException, kind: Kind | None) -> None:
+def test_a_lack_of_memory_is_told_from_other_errors(error: BaseException, kind: FailureKind | None) -> None:
     assert memory_kind(error) == kind
 
 
 def test_torch_still_says_it_so_where_main_memory_runs_out() -> None:
     with pytest.raises(RuntimeError) as raised:
         torch.empty(2**60, dtype=torch.uint8)
-    assert memory_kind(raised.value) == Kind.HOST_MEMORY
+    assert memory_kind(raised.value) == FailureKind.HOST_MEMORY
 
 
 def test_a_model_that_does_not_fit_is_no_bug(tiny_config: TinyConfig, directory: RunDirectory) -> None:
@@ -152,7 +152,7 @@ def test_a_run_that_blows_up_records_its_class_its_step_and_what_to_change(
     outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
     failure = read_failure(outcome)
     assert failure is not None
-    assert (failure.kind, failure.step) == (Kind.NOT_FINITE, outcome["steps"] + 1)
+    assert (failure.kind, failure.step) == (FailureKind.NOT_FINITE, outcome["steps"] + 1)
     assert failure.changes == {"training.learning_rate": 1e-3}
     assert "--set training.learning_rate=0.001" in str(raised.value)
     assert "--resume auto" not in str(raised.value)
@@ -169,5 +169,5 @@ def test_a_step_that_finds_no_memory_is_recorded_as_such(
         run_training(tiny_config())
     failure = read_failure(read_run(tmp_path / "run" / "run.json")["outcome"])
     assert failure is not None
-    assert (failure.kind, failure.step) == (Kind.HOST_MEMORY, 1)
+    assert (failure.kind, failure.step) == (FailureKind.HOST_MEMORY, 1)
     assert math.prod(failure.changes.values()) == 4

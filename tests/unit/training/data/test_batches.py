@@ -28,7 +28,7 @@ SHAPES = st.tuples(st.integers(2, 50), st.integers(1, 9), st.integers(1, 400))
 
 
 @given(SHAPES, st.integers(0, 5), st.integers(0, 2**40))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_an_epoch_sees_each_window_once_but_for_the_last_incomplete_batch(
     shape: tuple[int, int, int], epoch: int, seed: int
 ) -> None:
@@ -43,7 +43,7 @@ def test_an_epoch_sees_each_window_once_but_for_the_last_incomplete_batch(
 
 
 @given(SHAPES, st.integers(0, 10**6))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_seeking_gives_what_going_there_gives(shape: tuple[int, int, int], step: int) -> None:
     length, batch_size, extra = shape
     tokens = length * batch_size + 1 + extra * length

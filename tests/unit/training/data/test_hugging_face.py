@@ -1,6 +1,7 @@
 """Datasets of Hugging Face's library: read from local folders, and a Hub that is not there or says no."""
 
 import gzip
+import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -104,6 +105,72 @@ def test_from_any_place_what_follows_is_the_same(tmp_path: Path, kind: str) -> N
     for done in range(3, 40, 3):
         _, place = whole.read(place, 3)
         assert all_of(resumed, json.loads(json.dumps(place)), count=11) == rows[done:]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "txt"])
+def test_a_part_is_every_further_file_and_goes_on_from_any_place(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    files = [[f"line {line} of file {file}" for line in range(10 + file)] for file in range(5)]
+    for number, own in enumerate(files):
+        path = folder / f"train-{number}.{kind}"
+        if kind == "parquet":
+            pyarrow.parquet.write_table(pyarrow.table({"text": own}), path, row_group_size=6)
+        else:
+            lines = own if kind == "txt" else [json.dumps({"text": text}) for text in own]
+            path.write_text("".join(f"{line}\n" for line in lines))
+    whole = texts(folder)
+    assert whole.files == len(files)
+    for number in range(2):
+        expected = [text for file in files[number::2] for text in file]
+        part, place = whole.part(number, 2), None
+        assert all_of(whole.part(number, 2)) == expected
+        for done in range(4, len(expected), 4):
+            _, place = part.read(place, 4)
+            resumed = whole.part(number, 2)
+            assert all_of(resumed, json.loads(json.dumps(place)), count=9) == expected[done:]
+    assert all_of(whole) == [text for file in files for text in file]
+
+
+_PLACE = {
+    "examples_iterable": {
+        "examples_iterable": {"shard_idx": 0, "shard_example_idx": 200, "type": "ArrowExamplesIterable"},
+        "previous_state": {"shard_idx": 0, "shard_example_idx": 0, "type": "ArrowExamplesIterable"},
+        "batch_idx": 192,
+        "num_chunks_since_previous_state": 192,
+        "cropped_chunk_length": 0,
+        "type": "RebatchedArrowExamplesIterable",
+    },
+    "epoch": 0,
+}
+_BEFORE_TRACKS: dict[int, tuple[dict[str, Any], str]] = {
+    1: ({"block": 0, "place": None, "consumed": 0, "epoch": 0}, "85b49a59669c80e8"),
+    41: ({"block": 20, "place": None, "consumed": 2560, "epoch": 0}, "57cd8a0b3bf4d461"),
+    161: ({"block": 80, "place": _PLACE, "consumed": 2334, "epoch": 0}, "94b858b7a86e8cd7"),
+}
+"""By step: the position in the checkpoint of a run whose processes each encoded everything, and the SHA-256
+of the batch that it drew next, over the 600 rows below."""
+
+
+def test_a_run_from_before_streams_were_shared_out_goes_on_with_its_batches(tmp_path: Path) -> None:
+    folder = tmp_path / "before"
+    folder.mkdir()
+    rows = [f"row {number}: " + "words and words " * (number % 5) for number in range(600)]
+    for part in range(3):
+        lines = (json.dumps({"text": text, "url": "u"}) for text in rows[part * 200 : part * 200 + 200])
+        (folder / f"train-{part}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    source = {"dataset": str(folder), "shuffled_sequences": 8, "validation_split": None}
+    data = {"hugging_face": source, "sequence_length": 16, "packing": "separate"}
+    opened_data = open_stream(DataConfig.model_validate(data), ModelConfig(name="m"))
+    going_on = opened_data.batches(sequence_length=16, batch_size=4, seed=7)
+    for step, (position, expected) in _BEFORE_TRACKS.items():
+        resumed = opened_data.batches(sequence_length=16, batch_size=4, seed=7)
+        resumed.restore(position)
+        for batches in (resumed, going_on):
+            assert hashlib.sha256(batches.batch(step).tobytes()).hexdigest()[:16] == expected
+        assert set(resumed.position(step + 1) or {}) == set(position), "the checkpoint's form changed"
+        resumed.close()
+    going_on.close()
 
 
 def test_rows_without_a_text_are_left_out(folder: Path) -> None:
@@ -266,21 +333,23 @@ def test_a_hub_that_refuses_connections_is_an_outside_service(
 def on_stream(tiny_config: Callable[..., Config], folder: Path) -> Callable[..., Config]:
     """The tiny configuration on the stream of `folder`; `shuffled` sequences are read at a time."""
 
-    def build(shuffled: int = 20) -> Config:
-        source = {"dataset": str(folder), "shuffled_sequences": shuffled}
+    def build(shuffled: int = 20, interleaved: int = 1) -> Config:
+        source = {"dataset": str(folder), "shuffled_sequences": shuffled, "interleaved_files": interleaved}
         return tiny_config(data={"train_path": None, "validation_path": None, "hugging_face": source})
 
     return build
 
 
+@pytest.mark.parametrize("interleaved", [1, 2])
 def test_a_resumed_run_on_a_stream_is_the_uninterrupted_one(
-    on_stream: Callable[..., Config], run_training: Run, stop_after: Stop, tmp_path: Path
+    on_stream: Callable[..., Config], run_training: Run, stop_after: Stop, tmp_path: Path, interleaved: int
 ) -> None:
-    whole = run_training(on_stream(), "whole")
+    config = on_stream(interleaved=interleaved)
+    whole = run_training(config, "whole")
     for step in (2, 5, 6):  # within a block of five steps, at its end, in the next one
         with pytest.raises(StoppedError):
-            run_training(on_stream(), "cut", **stop_after(step))
-    assert run_training(on_stream(), "cut")["state_sha256"] == whole["state_sha256"]
+            run_training(config, "cut", **stop_after(step))
+    assert run_training(config, "cut")["state_sha256"] == whole["state_sha256"]
     rows = [list(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("whole", "cut")]
     kept = [[(row["step"], row["loss"], row.get("val_loss")) for row in part] for part in rows]
     assert kept[0] == kept[1]
@@ -289,7 +358,9 @@ def test_a_resumed_run_on_a_stream_is_the_uninterrupted_one(
     assert "steps_per_epoch" not in run["plan"]
     assert set(run["data"]) == {"name", "fingerprint"}
     with pytest.raises(IncompatibleCheckpointError, match=r"hugging_face\.shuffled_sequences: .* 20, .* 30"):
-        run_training(on_stream(30), "cut")
+        run_training(on_stream(30, interleaved), "cut")
+    with pytest.raises(IncompatibleCheckpointError, match=r"hugging_face\.interleaved_files: "):
+        run_training(on_stream(interleaved=3), "cut")
 
 
 def test_what_is_read_stands_in_the_configuration_of_the_run(folder: Path) -> None:

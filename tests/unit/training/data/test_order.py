@@ -20,7 +20,7 @@ def elements(size: int, *, seed: int = 1, epoch: int = 0) -> list[int]:
 
 
 @given(SIZES, SEEDS, st.integers(0, 1000))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_element_has_exactly_one_place(size: int, seed: int, epoch: int) -> None:
     assert sorted(elements(size, seed=seed, epoch=epoch)) == list(range(size))
 
@@ -31,7 +31,7 @@ def test_sizes_around_powers_and_squares_are_bijections(size: int) -> None:
 
 
 @given(st.integers(1, 2**62), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_places_of_any_epoch_length_stay_in_range(size: int, data: st.DataObject) -> None:
     places = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20, unique=True))
     result = Permutation(size, seed=3, epoch=1)(np.array(places))
@@ -41,7 +41,7 @@ def test_places_of_any_epoch_length_stay_in_range(size: int, data: st.DataObject
 
 
 @given(SIZES, st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_place_computed_alone_equals_the_place_in_the_whole(size: int, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, size - 1))
     assert Permutation(size, seed=5, epoch=2)(np.array([place]))[0] == elements(size, seed=5, epoch=2)[place]

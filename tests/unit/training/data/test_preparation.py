@@ -1,4 +1,4 @@
-"""What the place of prepared tokens depends on, and which files a plan leaves out."""
+"""The facts that decide the place of prepared tokens, and the files that a plan omits."""
 
 import os
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_what_is_passed_over_is_counted_where_it_lies(folder: Path) -> None:
 
 
 def begun_with(folder: Path, **data: object) -> Config:
-    """What a run of `folder`, whose own configuration says `data`, goes on with."""
+    """Return the data settings with which a run of `folder` resumes; its configuration says `data`."""
     run = folder / "run"
     run.mkdir()
     values = {"model": {"name": "m"}, "training": {"max_steps": 1}, "data": {"train_path": "a.txt", **data}}

@@ -1,7 +1,9 @@
 """Streams: every token once an epoch, and from any position exactly what would have come next."""
 
+import itertools
 import json
 import threading
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,23 +17,33 @@ from hypothesis import strategies as st
 
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
-from trainyard.training.data import stream_batches, token_stream
+from trainyard.training.data import stream_batches, stream_reading
+from trainyard.training.data.document_reader import Piece
 from trainyard.training.data.hugging_face import StreamPosition
 from trainyard.training.data.stream_batches import StreamBatches
+from trainyard.training.data.stream_reading import Chunk, ChunkKey, ChunkOrder, ChunkReader
 from trainyard.training.data.streamed_dataset import open_stream
-from trainyard.training.data.token_stream import Position, TokenStream
+from trainyard.training.data.token_stream import Position, TokenStream, Windows
 from trainyard.training.data.training_data import agreed_fingerprint
-from trainyard.training.data.vocabulary import ByteVocabulary
+from trainyard.training.data.vocabulary import ByteVocabulary, TokenArray
 from trainyard.training.runtime.world import ALONE, World
 
 
 class Texts:
-    """Texts from a list; the place is the number of the next one."""
+    """Texts from lists, one list per file; the place is the number of the next one."""
 
-    def __init__(self, texts: list[str]) -> None:
-        self._texts = texts
+    def __init__(self, *files: list[str]) -> None:
+        self._files = files
+        self._texts = [text for file in files for text in file]
         self.readers: set[int] = set()
         self._reading = threading.Lock()
+
+    @property
+    def files(self) -> int:
+        return len(self._files)
+
+    def part(self, number: int, of: int) -> "Texts":
+        return Texts(*self._files[number::of])
 
     def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
         self.readers.add(threading.get_ident())
@@ -42,13 +54,36 @@ class Texts:
         return texts, {"row": first + count} if first + count < len(self._texts) else None
 
 
-def stream(texts: list[str]) -> TokenStream:
-    return TokenStream(Texts(texts), ByteVocabulary(), "the test's texts")
+class Counting(ByteVocabulary):
+    """Bytes, and how many texts were encoded."""
+
+    def __init__(self) -> None:
+        self.texts = 0
+
+    def token_arrays(self, pieces: Iterator[Piece]) -> Iterator[TokenArray]:
+        def counted() -> Iterator[Piece]:
+            for piece in pieces:
+                self.texts += piece is not None
+                yield piece
+
+        return super().token_arrays(counted())
+
+
+def stream(*files: list[str], vocabulary: ByteVocabulary | None = None) -> TokenStream:
+    return TokenStream(Texts(*files), vocabulary or ByteVocabulary(), "the test's texts")
 
 
 def joined(texts: list[str]) -> list[int]:
-    """What token files would hold."""
+    """Return the tokens as token files would hold them."""
     return [token for text in texts if text for token in (*text.encode(), 0)]
+
+
+def tokens_in_order(files: list[list[str]], tracks: int, rows: int) -> list[int]:
+    """One epoch by the rule: the tracks take turns with a chunk of `rows` each, as long as they have one."""
+    parts = [[text for file in files[track::tracks] for text in file] for track in range(tracks)]
+    chunks = [[part[first : first + rows] for first in range(0, len(part), rows)] for part in parts]
+    turns = itertools.zip_longest(*chunks, fillvalue=[])
+    return [token for turn in turns for chunk in turn for token in joined(chunk)]
 
 
 def batches(texts: list[str], *, batch_size: int = 2, shuffled: int = 6, seed: int = 1) -> StreamBatches:
@@ -57,27 +92,133 @@ def batches(texts: list[str], *, batch_size: int = 2, shuffled: int = 6, seed: i
     )
 
 
-TEXTS = st.lists(st.text("abcdefgh", max_size=20), min_size=1, max_size=12).filter(any)
+class Reading:
+    """What a number of processes read from a position on, with everything exchanged as it should be."""
+
+    def __init__(self, files: list[list[str]], start: Position, processes: int) -> None:
+        self.vocabularies = [Counting() for _ in range(processes)]
+        streams = [stream(*files, vocabulary=vocabulary) for vocabulary in self.vocabularies]
+        self.readers = [ChunkReader(own, start, rank=rank, of=processes) for rank, own in enumerate(streams)]
+        self.order = ChunkOrder("the test's texts", start)
+
+    def windows(self, count: int, length: int) -> Windows:
+        while (windows := self.order.take(count, length)) is None:
+            rounds = self.order.rounds_wanted(count, length)
+            chunks = [chunk for reader in self.readers for chunk in reader.read(rounds, threading.Event())]
+            for reader in self.readers:
+                reader.note_ends(chunks)
+            self.order.add(chunks, rounds)
+        return windows
+
+
+TEXT = st.text("abcdefgh", max_size=20)
+TEXTS = st.lists(TEXT, min_size=1, max_size=12).filter(any)
+FILES = st.lists(st.lists(TEXT, max_size=8), min_size=1, max_size=6).filter(
+    lambda files: any(map(any, files))
+)
+PROCESSES = st.integers(1, 5)
 MANY = [f"text number {number} " * (number % 4) for number in range(40)]
 
 
-@given(TEXTS, st.integers(1, 4), st.integers(1, 7), st.integers(1, 9), st.integers(1, 5))
-def test_consecutive_windows_hold_every_token_of_every_epoch_once_and_in_order(
-    texts: list[str], chunk: int, length: int, count: int, reads: int
+@settings(deadline=None)
+@given(
+    FILES,
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.lists(st.tuples(PROCESSES, st.integers(1, 9), st.integers(1, 2)), min_size=1, max_size=4),
+    st.integers(1, 7),
+)
+def test_windows_hold_every_token_of_every_epoch_once_in_an_order_that_knows_no_processes(
+    files: list[list[str]],
+    tracks: int,
+    rows: int,
+    segments: list[tuple[int, int, int]],
+    length: int,
 ) -> None:
+    """Each segment resumes from the position of the one before, as JSON, on another number of processes."""
+    position = stream(*files).beginning(tracks)
+    inputs, targets = [], []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_stream, "_CHUNK_ROWS", chunk)
-        position, inputs, targets = Position(), [], []
-        for _ in range(reads):
-            read = stream(texts).windows(position, count=count, length=length)
-            inputs += read.tokens[:, :-1].ravel().tolist()
-            targets += read.tokens[:, 1:].ravel().tolist()
-            position = Position(**json.loads(json.dumps(read.end.to_json())))
-    epoch = joined(texts)
-    expected = epoch * (reads * count * length // len(epoch) + 2)
+        patch.setattr(stream_reading, "CHUNK_ROWS", rows)
+        for processes, count, reads in segments:
+            reading = Reading(files, position, processes)
+            for _ in range(reads):
+                windows = reading.windows(count, length)
+                inputs += windows.tokens[:, :-1].ravel().tolist()
+                targets += windows.tokens[:, 1:].ravel().tolist()
+            position = Position.from_json(json.loads(json.dumps(windows.end.to_json())))
+    epoch = tokens_in_order(files, min(tracks, len(files)), rows)
+    expected = epoch * (len(inputs) // len(epoch) + 2)
     assert inputs == expected[: len(inputs)]
     assert targets == expected[1 : len(targets) + 1]
     assert position.epoch == len(inputs) // len(epoch)
+
+
+@settings(deadline=None, max_examples=30)
+@given(PROCESSES, st.integers(1, 4), st.integers(1, 3))
+def test_each_process_encodes_its_share_of_the_texts_and_all_together_encode_each_once(
+    processes: int, tracks: int, rows: int
+) -> None:
+    files = [[f"text {number} of file {file}" for number in range(120)] for file in range(4)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_reading, "CHUNK_ROWS", rows)
+        reading = Reading(files, stream(*files).beginning(tracks), processes)
+        while sum(vocabulary.texts for vocabulary in reading.vocabularies) < 300:
+            end = reading.windows(3, 8).end
+    counts = [vocabulary.texts for vocabulary in reading.vocabularies]
+    assert end.epoch == 0
+    assert max(counts) - min(counts) <= 2 * rows * tracks
+
+
+@pytest.mark.parametrize(
+    ("processes", "tracks", "read"),
+    [(1, 4, [4]), (2, 4, [2, 2]), (4, 4, [1] * 4), (3, 4, [4] * 3), (6, 4, [2] * 6), (3, 1, [1] * 3)],
+)
+def test_a_process_reads_only_the_files_that_it_encodes_some_texts_of(
+    processes: int, tracks: int, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_reading, "CHUNK_ROWS", 1)
+    touched: dict[Texts, None] = {}
+
+    class Noting(Texts):
+        def part(self, number: int, of: int) -> Texts:
+            return Noting(*self._files[number::of])
+
+        def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
+            touched[self] = None
+            return super().read(place, count)
+
+    found = []
+    for rank in range(processes):
+        touched.clear()
+        source = TokenStream(Noting(*[MANY] * tracks), ByteVocabulary(), "n")
+        reader = ChunkReader(source, source.beginning(tracks), rank=rank, of=processes)
+        reader.read(12, threading.Event())
+        found.append(len(touched))
+    assert found == read
+
+
+def test_a_track_waits_at_its_end_until_the_others_are_at_theirs() -> None:
+    files = [["short"], [f"text {number}" for number in range(1000)]]
+    start = stream(*files).beginning(2)
+    reader = ChunkReader(stream(*files), start, rank=0, of=2)
+    read = [reader.read(5, threading.Event()) for _ in range(3)]
+    assert [len(chunks) for chunks in read] == [1, 0, 0]
+    reader.note_ends([Chunk(ChunkKey(0, 15, 1), np.empty(0, np.int32), None)])
+    assert [chunk.key for chunk in reader.read(5, threading.Event())] == [ChunkKey(1, 0, 0)]
+
+
+def test_one_track_writes_the_position_of_runs_from_before_there_were_several() -> None:
+    position = Position(places=({"row": 128},), consumed=17, epoch=2)
+    assert position.to_json() == {"place": {"row": 128}, "consumed": 17, "epoch": 2}
+    assert Position.from_json({"block": 9, **position.to_json()}) == position
+
+
+def test_a_position_in_more_tracks_than_there_are_files_is_refused() -> None:
+    source = batches(MANY)
+    source.restore({"block": 3, **Position((None, None, None)).to_json()})
+    with pytest.raises(DataError, match=r"the test's texts is 1 files, and .* position is in 3 .*lock file"):
+        source.batch(9)
 
 
 @given(TEXTS, st.integers(0, 100))
@@ -85,12 +226,30 @@ def test_the_first_tokens_are_those_of_one_epoch(texts: list[str], count: int) -
     assert stream(texts).first_tokens(count).tolist() == joined(texts)[:count]
 
 
-def test_texts_without_tokens_are_refused_instead_of_read_for_ever() -> None:
-    with pytest.raises(DataError, match=r"the test's texts: no row has a text\. Check data\.text_field"):
-        stream(["", ""]).windows(Position(), count=1, length=4)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_texts_without_tokens_are_refused_instead_of_read_for_ever(processes: int) -> None:
+    for files in ([["", ""]], [["", ""], [""] * 300]):
+        reading = Reading(files, stream(*files).beginning(2), processes)
+        with pytest.raises(DataError, match=r"the test's texts: no row has a text\. Check data\.text_field"):
+            reading.windows(1, 4)
 
 
-@settings(deadline=None, max_examples=30)
+def test_the_exchanges_per_block_are_few_once_the_size_of_texts_is_known() -> None:
+    files = [[f"text number {number} " * (number % 40) for number in range(20_000)]]
+    reading = Reading(files, stream(*files).beginning(1), 2)
+    reading.windows(20, 1000)
+    for _ in range(10):
+        assert 0 < reading.order.rounds_wanted(20, 1000) < 30
+        chunks = [
+            chunk
+            for reader in reading.readers
+            for chunk in reader.read(reading.order.rounds_wanted(20, 1000), threading.Event())
+        ]
+        reading.order.add(chunks, reading.order.rounds_wanted(20, 1000))
+        assert reading.order.take(20, 1000) is not None, "one exchange was not enough"
+
+
+@settings(max_examples=30)
 @given(st.integers(0, 12), st.integers(1, 9), st.integers(1, 3))
 def test_a_saved_position_goes_on_with_the_very_batches(step: int, shuffled: int, batch_size: int) -> None:
     first = batches(MANY, batch_size=batch_size, shuffled=shuffled)
@@ -108,7 +267,7 @@ def test_a_saved_position_goes_on_with_the_very_batches(step: int, shuffled: int
 
 
 def test_a_block_is_shuffled_by_seed_and_holds_each_of_its_windows_once() -> None:
-    plain = stream(MANY).windows(Position(), count=12, length=5).tokens
+    plain = Reading([MANY], Position(), 1).windows(12, 5).tokens
     orders = []
     for seed in (1, 1, 2):
         source = batches(MANY, batch_size=2, shuffled=12, seed=seed)
@@ -159,6 +318,23 @@ def test_what_goes_wrong_while_reading_ahead_is_raised_where_it_is_needed() -> N
     source.close()
 
 
+@dataclass(frozen=True)
+class WithBroken(World):
+    """Two processes, of which the other cannot read the data."""
+
+    def gather(self, value: Any) -> list[Any]:
+        assert threading.current_thread() is threading.main_thread(), "a collective behind training"
+        return [value, (DataError("a row of the other process is broken"), [])]
+
+
+def test_what_goes_wrong_in_another_process_is_raised_in_this_one_too() -> None:
+    source = batches(MANY)
+    source.share_with(WithBroken(0, 2, 0, None))
+    with pytest.raises(DataError, match="a row of the other process is broken"):
+        source.batch(0)
+    source.close()
+
+
 def test_closing_gives_up_what_is_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_batches, "_END_SECONDS", 0.05)
     reading, released = threading.Event(), threading.Event()
@@ -179,14 +355,15 @@ def test_closing_gives_up_what_is_being_read(monkeypatch: pytest.MonkeyPatch) ->
     )
     source.batch(0)
     assert reading.wait(30)
-    _, block = source._next or (0, None)
+    assert source._reading is not None
+    read = source._reading.ahead
     source.close()
-    assert source._reader is not None
-    assert source._reader.is_alive()
-    assert source._reader.daemon, "the end of the process would wait for it"
+    assert source._thread is not None
+    assert source._thread.is_alive()
+    assert source._thread.daemon, "the end of the process would wait for it"
     released.set()
-    assert block is not None
-    assert isinstance(block.exception(30), CancelledError)
+    assert read is not None
+    assert isinstance(read.exception(30), CancelledError)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What answers are worth."""
+"""The rewards of answers."""
 
 import pytest
 from hypothesis import given

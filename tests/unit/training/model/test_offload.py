@@ -40,7 +40,7 @@ class Queue:
 
 
 class Meta(ModuleType):
-    """What torch asks of a module such as `torch.cuda`."""
+    """The interface that torch requires of a module such as `torch.cuda`."""
 
     Stream = Event = Queue
 

@@ -126,7 +126,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_documents_alone(model: Llam
     assert counted(batch.numpy()) == targets
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.integers(0, 399), max_size=9), min_size=1, max_size=3),
     st.sampled_from([1, 100, 128, 129, 256, 400]),

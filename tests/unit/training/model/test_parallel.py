@@ -1,4 +1,4 @@
-"""What a configuration decides of how a model is put on devices."""
+"""The placement of a model on devices, as the configuration decides it."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""What a step does beside its arithmetic: how often it waits for the device, and when it draws its batch."""
+"""The side effects of a step: how often it waits for the device, and when it draws its batch."""
 
 from collections.abc import Callable
 from typing import Any

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.training.runtime.peer_liveness import peers_watched
+from trainyard.training.runtime.peer_liveness import watch_peers
 from trainyard.training.runtime.rendezvous import no_long_wait
 from trainyard.training.runtime.world import ALONE, World
 
@@ -52,7 +52,7 @@ def beside(pid: int, *, machine: str = "") -> World:
 
 
 def test_a_process_that_ends_is_known_by_its_rank(other: "subprocess.Popen[bytes]") -> None:
-    with peers_watched(beside(other.pid)) as ended:
+    with watch_peers(beside(other.pid)) as ended:
         assert ended() == ()
         other.kill()
         deadline = time.monotonic() + 60
@@ -61,12 +61,12 @@ def test_a_process_that_ends_is_known_by_its_rank(other: "subprocess.Popen[bytes
         assert ended() == (1,), "it is known before anybody has waited for it"
         assert ended() == (1,)
     other.wait()
-    with peers_watched(beside(other.pid)) as ended:
+    with watch_peers(beside(other.pid)) as ended:
         assert ended() == (1,), "it had ended before"
 
 
 def test_nothing_is_known_of_another_machine(other: "subprocess.Popen[bytes]") -> None:
-    with peers_watched(beside(other.pid, machine="elsewhere")) as ended:
+    with watch_peers(beside(other.pid, machine="elsewhere")) as ended:
         other.kill()
         other.wait()
         assert ended() == ()

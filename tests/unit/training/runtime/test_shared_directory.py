@@ -28,7 +28,7 @@ from trainyard.training.runtime.world import World
 
 @dataclass
 class Meeting:
-    """What the threads of a world gather."""
+    """The values that the threads of a world gather."""
 
     size: int
     values: dict[int, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and how fast the device could have been."""
+"""The parts of a step's time, and the peak speed of the device."""
 
 import time
 from collections import deque

@@ -1,4 +1,4 @@
-"""What torch says of itself."""
+"""The facts that torch reports about itself."""
 
 from importlib import metadata
 

@@ -31,7 +31,7 @@ OTHER_COMMIT = "fedcba9876543210fedcba9876543210fedcba98"
 
 @dataclass
 class Hub:
-    """What the server knows and was asked for."""
+    """The content of the server, and the requests that it received."""
 
     models: dict[str, Path]
     """By repository: the folder with its files."""

@@ -131,7 +131,7 @@ def test_a_null_architecture_leaves_all_of_it_to_the_weights(folder: Path, tmp_p
 
 
 def test_a_null_architecture_without_weights_is_refused_at_its_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"own\.yaml:2: model\.architecture: expected a section of keys"):
+    with pytest.raises(ConfigError, match=r"own\.yaml:2: model\.path: not set, and model\.arch"):
         loaded(config=file_with(tmp_path, "model: {architecture: null}"))
 
 

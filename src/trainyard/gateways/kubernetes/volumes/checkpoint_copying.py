@@ -1,9 +1,10 @@
-"""Copy a checkpoint out of a pod, verified on both ends, and go on after a cut.
+"""Copy a checkpoint out of a pod, verified on both ends, and continue after an interruption.
 
     pod: file ──stream──> .NAME.partial/file ──digests equal──> (a store takes it) ──all there──> NAME/
 
-What was copied is written down with its digest beside the files, so that the next attempt reads nothing again
-that has not changed. A checkpoint appears under its name only when every file of it is right.
+Each file copied to a folder is recorded with its digest beside the files, so that the next attempt does not
+read unchanged files again. Of a file that a store has, the pod computes the digest once more. A checkpoint
+appears under its name only when all of its files are correct.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.jobs.checkpoints.volume_listing import VolumeFile
 
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds before the attempts that follow a cut; a connection that brought bytes begins anew."""
+"""Seconds before the attempts after an interruption; they start again after a connection that sent bytes."""
 _JOURNAL = ".copied.jsonl"
 _PIECE = 1 << 20
 _SPARE_BYTES = 64 << 20
@@ -33,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """Where the files are (`volume_source.VolumeSource`)."""
+    """The source of the files (`volume_source.VolumeSource`)."""
 
     def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> SentFile: ...
 
@@ -41,43 +42,47 @@ class Source(Protocol):
 
 
 class Delivery(Protocol):
-    """A place that takes files which are right on disk, such as a store."""
+    """A destination for verified files on disk, such as a store."""
+
+    def size_of(self, name: str) -> int | None:
+        """The size of the file that is there; None where there is none."""
+        ...
 
     def has(self, name: str, *, size: int, sha256: str) -> bool:
-        """Whether the file is there, with these bytes."""
+        """Whether the destination has the file with these bytes."""
         ...
 
     def deliver(self, path: Path, name: str, *, sha256: str) -> None:
-        """Take the file. Raises VerificationError, ServiceError."""
+        """Deliver the file. Raises VerificationError, ServiceError."""
         ...
 
     def write(self, name: str, text: str) -> None:
-        """Take a small text, in place of one that is there."""
+        """Deliver a small text, and replace an existing one."""
         ...
 
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A file that is right on both ends."""
+    """A file that was verified on both ends."""
 
     name: str
-    """Relative to the checkpoint."""
+    """Path relative to the checkpoint."""
     size: int
     sha256: str
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What was copied."""
+    """The result of a copy."""
 
     files: tuple[CopiedFile, ...]
     fetched_bytes: int
-    """That came over the connection in this call; the others were there already."""
+    """Bytes transferred in this call; the others were there already."""
     kept_files: int
     cuts: int
 
     def record(self, checkpoint: FoundCheckpoint) -> dict[str, Any]:
-        """As plain data, which is also written beside the copy."""
+        """The result as plain data, which is also written beside the copy."""
         return {
             **checkpoint.record(),
             "copied": [{"path": f.name, "bytes": f.size, "sha256": f.sha256} for f in self.files],
@@ -85,7 +90,7 @@ class Copied:
 
 
 class Copying:
-    """One checkpoint that is copied to a folder, or by way of a folder to a store."""
+    """Copies one checkpoint to a folder, or through a folder to a store."""
 
     def __init__(
         self,
@@ -97,9 +102,9 @@ class Copying:
         prefix: str = "",
         progress: Callable[[int], None] = lambda _count: None,
     ) -> None:
-        """`folder` gets the files; with a `delivery`, each of them only until that has taken it.
+        """`folder` receives the files; with a `delivery`, only until that has each of them.
 
-        `prefix` stands before the names there.
+        `prefix` is put before the names there.
         """
         self._source, self._checkpoint, self._folder = source, checkpoint, folder
         self._delivery, self._prefix, self._progress = delivery, prefix, progress
@@ -109,8 +114,8 @@ class Copying:
     def copy(self) -> Copied:
         """Copy every file that is not there yet.
 
-        Raises CheckpointError where a file changes or is not what its manifest says, ServiceTroubleError
-        where the connection stays broken; a later call goes on where this one ended.
+        Raises CheckpointError if a file changes or differs from its manifest, ServiceTroubleError if the
+        connection stays broken; a later call continues where this one ended.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._require_space()
@@ -135,28 +140,36 @@ class Copying:
         if self._delivery is not None:
             self._delivery.deliver(path, self._prefix + name, sha256=sha256)
             path.unlink()
-        self._write_down(file, name, sha256)
+        else:
+            self._write_down(file, name, sha256)
         return CopiedFile(name, file.size, sha256)
 
     def _known(self, file: VolumeFile, name: str, path: Path) -> CopiedFile | None:
-        """The file, where an earlier call has copied it and it is still right."""
-        if self._delivery is None and not (path.is_file() and path.stat().st_size == file.size):
+        """The file, if an earlier call has copied it and it is still correct.
+
+        Where no journal tells its digest, as with a store, the pod computes it, and no bytes are sent.
+        """
+        if self._size_there(name, path) != file.size:
             return None
         noted = self._journal.get(name)
         if noted is not None and (noted["bytes"], noted["modified"]) == (file.size, file.modified):
             sha256 = str(noted["sha256"])
-        elif self._delivery is None:
-            sha256 = self._source.digest(file).sha256
         else:
-            return None
+            sha256 = self._source.digest(file).sha256
         if self._delivery is not None:
             right = self._delivery.has(self._prefix + name, size=file.size, sha256=sha256)
         else:
             right = _digest_of(path).hexdigest() == sha256
         return CopiedFile(name, file.size, sha256) if right else None
 
+    def _size_there(self, name: str, path: Path) -> int | None:
+        """The size of what is at the target; None where nothing is."""
+        if self._delivery is not None:
+            return self._delivery.size_of(self._prefix + name)
+        return path.stat().st_size if path.is_file() else None
+
     def _fetch_until_right(self, file: VolumeFile, path: Path) -> str:
-        """Fetch the file, from where it was cut; once anew where its beginning turns out to be wrong."""
+        """Fetch the file from where it was cut off; if its beginning turns out wrong, fetch it once more."""
         for anew in (False, True):
             if anew:
                 path.unlink(missing_ok=True)
@@ -165,8 +178,8 @@ class Copying:
                 raise CheckpointError(f"{file.path} changed while it was copied; copy again when it is done")
             if digest == sent.sha256:
                 return digest
-            _logger.warning("%s: what was there of it is not right; it is fetched anew", file.path)
-        raise CheckpointError(f"{file.path}: the bytes that came are not those in the pod, twice")
+            _logger.warning("%s: its beginning on disk is wrong; it is fetched again", file.path)
+        raise CheckpointError(f"{file.path}: the received bytes differed from those in the pod, twice")
 
     def _fetch(self, file: VolumeFile, path: Path) -> tuple[SentFile, str]:
         failures = 0
@@ -218,7 +231,7 @@ class Copying:
 def copy_checkpoint(
     source: Source, checkpoint: FoundCheckpoint, to: str | Delivery, *, progress: Callable[[int], None]
 ) -> Copied:
-    """Copy the checkpoint to a folder, or to a store. Raises as `Copying.copy`."""
+    """Copy the checkpoint to a folder, or to a store. Raises the errors of `Copying.copy`."""
     if isinstance(to, str):
         return copy_to_folder(source, checkpoint, Path(to), progress=progress)
     return copy_to_store(source, checkpoint, to, progress=progress)
@@ -227,7 +240,7 @@ def copy_checkpoint(
 def copy_to_folder(
     source: Source, checkpoint: FoundCheckpoint, to: Path, *, progress: Callable[[int], None]
 ) -> Copied:
-    """Copy the checkpoint to a folder of its name below `to`. Raises as `Copying.copy`."""
+    """Copy the checkpoint to a folder of its name below `to`. Raises the errors of `Copying.copy`."""
     name = PurePosixPath(checkpoint.path).name
     final, partial = to / name, to / f".{name}.partial"
     folder = final if final.exists() else partial
@@ -244,7 +257,8 @@ def copy_to_folder(
 def copy_to_store(
     source: Source, checkpoint: FoundCheckpoint, delivery: Delivery, *, progress: Callable[[int], None]
 ) -> Copied:
-    """Copy the checkpoint to a store, below its name, by way of $TMPDIR. Raises as `Copying.copy`."""
+    """Copy the checkpoint to a store, below its name, through $TMPDIR. Raises the errors of
+    `Copying.copy`."""
     prefix = f"{PurePosixPath(checkpoint.path).name}/"
     with tempfile.TemporaryDirectory(prefix="trainyard-copy-") as folder:
         copying = Copying(
@@ -257,7 +271,7 @@ def copy_to_store(
 
 
 def beside(checkpoint: FoundCheckpoint, copied: Copied) -> list[tuple[str, str]]:
-    """Text and name of what is written beside a copy: its record, and the tracker that points at it."""
+    """Text and name of the files beside a copy: its record, and the tracker that points at it."""
     name = PurePosixPath(checkpoint.path).name
     found = [(json.dumps(copied.record(checkpoint), indent=1) + "\n", f"{name}.copied.json")]
     step = "release" if checkpoint.step is None else str(checkpoint.step)
@@ -265,7 +279,7 @@ def beside(checkpoint: FoundCheckpoint, copied: Copied) -> list[tuple[str, str]]
 
 
 def _is_later(path: Path, text: str) -> bool:
-    """Whether a tracker that is there points at a later step than this one."""
+    """Whether an existing tracker points at a later step than this one."""
     with suppress(OSError, ValueError):
         return int(path.read_text()) > int(text)
     return False
@@ -286,7 +300,7 @@ def _digest_of(path: Path) -> "hashlib._Hash":
 
 
 def _read_journal(path: Path) -> dict[str, dict[str, Any]]:
-    """What earlier calls have copied; a line that was cut off is left out."""
+    """The files that earlier calls have copied; a line that was cut off is left out."""
     found: dict[str, dict[str, Any]] = {}
     with suppress(OSError):
         for line in path.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Find where the checkpoints of a job are, and which is its newest complete one."""
+"""Find the folder of a job's checkpoints, and its newest complete checkpoint."""
 
 import json
 import logging
@@ -22,14 +22,14 @@ from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.state.job_kinds import annotations_of
 
 _FOLDERS = ("--run-dir", "--save", "--checkpoint-dir", "--output-dir", "--output_dir")
-"""Options of trainers after which the folder of the run stands."""
+"""Options of trainers that are followed by the folder of the run."""
 _OF_HYDRA = "trainer.default_local_dir="
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Where:
-    """What a command line says of the place of checkpoints."""
+    """The place of checkpoints that a command line names."""
 
     namespace: str
     pod: str = ""
@@ -37,18 +37,18 @@ class Where:
     claim: str = ""
     job: str = ""
     path: str = ""
-    """Absolute in a pod; on a claim relative to its root; of a job: below its folder."""
+    """For a pod an absolute path; for a claim relative to its root; for a job relative to its folder."""
     image: str = ""
     python: str = "python3"
     seconds: float = 300.0
-    """For the helper to start."""
+    """Seconds for the helper to start."""
 
 
 @contextmanager
 def opened(api: Api, where: Where) -> Iterator[VolumeSource]:
-    """The folder that is meant, as long as it is needed.
+    """Give access to the named folder while the body runs.
 
-    Raises ConfigError where it is not there, ServiceError, WaitTimeoutError.
+    Raises ConfigError if it does not exist, ServiceError, WaitTimeoutError.
     """
     if where.pod:
         place = Place(where.namespace, where.pod, where.container)
@@ -83,7 +83,7 @@ def plan_of(job: Mapping[str, Any]) -> JobPlan:
 
 
 def folder_of(plan: JobPlan) -> str:
-    """The folder of the job's checkpoints, relative to the root of its claim; empty where it is not said."""
+    """The folder of the job's checkpoints, relative to the root of its claim; empty if it is not known."""
     words = plan.program.command
     named = [after for word, after in pairwise(words) if word in _FOLDERS]
     named += [word.partition("=")[2] for word in words if word.startswith(_OF_HYDRA)]
@@ -96,7 +96,7 @@ def folder_of(plan: JobPlan) -> str:
 
 
 def newest_step_on_claim(access: Access, job: FoundJob) -> int | None:
-    """The step of the newest complete checkpoint of a job; None where it cannot be known, which is logged."""
+    """The step of a job's newest complete checkpoint; None if it cannot be known, which is logged."""
     api = Api(access)
     try:
         plan = plan_of(job.raw)

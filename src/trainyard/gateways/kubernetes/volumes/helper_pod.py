@@ -1,7 +1,8 @@
-"""A small pod that mounts a claim, so that the files of a volume without a pod can be read; it is removed.
+"""Mount a claim in a small temporary pod, to read the files of a volume that no pod has mounted.
 
-It has the claim read-only, no rights in the cluster, and ends by itself after some hours should its maker
-die. Where a running pod mounts the claim already, that one is used: a volume of one node can have no other.
+The pod mounts the claim read-only, has no rights in the cluster, and ends by itself after some hours if its
+creator dies. If a running pod mounts the claim already, that one is used, because a volume of one node can
+have no other pod.
 """
 
 import json
@@ -32,31 +33,31 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Mounted:
-    """A container that sees a volume."""
+    """A container that mounts a volume."""
 
     place: Place
     path: str
-    """Where the volume is mounted."""
+    """The folder where the volume is mounted."""
     helps: bool = False
-    """We made the pod."""
+    """Whether we created the pod."""
 
 
 @dataclass(frozen=True)
 class HelperPod:
-    """How a helper is made."""
+    """Settings of a helper pod."""
 
     image: str
-    """Has Python; empty: only a pod that is there is used."""
+    """An image with Python; empty: only an existing pod is used."""
     user: int | None = None
     seconds: float = _START_SECONDS
-    """To start in, with the pull of the image."""
+    """Seconds for the start, including the pull of the image."""
 
 
 @contextmanager
 def mounted(api: Api, namespace: str, claim: str, helper: HelperPod) -> Iterator[Mounted]:
-    """A running pod that mounts the claim, or a helper that is removed in the end.
+    """Give a running pod that mounts the claim, or a helper, which is removed at the end.
 
-    Raises ConfigError where the claim is not there or no image is known, ServiceError, WaitTimeoutError.
+    Raises ConfigError if the claim does not exist or no image is known, ServiceError, WaitTimeoutError.
     """
     if api.get(f"/api/v1/namespaces/{quote(namespace)}/persistentvolumeclaims/{quote(claim)}") is None:
         raise ConfigError(f"there is no PersistentVolumeClaim {claim} in {namespace}")
@@ -84,7 +85,7 @@ def mounted(api: Api, namespace: str, claim: str, helper: HelperPod) -> Iterator
 
 
 def pod_of_claim(api: Api, namespace: str, claim: str) -> Mounted | None:
-    """A running container that mounts all of the claim; None where there is none that is seen."""
+    """A running container that mounts the whole claim; None if none can be seen."""
     path = f"/api/v1/namespaces/{quote(namespace)}/pods"
     try:
         raws = api.whole_list(path, dict, fieldSelector="status.phase=Running")
@@ -95,7 +96,7 @@ def pod_of_claim(api: Api, namespace: str, claim: str) -> Mounted | None:
 
 
 def mount_of_path(api: Api, place: Place) -> Json:
-    """The pod as it is. Raises ConfigError where there is none, or where it does not run."""
+    """The present pod. Raises ConfigError if it does not exist or does not run."""
     raw = api.get(f"/api/v1/namespaces/{quote(place.namespace)}/pods/{quote(place.pod)}")
     if raw is None:
         raise ConfigError(f"there is no pod {place.pod} in {place.namespace}")
@@ -162,8 +163,8 @@ def _body(name: str, claim: str, helper: HelperPod) -> dict[str, Any]:
 
 
 def _wait(api: Api, path: str, name: str, seconds: float) -> None:
-    """Wait until the pod runs. Raises ServiceError where it cannot, WaitTimeoutError."""
-    deadline, why = time.monotonic() + seconds, "no node has taken it"
+    """Wait until the pod runs. Raises ServiceError if it cannot, WaitTimeoutError."""
+    deadline, why = time.monotonic() + seconds, "no node has accepted it"
     while True:
         raw = api.get(path) or {}
         status = raw.get("status") or {}
@@ -186,7 +187,7 @@ def _wait(api: Api, path: str, name: str, seconds: float) -> None:
 
 
 def _remove_left_ones(api: Api, pods: str) -> None:
-    """Remove helpers that have ended: those whose maker was killed."""
+    """Remove helpers that have ended and whose creator was killed."""
     with suppress(ServiceError):
         selector = urlencode({"labelSelector": f"{_LABEL}=look"})
         for raw in (api.get(f"{pods}?{selector}") or {}).get("items") or ():

@@ -3,8 +3,8 @@
     handshake (GET .../exec, Upgrade) ──> messages; the first byte says stdin, stdout, stderr or error
 
 The protocol is v4.channel.k8s.io, which every API server since Kubernetes 1.4 speaks. One thread uses a
-connection. It is kept awake by pings, so that a command may be silent for long while a dead connection is
-noticed.
+connection. Pings show that it is alive, so that a command may be silent for long but a dead connection is
+detected.
 """
 
 import base64
@@ -36,11 +36,11 @@ STDOUT, STDERR, ERROR = 1, 2, 3
 _STDIN = 0
 _PROTOCOL = "v4.channel.k8s.io"
 _GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-"""RFC 6455, 1.3: proves that the other side has understood the handshake."""
+"""RFC 6455, 1.3: proves that the server understood the handshake."""
 _BINARY, _CLOSE, _PING, _PONG = 2, 8, 9, 10
 _PING_SECONDS = 15.0
 _SILENT_SECONDS = 60.0
-"""Without a byte, pongs included: the connection is dead."""
+"""After this time without a byte, pongs included, the connection is dead."""
 _PIECE = 1 << 18
 _MOST_FRAME = 64 << 20
 _MOST_HEAD = 1 << 16
@@ -54,20 +54,20 @@ class Place:
     namespace: str
     pod: str
     container: str = ""
-    """Empty: the only one, or the pod's default."""
+    """Empty means the only container, or the pod's default."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.pod}" + (f"/{self.container}" if self.container else "")
 
 
 class Exec:
-    """A command that runs in a container. Use it with `with`; leaving it early breaks the connection off."""
+    """A command that runs in a container. Use it with `with`; leaving early closes the connection."""
 
     def __init__(self, api: Api, place: Place, command: Sequence[str], *, stdin: bytes = b"") -> None:
-        """Raises PermissionRefusedError, ServiceError where it is refused, ServiceTroubleError."""
+        """Raises PermissionRefusedError, ServiceError if it is refused, ServiceTroubleError."""
         self._place, self._server = place, api.access.server
         self.exit_code: int | None = None
-        """None until `streams` has ended, and where the command could not be run."""
+        """None until `streams` has ended, and if the command could not be run."""
         self._socket, self._rest = _opened(api, place, command, reads_stdin=bool(stdin))
         self._heard = time.monotonic()
         for start in range(0, len(stdin), _STDIN_PIECE):
@@ -81,10 +81,9 @@ class Exec:
         self._socket.close()
 
     def streams(self) -> Iterator[tuple[int, bytes]]:
-        """What the command writes, each piece with STDOUT or STDERR, until it has ended.
+        """Yield the command's output, each piece with STDOUT or STDERR, until it has ended.
 
-        Raises ServiceTroubleError where the connection breaks first, ServiceError where the command cannot be
-        run.
+        Raises ServiceTroubleError if the connection breaks first, ServiceError if the command cannot be run.
         """
         channel, status = STDOUT, b""
         for first, piece in self._messages():
@@ -110,7 +109,7 @@ class Exec:
             elif length == 127:
                 length = struct.unpack(">Q", self._read(8))[0]
             if length > _MOST_FRAME or head[1] & 128:
-                raise ServiceTroubleError(f"{self._server} sent a frame that is none of RFC 6455")
+                raise ServiceTroubleError(f"{self._server} sent a frame that does not follow RFC 6455")
             payload = self._read(length)
             if kind == _CLOSE:
                 return
@@ -120,7 +119,7 @@ class Exec:
                 yield kind != 0, payload
 
     def _read(self, count: int) -> bytes:
-        """Exactly so many bytes."""
+        """Read exactly this many bytes."""
         pieces, left = [], count
         while left:
             piece, self._rest = self._rest[:left], self._rest[left:]
@@ -161,7 +160,7 @@ class Exec:
 def _opened(
     api: Api, place: Place, command: Sequence[str], *, reads_stdin: bool
 ) -> tuple[socket.socket, bytes]:
-    """A connection after its handshake, and what had already come on it."""
+    """A connection after its handshake, and the bytes that have already arrived."""
     path = _path_of(place, command, reads_stdin=reads_stdin)
     identity = api.identity()
     for last in (False, True):
@@ -192,7 +191,7 @@ def _path_of(place: Place, command: Sequence[str], *, reads_stdin: bool) -> str:
 
 
 def _connected(access: Access) -> socket.socket:
-    """A connection to the API server, through the proxy where there is one, encrypted where it is."""
+    """A connection to the API server, through its proxy if it has one, and with TLS if it uses it."""
     server, proxy = urlsplit(access.server), urlsplit(proxy_of(access))
     port = server.port or (443 if server.scheme == "https" else 80)
     host = server.hostname or ""
@@ -223,7 +222,7 @@ def _proxy_headers(user: str | None, password: str | None) -> dict[str, str]:
 def _shaken(
     connection: socket.socket, access: Access, path: str, identity: dict[str, str]
 ) -> tuple[int, str, bytes]:
-    """The status of the answer to the handshake, what it says, and the bytes behind it."""
+    """Status and text of the answer to the handshake, and the bytes after it."""
     key = base64.b64encode(os.urandom(16)).decode()
     server = urlsplit(access.server)
     headers = [
@@ -254,7 +253,7 @@ def _shaken(
     proof = hashlib.sha1(f"{key}{_GUID}".encode(), usedforsecurity=False).digest()
     if named.get("sec-websocket-accept") != base64.b64encode(proof).decode():
         raise ServiceError(
-            f"{access.server} does not speak WebSocket as Kubernetes does; is a proxy between?"
+            f"{access.server} does not answer Kubernetes' WebSocket handshake; is there a proxy in between?"
         )
     return status, "", rest
 

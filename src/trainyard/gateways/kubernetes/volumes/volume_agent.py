@@ -29,7 +29,7 @@ INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json", ".met
 
 
 def look(root: Path, out: BinaryIO) -> None:
-    """Write a line per file. What vanishes meanwhile is left out: a pod may write and remove beside us."""
+    """Write a line per file. Files that disappear meanwhile are left out, because the pod may be writing."""
     count = 0
     for folder, folders, names in os.walk(root):
         folders.sort()
@@ -49,7 +49,7 @@ def look(root: Path, out: BinaryIO) -> None:
 
 
 def entry_of(path: Path) -> dict[str, Any] | None:
-    """What is said of a file; None for links and for what is no regular file."""
+    """The facts about a file; None for links and anything else that is no regular file."""
     if path.is_symlink() or not path.is_file():
         return None
     found = path.stat()
@@ -66,7 +66,7 @@ def entry_of(path: Path) -> dict[str, Any] | None:
 
 
 def names_in(path: Path) -> list[str] | None:
-    """The files that an index names; None where it cannot be read. A pickle is parsed, never loaded."""
+    """The files that an index names; None if it cannot be read. A pickle is parsed, never loaded."""
     content = path.read_bytes()
     try:
         if path.name != ".metadata":
@@ -78,7 +78,7 @@ def names_in(path: Path) -> list[str] | None:
 
 
 def is_whole_archive(path: Path, size: int) -> bool | None:
-    """Whether a file of torch.save has its end; None for one that is no zip archive."""
+    """Whether a torch.save file has its end; None if it is no zip archive."""
     if size == 0:
         return False
     with path.open("rb") as file:
@@ -89,7 +89,7 @@ def is_whole_archive(path: Path, size: int) -> bool | None:
 
 
 def safetensors_size(path: Path) -> int | None:
-    """The size that the header of a safetensors file asks for; None where it has none."""
+    """The file size according to a safetensors header; None if there is no header."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -103,7 +103,7 @@ def safetensors_size(path: Path) -> int | None:
 
 
 def send(root: Path, name: str, start: int, *, out: BinaryIO, err: BinaryIO) -> None:
-    """Write the file from `start` on. Its digest is of the whole file, which is read from its beginning."""
+    """Write the file from `start` on. The digest covers the whole file, so all of it is read."""
     digest, done = hashlib.sha256(), 0
     with below(root, name).open("rb", buffering=0) as file:
         before = os.fstat(file.fileno())
@@ -124,7 +124,7 @@ def send(root: Path, name: str, start: int, *, out: BinaryIO, err: BinaryIO) -> 
 
 
 def below(root: Path, name: str) -> Path:
-    """A file below the root. Raises SystemExit for a link, and for a name that leads elsewhere."""
+    """A file below the root. Raises SystemExit for a link, and for a name that leads out of the root."""
     path = root / name
     if path.resolve() != root.resolve() / name or ".." in Path(name).parts:
         raise SystemExit(f"{name} leads out of {root}")
@@ -138,7 +138,7 @@ def write_line(out: BinaryIO, value: object) -> None:
 
 
 def main(words: list[str], out: BinaryIO, err: BinaryIO) -> int:
-    """Do what the words say; return the exit code."""
+    """Run the command in `words`; return the exit code."""
     command, root = words[0], Path(words[1])
     try:
         if not root.is_dir():

@@ -1,7 +1,7 @@
 """Read the files of a volume in a pod that mounts it: list them, and send one of them from any byte on.
 
-The program that does it (`volume_agent`) is sent to the pod's own Python over stdin; nothing is installed or
-written there.
+The program that does this (`volume_agent`) is sent to the pod's own Python over stdin; nothing is installed
+or written in the pod.
 """
 
 import json
@@ -24,12 +24,12 @@ _NO_PYTHON = (126, 127)
 
 @dataclass(frozen=True)
 class SentFile:
-    """What the pod says of a file that it has read."""
+    """The pod's facts about a file that it has read."""
 
     size: int
     sha256: str
     is_same: bool
-    """It did not change while it was read."""
+    """The file did not change while it was read."""
 
 
 class VolumeSource:
@@ -43,7 +43,7 @@ class VolumeSource:
         return f"{self.place}:{self.root}"
 
     def listing(self) -> VolumeListing:
-        """All files below the folder. Raises ServiceError, CheckpointError where there is no such folder."""
+        """All files below the folder. Raises ServiceError, CheckpointError if there is no such folder."""
         reader, rest = ListingReader(), b""
         for piece in self._run(["look", self.root], lambda _answer: None):
             *lines, rest = (rest + piece).split(b"\n")
@@ -52,9 +52,9 @@ class VolumeSource:
         return reader.listing()
 
     def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> SentFile:
-        """Give `take` the bytes of the file from `start` on; what the pod says of the whole file.
+        """Pass the bytes of the file from `start` on to `take`; return the pod's facts about the whole file.
 
-        Raises ServiceTroubleError where the connection breaks: what `take` was given is right until then.
+        Raises ServiceTroubleError if the connection breaks; the bytes that `take` has received are correct.
         """
         answers: list[dict[str, Any]] = []
         for piece in self._run(["send", self.root, file.path, str(start)], answers.append):
@@ -62,14 +62,14 @@ class VolumeSource:
         return _sent(answers, file)
 
     def digest(self, file: VolumeFile) -> SentFile:
-        """What the pod says of a file, without its bytes."""
+        """The pod's facts about a file, without its bytes."""
         answers: list[dict[str, Any]] = []
         for _ in self._run(["digest", self.root, file.path], answers.append):
             pass
         return _sent(answers, file)
 
     def _run(self, words: Sequence[str], answered: Callable[[dict[str, Any]], None]) -> Iterator[bytes]:
-        """What the program writes; `answered` is given what it says of it at its end."""
+        """Yield the program's output; `answered` receives the program's last line."""
         loader = _LOADER.format(size=len(self._program))
         said = b""
         with Exec(
@@ -112,4 +112,4 @@ def _sent(answers: Sequence[dict[str, Any]], file: VolumeFile) -> SentFile:
         answer = answers[0]
         return SentFile(int(answer["size"]), str(answer["sha256"]), answer["same"] is True)
     except (IndexError, KeyError, TypeError, ValueError):
-        raise ServiceError(f"the program in the pod did not say what it has read of {file.path}") from None
+        raise ServiceError(f"the program in the pod did not report what it has read of {file.path}") from None

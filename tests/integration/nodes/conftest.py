@@ -1,4 +1,4 @@
-"""Training that really runs in pods: trained, stored into a real S3 server, proven, equal to the bit.
+"""A cluster of two nodes whose pods really run, a volume that they share, and a bucket on a real S3 server.
 
 Real kubelets, containerd and the released operators, from the kit in $TRAINYARD_CONTROL_PLANE; needs root.
 The image of the pods is this machine. For the RayJob $RAY_PYTHON names a Python with Ray and this package.
@@ -7,7 +7,6 @@ The image of the pods is this machine. For the RayJob $RAY_PYTHON names a Python
 import importlib
 import json
 import os
-import random
 import socket
 import subprocess
 import sys
@@ -20,11 +19,13 @@ from urllib.parse import urlsplit
 import pytest
 from tests.integration.conftest import ACCESS_KEY, SECRET_KEY, Endpoint
 from tests.integration.control_plane import kit
-from tests.integration.job_world import World, eventually
+from tests.integration.job_world import NAMESPACE, World, eventually
 
-pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPTS = ROOT / "scripts"
+SPACE = f"/api/v1/namespaces/{NAMESPACE}"
 IMAGE = "example.com/training:1"
+CLAIM = "checkpoints"
 RAY_PYTHON = os.environ.get("RAY_PYTHON", "")
 PATIENCE = {
     "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "240",
@@ -32,8 +33,9 @@ PATIENCE = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 """Ray's own time limits are made for machines that do nothing else."""
+STEPS = 12
 SMALL = {
-    "training.max_steps": 12,
+    "training.max_steps": STEPS,
     "training.batch_size": 2,
     "training.warmup_steps": 2,
     "training.validation_steps": 6,
@@ -51,7 +53,6 @@ PODS = {
     "cluster.pod.run_as_user": 0,
     "cluster.pod.grace_seconds": 60,
 }
-KINDS = ("pytorchjob", "trainjob", "rayjob")
 OPERATORS = {"pytorchjob": ("training-operator",), "trainjob": ("jobset", "trainer"), "rayjob": ("kuberay",)}
 Json = dict[str, Any]
 
@@ -60,9 +61,11 @@ class Nodes(World):
     """Two nodes whose pods run, one volume, and a bucket."""
 
     folder: Path
+    """The volume, as this machine sees it."""
     store: str
     """As the pods reach it."""
     outside: str
+    """The URL of the S3 server for this machine."""
     client: Any
     held: ExitStack
     directory: Path
@@ -78,7 +81,21 @@ class Nodes(World):
                 )
                 self.operators[name] = self.held.enter_context(running)
 
-    def deploy(self, job: str, kind: str, *options: str, code: int | None = 0, **settings: Any) -> str:
+    def claim(self, name: str, path: Path | None = None) -> Path:
+        """A volume and its claim; returns its folder."""
+        folder: Path = self.plane.add_volume(name, path=path)
+        spec = {
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "",
+            "volumeName": name,
+            "resources": {"requests": {"storage": "1Gi"}},
+        }
+        body = {"metadata": {"name": name}, "spec": spec}
+        self.request("POST", f"{SPACE}/persistentvolumeclaims", body)
+        return folder
+
+    def line(self, job: str, kind: str, *options: str, claim: str = CLAIM, **settings: Any) -> list[str]:
+        """The command that deploys a job of two pods; a setting is written with __ for a dot."""
         self.work(kind)
         python = RAY_PYTHON if kind == "rayjob" else sys.executable
         given = {**SMALL, **PODS, "cluster.pod.python": python, "artifacts.store": self.store}
@@ -86,37 +103,71 @@ class Nodes(World):
             given["cluster.pod.ray_version"] = ray_version()
             options = (*options, *(f"--env={name}={value}" for name, value in PATIENCE.items()))
         given |= {key.replace("__", "."): value for key, value in settings.items()}
-        line = [
-            *(sys.executable, str(ROOT / "scripts" / "deploy_training_job.py")),
+        return [
+            *(sys.executable, str(SCRIPTS / "deploy_training_job.py")),
             *("--config", str(ROOT / "configs" / "smoke.yaml")),
             *(f"--set={key}={value}" for key, value in given.items()),
-            *("--kubeconfig", str(self.plane.kubeconfig), "--namespace", "default", "--job-name", job),
-            *("--kind", kind, "--num-nodes", "2", "--gpu-per-node", "0", "--image-uri", IMAGE),
-            *("--volume", "checkpoints", "--secret", "s3", "--accept", "storage", "--accept", "operator"),
+            *("--kubeconfig", str(self.plane.kubeconfig), "--namespace", NAMESPACE, "--job-name", job),
+            *("--kind", kind, "--num-nodes", "2", "--gpu-per-node", "0"),
+            *(() if "--image-uri" in options else ("--image-uri", IMAGE)),
+            *("--volume", claim, "--secret", "s3", "--accept", "storage", "--accept", "operator"),
             *options,
         ]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=900)
+
+    def deploy(self, job: str, kind: str, *options: str, code: int | None = 0, **settings: Any) -> str:
+        """Deploy a job, and return all that was said."""
+        line = self.line(job, kind, *options, **settings)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=1200)
         assert code is None or done.returncode == code, f"{done.stderr[-6000:]}\n{self.logs(job)}"
         return done.stdout + done.stderr
 
+    def manage(self, *words: str, script: str = "manage_training_job.py", code: int | None = 0) -> str:
+        """Run a script that looks at the cluster, and return what it prints."""
+        where = ("--kubeconfig", str(self.plane.kubeconfig), "--namespace", NAMESPACE)
+        line = [sys.executable, str(SCRIPTS / script), *words, *where]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+        assert code is None or done.returncode == code, done.stderr
+        return done.stdout
+
     def logs(self, job: str) -> str:
-        line = [sys.executable, str(ROOT / "scripts" / "manage_training_job.py"), "logs", job, "--previous"]
-        where = ["--kubeconfig", str(self.plane.kubeconfig), "--namespace", "default", "--tail", "60"]
+        line = [sys.executable, str(SCRIPTS / "manage_training_job.py"), "logs", job, "--previous"]
+        where = ["--kubeconfig", str(self.plane.kubeconfig), "--namespace", NAMESPACE, "--tail", "60"]
         return subprocess.run([*line, *where], capture_output=True, text=True, timeout=120).stdout[-12000:]
+
+    def jobs(self, first: str) -> list[str]:
+        """The PyTorchJobs of this name and those that were sent in place of it, in their order."""
+        items = self.request("GET", f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs")["items"]
+        names = (item["metadata"]["name"] for item in items)
+        return sorted(name for name in names if name.rpartition("-")[0] == first or name == first)
+
+    def notes(self, job: str) -> Json:
+        """The annotations of a PyTorchJob."""
+        found: Json = self.job("pytorchjob", job)["metadata"]["annotations"]
+        return found
+
+    def wait_for_step(self, job: str, step: int) -> None:
+        rows = self.folder / job / "metrics.jsonl"
+        eventually(lambda: reached(rows, step), f"step {step} of {job}", within=400)
+
+    def node_of(self, pod: str) -> str:
+        return str(self.request("GET", f"{SPACE}/pods/{pod}")["spec"]["nodeName"])
 
     def run(self, job: str) -> Json:
         found: Json = json.loads((self.folder / job / "run.json").read_text())
         return found
 
+    def events(self, job: str) -> list[Json]:
+        return [json.loads(line) for line in (self.folder / job / "events.jsonl").read_text().splitlines()]
+
     def digest(self, job: str) -> Any:
         outcome = self.run(job)["outcome"]
-        assert (outcome["status"], outcome["steps"]) == ("succeeded", SMALL["training.max_steps"]), outcome
+        assert (outcome["status"], outcome["steps"]) == ("succeeded", STEPS), outcome
         return outcome["state_sha256"]
 
     def prove(self, job: str) -> Json:
         """Prove the run from outside the cluster, with what the store gives."""
-        line = [sys.executable, str(ROOT / "scripts" / "prove_run.py"), "--run-dir", str(self.folder / job)]
-        environment = {**os.environ, **credentials(self.outside)}
+        line = [sys.executable, str(SCRIPTS / "prove_run.py"), "--run-dir", str(self.folder / job)]
+        environment = {**os.environ, **s3_variables(self.outside)}
         done = subprocess.run(
             [*line, "--store", self.store, "--run-number", "auto", "--dry-run", "--json"],
             capture_output=True,
@@ -129,7 +180,25 @@ class Nodes(World):
         return found
 
 
-def credentials(url: str) -> dict[str, str]:
+def planted(job: str, fault: str, *steps: int) -> tuple[str, ...]:
+    """The variables that let rank 1 fail in these steps, one attempt after the other; see faults/."""
+    variables = {
+        "PYTHONPATH": Path(__file__).parent / "faults",
+        "FAULT": fault,
+        "FAULT_RANK": "1",
+        "FAULT_STEPS": ",".join(str(step) for step in steps),
+        "FAULT_MARKS": f"/{CLAIM}/faults/{job}",
+    }
+    return tuple(f"--env={name}={value}" for name, value in variables.items())
+
+
+def reached(rows: Path, step: int) -> bool:
+    if not rows.is_file():
+        return False
+    return any(json.loads(line).get("step", 0) >= step for line in rows.read_text().splitlines() if line)
+
+
+def s3_variables(url: str) -> dict[str, str]:
     return {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -143,8 +212,19 @@ def ray_version() -> str:
     return subprocess.run([RAY_PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.fixture(scope="session")
+def compiled() -> None:
+    """The packages have bytecode: without it, each new container compiles them again."""
+    for python in filter(None, (sys.executable, RAY_PYTHON)):
+        code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+        packages = Path(said.stdout.strip())
+        if not (packages / "torch" / "__pycache__").is_dir():
+            subprocess.run([python, "-m", "compileall", "-q", "-j", "0", packages], timeout=600)
+
+
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory, seaweedfs: Endpoint) -> Iterator[Nodes]:
+def nodes(tmp_path_factory: pytest.TempPathFactory, seaweedfs: Endpoint, compiled: None) -> Iterator[Nodes]:
     sys.path.insert(0, str(kit() / "node"))
     module = importlib.import_module("real_node")
     try:
@@ -164,27 +244,17 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, seaweedfs: Endpoint) -> Iter
         cluster.load_init_image()
         nodes = Nodes(cluster, None, {})
         nodes.held, nodes.directory = held, directory
-        nodes.folder = cluster.add_volume("checkpoints")
+        nodes.folder = nodes.claim(CLAIM)
         nodes.store = f"s3://{seaweedfs.new_bucket()}/jobs"
         nodes.outside = seaweedfs.url
         nodes.client = seaweedfs.client
-        space = "/api/v1/namespaces/default"
-        spec = {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "",
-            "volumeName": "checkpoints",
-            "resources": {"requests": {"storage": "1Gi"}},
-        }
-        nodes.request(
-            "POST", f"{space}/persistentvolumeclaims", {"metadata": {"name": "checkpoints"}, "spec": spec}
-        )
-        keys = credentials(f"http://s3.default.svc:{port}")
-        nodes.request("POST", f"{space}/secrets", {"metadata": {"name": "s3"}, "stringData": keys})
+        keys = s3_variables(f"http://s3.default.svc:{port}")
+        nodes.request("POST", f"{SPACE}/secrets", {"metadata": {"name": "s3"}, "stringData": keys})
         yield nodes
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory, nodes: Nodes) -> Any:
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory, compiled: None) -> Any:
     """The digest of the same two processes without Kubernetes."""
     run_dir = tmp_path_factory.mktemp("reference") / "run"
     with socket.socket() as listener:
@@ -192,7 +262,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory, nodes: Nodes) -> Any:
         port = listener.getsockname()[1]
     settings = {**SMALL, "data.prepared_directory": run_dir.parent / "prepared", "compute.network": "tcp"}
     line = [
-        *(sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(ROOT / "configs/smoke.yaml")),
+        *(sys.executable, str(SCRIPTS / "train.py"), "--config", str(ROOT / "configs" / "smoke.yaml")),
         *(f"--set={key}={value}" for key, value in settings.items()),
         *("--run-dir", str(run_dir), "--nproc-per-node", "1"),
     ]
@@ -211,58 +281,3 @@ def reference(tmp_path_factory: pytest.TempPathFactory, nodes: Nodes) -> Any:
     said = [process.communicate(timeout=600)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     return json.loads((run_dir / "run.json").read_text())["outcome"]["state_sha256"]
-
-
-def require_ray(kind: str) -> None:
-    if kind == "rayjob" and not RAY_PYTHON:
-        pytest.skip("needs Ray: set RAY_PYTHON to a Python that has ray and this package")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_pods_train_store_and_are_proven_equal_to_two_processes_without_a_cluster(
-    kind: str, nodes: Nodes, reference: Any
-) -> None:
-    require_ray(kind)
-    job = f"plain-{kind}"
-    told = nodes.deploy(job, kind, "--wait", "--timeout", "12m")
-    assert "Succeeded" in told
-    assert nodes.digest(job) == reference
-    proof = nodes.prove(job)
-    assert proof["proven"] is True, proof
-    again = nodes.deploy(job, kind)
-    assert "is there already, with the same plan" in again
-    assert "Succeeded" in again, "a job that has ended is told as it ended, also without --wait"
-
-
-def test_a_pod_that_is_killed_at_a_random_step_resumes_and_ends_equal(nodes: Nodes, reference: Any) -> None:
-    step = random.randrange(3, 10)
-    nodes.deploy("killed", "pytorchjob")
-    rows = nodes.folder / "killed" / "metrics.jsonl"
-    eventually(lambda: reached(rows, step), f"step {step}", within=400)
-    [worker] = [name for name in nodes.pods("killed") if "worker" in name]
-    nodes.plane.kubectl("exec", worker, "-c", "pytorch", "--", "sh", "-c", "kill -9 -1 || true")
-    told = nodes.deploy("killed", "pytorchjob", "--wait", "--timeout", "12m")
-    assert "Succeeded" in told
-    assert nodes.digest("killed") == reference, f"killed at step {step}"
-    assert nodes.prove("killed")["proven"] is True
-
-
-def reached(rows: Path, step: int) -> bool:
-    if not rows.is_file():
-        return False
-    return any(json.loads(line).get("step", 0) >= step for line in rows.read_text().splitlines() if line)
-
-
-ENDLESS = {"training__max_steps": 100000, "checkpointing__save_steps": 100000, "cluster__pod__restarts": 0}
-
-
-def test_sigterm_with_grace_ends_in_75_with_a_whole_checkpoint(nodes: Nodes) -> None:
-    nodes.deploy("stopped", "pytorchjob", **ENDLESS)
-    eventually(lambda: reached(nodes.folder / "stopped" / "metrics.jsonl", 3), "step 3", within=400)
-    for pod in nodes.pods("stopped"):
-        nodes.plane.kubectl("exec", pod, "-c", "pytorch", "--", "sh", "-c", "kill -TERM 1")
-    told = nodes.deploy("stopped", "pytorchjob", "--wait", "--timeout", "10m", code=75, **ENDLESS)
-    assert "with a good checkpoint" in told
-    outcome = nodes.run("stopped")["outcome"]
-    assert (outcome["status"], outcome["exit_code"]) == ("stopped", 75)
-    assert list((nodes.folder / "stopped" / "checkpoints").glob("step-*/manifest.json"))

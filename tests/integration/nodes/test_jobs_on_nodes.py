@@ -1,46 +1,27 @@
-"""Jobs whose pods really run: exit codes, memory limits, images, logs of dead pods, how following goes on.
+"""Jobs whose pods really run: exit codes, memory limits, images, logs of dead pods, how following goes on."""
 
-Real kubelets, containerd and the released training operator, from the kit in $TRAINYARD_CONTROL_PLANE;
-needs root.
-"""
-
-import importlib
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.control_plane import kit, operator
-from tests.integration.job_world import NAMESPACE, World, eventually, labels_of, metadata_of
+from tests.integration.job_world import eventually, labels_of, metadata_of
+from tests.integration.nodes.conftest import IMAGE, SCRIPTS, SPACE, Nodes
 
 from trainyard.jobs.state.job_state import State
 
 pytestmark = pytest.mark.slow
 Json = dict[str, Any]
-IMAGE = "example.com/training:1"
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "manage_training_job.py"
+SCRIPT = SCRIPTS / "manage_training_job.py"
 
 
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Two nodes whose pods run, with this machine's own root as the image."""
-    sys.path.insert(0, str(kit() / "node"))
-    module = importlib.import_module("real_node")
-    try:
-        module.require()
-    except module.Unavailable as error:
-        pytest.skip(str(error))
-    directory = tmp_path_factory.mktemp("nodes")
-    with module.RealCluster(directory / "cluster", real_nodes=2) as cluster:
-        cluster.load_image(IMAGE, layers=["/"])
-        cluster.load_init_image()
-        with operator("training-operator", cluster, directory) as running:
-            yield World(cluster, None, {"training-operator": running})
+@pytest.fixture(scope="module", autouse=True)
+def training_operator(nodes: Nodes) -> None:
+    nodes.work("pytorchjob")
 
 
 def job(name: str, command: str, *, workers: int = 0, restart: str = "ExitCode", **container: Any) -> Json:
@@ -66,13 +47,6 @@ def job(name: str, command: str, *, workers: int = 0, restart: str = "ExitCode",
         "metadata": metadata_of(name, "pytorchjob"),
         "spec": {"runPolicy": {"cleanPodPolicy": "Running"}, "pytorchReplicaSpecs": replicas},
     }
-
-
-def manage(nodes: World, *words: str, code: int = 0) -> str:
-    line = [sys.executable, str(SCRIPT), *words, "--kubeconfig", str(nodes.plane.kubeconfig)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=180)
-    assert done.returncode == code, done.stderr
-    return done.stdout
 
 
 FAILURES: dict[str, tuple[Json, str, int | None, str]] = {
@@ -104,7 +78,7 @@ FAILURES: dict[str, tuple[Json, str, int | None, str]] = {
 }
 
 
-def test_each_end_of_a_real_container_is_told_as_what_it_is(nodes: World) -> None:
+def test_each_end_of_a_real_container_is_told_as_what_it_is(nodes: Nodes) -> None:
     with ThreadPoolExecutor(len(FAILURES)) as pool:
         for name, (given, *_) in FAILURES.items():
             nodes.create("pytorchjob", job(name, **given))
@@ -116,12 +90,12 @@ def test_each_end_of_a_real_container_is_told_as_what_it_is(nodes: World) -> Non
             told = (state.failure.failure_class, state.failure.exit_code, state.failure.rank)
             assert told == (failure_class, code, 0), (name, state)
             assert words in "\n".join(state.failure.lines), (name, state)
-    shown = json.loads(manage(nodes, "status", "greedy", "--json", code=1))
+    shown = json.loads(nodes.manage("status", "greedy", "--json", code=1))
     assert shown["failure"]["class"] == "oom-host"
-    assert manage(nodes, "status", "stops", code=75).startswith("stops (pytorchjob) in default: Failed")
+    assert nodes.manage("status", "stops", code=75).startswith("stops (pytorchjob) in default: Failed")
 
 
-def test_the_logs_of_pods_that_died_are_kept(nodes: World, tmp_path: Path) -> None:
+def test_the_logs_of_pods_that_died_are_kept(nodes: Nodes, tmp_path: Path) -> None:
     """A worker is killed, deleted and made anew by the operator while its log is followed."""
     mark = tmp_path / "mark"
     mark.mkdir(mode=0o777)
@@ -147,7 +121,7 @@ def test_the_logs_of_pods_that_died_are_kept(nodes: World, tmp_path: Path) -> No
     assert state.state is State.SUCCEEDED
 
 
-def test_the_log_before_a_restart_in_place_is_shown_and_saved(nodes: World, tmp_path: Path) -> None:
+def test_the_log_before_a_restart_in_place_is_shown_and_saved(nodes: Nodes, tmp_path: Path) -> None:
     command = (
         "n=$(cat /count/n 2>/dev/null || echo 0); echo $((n+1)) > /count/n; echo run $n; "
         "[ $n = 1 ] && sleep 600; exit 7"
@@ -165,20 +139,20 @@ def test_the_log_before_a_restart_in_place_is_shown_and_saved(nodes: World, tmp_
 
     eventually(restarted, "the container to start again")
     title = "again-master-0/pytorch"
-    assert manage(nodes, "logs", "again").split("\n")[0] == f"{title}#1  run 1"
-    assert manage(nodes, "logs", "again", "--previous").split("\n")[:2] == [
+    assert nodes.manage("logs", "again").split("\n")[0] == f"{title}#1  run 1"
+    assert nodes.manage("logs", "again", "--previous").split("\n")[:2] == [
         f"{title}  run 0",
         f"{title}#1  run 1",
     ]
-    state = json.loads(manage(nodes, "status", "again", "--json"))
+    state = json.loads(nodes.manage("status", "again", "--json"))
     assert (state["state"], state["restarts"]) == ("Running", 1)
-    manage(nodes, "delete", "again", "--save", str(tmp_path / "logs"), "--timeout", "90s")
+    nodes.manage("delete", "again", "--save", str(tmp_path / "logs"), "--timeout", "90s")
     contents = {path.read_text() for path in (tmp_path / "logs").iterdir()}
     assert contents == {"run 0\n", "run 1\n"}
     assert nodes.pods("again") == {}
 
 
-def test_following_goes_on_through_a_restart_of_the_api_server(nodes: World) -> None:
+def test_following_goes_on_through_a_restart_of_the_api_server(nodes: Nodes) -> None:
     nodes.create("pytorchjob", job("outlives", "sleep 25; echo done"))
     with ThreadPoolExecutor(1) as pool:
         state = pool.submit(nodes.follow, "pytorchjob", "outlives", 180.0)
@@ -188,7 +162,7 @@ def test_following_goes_on_through_a_restart_of_the_api_server(nodes: World) -> 
         assert state.result().state is State.SUCCEEDED
 
 
-def test_a_follower_that_is_killed_is_followed_by_another(nodes: World) -> None:
+def test_a_follower_that_is_killed_is_followed_by_another(nodes: Nodes) -> None:
     nodes.create("pytorchjob", job("watched", "sleep 12; exit 3"))
     line = [
         sys.executable,
@@ -208,9 +182,8 @@ def test_a_follower_that_is_killed_is_followed_by_another(nodes: World) -> None:
     assert (state.state, state.failure.exit_code) == (State.FAILED, 3)
 
 
-def test_nothing_is_left_after_a_job_is_deleted(nodes: World) -> None:
+def test_nothing_is_left_after_a_job_is_deleted(nodes: Nodes) -> None:
     nodes.create("pytorchjob", job("leaves", "sleep 600", workers=1))
-    space = f"/api/v1/namespaces/{NAMESPACE}"
     for resource, spec in (
         ("configmaps", {}),
         (
@@ -219,15 +192,15 @@ def test_nothing_is_left_after_a_job_is_deleted(nodes: World) -> None:
         ),
     ):
         body: Json = {"metadata": {"name": "leaves-part", "labels": labels_of("leaves", "pytorchjob")}}
-        nodes.request("POST", f"{space}/{resource}", {**body, **({"spec": spec} if spec else {})})
+        nodes.request("POST", f"{SPACE}/{resource}", {**body, **({"spec": spec} if spec else {})})
     nodes.running("leaves", 2)
-    manage(nodes, "delete", "leaves", "--no-logs", "--timeout", "120s")
+    nodes.manage("delete", "leaves", "--no-logs", "--timeout", "120s")
     for resource in ("pods", "services", "configmaps", "persistentvolumeclaims"):
-        names = [item["metadata"]["name"] for item in nodes.request("GET", f"{space}/{resource}")["items"]]
+        names = [item["metadata"]["name"] for item in nodes.request("GET", f"{SPACE}/{resource}")["items"]]
         assert not [name for name in names if name.startswith("leaves")], resource
 
 
-def test_a_cancelled_job_stops_its_pods_gently_and_can_be_sent_again(nodes: World, tmp_path: Path) -> None:
+def test_a_cancelled_job_stops_its_pods_gently_and_can_be_sent_again(nodes: Nodes, tmp_path: Path) -> None:
     nodes.create(
         "pytorchjob", job("gentle", "trap 'echo saving; exit 75' TERM; echo up; while :; do sleep 1; done")
     )
@@ -237,23 +210,23 @@ def test_a_cancelled_job_stops_its_pods_gently_and_can_be_sent_again(nodes: Worl
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as logs:
         assert logs.stdout is not None
         assert logs.stdout.readline().endswith("up\n")
-        refused = manage(nodes, "resubmit", "gentle", code=2)
+        refused = nodes.manage("resubmit", "gentle", code=2)
         assert refused == ""
-        assert manage(nodes, "cancel", "gentle") == "suspended pytorchjobs/gentle\n"
+        assert nodes.manage("cancel", "gentle") == "suspended pytorchjobs/gentle\n"
         rest, _ = logs.communicate(timeout=90)
     assert "saving" in rest
     assert logs.returncode == 1
     eventually(lambda: not nodes.pods("gentle"), "the pods to go")
-    assert manage(nodes, "resubmit", "gentle") == "created pytorchjobs/gentle-2\n"
+    assert nodes.manage("resubmit", "gentle") == "created pytorchjobs/gentle-2\n"
     nodes.running("gentle-2", 1)
     assert set(nodes.pods("gentle-2")) == {"gentle-2-master-0"}
-    manage(nodes, "delete", "gentle-2", "--no-logs")
+    nodes.manage("delete", "gentle-2", "--no-logs")
 
 
-def test_a_pull_that_fails_for_want_of_a_registry_is_told_and_may_still_heal(nodes: World) -> None:
+def test_a_pull_that_fails_for_want_of_a_registry_is_told_and_may_still_heal(nodes: Nodes) -> None:
     nodes.create("pytorchjob", job("pulls", "true", image="example.com/nothing:2"))
     state = nodes.follow("pytorchjob", "pulls", 15.0)
     assert (state.state, state.failure) == (State.STARTING, None)
     assert state.waiting is not None
     assert state.waiting.failure_class == "image-pull"
-    manage(nodes, "delete", "pulls", "--no-logs")
+    nodes.manage("delete", "pulls", "--no-logs")

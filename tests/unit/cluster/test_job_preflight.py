@@ -1,4 +1,4 @@
-"""What a pod can have: the least of all fit nodes, less what runs on each of them anyway."""
+"""The room of a pod: the minimum over all healthy nodes, minus what runs on each of them anyway."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.images import pinned
-from trainyard.cluster.pod_room import room_for
+from trainyard.cluster.job_preflight import room_for
 from trainyard.cluster.snapshot import Condition, Image, Node, Pod, Snapshot, Unseen
 
 DIGEST = "sha256:" + "a" * 64

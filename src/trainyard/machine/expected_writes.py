@@ -1,0 +1,60 @@
+"""Compute what a run will write besides its checkpoints, and compare it with the free space for it.
+
+The disk is handed in (`gateways.local_machine`); nothing is written.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from trainyard.config.registries import made_data
+from trainyard.config.schema import Config, DataConfig
+from trainyard.machine.preflight import ExpectedWrites, store_bytes_needed
+
+_EMBEDDED_CORPUS_BYTES = 64_000_000
+_PREPARED_BYTES_PER_BYTE = 2
+"""A byte of text becomes at most one token of two bytes."""
+_RECORD_BYTES, _ROW_BYTES = 1_000_000, 1_000
+"""Of the records that a sync copies before it sends them, and of each logged row in them."""
+
+
+class Disk(Protocol):
+    """Sizes of files, and free space."""
+
+    def free_bytes(self, path: Path) -> int:
+        """Free bytes of the file system that `path` is on."""
+
+    def size_of(self, path: Path) -> int:
+        """Bytes of a file, or of all files below a folder; 0 if there is none."""
+
+    def file_system_of(self, path: Path) -> int:
+        """A number that is equal for all folders on one file system."""
+
+
+def expected_writes(
+    config: Config, disk: Disk, *, store_folder: Path | None, scratch: Path
+) -> tuple[ExpectedWrites, ...]:
+    """Return the prepared data, the copy in a store that is a folder, and the copies of records.
+
+    `store_folder` is None for a store that is no folder, or one that may hold a part of the run already.
+    """
+    found = []
+    if not made_data(config.recipe):
+        prepared = Path(config.data.prepared_directory)
+        missing = max(0, _prepared_bytes(config.data, disk) - disk.size_of(prepared))
+        found.append(_writes("prepared data", prepared, missing, disk))
+    if store_folder is not None:
+        found.append(_writes("the stored copy", store_folder, store_bytes_needed(config), disk))
+    rows = (config.training.max_steps or 0) // config.monitoring.log_steps
+    return (*found, _writes("records on their way", scratch, _RECORD_BYTES + rows * _ROW_BYTES, disk))
+
+
+def _writes(what: str, path: Path, needed: int, disk: Disk) -> ExpectedWrites:
+    return ExpectedWrites(what, str(path), needed, disk.free_bytes(path), disk.file_system_of(path))
+
+
+def _prepared_bytes(data: DataConfig, disk: Disk) -> int:
+    """Return the greatest size of the prepared data; tokenised files are used in place."""
+    if data.train_path is None:
+        return _EMBEDDED_CORPUS_BYTES * _PREPARED_BYTES_PER_BYTE
+    paths = (data.train_path, data.validation_path)
+    return sum(disk.size_of(Path(path).expanduser()) for path in paths if path) * _PREPARED_BYTES_PER_BYTE

@@ -1,0 +1,201 @@
+"""Checkpoints of five formats are found on a volume of a real cluster, copied out, cut off and continued.
+
+They are copied to a folder and to a real S3 server, through the API server, while a pod writes beside them.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.checkpoint_shapes import TRACKER, dcp, digests, plant_all
+from tests.integration.job_world import eventually
+from tests.integration.nodes.conftest import IMAGE, SCRIPTS, SPACE, Nodes, s3_variables
+
+pytestmark = pytest.mark.slow
+SCRIPT = "manage_checkpoints.py"
+NEWEST = {
+    "large/step-1": "dcp",
+    "hf/checkpoint-200": "huggingface",
+    "megatron/iter_0000200": "megatron",
+    "ours/checkpoints/step-00000200": "trainyard",
+    "titan/step-200": "dcp",
+    "verl/global_step_200": "verl",
+}
+"""The newest complete checkpoint of each run, and its format."""
+BESIDE = "ours/checkpoints verl megatron titan hf large"
+WRITES = f"""while :; do
+  for run in {BESIDE}; do head -c 500000 /dev/urandom > /ckpt/$run/new.tmp; done; sleep 0.2
+done"""
+FROM = {"claim": ("--claim", "fsx"), "pod": ("--pod", "writer", "--path", "/ckpt")}
+
+
+@pytest.fixture(scope="module")
+def volume(nodes: Nodes) -> Path:
+    folder = Path(nodes.plane.add_volume("data", storage_class="fsx", size="1200Gi"))
+    plant_all(folder, big=6 << 20)
+    dcp(folder / "large" / "step-1", 240 << 20)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def claim(nodes: Nodes, volume: Path) -> None:
+    nodes.manage(*CREATE, script=SCRIPT)
+
+
+@pytest.fixture(scope="module")
+def writer(nodes: Nodes, claim: None) -> Iterator[None]:
+    """A pod that goes on writing into the folder of every run."""
+    container = {
+        "name": "train",
+        "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", WRITES],
+        "volumeMounts": [{"name": "v", "mountPath": "/ckpt"}],
+    }
+    spec = {
+        "containers": [container],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "fsx"}}],
+        "terminationGracePeriodSeconds": 0,
+    }
+    nodes.request("POST", f"{SPACE}/pods", {"metadata": {"name": "writer"}, "spec": spec})
+    path = f"{SPACE}/pods/writer"
+    eventually(lambda: nodes.request("GET", path)["status"].get("phase") == "Running", "the writer")
+    yield
+    nodes.request("DELETE", path)
+
+
+CREATE = ("create-volume", "--claim", "fsx", "--size", "1200Gi", "--storage-class", "fsx")
+HELPED = ("--claim", "fsx", "--image", IMAGE, "--python", sys.executable)
+
+
+def copy_line(nodes: Nodes, *words: str) -> list[str]:
+    where = ("--python", sys.executable, "--kubeconfig", str(nodes.plane.kubeconfig), "--json")
+    return [sys.executable, str(SCRIPTS / SCRIPT), "copy", *words, *where]
+
+
+def copied(nodes: Nodes, *words: str) -> Any:
+    """What a copy prints; it may reach the S3 server."""
+    environment = {**os.environ, **s3_variables(nodes.outside)}
+    done = subprocess.run(
+        copy_line(nodes, *words), env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+class Place:
+    """Where checkpoints are copied to, and how a person would compare what is there."""
+
+    def __init__(self, kind: str, nodes: Nodes, folder: Path) -> None:
+        self._client, self._folder = nodes.client, folder
+        self._bucket, _, self._prefix = nodes.store.removeprefix("s3://").partition("/")
+        self._prefix += f"/{folder.name}"
+        self.in_store = kind == "s3"
+        self.name = f"s3://{self._bucket}/{self._prefix}" if self.in_store else str(folder)
+
+    def files(self) -> dict[str, str]:
+        """Path below the place -> SHA-256."""
+        if not self.in_store:
+            return digests(self._folder)
+        found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/").get(
+            "Contents", ()
+        )
+        return {
+            each["Key"].removeprefix(f"{self._prefix}/"): hashlib.sha256(self.read(each["Key"])).hexdigest()
+            for each in found
+        }
+
+    def read(self, key: str) -> bytes:
+        content: bytes = self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
+        return content
+
+    def size(self) -> int:
+        """The bytes that are there of a copy that is not done, but for what is noted of them."""
+        if self.in_store:
+            listed = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/")
+            return sum(each["Size"] for each in listed.get("Contents", ()))
+        return sum(
+            path.stat().st_size
+            for path in self._folder.rglob("*")
+            if path.is_file() and path.name != ".copied.jsonl"
+        )
+
+
+@pytest.fixture(params=["folder", "s3"])
+def place(request: pytest.FixtureRequest, nodes: Nodes, tmp_path: Path) -> Place:
+    return Place(request.param, nodes, tmp_path / f"out-{request.node.callspec.id}")
+
+
+def test_a_claim_is_made_once_and_another_size_refused(nodes: Nodes, volume: Path) -> None:
+    assert "would be created" in nodes.manage(*CREATE, "--dry-run", script=SCRIPT)
+    with pytest.raises(RuntimeError):
+        nodes.request("GET", f"{SPACE}/persistentvolumeclaims/fsx")
+    for answer in ("created", "is there already"):
+        assert answer in nodes.manage(*CREATE, script=SCRIPT)
+    nodes.manage(*CREATE[:4], "9600Gi", *CREATE[5:], script=SCRIPT, code=2)
+
+
+@pytest.mark.usefixtures("volume", "claim")
+def test_a_small_pod_finds_them_all_and_goes(nodes: Nodes) -> None:
+    assert nodes.manage("find", "--claim", "fsx", script=SCRIPT, code=2) == "", "no image to read it with"
+    found = json.loads(nodes.manage("find", *HELPED, "--json", script=SCRIPT))
+    assert {each["path"]: each["format"] for each in found["checkpoints"]} == NEWEST
+    eventually(lambda: not nodes.request("GET", f"{SPACE}/pods")["items"], "the helper to go")
+    assert nodes.manage("list", *HELPED, script=SCRIPT).count("partial") == 5
+
+
+@pytest.mark.usefixtures("writer")
+@pytest.mark.parametrize("path", NEWEST)
+def test_each_format_is_copied_out_while_a_pod_writes_beside_it(
+    path: str, place: Place, nodes: Nodes, volume: Path
+) -> None:
+    source = FROM["claim" if "verl" in path else "pod"]
+    data = copied(nodes, *source, "--checkpoint", path, "--to", place.name)
+    name = path.rpartition("/")[2]
+    expected = {f"{name}/{file}": sha256 for file, sha256 in digests(volume / path).items()}
+    there = place.files()
+    assert {file: sha256 for file, sha256 in there.items() if file.startswith(f"{name}/")} == expected
+    assert data["sha256"] == digests(volume / path)
+    beside = {f"{name}.copied.json"} | ({TRACKER} if NEWEST[path] in ("verl", "megatron") else set())
+    assert set(there) - set(expected) == beside
+    again = copied(nodes, *source, "--checkpoint", path, "--to", place.name)
+    assert (again["fetched_bytes"], again["kept_files"]) == (0, len(expected))
+
+
+@pytest.mark.usefixtures("writer")
+def test_a_copy_that_is_killed_goes_on_where_it_was(place: Place, nodes: Nodes, volume: Path) -> None:
+    words = ("--pod", "writer", "--path", "/ckpt/large", "--step", "1", "--to", place.name)
+    environment = {**os.environ, **s3_variables(nodes.outside)}
+    with subprocess.Popen(
+        copy_line(nodes, *words), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as first:
+        eventually(lambda: place.size() > 20 << 20, "bytes")
+        first.kill()
+    assert "step-1.copied.json" not in place.files(), "it was killed in time"
+    kept = place.size()
+    data = copied(nodes, *words)
+    assert data["sha256"] == digests(volume / "large/step-1")
+    there = {file.removeprefix("step-1/"): sha256 for file, sha256 in place.files().items()}
+    assert data["sha256"].items() <= there.items()
+    assert data["fetched_bytes"] == data["bytes"] - kept < data["bytes"]
+
+
+@pytest.mark.usefixtures("claim")
+def test_a_copy_goes_on_through_a_restart_of_the_api_server(
+    nodes: Nodes, volume: Path, tmp_path: Path
+) -> None:
+    line = copy_line(nodes, "--claim", "fsx", "--image", IMAGE, "--path", "large", "--to", str(tmp_path))
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as copy:
+        partial = Place("folder", nodes, tmp_path / ".step-1.partial")
+        eventually(lambda: partial.size() > 20 << 20, "bytes")
+        nodes.plane.restart("kube-apiserver")
+        out, err = copy.communicate(timeout=300)
+    assert copy.returncode == 0, err
+    assert json.loads(out)["cuts"] > 0
+    assert digests(tmp_path / "step-1") == digests(volume / "large" / "step-1")

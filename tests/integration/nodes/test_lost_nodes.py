@@ -1,0 +1,78 @@
+"""A node under a training pod is lost and comes back: the job heals, and ends equal to the bit."""
+
+import json
+import subprocess
+import time
+from typing import Any
+
+import pytest
+from tests.integration.job_world import eventually
+from tests.integration.nodes.conftest import SPACE, Nodes, planted
+
+pytestmark = pytest.mark.slow
+HEALING = ("--auto-retry=1", "--monitor", "--timeout=15m")
+STEP = 4
+"""After the checkpoint of step 3."""
+SHORT_SECONDS = 8
+"""Less than a node may be silent before it is NotReady."""
+
+
+def is_ready(nodes: Nodes, node: str) -> bool:
+    conditions = nodes.request("GET", f"/api/v1/nodes/{node}")["status"]["conditions"]
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+@pytest.mark.parametrize("trouble", ["network", "kubelet"])
+def test_a_node_that_is_away_for_a_moment_costs_nothing(trouble: str, nodes: Nodes, reference: Any) -> None:
+    job = f"moment-{trouble}"
+    slow = planted(job, "slow")
+    nodes.deploy(job, "pytorchjob", *slow)
+    nodes.wait_for_step(job, STEP)
+    node = nodes.plane.nodes[nodes.node_of(f"{job}-worker-0")]
+    if trouble == "network":
+        node.cut()
+    else:
+        node.kill("kubelet")
+    time.sleep(SHORT_SECONDS)
+    if trouble == "network":
+        node.join()
+    else:
+        node.start_component("kubelet")
+    told = nodes.deploy(job, "pytorchjob", *slow, "--wait", "--timeout=12m")
+    assert "Succeeded" in told
+    assert nodes.jobs(job) == [job]
+    assert nodes.digest(job) == reference
+    assert nodes.prove(job)["proven"] is True
+
+
+@pytest.mark.parametrize(("trouble", "pod"), [("cut", "master"), ("crash", "worker")])
+def test_a_job_goes_on_without_a_node_that_is_lost_and_the_node_comes_back(
+    trouble: str, pod: str, nodes: Nodes, reference: Any
+) -> None:
+    job = f"lost-{trouble}"
+    line = nodes.line(job, "pytorchjob", *planted(job, "slow"), *HEALING)
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as watcher:
+        nodes.wait_for_step(job, STEP)
+        name = nodes.node_of(f"{job}-{pod}-0")
+        node = nodes.plane.nodes[name]
+        getattr(node, trouble)()
+        told, _ = watcher.communicate(timeout=1200)
+    assert watcher.returncode == 0, told
+    assert nodes.jobs(job) == [job, f"{job}-2"]
+    [attempt] = json.loads(nodes.notes(f"{job}-2")["trainyard.dev/retry-record"])["attempts"]
+    assert (attempt["failure_class"], attempt["node"]) == ("node-lost", name)
+    assert attempt["step"] >= 3
+    assert name not in {nodes.node_of(pod) for pod in nodes.pods(f"{job}-2")}
+    assert nodes.digest(job) == reference
+    assert nodes.prove(job)["proven"] is True
+
+    assert not is_ready(nodes, name)
+    if trouble == "cut":
+        node.join()
+    else:
+        node.boot()
+        node.boot_kubelet()
+    eventually(lambda: is_ready(nodes, name), "the node to come back")
+    left = f"{SPACE}/pods?fieldSelector=spec.nodeName={name}"
+    eventually(lambda: not nodes.request("GET", left)["items"], "the lost node's pods to go")
+    assert nodes.digest(job) == reference, "what came back wrote nothing"

@@ -1,0 +1,230 @@
+"""Single checks by rule: scopes of quotas, refusals of a pod, claims of one node, zones, remedies of fix."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.cluster.faults import amounts as amount_of
+from tests.unit.cluster.faults import both, each_gpu_node, quota, with_storage, without
+from tests.unit.cluster.generated import (
+    CLUSTERS,
+    DAEMONS,
+    EFA,
+    GPU,
+    NAMESPACE,
+    NODES,
+    QUOTAS,
+    SLICES,
+    changed,
+    nvidia_plugin,
+    plain_eks,
+    put,
+)
+from tests.unit.cluster.judging import found_by, verdict_of
+from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
+
+from trainyard.cluster.fix import Supplies, plan_fix
+
+PLAN = ("--num-nodes", "4", "--instance-type", "p5.48xlarge")
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+SUPPLIES = Supplies({name: (nvidia_plugin(),) for name in ("device_plugin", "efa_plugin")})
+
+
+@pytest.fixture
+def recorded() -> Iterator[Recorded]:
+    with serving(plain_eks().state) as served:
+        yield served
+
+
+def errors(recorded: Recorded, folder: Path, *options: str) -> dict[str, str]:
+    """Check -> evidence of its error."""
+    found = found_by(recorded.kubeconfig(folder), *(options or PLAN))
+    return {entry["check"]: entry["evidence"] for entry in found if entry["severity"] == "error"}
+
+
+def scope(name: str, operator: str = "Exists", *values: str) -> dict[str, Any]:
+    return {"scopeName": name, "operator": operator, "values": list(values)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "class_name", "counts"),
+    [
+        ({}, "", True),
+        ({"scopes": ["NotBestEffort"]}, "", True),
+        ({"scopes": ["NotTerminating", "NotBestEffort"]}, "", True),
+        ({"scopes": ["BestEffort"]}, "", False),
+        ({"scopes": ["Terminating"]}, "", False),
+        ({"scopes": ["NotTerminating", "Terminating"]}, "", False),
+        ({"scopes": ["CrossNamespacePodAffinity"]}, "", False),
+        ({"expressions": [scope("PriorityClass", "In", "gold", "iron")]}, "gold", True),
+        ({"expressions": [scope("PriorityClass", "In", "gold")]}, "iron", False),
+        ({"expressions": [scope("PriorityClass", "In", "gold")]}, "", False),
+        ({"expressions": [scope("PriorityClass", "NotIn", "gold")]}, "gold", False),
+        ({"expressions": [scope("PriorityClass", "NotIn", "gold")]}, "iron", True),
+        ({"expressions": [scope("PriorityClass", "Exists")]}, "gold", True),
+        ({"expressions": [scope("PriorityClass", "Exists")]}, "", False),
+        ({"expressions": [scope("PriorityClass", "DoesNotExist")]}, "", True),
+        ({"expressions": [scope("PriorityClass", "DoesNotExist")]}, "gold", False),
+    ],
+)
+def test_a_quota_counts_the_pods_of_its_scope(
+    spec: dict[str, Any], class_name: str, counts: bool, recorded: Recorded, tmp_path: Path
+) -> None:
+    quota({f"requests.{GPU}": "8"})(recorded.state, plain_eks())
+    body = recorded.state[QUOTAS]["team"]
+    body["spec"] |= {k: v for k, v in spec.items() if k == "scopes"}
+    body["spec"]["scopeSelector"] = {"matchExpressions": spec.get("expressions", [])}
+    for name in ("gold", "iron"):
+        put(recorded.state, "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}})
+    found = errors(recorded, tmp_path, *PLAN, *(("--priority-class", class_name) if class_name else ()))
+    assert ("quota" in found) == counts
+
+
+REFUSED = 'pods "trainyard-preflight" is forbidden: '
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "told"),
+    [
+        (
+            403,
+            "exceeded quota: q, requested: requests.cpu=1, used: requests.cpu=9, limited: requests.cpu=9",
+            True,
+        ),
+        (403, "exceeded quota: q, requested: limits.memory=1Gi, used: limits.memory=0, limited: ...", True),
+        (403, "failed quota: q: must specify requests.ephemeral-storage for: trainer", True),
+        (403, "maximum memory usage per Container is 256Mi, but limit is 1Gi", True),
+        (403, 'violates PodSecurity "restricted:latest": runAsNonRoot != true', True),
+        (400, 'admission webhook "k" denied the request: label team not found', True),
+        (403, 'error looking up service account team/default: serviceaccount "default" not found', True),
+        (403, "no PriorityClass with name gold was found", True),
+        (403, 'User "u" cannot create resource "pods" in API group "" in the namespace "team"', False),
+    ],
+)
+def test_a_refused_pod_is_never_kept_quiet(
+    status: int, message: str, told: bool, recorded: Recorded, tmp_path: Path
+) -> None:
+    """No other check finds these here, whatever words they use."""
+    answer = {"message": REFUSED + message}
+    recorded.misbehaviours.append(Misbehaviour(PODS, status, body=answer, method="POST"))
+    found = errors(recorded, tmp_path)
+    assert ("pod-security" in found) == told
+    assert not told or message[:200] in found["pod-security"]
+
+
+def test_a_refusal_that_another_check_explains_is_told_once(recorded: Recorded, tmp_path: Path) -> None:
+    quota({f"requests.{GPU}": "8"})(recorded.state, plain_eks())
+    message = f"exceeded quota: team, requested: requests.{GPU}=8, used: requests.{GPU}=8, limited: 8"
+    recorded.misbehaviours.append(Misbehaviour(PODS, 403, body={"message": REFUSED + message}, method="POST"))
+    assert set(errors(recorded, tmp_path)) == {"quota"}
+
+
+MODES = ("ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany")
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("mode", MODES)
+def test_access_modes_against_the_number_of_nodes(
+    mode: str, nodes: int, recorded: Recorded, tmp_path: Path
+) -> None:
+    with_storage(modes=(mode,))(recorded.state, plain_eks())
+    found = errors(recorded, tmp_path, "--num-nodes", str(nodes), "--volume", "checkpoints")
+    usable = mode == "ReadWriteMany" or (nodes == 1 and mode.startswith("ReadWriteOnce"))
+    assert (found == {}) == usable, found
+
+
+def efa(amount: str | None) -> Callable[[dict[str, Any]], None]:
+    return amount_of(EFA, amount)
+
+
+@pytest.mark.parametrize(
+    ("model", "amount", "grave"), [("p5.48xlarge", "32", True), ("g5.12xlarge", None, False)]
+)
+def test_zones_part_a_gang_where_it_uses_efa(
+    model: str, amount: str | None, grave: bool, recorded: Recorded, tmp_path: Path
+) -> None:
+    for number in range(4):
+        body = recorded.state[NODES][f"gpu-{number}"]
+        efa(amount)(body)
+        amount_of(GPU, "8" if grave else "4")(body)
+        labels = {"node.kubernetes.io/instance-type": model, "topology.kubernetes.io/zone": f"z{number % 2}"}
+        body["metadata"]["labels"] |= labels
+    found = found_by(recorded.kubeconfig(tmp_path), "--num-nodes", "4", "--instance-type", model)
+    (said,) = [entry for entry in found if entry["check"] == "placement"]
+    assert (said["severity"], "2 in z0, 2 in z1" in said["evidence"]) == (
+        "error" if grave else "warning",
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "ids", "wrong"),
+    [
+        ("aaaa", "1111", ""),
+        ("aabb", "1122", "2 in 1, 2 in 2"),
+        ("aaaa", "11--", ""),  # two nodes are older
+        ("aabb", "11--", "2 in a, 2 in b"),
+        ("abab", "1111", ""),  # accounts name zones differently
+        ("aaa-", "----", ""),  # one may be anywhere
+        ("aab-", "----", "2 in a, 1 in b, 1 in an unknown zone"),
+        ("----", "----", ""),
+    ],
+)
+def test_zones_are_told_apart_by_what_all_nodes_have(
+    names: str, ids: str, wrong: str, recorded: Recorded, tmp_path: Path
+) -> None:
+    for number in range(4):
+        labels = recorded.state[NODES][f"gpu-{number}"]["metadata"]["labels"]
+        for key, value in (("topology.kubernetes.io/zone", names), ("topology.k8s.aws/zone-id", ids)):
+            labels.pop(key, None)
+            if value[number] != "-":
+                labels[key] = value[number]
+    assert wrong in errors(recorded, tmp_path).get("placement", "")
+    assert bool(wrong) == ("placement" in errors(recorded, tmp_path))
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_fix_installs_a_plugin_only_where_nothing_else_offers_the_devices(name: str, tmp_path: Path) -> None:
+    """A device plugin next to a built-in one, or next to a DRA driver, gives devices away twice."""
+    cluster = CLUSTERS[name]()
+    devices = both(each_gpu_node(amount_of(GPU, None)), each_gpu_node(efa(None)))
+    bare = both(devices, without(SLICES, "gpu", "hyperpod"), without(DAEMONS, "device-plugin"))
+    with serving(changed(cluster, bare)) as recorded:
+        plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
+        verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
+    installed = {step.what.split()[1] for step in plan_fix(verdict, SUPPLIES) if step.automatic}
+    has_own_gpus = name in ("bottlerocket", "auto-mode", "dra")
+    assert ("device_plugin" in installed) == (not has_own_gpus), installed
+    # EFA is looked at on nodes that are fit, which those without GPUs are not.
+    assert "efa_plugin" not in installed
+
+
+def test_fix_leaves_nodes_alone_whose_gpus_are_offered_twice(tmp_path: Path) -> None:
+    cluster = CLUSTERS["dra"]()
+    for node in cluster.gpu_nodes:
+        amount_of(GPU, "8")(cluster.state[NODES][node])
+    with serving(cluster.state) as recorded:
+        plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
+        verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
+    assert any("both offer" in finding.outcome.evidence for finding in verdict.findings)
+    assert [step for step in plan_fix(verdict, SUPPLIES) if step.automatic] == []
+
+
+def test_an_operator_in_the_cluster_needs_its_jobset_there_too(recorded: Recorded, tmp_path: Path) -> None:
+    """Its webhook answers, which proves the controller of TrainJobs and not that of JobSets."""
+    recorded.groups |= {"trainer.kubeflow.org": ("v1alpha1",), "jobset.x-k8s.io": ("v1alpha2",)}
+    recorded.resources |= {"trainer.kubeflow.org/v1alpha1": ("trainjobs",)}
+    recorded.resources |= {"jobset.x-k8s.io/v1alpha2": ("jobsets",)}
+    rule = {"apiGroups": ["trainer.kubeflow.org"], "operations": ["CREATE"], "resources": ["trainjobs"]}
+    hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    put(recorded.state, hooks, {"metadata": {"name": "trainer"}, "webhooks": [{"rules": [rule]}]})
+    runtimes = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
+    put(recorded.state, runtimes, {"metadata": {"name": "torch-distributed"}})
+    assert errors(recorded, tmp_path, *PLAN, "--kind", "trainjob") == {}  # both run outside
+    deployments = recorded.state["/apis/apps/v1/namespaces/kubeflow/deployments"]
+    body = dict(deployments["training-operator"])
+    body["metadata"] = body["metadata"] | {"name": "kubeflow-trainer-controller-manager"}
+    put(recorded.state, "/apis/apps/v1/namespaces/kubeflow/deployments", body)
+    found = errors(recorded, tmp_path, *PLAN, "--kind", "trainjob")
+    assert "JobSet controller: no Deployment" in found["operator"]

@@ -1,0 +1,168 @@
+"""Every request of a check meets every fault of an API server: no crash, no false green, no false red.
+
+request × fault ──> heals: as if nothing had been
+                    401: the credentials are refused
+                    stays: its check says that it could not look; the essential ones make it `not known`
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from tests.unit.cluster.generated import NAMESPACE, Json, State, plain_eks, put
+from tests.unit.cluster.judging import look_at
+from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
+
+from trainyard.cluster.checks.check import Severity
+from trainyard.cluster.verdict import Readiness as Verdict
+from trainyard.cluster.verdict import judge
+from trainyard.errors import CredentialsRefusedError, ServiceError
+from trainyard.gateways.kubernetes import api as api_module
+
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+PLAN = (
+    *("--num-nodes", "4", "--instance-type", "p5.48xlarge", "--volume", "checkpoints", "--secret", "hf"),
+    *("--queue", "main", "--priority-class", "gold"),
+)
+ESSENTIAL = {"/api/v1/nodes": "gpu", "/apis": "job-api", "/apis/kubeflow.org/v1": "job-api"}
+"""Requests without which nobody can say that a cluster is ready -> the check that says so."""
+TRIALS = (
+    f"/api/v1/namespaces/{NAMESPACE}/pods",
+    f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs",
+)
+"""Dry runs."""
+
+
+@dataclass(frozen=True)
+class ApiFault:
+    name: str
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    times: int = 10**9
+    delay: float = 0.0
+    text: str = ""
+
+    @property
+    def heals(self) -> bool:
+        return self.times < 4
+
+
+FAULTS = (
+    ApiFault("401", 401),
+    ApiFault("403", 403),
+    ApiFault("429 once", 429, {"Retry-After": "0"}, times=1),
+    ApiFault("429", 429, {"Retry-After": "0"}),
+    ApiFault("500", 500),
+    ApiFault("503 twice", 503, times=2),
+    ApiFault("hangs up once", 0, times=1),
+    ApiFault("hangs up", 0),
+    ApiFault("hangs", 200, delay=0.6),
+    ApiFault("a list in place of an object", 200, text="[1, 2]"),
+    ApiFault("a page of a proxy", 200, text="<html>sign in</html>"),
+    ApiFault(
+        "null in every field", 200, text='{"items": null, "groups": null, "status": null, "spec": null}'
+    ),
+)
+
+
+def cluster() -> State:
+    """A cluster with all that a plan may name."""
+    state = plain_eks().state
+    put(state, f"/api/v1/namespaces/{NAMESPACE}/secrets", _named("hf"))
+    put(state, "/apis/scheduling.k8s.io/v1/priorityclasses", _named("gold"))
+    active = {"conditions": [{"type": "Active", "status": "True"}]}
+    local = _named("main") | {"spec": {"clusterQueue": "all"}, "status": active}
+    put(state, f"{KUEUE}/namespaces/{NAMESPACE}/localqueues", local)
+    amounts = {"cpu": "10k", "memory": "90Ti", "nvidia.com/gpu": "64", "vpc.amazonaws.com/efa": "256"}
+    resources = [{"name": name, "nominalQuota": amount} for name, amount in amounts.items()]
+    flavors = [{"name": "p5", "resources": resources}]
+    queue = _named("all") | {"spec": {"resourceGroups": [{"flavors": flavors}]}, "status": active}
+    put(state, f"{KUEUE}/clusterqueues", queue)
+    return state
+
+
+def _named(name: str) -> Json:
+    return {"metadata": {"name": name}}
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
+    monkeypatch.setattr(api_module, "_PAUSES", (0.001, 0.001, 0.001))
+    with serving(cluster()) as served:
+        served.groups["kueue.x-k8s.io"] = ("v1beta2",)
+        yield served
+
+
+def test_the_check_of_this_cluster_is_ready(recorded: Recorded, tmp_path: Path) -> None:
+    assert judged(recorded, tmp_path) == (Verdict.READY, {})
+    assert len(asked_of(recorded)) >= 25
+
+
+QUICK = ("403", "429", "hangs up", "a page of a proxy")
+PLANTED = [
+    pytest.param(fault, id=fault.name, marks=() if fault.name in QUICK else pytest.mark.slow)
+    for fault in FAULTS
+]
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_every_request_meets_this_fault(fault: ApiFault, recorded: Recorded, tmp_path: Path) -> None:
+    judged(recorded, tmp_path)
+    wrong = {}
+    for method, path in asked_of(recorded):
+        bad = Misbehaviour(path, fault.status, fault.headers, times=fault.times, delay=fault.delay)
+        recorded.misbehaviours[:] = [replace(bad, method=method, whole=True, text=fault.text)]
+        if problem := dishonest(path, fault, recorded, tmp_path):
+            wrong[method, path] = problem
+    assert wrong == {}
+
+
+def asked_of(recorded: Recorded) -> list[tuple[str, str]]:
+    """Method and path of everything that has been asked."""
+    split = (request.split(" ", 1) for request in recorded.requests)
+    return sorted({(method, urlsplit(path).path) for method, path in split})
+
+
+def dishonest(path: str, fault: ApiFault, recorded: Recorded, folder: Path) -> str:
+    """What is wrong with what the check says; empty where it is honest."""
+    try:
+        state, said = judged(recorded, folder, seconds=0.3 if fault.delay else 20.0)
+    except CredentialsRefusedError as error:
+        return "" if fault.status == 401 else str(error)
+    except ServiceError as error:
+        return "" if path == "/version" and not fault.heals else str(error)
+    if fault.status == 401 or (path == "/version" and not fault.heals):
+        return "nothing was raised"
+    if fault.heals:
+        return "" if (state, said) == (Verdict.READY, {}) else f"{state}: {said}"
+    return _unfounded(path, fault, state, said)
+
+
+def _unfounded(path: str, fault: ApiFault, state: Verdict, said: dict[str, list[Severity]]) -> str:
+    """Whether something is called faulty because it was not seen, or ready although it had to be seen."""
+    if fault.text.startswith("{"):  # says that nothing is there: an answer, if a strange one
+        return ""
+    expected = Verdict.UNKNOWN if path in ESSENTIAL else Verdict.READY
+    if path in TRIALS and fault.status == 403:  # an answer too: the job is not admitted
+        expected = Verdict.NOT_READY
+    if state is not expected:
+        return f"{state}: {said}"
+    if path in ESSENTIAL and Severity.SKIPPED not in said.get(ESSENTIAL[path], ()):
+        return f"{ESSENTIAL[path]} says nothing"
+    return ""
+
+
+def judged(
+    recorded: Recorded, folder: Path, *, seconds: float = 20.0
+) -> tuple[Verdict, dict[str, list[Severity]]]:
+    """The verdict, and what each check said that was not fine, or was not asked."""
+    look = look_at(recorded.kubeconfig(folder), *PLAN, call_seconds=seconds)
+    verdict = judge(look.snapshot(lambda **_: None), look.demand)
+    said: dict[str, list[Severity]] = {}
+    quiet = ("image", "auto-resume")
+    for finding in verdict.findings:
+        if finding.severity is not Severity.PASSED and finding.check.name not in quiet:
+            said.setdefault(finding.check.name, []).append(finding.severity)
+    return verdict.state, said
