@@ -52,12 +52,15 @@ class _LineFormatter(logging.Formatter):
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):
-    """Writes to the present stderr; while there is a live line, that puts lines above it."""
+    """Writes to the stderr of that moment: a live line, or a test, puts a stream of its own in its place."""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if self.stream is not sys.stderr:
-            self.setStream(sys.stderr)
-        super().emit(record)
+    def __init__(self) -> None:
+        # As `logging.lastResort`: the initialiser of StreamHandler would set a stream.
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
 
 
 def configure_logging(level: str | None) -> None:
@@ -65,7 +68,7 @@ def configure_logging(level: str | None) -> None:
 
     `21:45:01 INFO  message`.
     """
-    handler = _ToStderr(sys.stderr)
+    handler = _ToStderr()
     handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)-5s %(message)s", datefmt="%H:%M:%S"))
     root = logging.getLogger("trainyard")
     root.handlers[:] = [handler]

@@ -2,6 +2,8 @@
 
 import contextlib
 import fcntl
+import io
+import logging
 import os
 import pty
 import re
@@ -15,7 +17,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from trainyard.command import terminal
+from trainyard.command import output, terminal
 from trainyard.command.terminal import INDENT, finished_lines
 
 NOTHING: Mapping[str, str] = {}
@@ -403,3 +405,13 @@ def test_the_width_is_what_the_environment_says_else_what_the_terminal_says(
     with open(os.devnull, "w") as nowhere, monkeypatch.context() as patch:  # noqa: PTH123 - not a file
         patch.setattr(sys, "stderr", nowhere)
         assert terminal.width() == (79 if cells == 119 else cells)
+
+
+def test_a_log_outlives_the_stderr_it_was_set_up_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", before)
+    output.configure_logging("info")
+    monkeypatch.setattr(sys, "stderr", after)
+    before.close()
+    logging.getLogger("trainyard.x").info("told")
+    assert after.getvalue().endswith("INFO  told\n")
