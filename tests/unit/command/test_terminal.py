@@ -408,7 +408,7 @@ def test_the_width_is_what_the_environment_says_else_what_the_terminal_says(
 
 
 def test_a_log_outlives_the_stderr_it_was_set_up_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, after = io.StringIO(), io.StringIO()
+    before, after = io.TextIOWrapper(io.BytesIO()), io.StringIO()
     monkeypatch.setattr(sys, "stderr", before)
     output.configure_logging("info")
     monkeypatch.setattr(sys, "stderr", after)
