@@ -319,7 +319,7 @@ def config_of(args: argparse.Namespace) -> "Config":
 def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind], Any]]:
     """Return the context of a training segment, and a function that makes its step for a kind of save."""
     from trainyard.run.directory import RunDirectory
-    from trainyard.training.checkpoint.state import TrainingState
+    from trainyard.training.checkpoint.training_state import TrainingState
     from trainyard.training.model.optimizer import build_optimizer
     from trainyard.training.model.parallel import put_on_devices
     from trainyard.training.pretraining.step import TrainStep

@@ -156,7 +156,7 @@ def offload(bench: Bench) -> list[Row]:
 
 def planned_peak(run: Path) -> int:
     from trainyard.config.load import load_config
-    from trainyard.plan.memory import highest_memory_peak
+    from trainyard.plan.device_memory import highest_memory_peak
     from trainyard.plan.workload import workload_of
 
     config = load_config(run / "config.yaml").config

@@ -163,8 +163,8 @@ def read_timeline(events: list[Any]) -> dict[str, int]:
 
 
 def planned(shape: Shape, device: str) -> dict[str, int]:
-    """Return the planned bytes by `plan.memory`."""
-    from trainyard.plan.memory import highest_memory_peak, host_bytes, loss_backward, memory_peaks_of
+    """Return the planned bytes by `plan.device_memory`."""
+    from trainyard.plan.device_memory import highest_memory_peak, host_bytes, loss_backward, memory_peaks_of
     from trainyard.plan.workload import workload_of
 
     config = config_of(shape, Path(), device)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
@@ -21,7 +22,6 @@ from trainyard.run.checkpoint_manifest import (
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity
 from trainyard.run.records import append_event
-from trainyard.run.whole_files import sha256_of_file
 
 PROGRAM = "TRAINYARD_PACED_STORE"
 MIB = 1 << 20

@@ -217,7 +217,7 @@ def needed_tags(strategy: str, version: str, request: "BuildRequest") -> list[st
 def tell(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
     from trainyard.gateways.github import append_summary, set_outputs
     from trainyard.image.building.build_record import result_lines, result_markdown
-    from trainyard.run.whole_files import write_json_atomically
+    from trainyard.run.atomic_files import write_json_atomically
 
     first = results[0]
     data = {"image": first["uri"], "digest": first["digest"], "built": first["built"], "builds": results}

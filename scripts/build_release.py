@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command_output.configure_logging(args.log_level)
     from trainyard.repository.release import CHECKSUMS, checksums, write_archive
-    from trainyard.run.whole_files import make_folder, write_bytes_atomically
+    from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 
     if args.output.exists() and any(args.output.iterdir()):
         raise ConfigError(f"{args.output}: is not empty. A release needs an empty or a new folder.")

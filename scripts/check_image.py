@@ -188,7 +188,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
 
 def tell(args: argparse.Namespace, answers: "list[Answer]") -> int:
     from trainyard.image.release.check_levels import junit, lines
-    from trainyard.run.whole_files import make_folder, write_bytes_atomically, write_json_atomically
+    from trainyard.run.atomic_files import make_folder, write_bytes_atomically, write_json_atomically
 
     ok = all(answer.ok for answer in answers)
     data: dict[str, Any] = {"image": args.image, "level": args.level, "ok": ok}

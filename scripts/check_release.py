@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import set_outputs
     from trainyard.repository.release import read_release
-    from trainyard.run.whole_files import write_bytes_atomically
+    from trainyard.run.atomic_files import write_bytes_atomically
 
     release = read_release(args.root, args.tag)
     check_branch(args.root, args.branch)

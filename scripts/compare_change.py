@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.change.change_markdown import markdown, reasons
-    from trainyard.run.whole_files import write_json_atomically
+    from trainyard.run.atomic_files import write_json_atomically
 
     if missing := [path for path in (args.base, args.head / "scripts" / "train.py") if not path.exists()]:
         raise ConfigError(f"{missing[0]}: no such folder, so there is nothing to compare")

@@ -112,8 +112,8 @@ def sent(args: argparse.Namespace, config: "Config") -> int:
         return show(args, planned(config, asked(args, config)), api=None)
     from trainyard.gateways.github import tell_step
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.opening import access_asked_for
-    from trainyard.gateways.kubernetes.submitting import find
+    from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
+    from trainyard.gateways.kubernetes.job_submission import find
     from trainyard.jobs.existing_job import stands
     from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
     from trainyard.run.untrusted_files import read_yaml
@@ -153,7 +153,7 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
     from trainyard.cluster.job_preflight import preflight
     from trainyard.command import terminal
     from trainyard.gateways.ecr import find_digest
-    from trainyard.gateways.kubernetes.applying import apply_all
+    from trainyard.gateways.kubernetes.server_side_apply import apply_all
     from trainyard.report.cluster.verdict_text import answer, verdict_lines
     from trainyard.run.untrusted_files import read_yaml_documents
 
@@ -186,7 +186,7 @@ def planned(config: "Config", request: "JobRequest") -> "JobPlan":
 
 def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int:
     """Print the objects as YAML or, with the plan, as JSON; report what the API server would refuse."""
-    from trainyard.gateways.kubernetes.submitting import refusals
+    from trainyard.gateways.kubernetes.job_submission import refusals
     from trainyard.jobs.kinds import KINDS
 
     manifests = KINDS[plan.kind].rendered(plan)
@@ -206,8 +206,8 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
 
 def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Api") -> int:
     """Send the job unless it is there already, and wait for it if asked to."""
-    from trainyard.gateways.kubernetes.job_looking import JobLooking
-    from trainyard.gateways.kubernetes.submitting import find, submit
+    from trainyard.gateways.kubernetes.job_reader import JobLooking
+    from trainyard.gateways.kubernetes.job_submission import find, submit
     from trainyard.jobs.existing_job import stands
     from trainyard.jobs.kinds import KINDS
 
@@ -235,7 +235,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
 
 def followed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float, heals: bool) -> "JobState":
     """Return the state at the end of the job, or of the last job sent instead of it, or at the time limit."""
-    from trainyard.gateways.kubernetes.healing import follow_or_heal
+    from trainyard.gateways.kubernetes.job_retries import follow_or_heal
 
     job: dict[str, Any] = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": seconds}
     return follow_or_heal(access, **job, heals=heals, announce=output.announce)

@@ -48,7 +48,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.run.whole_files import make_folder
+    from trainyard.run.atomic_files import make_folder
 
     words = args.command or ["make", "train"]
     if args.dry_run:
@@ -69,7 +69,7 @@ def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
     """Run the command on a terminal, and draw the screen at its end."""
     from trainyard.gateways.pseudo_terminal import record
     from trainyard.report.terminal.screen_svg import terminal_svg
-    from trainyard.run.whole_files import write_bytes_atomically
+    from trainyard.run.atomic_files import write_bytes_atomically
 
     environment = {
         name: value

@@ -50,7 +50,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.artifacts.restore.resumption import Resumption, WantedResume, bring
+    from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, bring
     from trainyard.command.terminal import shown
     from trainyard.gateways import open_store, require_address
     from trainyard.gateways.github import refusal_in_summary, set_output

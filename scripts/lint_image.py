@@ -62,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.image.conflict.conflict_fix import diff_of, fix
     from trainyard.image.conflict.conflicts import judge
+    from trainyard.run.atomic_files import write_bytes_atomically
     from trainyard.run.untrusted_files import read_named_text
-    from trainyard.run.whole_files import write_bytes_atomically
 
     name, machine = str(args.dockerfile), machine_of(args)
     before = read_named_text(args.dockerfile, "Name the Dockerfile with --dockerfile FILE.")

@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.opening import access_asked_for
+    from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
     from trainyard.run.untrusted_files import read_yaml
 
     deliverer = target_of(args) if args.command == "copy" else None
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 @contextmanager
 def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
     """Open the place that the options name; yield it and its checkpoints."""
-    from trainyard.gateways.kubernetes.volumes.checkpoint_looking import Where, opened
+    from trainyard.gateways.kubernetes.volumes.checkpoint_search import Where, opened
     from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints
 
     names = ("namespace", "pod", "container", "claim", "job", "path", "image", "python")
@@ -145,9 +145,9 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 
 
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]", store: Any) -> int:
-    from trainyard.artifacts.upload.delivery import StoreDelivery
+    from trainyard.artifacts.upload.verified_copy import StoreDelivery
     from trainyard.command.terminal import shown
-    from trainyard.gateways.kubernetes.volumes.checkpoint_copying import copy_checkpoint
+    from trainyard.gateways.kubernetes.volumes.checkpoint_copy import copy_checkpoint
     from trainyard.jobs.checkpoints.checkpoint_formats import chosen
     from trainyard.report.jobs.checkpoint_text import copied_line
     from trainyard.report.terminal.phase import PhaseDisplay
@@ -189,8 +189,8 @@ def target_of(args: argparse.Namespace) -> Any:
 def create_volume(args: argparse.Namespace, api: "Api") -> int:
     """Create the claim, unless it exists with these values or the API server would refuse it."""
     from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
-    from trainyard.gateways.kubernetes.applying import apply_all
-    from trainyard.gateways.kubernetes.submitting import refusals
+    from trainyard.gateways.kubernetes.job_submission import refusals
+    from trainyard.gateways.kubernetes.server_side_apply import apply_all
     from trainyard.report.jobs.manifest_text import manifest_text
 
     wanted = claim_body(

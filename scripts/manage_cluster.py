@@ -155,7 +155,7 @@ def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "ClusterQuery
     from trainyard.cluster.fix import plan_fix, steps_record, supplies_of
     from trainyard.cluster.verdict import judge
     from trainyard.gateways.ecr import find_digest
-    from trainyard.gateways.kubernetes.applying import apply_all
+    from trainyard.gateways.kubernetes.server_side_apply import apply_all
     from trainyard.report.cluster.fix_text import fix_lines
     from trainyard.run.untrusted_files import read_yaml_documents
 
@@ -173,7 +173,7 @@ def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "ClusterQuery
     from trainyard.cluster.cluster_query import ClusterQuery
     from trainyard.cluster.demand import demand_of
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.opening import access_asked_for
+    from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
     from trainyard.run.untrusted_files import read_yaml
 
     access = access_asked_for(vars(args), read=read_yaml)

@@ -27,7 +27,7 @@ from trainyard.command.parser import refuse_options_of_other_commands, script_pa
 from trainyard.errors import CheckFailedError, ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
+    from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
     from trainyard.gateways.kubernetes.pod_logs import ContainerLog
     from trainyard.jobs.state.job_state import JobState
 
@@ -83,8 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.job_looking import JobLooking
-    from trainyard.gateways.kubernetes.opening import access_asked_for
+    from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
+    from trainyard.gateways.kubernetes.job_reader import JobLooking
     from trainyard.run.untrusted_files import read_yaml
 
     access = access_asked_for(vars(args), read=read_yaml)
@@ -124,7 +124,7 @@ def show_status(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -
 
 
 def follow(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> "JobState":
-    from trainyard.gateways.kubernetes.following import follow_job
+    from trainyard.gateways.kubernetes.job_follower import follow_job
     from trainyard.report.jobs.job_text import told_line
 
     return follow_job(
@@ -150,7 +150,7 @@ def show_logs(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> 
 
 
 def follow_logs(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.log_following import follow_logs, written_to
+    from trainyard.gateways.kubernetes.log_follower import follow_logs, written_to
 
     def show(log: "ContainerLog", line: bytes) -> None:
         if args.pod in (None, log.pod):
@@ -171,13 +171,13 @@ def show_events(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -
 
 
 def cancel(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.job_changing import JobChanging
+    from trainyard.gateways.kubernetes.job_changes import JobChanging
 
     return told(args, JobChanging(look, job).cancel(dry_run=args.dry_run))
 
 
 def delete(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.job_changing import JobChanging
+    from trainyard.gateways.kubernetes.job_changes import JobChanging
     from trainyard.gateways.kubernetes.pod_logs import save_logs
 
     changing = JobChanging(look, job)
@@ -191,7 +191,7 @@ def delete(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int
 
 
 def resubmit(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.job_changing import JobChanging
+    from trainyard.gateways.kubernetes.job_changes import JobChanging
 
     changing = JobChanging(look, job)
     new = changing.resubmission()
@@ -199,7 +199,7 @@ def resubmit(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> i
 
 
 def retry(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.healing import announced, heal_job
+    from trainyard.gateways.kubernetes.job_retries import announced, heal_job
     from trainyard.report.jobs.job_text import status_lines
 
     if args.dry_run:

@@ -63,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_outputs
     from trainyard.plan.run_plan import resolve
     from trainyard.report.plan.run_plan_summary import expected, markdown_plan, untold_text
+    from trainyard.run.atomic_files import write_json_atomically
     from trainyard.run.segment import first_segment, read_segment
-    from trainyard.run.whole_files import write_json_atomically
 
     try:
         asked = asked_by(args)

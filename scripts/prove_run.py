@@ -148,7 +148,7 @@ def final_state(
     Both are None if not every byte of the store was read, if another trainer wrote the checkpoint, or if the
     run was stopped and recorded no digests.
     """
-    from trainyard.artifacts.restore.fetching import checkpoint_at_hand
+    from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
     from trainyard.artifacts.verify.verify import Depth
     from trainyard.command.terminal import shown
     from trainyard.gateways import open_store

@@ -212,7 +212,7 @@ def attach(
 
 def tell(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
     from trainyard.gateways.github import set_outputs
-    from trainyard.run.whole_files import write_json_atomically
+    from trainyard.run.atomic_files import write_json_atomically
 
     first = results[0]
     data = {"image": first["uri"], "digest": first["digest"], "places": results}

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def tell_short_grace(run_dir: Path, grace: float) -> None:
     """Warn when a stop of this run took longer before than this pod has from a signal to its end."""
-    from trainyard.jobs.recipes.kept_program import grace_seconds
+    from trainyard.jobs.recipes.wrapped_program import grace_seconds
     from trainyard.run.identity import grace_needed
 
     needed = grace_needed(run_dir)

@@ -33,7 +33,7 @@ from trainyard.command.parser import script_parser
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.gateways.process import HandedOn
-    from trainyard.jobs.recipes.program_sheet import ProgramSheet
+    from trainyard.jobs.recipes.program_description import ProgramDescription
     from trainyard.jobs.recipes.recipe_order import RecordedRecipe
     from trainyard.run.directory import RunDirectory
     from trainyard.run.foreign.own_checkpoint import OwnCheckpoint
@@ -64,11 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.config.load import load_config
     from trainyard.jobs.recipes import RECORDED
-    from trainyard.jobs.recipes.program_sheet import read_sheet
+    from trainyard.jobs.recipes.program_description import read_description
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
-    sheet = read_sheet(args.program, RECORDED)
+    sheet = read_description(args.program, RECORDED)
     recipe, config = RECORDED[sheet.recipe], load_config(args.config, args.set).config
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, args.nproc_per_node)
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ProgramRun(sheet, recipe, config, node, RunDirectory(args.run_dir.absolute())).run(command)
 
 
-def command_of(sheet: "ProgramSheet", node: "NodeLauncher", args: argparse.Namespace) -> list[str]:
+def command_of(sheet: "ProgramDescription", node: "NodeLauncher", args: argparse.Namespace) -> list[str]:
     from trainyard.run.launch_environment import launcher_options
 
     if not sheet.torchrun:
@@ -93,7 +93,7 @@ def command_of(sheet: "ProgramSheet", node: "NodeLauncher", args: argparse.Names
 class ProgramRun:
     """A run of the program on this node, and its record."""
 
-    sheet: "ProgramSheet"
+    sheet: "ProgramDescription"
     recipe: "RecordedRecipe"
     config: "Config"
     node: "NodeLauncher"
@@ -103,8 +103,8 @@ class ProgramRun:
         """Run the program between the first and the last record; return the exit code of this node."""
         from trainyard.gateways.process import run_handing_on
         from trainyard.run.directory import make_run_folder
-        from trainyard.run.foreign.node_ends import tell_end
-        from trainyard.run.foreign.row_keeper import RowKeeper
+        from trainyard.run.foreign.metric_rows import MetricRowWriter
+        from trainyard.run.foreign.node_exit_codes import tell_end
         from trainyard.run.launch_environment import VARIABLES
 
         make_run_folder(self.directory.logs)
@@ -112,7 +112,7 @@ class ProgramRun:
         if first:
             self.begin()
         log_steps = self.config.monitoring.log_steps
-        rows = RowKeeper(self.directory.metrics_file, log_steps=log_steps, last=self.sheet.steps)
+        rows = MetricRowWriter(self.directory.metrics_file, log_steps=log_steps, last=self.sheet.steps)
 
         def read(line: str) -> None:
             row = self.recipe.row_of(line) if first or not self.recipe.ON_FIRST_NODE else None
@@ -136,8 +136,8 @@ class ProgramRun:
     def begin(self) -> None:
         from trainyard.config.load import config_sha256, dump_yaml
         from trainyard.gateways.git import git_facts
-        from trainyard.run.foreign.kept_run import begin
-        from trainyard.run.foreign.node_ends import forget_ends
+        from trainyard.run.foreign.foreign_records import begin
+        from trainyard.run.foreign.node_exit_codes import forget_ends
         from trainyard.run.identity import choose_run_id, provenance
 
         here = self.node.processes if isinstance(self.node.processes, int) else 1
@@ -156,8 +156,8 @@ class ProgramRun:
         begin(self.directory, run_id, facts, dump_yaml(self.config), resumed_at=own.step if own else None)
 
     def finish(self, ended: "HandedOn", *, seconds: float) -> int:
-        from trainyard.run.foreign.kept_run import ProgramEnd, finish
-        from trainyard.run.foreign.node_ends import wait_for_ends
+        from trainyard.run.foreign.foreign_records import ProgramEnd, finish
+        from trainyard.run.foreign.node_exit_codes import wait_for_ends
         from trainyard.run.foreign.own_checkpoint import take_newest
 
         others = None

@@ -88,7 +88,7 @@ def write_into_run(dashboard: "TrainingDashboard") -> None:
 
 
 def write(path: Path, content: str) -> None:
-    from trainyard.run.whole_files import write_bytes_atomically
+    from trainyard.run.atomic_files import write_bytes_atomically
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -67,7 +67,7 @@ def content_of(path: Path) -> str | None:
 
 
 def write(path: Path, text: str) -> None:
-    from trainyard.run.whole_files import make_folder, write_bytes_atomically
+    from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 
     make_folder(path.parent)
     write_bytes_atomically(path, text.encode())

@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.infrastructure import cloudformation, terraform
+    from trainyard.run.atomic_files import make_folder, write_bytes_atomically
     from trainyard.run.commands import script_command
-    from trainyard.run.whole_files import make_folder, write_bytes_atomically
 
     texts = {
         FOLDER / "cloudformation.yaml": cloudformation.text(),

@@ -126,7 +126,7 @@ def resolve_command(uv: str, lock: Lock, *, upgrade: bool) -> list[str]:
 def write(lock: Lock, line: list[str], root: Path) -> None:
     from trainyard.gateways.process import run_program
     from trainyard.machine.package_lock import with_input_digest
-    from trainyard.run.whole_files import write_bytes_atomically
+    from trainyard.run.atomic_files import write_bytes_atomically
 
     done = run_program(line, seconds=RESOLVE_SECONDS, cwd=root)
     if not done.ok:

@@ -16,7 +16,7 @@ from typing import Any
 from tests.integration.control_plane import kit, operator
 
 from trainyard.gateways.kubernetes.cluster_access import Access, read_access
-from trainyard.gateways.kubernetes.following import follow_job
+from trainyard.gateways.kubernetes.job_follower import follow_job
 from trainyard.jobs.state.job_kinds import kind_of_job
 from trainyard.jobs.state.job_state import JobState
 

@@ -21,9 +21,9 @@ from tests.integration.conftest import Endpoint
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceTroubleError
 from trainyard.gateways.ecr import find_digest
+from trainyard.gateways.kubernetes.cluster_connection import access_by_name
 from trainyard.gateways.kubernetes.eks import describe_cluster, list_clusters
 from trainyard.gateways.kubernetes.eks_token import eks_token
-from trainyard.gateways.kubernetes.opening import access_by_name
 from trainyard.gateways.kubernetes.sagemaker import HyperPod
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "manage_cluster.py"

@@ -29,7 +29,7 @@ from tests.integration.job_world import (
 from tests.integration.test_job_scenarios import set_ray
 
 from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.following import follow_job
+from trainyard.gateways.kubernetes.job_follower import follow_job
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.run.failure_classes import FailureClass
 

@@ -24,6 +24,7 @@ from trainyard.artifacts.upload.sync import store_contents, sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import RunConflictError, VerificationError
 from trainyard.gateways import open_store
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     CheckpointManifest,
     describe_files,
@@ -32,7 +33,6 @@ from trainyard.run.checkpoint_manifest import (
 )
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import append_event
-from trainyard.run.whole_files import sha256_of_file
 
 DATA = "run-1/checkpoint-200/__0_0.distcp"
 OTHER = "run-1/checkpoint-100/__0_0.distcp"

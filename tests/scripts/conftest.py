@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from trainyard.config.load import config_sha256, dump_yaml, load_config
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.records import RecordWriter, append_event
-from trainyard.run.whole_files import sha256_of_file
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_ID = "20261120-214501-7c1f"

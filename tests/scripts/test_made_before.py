@@ -42,7 +42,7 @@ def test_it_verifies_and_holds_the_state_that_it_ended_with(run: RunDirectory) -
 
 def test_it_loads_into_the_state_of_today(run: RunDirectory) -> None:
     from trainyard.training.checkpoint.checkpoint import load_checkpoint
-    from trainyard.training.checkpoint.state import TrainingState
+    from trainyard.training.checkpoint.training_state import TrainingState
     from trainyard.training.model.model import build_model
     from trainyard.training.model.optimizer import build_optimizer
 

@@ -17,6 +17,7 @@ from trainyard.artifacts.upload.sync import sync_run
 from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
 from trainyard.gateways import open_store
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     CheckpointManifest,
     describe_files,
@@ -25,7 +26,6 @@ from trainyard.run.checkpoint_manifest import (
 )
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import provenance
-from trainyard.run.whole_files import sha256_of_file
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.recipe import trainer_of
 from trainyard.training.run.run_request import Request

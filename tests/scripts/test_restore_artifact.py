@@ -10,8 +10,8 @@ from tests.scripts.conftest import RUN_ID
 
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.gateways import open_store
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
-from trainyard.run.whole_files import sha256_of_file
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from trainyard.config.load import config_sha256, load_config
 from trainyard.gateways.process import run_passing_signals
-from trainyard.jobs.recipes.kept_program import save_seconds
+from trainyard.jobs.recipes.wrapped_program import save_seconds
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "configs" / "smoke.yaml"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity
-from trainyard.run.whole_files import sha256_of_file
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "training_artifact_sync.py"

@@ -56,13 +56,13 @@ REGISTRIES = {
     **{
         f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs", "run"}
         for name in (
-            *("following", "job_looking", "volumes/helper_pod"),
-            *("volumes/volume_source", "volumes/checkpoint_looking", "volumes/checkpoint_copying"),
+            *("job_follower", "job_reader", "volumes/helper_pod"),
+            *("volumes/volume_source", "volumes/checkpoint_search", "volumes/checkpoint_copy"),
         )
     },
     **{
         f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs", "watch", "run"}
-        for name in ("healing", "job_changing")
+        for name in ("job_retries", "job_changes")
     },
 }
 """They open a store by its URL, and state facts in the words of who judges them."""

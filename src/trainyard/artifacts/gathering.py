@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.errors import ConfigError
+from trainyard.run.atomic_files import make_folder
 from trainyard.run.directory import RunDirectory
-from trainyard.run.whole_files import make_folder
 
 LARGEST_FILE = 32 << 20
 """A larger metrics.jsonl or events.jsonl is cut to its last rows; any other larger file is omitted."""

@@ -12,7 +12,7 @@ from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, JOB, KIND, MANAGED_BY, PLAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.kinds.kind_of_manifest import Manifests
+from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.state.job_kinds import KINDS_OF_JOBS
 
 Json = Mapping[str, Any]

@@ -11,7 +11,7 @@ from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.jobs.recipes.program_settings import with_settings
 from trainyard.plan.node_room import NodeRoom
-from trainyard.run.whole_files import sha256_of_file
+from trainyard.run.atomic_files import sha256_of_file
 
 
 @dataclass(frozen=True)

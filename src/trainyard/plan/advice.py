@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainyard.plan.device import Device, gpu_of
+from trainyard.plan.device_memory import highest_memory_peak, host_bytes
 from trainyard.plan.instances import CATALOGUE, InstanceType
-from trainyard.plan.memory import highest_memory_peak, host_bytes
 from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload
 
 _MOST_NODES = 64

@@ -10,7 +10,7 @@ from trainyard.config.registries import optimizer_bytes
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan.device import cpu
-from trainyard.plan.memory import highest_memory_peak, host_bytes
+from trainyard.plan.device_memory import highest_memory_peak, host_bytes
 from trainyard.plan.workload import TrainingWorkload, workload_of
 
 _WEIGHT_AND_GRADIENT_BYTES = 8

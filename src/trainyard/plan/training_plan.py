@@ -15,8 +15,8 @@ from trainyard.plan import activations
 from trainyard.plan.advice import Change, Machines, changes_that_fit, fits
 from trainyard.plan.cost import Estimate, Rented, default_mfu, estimate
 from trainyard.plan.device import Device
+from trainyard.plan.device_memory import MemoryPeak, highest_memory_peak, host_bytes, memory_peaks_of
 from trainyard.plan.instances import PRICES_AS_OF
-from trainyard.plan.memory import MemoryPeak, highest_memory_peak, host_bytes, memory_peaks_of
 from trainyard.plan.workload import TrainingWorkload, workload_of
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import CheckFailedError, ConfigError, VerificationError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.untrusted_files import read_named_text
-from trainyard.run.whole_files import sha256_of_file
 
 CHECKSUMS = "SHA256SUMS"
 _TAG = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)", re.ASCII)

@@ -12,10 +12,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from trainyard.errors import CheckpointError, DamagedFileError
+from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
 from trainyard.run.digests import FileDigests, PartDigests, digests_of_file, require_digest
 from trainyard.run.directory import step_of
 from trainyard.run.untrusted_files import is_utf8, open_regular, parse_json_object, read_bytes
-from trainyard.run.whole_files import sha256_of_file, write_json_atomically
 
 MANIFEST_NAME = "manifest.json"
 _SCHEMA = 1

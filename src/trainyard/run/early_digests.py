@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
-from trainyard.run.whole_files import sha256_of_file
 
 _CHUNK_BYTES = 16 << 20
 """Large, because between two chunks the thread waits for the interpreter, which the imports keep busy."""

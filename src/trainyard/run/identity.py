@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from trainyard import __version__
 from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
+from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
 from trainyard.run.commands import made_by
 from trainyard.run.untrusted_files import parse_json, read_bytes
-from trainyard.run.whole_files import sha256_of_file, write_json_atomically
 
 SCHEMA = 1
 ORIGIN_KEYS = (

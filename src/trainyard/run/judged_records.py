@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import parse_run
 from trainyard.run.untrusted_files import iterate_json_lines, open_regular, read_bytes
-from trainyard.run.whole_files import sha256_of_file
 
 RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl")
 """The records that a proof judges, by name in the run directory."""

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.checkpoint_manifest import text_of, whole_number
 from trainyard.run.directory import RunDirectory
 from trainyard.run.run_settings import read_settings, setting
 from trainyard.run.untrusted_files import read_bytes, read_json_object
-from trainyard.run.whole_files import write_json_atomically
 
 _NAME = "node.json"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import RecordError
+from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.commands import made_by, resume_command
 from trainyard.run.untrusted_files import iterate_json_lines
-from trainyard.run.whole_files import write_bytes_atomically
 
 Row = dict[str, Any]
 

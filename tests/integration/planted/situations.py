@@ -25,13 +25,13 @@ from tests.integration.planted.yard import STEPS, Yard
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest, manifest_bytes, parse_manifest
 from trainyard.artifacts.record.statement import restated
 from trainyard.gateways import open_store
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
     describe_files,
     write_manifest,
 )
-from trainyard.run.whole_files import sha256_of_file
 
 
 class Verdict(StrEnum):

@@ -15,8 +15,8 @@ from trainyard.artifacts.retention.retention_rules import RetentionRules
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.comparison import Depth
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
-from trainyard.run.whole_files import sha256_of_file
 
 Descend = Callable[..., RunDirectory]
 

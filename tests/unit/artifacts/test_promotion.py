@@ -19,8 +19,8 @@ from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.errors import ConfigError, RunConflictError, ServiceError, VerificationError
 from trainyard.gateways.local_store.folder import LocalStore
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
-from trainyard.run.whole_files import sha256_of_file
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from trainyard.cluster.demand import demand_of
 from trainyard.cluster.verdict import Verdict, judge, verdict_record
 from trainyard.config.cluster import ClusterConfig
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.opening import access_by_kubeconfig
+from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
 from trainyard.run.untrusted_files import read_yaml
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "manage_cluster.py"

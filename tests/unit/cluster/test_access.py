@@ -15,7 +15,7 @@ from tests.unit.cluster.recorded import Recorded, serving
 from trainyard.errors import ConfigError, PermissionRefusedError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import pod_access, read_access
-from trainyard.gateways.kubernetes.opening import access_by_kubeconfig
+from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
 
 CONFIG = Path("/folder/config")
 

@@ -17,8 +17,8 @@ from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 from trainyard.cluster.fix import Supplies, in_order, is_pinned, plan_fix, require_pinned
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.applying import apply_all
-from trainyard.gateways.kubernetes.opening import access_by_kubeconfig
+from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
+from trainyard.gateways.kubernetes.server_side_apply import apply_all
 
 FORBIDDEN = ("delete", "drain", "cordon ", "reboot", "replace ")
 

@@ -7,8 +7,8 @@ from typing import Any
 from trainyard.config.schema import Config
 from trainyard.plan.advice import Machines, changes_that_fit, fits, overrides_between
 from trainyard.plan.device import cpu, gpu, gpu_of
+from trainyard.plan.device_memory import highest_memory_peak
 from trainyard.plan.instances import find_instance
-from trainyard.plan.memory import highest_memory_peak
 from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, workload_of
 
 Build = Callable[..., TrainingWorkload]

@@ -9,8 +9,8 @@ from trainyard.config.load import load_config
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import Config
 from trainyard.plan.device import cpu
+from trainyard.plan.device_memory import highest_memory_peak
 from trainyard.plan.main_memory import largest_batch_size, main_memory_need
-from trainyard.plan.memory import highest_memory_peak
 from trainyard.plan.workload import workload_of
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run, write_identity, write_outcome
 from trainyard.run.judged_records import digests_now
 from trainyard.run.records import RecordWriter, append_event
-from trainyard.run.whole_files import write_bytes_atomically, write_json_atomically
 
 START = 1_796_000_000.0
 STEPS = 600

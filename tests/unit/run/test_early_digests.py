@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.run import early_digests
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.early_digests import digests_begun
-from trainyard.run.whole_files import sha256_of_file
 
 
 @pytest.fixture

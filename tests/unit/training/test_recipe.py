@@ -19,7 +19,7 @@ from trainyard.run.identity import read_run
 from trainyard.run.progress import Progress
 from trainyard.run.records import Row, read_rows
 from trainyard.training.checkpoint.resume import what_must_fit
-from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.model.optimizer import build_optimizer, learning_rate, set_learning_rate
 from trainyard.training.recipe import ready_data, rehearse, trainer_of
 from trainyard.training.run.length import RunLength

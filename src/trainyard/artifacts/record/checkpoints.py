@@ -11,9 +11,9 @@ from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.store.layout import belongs_to_checkpoint, checkpoint_prefix, checkpoint_step_of
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import CheckpointError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_manifest
 from trainyard.run.digests import PartDigests
-from trainyard.run.whole_files import sha256_of_file
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 from trainyard.artifacts.store.expected_file import claim_of
 from trainyard.artifacts.store.layout import checkpoint_prefix, metrics_key, records_prefix, run_prefix
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     ManifestFile,
@@ -30,7 +31,6 @@ from trainyard.run.node_folder import keeps_parts
 from trainyard.run.records import iterate_rows
 from trainyard.run.run_settings import read_settings
 from trainyard.run.untrusted_files import is_utf8, open_regular, read_bytes
-from trainyard.run.whole_files import sha256_of_file
 
 RECORDS = "records"
 _CHUNK_BYTES = 1 << 20

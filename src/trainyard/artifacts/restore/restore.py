@@ -28,10 +28,10 @@ from trainyard.artifacts.restore.download import Landing, require_distinct
 from trainyard.artifacts.restore.selection import Selection, chosen
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
+from trainyard.run.atomic_files import bytes_on_disk, sync_directory
 from trainyard.run.commands import resume_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.run.whole_files import bytes_on_disk, sync_directory
 
 _TIMES_OVERTAKEN = 3
 """How often a sync may replace the records while they are read before we give up."""

@@ -21,7 +21,7 @@ from trainyard.artifacts.retention.pruning_plan import RunPruning, names_by_dige
 from trainyard.artifacts.retention.retention_rules import RetentionRules
 from trainyard.artifacts.store.layout import signature_prefix
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.publishing import Before, put_manifest
+from trainyard.artifacts.upload.manifest_publication import Before, put_manifest
 from trainyard.errors import RunConflictError, ServiceError
 
 _AT_ONCE = 8

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.artifacts.store.object_store import COMPOSITE, FULL_OBJECT, SHA256
-from trainyard.run.whole_files import sha256_of_file
+from trainyard.run.atomic_files import sha256_of_file
 
 
 def calculate_file_hash(file_path: str) -> str:

@@ -19,8 +19,8 @@ from trainyard.artifacts.record.run_numbers import claim_number
 from trainyard.artifacts.record.signature import ManifestSigner
 from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.running import RunningRun
 from trainyard.artifacts.upload.sync import retry_suggested, sync_run
+from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.errors import (
     ExitCode,
     RecordError,

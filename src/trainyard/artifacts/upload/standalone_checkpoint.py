@@ -26,12 +26,12 @@ from trainyard.artifacts.upload.standalone_metrics import read_metrics, step_tol
 from trainyard.artifacts.upload.sync import retry_suggested, store_contents
 from trainyard.artifacts.upload.upload import Sending
 from trainyard.errors import ConfigError, TrainyardError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.commands import script_command
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.records import Row
-from trainyard.run.whole_files import sha256_of_file
 
 __all__ = [
     "calculate_file_hash",

@@ -27,8 +27,8 @@ from trainyard.artifacts.record.sync_report import SyncReport, size_text
 from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import identity_key
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.manifest_publication import Before, build_manifest, put_manifest, read_store
 from trainyard.artifacts.upload.other_machines import OtherMachines
-from trainyard.artifacts.upload.publishing import Before, build_manifest, put_manifest, read_store
 from trainyard.artifacts.upload.upload import FILES_AT_ONCE, Sending
 from trainyard.errors import CheckpointError, RecordError, ServiceError, VerificationError
 from trainyard.run.commands import sync_command

@@ -27,6 +27,7 @@ from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.verify.disk import DiskComparison, compare_disk
 from trainyard.errors import CheckpointError, DamagedFileError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import missing_files, verify_checkpoint
 from trainyard.run.digests import PartDigests
 from trainyard.run.directory import RunDirectory
@@ -34,7 +35,6 @@ from trainyard.run.identity import read_run
 from trainyard.run.node_folder import keeps_parts
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.untrusted_files import parse_json_object, same_json
-from trainyard.run.whole_files import sha256_of_file
 
 __all__ = ["Depth", "LocalVerification", "Verification", "verify_directory", "verify_run"]
 _OBJECTS_AT_ONCE = 8

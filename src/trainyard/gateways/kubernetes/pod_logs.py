@@ -2,7 +2,7 @@
 
     pods ──containers that have started──> one request each ──> a file each, or lines
 
-The log of a deleted pod is lost; `log_following` reads logs while the pods exist.
+The log of a deleted pod is lost; `log_follower` reads logs while the pods exist.
 """
 
 import os

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.kinds.job_object import files_of, job_object
-from trainyard.jobs.kinds.kind_of_manifest import Manifests
+from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.pod_template import pod_template
 
 NAME = FOLLOWED = "pytorchjob"

@@ -13,7 +13,7 @@ from typing import Any
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND, labels_of
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, Program
 from trainyard.jobs.kinds.job_object import job_object
-from trainyard.jobs.kinds.kind_of_manifest import Manifests
+from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.kinds.on_ray import entrypoint_of, entrypoint_problems
 from trainyard.jobs.pod_template import container_security, pod_template
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.kinds.job_object import files_of, job_object
-from trainyard.jobs.kinds.kind_of_manifest import Manifests
+from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.kinds.on_ray import entrypoint_of, entrypoint_problems
 from trainyard.jobs.kinds.ray_cluster import API, ray_cluster_spec, submitter
 

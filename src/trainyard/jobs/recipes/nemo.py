@@ -15,10 +15,10 @@ from typing import Any
 
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
 from trainyard.jobs.recipes import megatron
-from trainyard.jobs.recipes.kept_program import kept_program
 from trainyard.jobs.recipes.log_numbers import number
 from trainyard.jobs.recipes.program_settings import own_settings
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, common_problems
+from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
 
 NAME = "nemo"

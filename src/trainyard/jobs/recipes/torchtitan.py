@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator
 
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.kept_program import kept_program
 from trainyard.jobs.recipes.log_numbers import number, text_of, without_colour
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems
+from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.device import gpu_of
-from trainyard.plan.least_memory import SHARDED, least_bytes
+from trainyard.plan.minimum_memory import SHARDED, least_bytes
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
 
 NAME = "torchtitan"

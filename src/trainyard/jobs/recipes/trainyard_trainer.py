@@ -13,8 +13,8 @@ from trainyard.config.schema import Config
 from trainyard.config.section import Section
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
-from trainyard.jobs.recipes.kept_program import CONFIG_FILE, save_seconds
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
+from trainyard.jobs.recipes.wrapped_program import CONFIG_FILE, save_seconds
 from trainyard.plan.cost import Rented
 from trainyard.plan.device import gpu_of
 from trainyard.plan.training_plan import plan_training

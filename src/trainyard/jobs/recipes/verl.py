@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.kept_program import kept_program
 from trainyard.jobs.recipes.log_numbers import number, text_of, whole, without_colour
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import RAY_KINDS, RecipeOrder, Row, absolute, steps_problems
+from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.device import gpu_of
-from trainyard.plan.least_memory import SHARDED, least_bytes
+from trainyard.plan.minimum_memory import SHARDED, least_bytes
 from trainyard.plan.parallel_degrees import unused_degrees
 
 NAME = "verl"

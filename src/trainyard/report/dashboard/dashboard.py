@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.report.facts.run_facts import RunFacts, read_facts
-from trainyard.run.whole_files import write_bytes_atomically
+from trainyard.run.atomic_files import write_bytes_atomically
 
 
 class Format(StrEnum):

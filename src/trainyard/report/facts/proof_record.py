@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.directory import make_run_folder
 from trainyard.run.untrusted_files import read_json_object
-from trainyard.run.whole_files import write_json_atomically
 
 _NAMES = ("trained", "network", "stored", "repeatable")
 

@@ -24,8 +24,8 @@ from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import degradation
 from trainyard.report.slack.slack_events import RESUMED, STARTED, SlackEvent
 from trainyard.report.slack.slack_message import SlackMessage, Surroundings, retitled, slack_message
+from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_json_object
-from trainyard.run.whole_files import write_json_atomically
 
 FILE_NAME = "slack.json"
 _ADDRESS = re.compile(r"([A-Z0-9]{2,40}):(\d{1,20}\.\d{1,20})")

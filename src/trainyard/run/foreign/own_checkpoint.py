@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import CheckpointError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
@@ -23,7 +24,6 @@ from trainyard.run.checkpoint_manifest import (
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.untrusted_files import read_bytes
-from trainyard.run.whole_files import sha256_of_file
 
 NameOf = Callable[[str], tuple[int, str] | None]
 """Step and folder of the newest checkpoint, from the tracker's text or from the names in the folder."""

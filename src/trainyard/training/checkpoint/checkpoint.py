@@ -21,6 +21,12 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.errors import CheckpointError, DamagedFileError
+from trainyard.run.atomic_files import (
+    sha256_of_file,
+    sync_directory,
+    write_bytes_atomically,
+    write_json_atomically,
+)
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
@@ -30,16 +36,15 @@ from trainyard.run.checkpoint_manifest import (
 )
 from trainyard.run.directory import RunDirectory
 from trainyard.run.untrusted_files import read_json_object
-from trainyard.run.whole_files import (
-    sha256_of_file,
-    sync_directory,
-    write_bytes_atomically,
-    write_json_atomically,
-)
 from trainyard.training.checkpoint.retention import remove_checkpoint
 from trainyard.training.checkpoint.shards import Written, write_index
-from trainyard.training.checkpoint.state import Tensors, TrainingState, generator_states, restore_generators
 from trainyard.training.checkpoint.stored_index import IndexedReader, read_index, tensors_in
+from trainyard.training.checkpoint.training_state import (
+    Tensors,
+    TrainingState,
+    generator_states,
+    restore_generators,
+)
 from trainyard.training.runtime.world import ALONE, World, peers_expected
 
 STATE_NAME = "trainer_state.json"

@@ -35,7 +35,7 @@ from trainyard.training.checkpoint.retention import remove_checkpoint, whole_ste
 from trainyard.training.checkpoint.save_executors import AtOnce, Engine, PendingResult
 from trainyard.training.checkpoint.shards import Shares, Written, live, share_out
 from trainyard.training.checkpoint.staging import NotFiniteError, side_stream
-from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.runtime.world import ALONE, World
 
 Result = TypeVar("Result")

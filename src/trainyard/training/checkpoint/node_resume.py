@@ -12,10 +12,10 @@ from pathlib import Path
 from trainyard.config.load import dump_yaml
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError
+from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, write_node
-from trainyard.run.whole_files import sha256_of_file, write_bytes_atomically
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
 from trainyard.training.checkpoint.retention import remove_leftovers, set_aside_after, whole_steps
 from trainyard.training.runtime.world import World

@@ -9,11 +9,11 @@ from typing import Any
 
 from trainyard.config.schema import Config, DataConfig
 from trainyard.errors import CheckpointError, ConfigError, IncompatibleCheckpointError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import append_event
-from trainyard.run.whole_files import sha256_of_file
 from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint, read_state
 from trainyard.training.checkpoint.stored_index import read_index
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from trainyard.errors import DataError
 from trainyard.training.data.megatron_index import SUFFIX as INDEX_SUFFIX
 from trainyard.training.data.megatron_index import index_beside
-from trainyard.training.data.skipped import SkipTally, passed_over
+from trainyard.training.data.skipped_counts import SkipTally, passed_over
 
 OTHER_SUFFIX = "files with another suffix"
 NOT_UTF8 = "files that are not UTF-8"

@@ -13,9 +13,9 @@ from trainyard.training.data.batches import Places
 from trainyard.training.data.corpus import CorpusFile
 from trainyard.training.data.document_reader import Piece
 from trainyard.training.data.megatron_index import read_index
-from trainyard.training.data.portion import WHOLE, Portion
 from trainyard.training.data.preparation import Preparation
 from trainyard.training.data.token_files import places_after
+from trainyard.training.data.validation_split import WHOLE, Portion
 from trainyard.training.data.vocabulary import TokenArray, Vocabulary
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trainyard.run.whole_files import sync_directory
+from trainyard.run.atomic_files import sync_directory
 
 _TEMPORARY = ".tmp"
 _POLL_SECONDS = 0.1

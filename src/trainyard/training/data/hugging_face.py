@@ -16,7 +16,7 @@ from typing import Any
 
 from trainyard.config.schema import HuggingFaceConfig
 from trainyard.errors import ConfigError, DataError, ServiceError
-from trainyard.run.whole_files import sha256_of_file
+from trainyard.run.atomic_files import sha256_of_file
 
 StreamPosition = dict[str, Any] | None
 """The position to continue reading from, as JSON; None is the beginning."""

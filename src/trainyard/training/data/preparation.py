@@ -23,8 +23,8 @@ from trainyard.training.data.corpus import (
     nothing_usable,
     standard_library,
 )
-from trainyard.training.data.portion import WHOLE, Portion
-from trainyard.training.data.skipped import Skipped, SkipTally
+from trainyard.training.data.skipped_counts import Skipped, SkipTally
+from trainyard.training.data.validation_split import WHOLE, Portion
 from trainyard.training.data.vocabulary import Vocabulary, load_vocabulary
 
 _SCHEMA = 1

@@ -14,10 +14,10 @@ import numpy as np
 
 from trainyard.config.schema import Config
 from trainyard.errors import DamagedFileError
+from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_json_object
-from trainyard.run.whole_files import write_json_atomically
 from trainyard.training.data.batches import Places, TokenBatches, first_windows
-from trainyard.training.data.skipped import Skipped
+from trainyard.training.data.skipped_counts import Skipped
 from trainyard.training.data.token_files import FileState, TokenFile
 
 INDEX_NAME = "index.json"

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import DataError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.commands import script_command
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.run.whole_files import sha256_of_file
-from trainyard.training.data.portion import WHOLE, Portion
+from trainyard.training.data.validation_split import WHOLE, Portion
 from trainyard.training.data.vocabulary import TokenArray
 
 _CHUNK_TOKENS = 1 << 22

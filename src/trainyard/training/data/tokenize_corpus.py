@@ -29,11 +29,11 @@ from trainyard.training.data.document_reader import Piece, read_pieces
 from trainyard.training.data.document_starts import encoded, starts_in
 from trainyard.training.data.folders import make_folder, wait_for_maker
 from trainyard.training.data.megatron_index import read_index
-from trainyard.training.data.portion import Portion
 from trainyard.training.data.preparation import Preparation, plans
-from trainyard.training.data.skipped import Skipped, SkipTally, passed_over
+from trainyard.training.data.skipped_counts import Skipped, SkipTally, passed_over
 from trainyard.training.data.token_dataset import PreparedData, fingerprint_of, read_prepared, write_index
 from trainyard.training.data.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
+from trainyard.training.data.validation_split import Portion
 
 _OTHERS_SECONDS = 5.0
 """All processes but the main one wait this long for one to begin; then each prepares the data. Those of other

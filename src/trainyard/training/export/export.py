@@ -22,10 +22,10 @@ import torch
 from trainyard.config.load import load_config
 from trainyard.config.schema import ModelConfig
 from trainyard.errors import CheckpointError, ConfigError
+from trainyard.run.atomic_files import sha256_of_file, sync_directory
 from trainyard.run.checkpoint_manifest import ManifestFile, describe_files, read_manifest, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.run.whole_files import sha256_of_file, sync_directory
 from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.export.exported_tokenizer import write_tokenizer

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from trainyard.training.checkpoint.state import Tensors, TrainingState
+from trainyard.training.checkpoint.training_state import Tensors, TrainingState
 
 
 @dataclass

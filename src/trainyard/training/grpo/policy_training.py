@@ -15,7 +15,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.run.progress import Progress
 from trainyard.training.checkpoint.resume import ResumePoint, what_must_fit
-from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.grpo.arithmetic import evaluate
 from trainyard.training.grpo.policy import answer, build_policy, build_tokenizer, fill
 from trainyard.training.grpo.policy_state import PolicyState

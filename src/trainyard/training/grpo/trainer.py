@@ -20,7 +20,7 @@ from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from trainyard.config.schema import Config
-from trainyard.training.checkpoint.state import generator_states, restore_generators
+from trainyard.training.checkpoint.training_state import generator_states, restore_generators
 from trainyard.training.grpo.policy import build_tokenizer
 from trainyard.training.grpo.policy_state import PolicyState
 from trainyard.training.grpo.questions import Questions

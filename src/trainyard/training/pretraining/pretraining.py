@@ -15,7 +15,7 @@ from trainyard.config.mesh import mesh_shape
 from trainyard.config.schema import Config
 from trainyard.run.progress import Progress
 from trainyard.training.checkpoint.resume import ResumePoint, what_must_fit
-from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.training_data import TrainingData, data_at_hand, ready_data
 from trainyard.training.data.vocabulary import load_vocabulary

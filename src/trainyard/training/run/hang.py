@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 
 from trainyard.errors import ExitCode, StoppedError, TrainingFailedError, TrainyardError
+from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.failure import Failure, FailureKind
-from trainyard.run.whole_files import write_bytes_atomically, write_json_atomically
 from trainyard.training.checkpoint.remedies import suggest_retry
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext

@@ -21,7 +21,7 @@ from trainyard.training.checkpoint.checkpoint import load_checkpoint
 from trainyard.training.checkpoint.node_resume import agreed_resume_point, continue_node
 from trainyard.training.checkpoint.remedies import memory_explained, memory_kind, step_out_of_memory
 from trainyard.training.checkpoint.resume import ResumePoint, find_resume_point
-from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.training_data import agreed_fingerprint
 from trainyard.training.model.model import parameter_count
 from trainyard.training.run.checkpoint_scheduler import Saver

@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import Any
 
 from trainyard.errors import ExitCode, RecordError, StoppedError, TrainingFailedError, TrainyardError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import failure_of
 from trainyard.run.identity import write_outcome
 from trainyard.run.records import append_event, read_rows
-from trainyard.run.whole_files import sha256_of_file
-from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.run.length import RunLength
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.world import peers_expected

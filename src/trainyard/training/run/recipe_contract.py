@@ -16,7 +16,7 @@ import torch
 from trainyard.config.schema import Config
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.checkpoint.resume import ResumePoint
-from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.run.length import RunLength
 from trainyard.training.run.run_context import RunContext
 from trainyard.training.run.run_request import Request

@@ -15,14 +15,14 @@ from typing_extensions import TypeVar
 from trainyard.config.load import computation_sha256, config_sha256, dump_yaml, load_config, values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
+from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import history_of, read_run, write_identity
 from trainyard.run.records import append_event, keep_rows_up_to
 from trainyard.run.run_settings import read_settings
-from trainyard.run.whole_files import sha256_of_file, write_bytes_atomically
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
 from trainyard.training.checkpoint.retention import remove_leftovers, set_aside_after
-from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.training_data import TrainingData
 from trainyard.training.run.length import RunLength
 

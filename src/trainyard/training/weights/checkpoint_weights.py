@@ -15,8 +15,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import CheckpointError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
-from trainyard.run.whole_files import sha256_of_file
 from trainyard.training.checkpoint.checkpoint import read_state
 from trainyard.training.checkpoint.stored_index import IndexedReader, read_index, tensors_in
 from trainyard.training.weights.weight_fit import OUTPUT, layers_in

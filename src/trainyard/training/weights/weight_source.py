@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from trainyard.config.schema import ArchitectureConfig
-from trainyard.run.whole_files import sha256_of_file
+from trainyard.run.atomic_files import sha256_of_file
 
 
 class WeightSource(Protocol):

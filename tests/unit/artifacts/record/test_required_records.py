@@ -15,8 +15,8 @@ from trainyard.artifacts.record.statement import restated
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.running import RunningRun
 from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.verify import Depth, Verification, verify_run
 from trainyard.errors import DamagedFileError, VerificationError
 from trainyard.run.directory import RunDirectory

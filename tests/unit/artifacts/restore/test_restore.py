@@ -25,8 +25,8 @@ from trainyard.artifacts.restore import download, restore
 from trainyard.artifacts.restore.restore import RestoreReport
 from trainyard.artifacts.restore.selection import Selection, select
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.running import RunningRun
 from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.artifacts.verify.verify import verify_directory, verify_run
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, TrainyardError, VerificationError
@@ -380,7 +380,7 @@ def test_a_checkpoint_whose_own_manifest_says_otherwise_is_not_restored(
 
 
 def restore_sha256(path: Path) -> str:
-    from trainyard.run.whole_files import sha256_of_file
+    from trainyard.run.atomic_files import sha256_of_file
 
     return sha256_of_file(path)
 

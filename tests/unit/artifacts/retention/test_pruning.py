@@ -21,14 +21,14 @@ from trainyard.artifacts.retention.pruning import prune
 from trainyard.artifacts.retention.pruning_plan import plan_pruning
 from trainyard.artifacts.retention.retention_rules import RetentionRules
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.running import RunningRun
 from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.artifacts.verify.verify import verify_run
 from trainyard.errors import ConfigError, RunConflictError, ServiceError, VerificationError
 from trainyard.gateways.local_store.folder import LocalStore
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
-from trainyard.run.whole_files import sha256_of_file
 
 STEPS = (100, 200, 300, 400, 500)
 

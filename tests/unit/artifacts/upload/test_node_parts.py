@@ -10,15 +10,15 @@ import pytest
 from tests.unit.artifacts.conftest import MakeRun
 
 from trainyard.artifacts.record.run_numbers import claim_number
-from trainyard.artifacts.restore.fetching import checkpoint_at_hand
-from trainyard.artifacts.restore.resumption import WantedResume, bring
+from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
+from trainyard.artifacts.restore.resume_source import WantedResume, bring
 from trainyard.artifacts.store.layout import checkpoint_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload import run_following, sync
 from trainyard.artifacts.upload.node_parts import follow_node, is_further_machine, sync_node
 from trainyard.artifacts.upload.run_following import Ending, Patience, follow_run, wait_for_run
-from trainyard.artifacts.upload.running import RunningRun
 from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import VerificationError, WaitTimeoutError
 from trainyard.gateways import open_store

@@ -15,8 +15,8 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload import run_following
 from trainyard.artifacts.upload.pace import Pace
 from trainyard.artifacts.upload.run_following import Ending, Followed, Patience, follow_run, wait_for_run
-from trainyard.artifacts.upload.running import RunningRun
 from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ExitCode, ServiceError, StoppedError, WaitTimeoutError
 from trainyard.gateways.local_store.folder import LocalStore, LocalUpload

@@ -11,7 +11,7 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload import standalone_checkpoint
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ConfigError, RunConflictError
-from trainyard.run.whole_files import sha256_of_file
+from trainyard.run.atomic_files import sha256_of_file
 
 CI: dict[str, Any] = {"ci": {"run_id": "1234"}, "git": {"commit": "3f2c1ab"}}
 

@@ -15,9 +15,9 @@ from trainyard.report.facts.run_facts import read_facts
 from trainyard.report.facts.troubles import degradation
 from trainyard.report.slack.slack_events import SUCCEEDED
 from trainyard.report.slack.slack_message import Surroundings, slack_message
+from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.identity import read_run, write_outcome
 from trainyard.run.records import RecordWriter, append_event
-from trainyard.run.whole_files import write_json_atomically
 
 NewRun = Callable[[], Any]
 START = 1_796_000_000.0

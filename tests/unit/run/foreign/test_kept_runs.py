@@ -10,15 +10,15 @@ from trainyard.errors import CheckpointError, ExitCode
 from trainyard.jobs.recipes import RECORDED
 from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
-from trainyard.run.foreign.kept_run import ProgramEnd, begin, finish
-from trainyard.run.foreign.node_ends import forget_ends, tell_end, wait_for_ends
+from trainyard.run.foreign.foreign_records import ProgramEnd, begin, finish
+from trainyard.run.foreign.metric_rows import MetricRowWriter
+from trainyard.run.foreign.node_exit_codes import forget_ends, tell_end, wait_for_ends
 from trainyard.run.foreign.own_checkpoint import OwnCheckpoint, TakenCheckpoint, newest_own_checkpoint, take
-from trainyard.run.foreign.row_keeper import RowKeeper
 from trainyard.run.records import read_rows
 
 
-def keeper(path: Path, **changes: Any) -> RowKeeper:
-    return RowKeeper(path / "metrics.jsonl", **{"log_steps": 10, "last": 25, **changes})
+def keeper(path: Path, **changes: Any) -> MetricRowWriter:
+    return MetricRowWriter(path / "metrics.jsonl", **{"log_steps": 10, "last": 25, **changes})
 
 
 def steps(path: Path) -> list[Any]:
@@ -94,7 +94,7 @@ def test_the_first_node_waits_for_the_others(directory: RunDirectory) -> None:
 
 
 def write(directory: RunDirectory, *steps: int) -> None:
-    rows = RowKeeper(directory.metrics_file, log_steps=10, last=20)
+    rows = MetricRowWriter(directory.metrics_file, log_steps=10, last=20)
     for step in steps:
         rows.keep({"step": step, "loss": 1.0 / step})
     rows.close()

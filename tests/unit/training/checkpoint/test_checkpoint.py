@@ -18,7 +18,7 @@ from trainyard.training.checkpoint.checkpoint import (
 from trainyard.training.checkpoint.checkpoint_save import save_checkpoint
 from trainyard.training.checkpoint.resume import check_fit
 from trainyard.training.checkpoint.retention import remove_leftovers, remove_old_checkpoints, whole_steps
-from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.model.model import build_model
 from trainyard.training.model.optimizer import build_optimizer
 

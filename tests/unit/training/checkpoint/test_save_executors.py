@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader
 
 from trainyard.errors import CheckpointError
-from trainyard.run.whole_files import sha256_of_file
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.training.checkpoint.save_executors import AtOnce, Behind, Engine, open_engine
 from trainyard.training.checkpoint.shards import live, share_out, write_index
 from trainyard.training.checkpoint.staging import NotFiniteError, is_finite

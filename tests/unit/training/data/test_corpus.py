@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trainyard.errors import DataError
 from trainyard.training.data.corpus import Corpus, CorpusFile, corpus_at, hold_out, standard_library
-from trainyard.training.data.skipped import Skipped, SkipTally
+from trainyard.training.data.skipped_counts import Skipped, SkipTally
 
 
 def write(root: Path, **files: str) -> Path:

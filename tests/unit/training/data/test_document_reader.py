@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trainyard.training.data import document_reader
 from trainyard.training.data.corpus import CorpusFile
 from trainyard.training.data.document_reader import read_pieces
-from trainyard.training.data.skipped import Skipped, SkipTally
+from trainyard.training.data.skipped_counts import Skipped, SkipTally
 
 
 def read(path: Path, skips: SkipTally | None = None, text_field: str = "text") -> list[bytes]:

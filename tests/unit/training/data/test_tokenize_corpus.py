@@ -21,8 +21,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.run.whole_files import sha256_of_file
 from trainyard.training.data import token_dataset as prepared
 from trainyard.training.data import token_files
 from trainyard.training.data import tokenize_corpus as tokens

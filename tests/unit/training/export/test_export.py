@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.directory import RunDirectory
-from trainyard.training.checkpoint.state import digest
+from trainyard.training.checkpoint.training_state import digest
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.export.export import plan_export, write_export
 from trainyard.training.export.exported_tokenizer import byte_tokenizer

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainyard.config.schema import ArchitectureConfig
-from trainyard.training.checkpoint.state import digest
+from trainyard.training.checkpoint.training_state import digest
 from trainyard.training.model.model import Llama, build_model, parameter_count, rotary_table, rotate
 
 SHAPE = ArchitectureConfig(

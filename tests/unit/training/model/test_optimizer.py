@@ -9,7 +9,7 @@ from trainyard.config.json_schema import configuration_schema
 from trainyard.config.registries import OPTIMIZERS, OptimizerEntry
 from trainyard.config.schema import ArchitectureConfig, Config, TrainingConfig
 from trainyard.machine.preflight import disk_bytes_needed, gpu_bytes_needed
-from trainyard.plan.memory import memory_peaks_of
+from trainyard.plan.device_memory import memory_peaks_of
 from trainyard.plan.workload import workload_of
 from trainyard.training.model.model import build_model
 from trainyard.training.model.optimizer import build_optimizer, learning_rate

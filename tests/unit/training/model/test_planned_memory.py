@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import destroy_process_group, init_proce
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainyard.config.schema import Config
-from trainyard.plan.memory import highest_memory_peak, memory_peaks_of
+from trainyard.plan.device_memory import highest_memory_peak, memory_peaks_of
 from trainyard.plan.workload import workload_of
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.optimizer import build_optimizer

@@ -23,17 +23,17 @@ import torch
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, StoppedError, TrainingFailedError
 from trainyard.run import digests
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import describe_files, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
 from trainyard.run.records import read_rows
-from trainyard.run.whole_files import sha256_of_file
 from trainyard.training.checkpoint import checkpoint, checkpoint_save, save_executors, staging, writer_process
 from trainyard.training.checkpoint.checkpoint import SaveOrigin
 from trainyard.training.checkpoint.retention import whole_steps
 from trainyard.training.checkpoint.save_executors import Behind
 from trainyard.training.checkpoint.shards import Written, share_out
-from trainyard.training.checkpoint.state import TrainingState
+from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.checkpoint.writer_process import WriterProcess
 from trainyard.training.pretraining import step
 from trainyard.training.run import checkpoint_scheduler

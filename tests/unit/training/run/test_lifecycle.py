@@ -19,13 +19,13 @@ from trainyard.errors import (
     StoppedError,
     TrainingFailedError,
 )
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.run.whole_files import sha256_of_file
 from trainyard.training.checkpoint.retention import whole_steps
-from trainyard.training.checkpoint.state import TrainingState
 from trainyard.training.checkpoint.stored_state import state_digests
+from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.runtime.stop_signals import StopRequest
 
 Build = Callable[..., Config]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainyard.config.schema import Config
-from trainyard.run.whole_files import sha256_of_file
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.training.runtime.before_torch import before_torch, started
 
 

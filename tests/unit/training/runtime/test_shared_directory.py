@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import CheckpointError, ConfigError, TrainyardError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
@@ -18,7 +19,6 @@ from trainyard.run.checkpoint_manifest import (
 )
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, read_node, write_node
-from trainyard.run.whole_files import sha256_of_file
 from trainyard.training.checkpoint.node_resume import agreed_resume_point
 from trainyard.training.checkpoint.resume import ResumePoint
 from trainyard.training.runtime import shared_directory

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainyard.config.schema import ArchitectureConfig, ModelConfig, RopeScalingConfig
 from trainyard.errors import ConfigError
-from trainyard.run.whole_files import sha256_of_file
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.training.model.model import rotary_frequencies
 from trainyard.training.weights.gguf_weights import (
     GgufHeader,

@@ -13,10 +13,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.errors import CheckpointError, ConfigError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.run.whole_files import sha256_of_file
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.model.model import build_model
 from trainyard.training.pretraining.pretraining import RECIPE

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from trainyard.config.load import dump_yaml
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
-from trainyard.jobs.recipes.program_sheet import ProgramSheet
+from trainyard.jobs.recipes.program_description import ProgramDescription
 from trainyard.jobs.recipes.recipe_order import RecipeOrder
 
 PROGRAM_FILE = "program.json"
@@ -35,7 +35,7 @@ def kept_program(
     in one place. `files` are further files beside `program.json`, by name.
     """
     pod = order.config.cluster.pod
-    sheet = ProgramSheet(
+    sheet = ProgramDescription(
         recipe,
         tuple(command),
         torchrun=torchrun,

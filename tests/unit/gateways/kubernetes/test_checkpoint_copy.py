@@ -13,7 +13,7 @@ from tests.integration import checkpoint_shapes as shapes
 from tests.unit.gateways.kubernetes.exec_server import ExecServer, exec_server
 from tests.unit.jobs.plans import plan
 
-from trainyard.artifacts.upload.delivery import StoreDelivery
+from trainyard.artifacts.upload.verified_copy import StoreDelivery
 from trainyard.errors import (
     CheckpointError,
     ConfigError,
@@ -24,15 +24,15 @@ from trainyard.errors import (
 )
 from trainyard.gateways import open_store
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.job_looking import FoundJob
-from trainyard.gateways.kubernetes.volumes import checkpoint_copying, helper_pod
-from trainyard.gateways.kubernetes.volumes.checkpoint_copying import (
+from trainyard.gateways.kubernetes.job_reader import FoundJob
+from trainyard.gateways.kubernetes.volumes import checkpoint_copy, helper_pod
+from trainyard.gateways.kubernetes.volumes.checkpoint_copy import (
     Copied,
     beside,
     copy_to_folder,
     copy_to_store,
 )
-from trainyard.gateways.kubernetes.volumes.checkpoint_looking import (
+from trainyard.gateways.kubernetes.volumes.checkpoint_search import (
     Where,
     folder_of,
     newest_step_on_claim,
@@ -78,7 +78,7 @@ def copied(server: ExecServer, to: Path, checkpoint: FoundCheckpoint | None = No
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(helper_pod, "_PAUSE", 0.01)
-    monkeypatch.setattr(checkpoint_copying, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(checkpoint_copy, "PAUSES", (0.01, 0.01))
 
 
 def test_a_copy_has_the_same_bytes_its_digests_and_the_tracker(
@@ -166,7 +166,7 @@ def test_a_disk_that_is_too_small_is_told_first(
     server: ExecServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = newest(server)
-    monkeypatch.setattr(checkpoint_copying, "_SPARE_BYTES", 1 << 60)
+    monkeypatch.setattr(checkpoint_copy, "_SPARE_BYTES", 1 << 60)
     with pytest.raises(ConfigError, match="GB are free"):
         copied(server, tmp_path / "out", checkpoint)
 

@@ -16,8 +16,8 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
 )
 from tests.unit.jobs.state.shapes import pod, terminated
 
-from trainyard.gateways.kubernetes import log_following
-from trainyard.gateways.kubernetes.log_following import follow_logs, written_to
+from trainyard.gateways.kubernetes import log_follower
+from trainyard.gateways.kubernetes.log_follower import follow_logs, written_to
 from trainyard.gateways.kubernetes.pod_logs import ContainerLog
 
 PODS = "/api/v1/namespaces/team/pods"
@@ -27,8 +27,8 @@ SELECTOR = "trainyard.dev/job=llama"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_following, "_PAUSE", 0.02)
-    monkeypatch.setattr(log_following, "_END_SECONDS", 0.1)
+    monkeypatch.setattr(log_follower, "_PAUSE", 0.02)
+    monkeypatch.setattr(log_follower, "_END_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def alive(name: str) -> list[str]:
 def test_leaving_waits_for_what_is_being_written_and_ends_every_thread(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_following, "_END_SECONDS", 2.0)
+    monkeypatch.setattr(log_follower, "_END_SECONDS", 2.0)
     heard, log, silent = Heard(), runs(cluster, "a"), runs(cluster, "silent")
     with follow_logs(cluster.access(), "team", SELECTOR, heard):
         writes(cluster, log, "one")
@@ -224,7 +224,7 @@ def test_leaving_waits_for_what_is_being_written_and_ends_every_thread(
 
 
 def test_an_error_ends_it_at_once(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_following, "_END_SECONDS", 30.0)
+    monkeypatch.setattr(log_follower, "_END_SECONDS", 30.0)
     runs(cluster, "a")
     begun = time.monotonic()
     with pytest.raises(KeyError), follow_logs(cluster.access(), "team", SELECTOR, Heard()):
@@ -237,7 +237,7 @@ def test_an_error_ends_it_at_once(cluster: MemoryCluster, monkeypatch: pytest.Mo
 def test_more_logs_than_can_be_followed_are_named(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log_following, "MOST_FOLLOWED", 2)
+    monkeypatch.setattr(log_follower, "MOST_FOLLOWED", 2)
     heard = Heard()
     for name in "abc":
         writes(cluster, runs(cluster, name), f"of {name}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.run.whole_files import (
+from trainyard.run.atomic_files import (
     bytes_on_disk,
     sha256_of_file,
     write_bytes_atomically,

@@ -17,8 +17,8 @@ from urllib.parse import quote
 from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.gateways.kubernetes.api import Api, Stream
 from trainyard.gateways.kubernetes.cluster_access import Access
+from trainyard.gateways.kubernetes.list_watch import News, Report, Watch
 from trainyard.gateways.kubernetes.pod_logs import ContainerLog, container_logs, log_path
-from trainyard.gateways.kubernetes.watching import News, Report, Watch
 
 MOST_FOLLOWED = 200
 """Logs that are followed at once, each with a connection and a thread."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ExitCode
+from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.foreign.own_checkpoint import TakenCheckpoint
 from trainyard.run.identity import read_run, write_identity, write_outcome
 from trainyard.run.records import Row, append_event, read_rows
-from trainyard.run.whole_files import write_bytes_atomically
 
 
 @dataclass(frozen=True)

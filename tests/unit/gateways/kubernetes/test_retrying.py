@@ -11,10 +11,10 @@ from tests.unit.gateways.kubernetes.stored_objects import StoredObjects, stored_
 from tests.unit.jobs.state.shapes import condition, ended, pod
 
 from trainyard.errors import ConfigError, RunConflictError, ServiceError, WaitTimeoutError
-from trainyard.gateways.kubernetes import healing as healing_module
+from trainyard.gateways.kubernetes import job_retries as healing_module
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.healing import Healed, Healing, HealingTimes
-from trainyard.gateways.kubernetes.job_looking import JobLooking
+from trainyard.gateways.kubernetes.job_reader import JobLooking
+from trainyard.gateways.kubernetes.job_retries import Healed, Healing, HealingTimes
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.state_machine import judge
 from trainyard.watch import retry

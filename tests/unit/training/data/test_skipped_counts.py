@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.training.data.skipped import Skipped, SkipTally, passed_over, printable
+from trainyard.training.data.skipped_counts import Skipped, SkipTally, passed_over, printable
 
 
 def test_counts_every_one_and_names_the_first_few() -> None:

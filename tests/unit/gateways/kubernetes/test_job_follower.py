@@ -10,8 +10,8 @@ from tests.unit.gateways.kubernetes.scripted import Answer, Script, serving
 from tests.unit.jobs.state.shapes import condition, ended, job, pod, running
 
 from trainyard.errors import ConfigError, ExitCode, PermissionRefusedError, ServiceError, WaitTimeoutError
-from trainyard.gateways.kubernetes import following
-from trainyard.gateways.kubernetes.following import follow_job
+from trainyard.gateways.kubernetes import job_follower
+from trainyard.gateways.kubernetes.job_follower import follow_job
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.run.failure_classes import FailureClass
 
@@ -29,8 +29,8 @@ def list_of(*objects: Json, version: str = "10") -> Answer:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_SETTLE_SECONDS", 0.1)
-    monkeypatch.setattr(following, "_LAST_SECONDS", 0.5)
+    monkeypatch.setattr(job_follower, "_SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr(job_follower, "_LAST_SECONDS", 0.5)
 
 
 class TwoPaths(Script):
@@ -90,8 +90,8 @@ LOST = "Rank 0 lost another process of this run, which died or hung (Connection 
 def test_the_pod_that_was_lost_to_the_others_is_waited_for(
     says_why: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_LAST_SECONDS", 0.1)
-    monkeypatch.setattr(following, "_OTHERS_SECONDS", 20.0 if says_why else 1.0)
+    monkeypatch.setattr(job_follower, "_LAST_SECONDS", 0.1)
+    monkeypatch.setattr(job_follower, "_OTHERS_SECONDS", 20.0 if says_why else 1.0)
     master, worker = running()
     alone = ended(1, name="job-0", rank=0, uid=master["metadata"]["uid"], text=LOST)
     cause = ended(1, name="job-1", rank=1, uid=worker["metadata"]["uid"], reason="OOMKilled", deleting=True)
@@ -179,7 +179,7 @@ def test_a_pod_that_is_made_anew_is_told() -> None:
 FOLLOWER = """
 import resource, sys, threading, time
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
-from trainyard.gateways.kubernetes.following import follow_job
+from trainyard.gateways.kubernetes.job_follower import follow_job
 begun = threading.Event()
 access = Access(server=sys.argv[1], credentials=Credentials())
 arguments = dict(namespace="team", name="job", kind="pytorchjob", seconds=60.0, tell=lambda _: begun.set())

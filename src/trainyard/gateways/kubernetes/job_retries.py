@@ -20,10 +20,10 @@ from urllib.parse import quote
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.following import follow_job
-from trainyard.gateways.kubernetes.job_changing import JobChanging
-from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
-from trainyard.gateways.kubernetes.volumes.checkpoint_looking import newest_step_on_claim
+from trainyard.gateways.kubernetes.job_changes import JobChanging
+from trainyard.gateways.kubernetes.job_follower import follow_job
+from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
+from trainyard.gateways.kubernetes.volumes.checkpoint_search import newest_step_on_claim
 from trainyard.jobs.state.job_kinds import (
     CANCELLED,
     FOLLOWED_BY,

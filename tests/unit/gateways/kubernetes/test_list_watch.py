@@ -19,17 +19,17 @@ from tests.unit.gateways.kubernetes.scripted import (
 
 from trainyard.errors import CredentialsRefusedError, PermissionRefusedError
 from trainyard.gateways.kubernetes import api as api_module
-from trainyard.gateways.kubernetes import watching
+from trainyard.gateways.kubernetes import list_watch
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.watching import News, Report, Watch
+from trainyard.gateways.kubernetes.list_watch import News, Report, Watch
 
 QUIET = Answer(silent=20.0)
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(watching, "_MOST_PAUSE", 0.05)
+    monkeypatch.setattr(list_watch, "_FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(list_watch, "_MOST_PAUSE", 0.05)
     monkeypatch.setattr(api_module, "_PAUSES", (0.01, 0.01, 0.01))
 
 
@@ -188,7 +188,7 @@ def test_credentials_that_are_refused_for_a_while_are_tried_again(watched: Any) 
 def test_a_connection_that_is_dead_without_a_word_is_noticed(
     watched: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "_SILENCE", 0.3)
+    monkeypatch.setattr(list_watch, "_SILENCE", 0.3)
     seen = watched(
         Script([listed("a")], [Answer(silent=20), Answer(events=[event("ADDED", "b", "11")]), QUIET])
     )

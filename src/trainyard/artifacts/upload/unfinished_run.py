@@ -15,11 +15,11 @@ from trainyard.artifacts.record.manifest import StoredManifest
 from trainyard.artifacts.record.signature import ManifestSigner
 from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.manifest_publication import Before, read_store
 from trainyard.artifacts.upload.other_machines import OtherMachines
-from trainyard.artifacts.upload.publishing import Before, read_store
 from trainyard.artifacts.upload.sync import store_contents
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
-from trainyard.run.whole_files import sha256_of_file
 
 _FILES_AT_ONCE = 2
 """Fewer than after the run, because the trainer needs the processors."""

@@ -13,8 +13,8 @@ import torch
 
 from trainyard.config.parameters import count_parameters
 from trainyard.errors import ConfigError
-from trainyard.plan import activations, memory
-from trainyard.plan.memory import MemoryParts, highest_memory_peak, host_bytes, memory_peaks_of
+from trainyard.plan import activations, device_memory
+from trainyard.plan.device_memory import MemoryParts, highest_memory_peak, host_bytes, memory_peaks_of
 from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, workload_of
 from trainyard.training.model import attention, loss, packing, parallel
 
@@ -67,10 +67,10 @@ def test_accumulated_passes_start_with_the_gradients_of_the_one_before(workload:
 
 
 def test_the_rows_of_logits_are_those_that_the_loss_takes(workload: Build) -> None:
-    assert memory.LOSS_ROWS_BYTES == loss.ROWS_BYTES
+    assert device_memory.LOSS_ROWS_BYTES == loss.ROWS_BYTES
     for on_gpu, limit in enumerate(loss.ROWS_BYTES):
         work = workload(on_gpu=bool(on_gpu))
-        rows = memory.loss_backward(work) - at(work, "loss").logits // 2
+        rows = device_memory.loss_backward(work) - at(work, "loss").logits // 2
         assert limit < rows <= 2 * limit
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.integration.job_world import NAMESPACE, World, eventually, pytorchjob, world
 
-from trainyard.gateways.kubernetes.healing import Healed, Healing
+from trainyard.gateways.kubernetes.job_retries import Healed, Healing
 from trainyard.jobs.state.job_kinds import kind_of_job
 from trainyard.watch import retry
 

@@ -21,13 +21,13 @@ from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.layout import manifest_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import CheckpointError, ServiceError, VerificationError
+from trainyard.run.atomic_files import sync_directory
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import keeps_parts
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.segment import ManifestPlace, manifest_place
-from trainyard.run.whole_files import sync_directory
 
 OpenStore = Callable[[str], Store]
 _logger = logging.getLogger(__name__)

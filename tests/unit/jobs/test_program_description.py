@@ -1,4 +1,4 @@
-"""The sheet of another program: written by a plan, read in the pod, and refused if a part of it is wrong."""
+"""The description of another program: a plan writes it, a pod reads it, faults are refused."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,9 @@ import pytest
 
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import FILES_DIRECTORY
-from trainyard.jobs.recipes.program_sheet import ProgramSheet, read_sheet
+from trainyard.jobs.recipes.program_description import ProgramDescription, read_description
 
-SHEET = ProgramSheet(
+SHEET = ProgramDescription(
     "verl",
     ("python3", "main.py"),
     torchrun=False,
@@ -35,12 +35,15 @@ def written(folder: Path, value: Any) -> Path:
 
 
 def test_a_sheet_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert read_sheet(written(tmp_path, SHEET.to_json()), ["verl"]) == SHEET
+    assert read_description(written(tmp_path, SHEET.to_json()), ["verl"]) == SHEET
 
 
 def test_the_command_names_the_folder_that_the_files_are_in(tmp_path: Path) -> None:
     value = SHEET.to_json() | {"command": ["torchrun", f"{FILES_DIRECTORY}/train.py"]}
-    assert read_sheet(written(tmp_path, value), ["verl"]).command == ("torchrun", f"{tmp_path}/train.py")
+    assert read_description(written(tmp_path, value), ["verl"]).command == (
+        "torchrun",
+        f"{tmp_path}/train.py",
+    )
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -48,16 +51,16 @@ def test_each_part_that_is_missing_or_of_another_kind_is_refused(tmp_path: Path,
     sheet = SHEET.to_json()
     for wrong in (sheet | {name: WRONG[name]}, {key: sheet[key] for key in sheet if key != name}):
         with pytest.raises(ConfigError, match=f"program.json: {name} is missing or no "):
-            read_sheet(written(tmp_path, wrong), ["verl"])
+            read_description(written(tmp_path, wrong), ["verl"])
 
 
 def test_a_recipe_that_no_run_is_kept_of_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'verl' is none of megatron, nemo"):
-        read_sheet(written(tmp_path, SHEET.to_json()), ["megatron", "nemo"])
+        read_description(written(tmp_path, SHEET.to_json()), ["megatron", "nemo"])
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{"])
 def test_what_is_no_object_of_json_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "program.json").write_text(content)
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_sheet(tmp_path / "program.json", ["verl"])
+        read_description(tmp_path / "program.json", ["verl"])

@@ -19,9 +19,9 @@ from trainyard.errors import (
     TrainyardError,
     WaitTimeoutError,
 )
-from trainyard.gateways.kubernetes import applying
+from trainyard.gateways.kubernetes import server_side_apply
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.submitting import find, owned_by, reference_to, refusals, submit
+from trainyard.gateways.kubernetes.job_submission import find, owned_by, reference_to, refusals, submit
 
 Json = dict[str, Any]
 SPACE = "/api/v1/namespaces/team"
@@ -56,8 +56,8 @@ def cluster() -> Iterator[MemoryCluster]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "_PAUSE", 0.01)
-    monkeypatch.setitem(applying.apply_all.__kwdefaults__ or {}, "seconds", 0.15)
+    monkeypatch.setattr(server_side_apply, "_PAUSE", 0.01)
+    monkeypatch.setitem(server_side_apply.apply_all.__kwdefaults__ or {}, "seconds", 0.15)
 
 
 def body(kind: str, name: str = "llama", version: str = "v1", **more: Any) -> Json:
@@ -185,10 +185,10 @@ def test_a_refusal_to_look_is_an_error_and_not_nothing(cluster: MemoryCluster, s
 
 def test_a_namespace_that_is_not_named_is_the_default_one(cluster: MemoryCluster) -> None:
     nameless = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
-    (made,) = applying.apply_all(Api(cluster.access()), [nameless])
+    (made,) = server_side_apply.apply_all(Api(cluster.access()), [nameless])
     assert list(cluster.objects) == ["/api/v1/namespaces/default/configmaps/x"]
     assert made["metadata"]["uid"]
-    applying.apply_all(
+    server_side_apply.apply_all(
         Api(cluster.access()), [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}]
     )
     assert "/api/v1/namespaces/team" in cluster.objects

@@ -5,7 +5,7 @@ import pytest
 
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import ArchitectureConfig, Config
-from trainyard.plan.least_memory import MEGATRON, SHARDED, StateBytes, least_bytes
+from trainyard.plan.minimum_memory import MEGATRON, SHARDED, StateBytes, least_bytes
 from trainyard.plan.parallel_degrees import Degrees
 
 

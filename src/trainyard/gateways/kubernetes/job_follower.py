@@ -19,8 +19,8 @@ from urllib.parse import quote
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
-from trainyard.gateways.kubernetes.watching import News, Report, Watch
+from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
+from trainyard.gateways.kubernetes.list_watch import News, Report, Watch
 from trainyard.jobs.state.job_kinds import kind_of_job, uid_of
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.observed import History, Observed

@@ -23,10 +23,10 @@ from trainyard.errors import (
     WaitTimeoutError,
 )
 from trainyard.gateways.kubernetes import api as api_module
-from trainyard.gateways.kubernetes import job_changing
+from trainyard.gateways.kubernetes import job_changes
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.job_changing import JobChanging
-from trainyard.gateways.kubernetes.job_looking import JobLooking
+from trainyard.gateways.kubernetes.job_changes import JobChanging
+from trainyard.gateways.kubernetes.job_reader import JobLooking
 
 Json = dict[str, Any]
 SPACE = "/api/v1/namespaces/team"
@@ -67,8 +67,8 @@ def cluster() -> Iterator[MemoryCluster]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_changing, "_PAUSE", 0.01)
-    monkeypatch.setattr(job_changing, "_SEEN_SECONDS", 0.3)
+    monkeypatch.setattr(job_changes, "_PAUSE", 0.01)
+    monkeypatch.setattr(job_changes, "_SEEN_SECONDS", 0.3)
     monkeypatch.setattr(api_module, "_PAUSES", (0.001, 0.001, 0.001))
 
 

@@ -10,7 +10,7 @@ attempt completes them.
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from trainyard.gateways.kubernetes.applying import ObjectApi, apply_all, path_of
+from trainyard.gateways.kubernetes.server_side_apply import ObjectApi, apply_all, path_of
 
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
+from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
 from trainyard.gateways.kubernetes.volumes.helper_pod import HelperPod, mount_of_path, mounted
 from trainyard.gateways.kubernetes.volumes.pod_exec import Place
 from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource

@@ -10,7 +10,7 @@ from pathlib import Path
 from trainyard.run.records import RecordWriter, Row, keep_rows_up_to
 
 
-class RowKeeper:
+class MetricRowWriter:
     """Appends the rows that are due, and any other row whose loss is not finite."""
 
     def __init__(self, path: Path, *, log_steps: int, last: int) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainyard.errors import TrainyardError
+from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.untrusted_files import parse_json_object, read_bytes
-from trainyard.run.whole_files import write_json_atomically
 
 _ASKED_EVERY = 0.5
 

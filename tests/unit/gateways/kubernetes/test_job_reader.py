@@ -10,7 +10,7 @@ from tests.unit.jobs.state.shapes import job, pod
 from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceError
 from trainyard.gateways.kubernetes import api as api_module
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.job_looking import JobLooking
+from trainyard.gateways.kubernetes.job_reader import JobLooking
 from trainyard.jobs.state.job_kinds import kind_of_job
 
 Json = dict[str, Any]

@@ -3,7 +3,7 @@ import random
 import numpy as np
 import torch
 
-from trainyard.training.checkpoint.state import digest, generator_states, restore_generators
+from trainyard.training.checkpoint.training_state import digest, generator_states, restore_generators
 from trainyard.training.runtime.hardware import seed_everything
 
 

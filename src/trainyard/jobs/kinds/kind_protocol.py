@@ -38,7 +38,7 @@ class Manifests:
         return (*self.before_job, self.job)
 
 
-class KindOfManifest(Protocol):
+class KindProtocol(Protocol):
     """A module of this folder."""
 
     NAME: str

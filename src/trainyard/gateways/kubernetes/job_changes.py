@@ -20,9 +20,9 @@ from trainyard.errors import (
     ServiceTroubleError,
     WaitTimeoutError,
 )
-from trainyard.gateways.kubernetes.applying import apply_all
-from trainyard.gateways.kubernetes.job_looking import FoundJob, JobLooking
-from trainyard.gateways.kubernetes.submitting import owned_by, reference_to
+from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
+from trainyard.gateways.kubernetes.job_submission import owned_by, reference_to
+from trainyard.gateways.kubernetes.server_side_apply import apply_all
 from trainyard.jobs.cancellation import DEACTIVATION, record_of_cancellation, suspension
 from trainyard.jobs.node_avoidance import avoiding
 from trainyard.jobs.resubmission import (

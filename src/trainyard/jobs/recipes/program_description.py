@@ -1,6 +1,6 @@
-"""The sheet of another program: what `scripts/run_program.py` runs, and what it records of the run.
+"""The description of another program: what `scripts/run_program.py` runs, and what it records of the run.
 
-The plan writes it into a file of the job (`kept_program`); the script reads it in the pod.
+The plan writes it into a file of the job (`wrapped_program`); the script reads it in the pod.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,7 +23,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class ProgramSheet:
+class ProgramDescription:
     """A program, and the facts of its run that the plan knows."""
 
     recipe: str
@@ -40,8 +40,8 @@ class ProgramSheet:
         return asdict(self) | {"command": list(self.command), "environment": dict(self.environment)}
 
 
-def read_sheet(path: Path, recipes: Collection[str]) -> ProgramSheet:
-    """Read the sheet of one of `recipes`. Raises ConfigError for anything else.
+def read_description(path: Path, recipes: Collection[str]) -> ProgramDescription:
+    """Read the description of a program of one of `recipes`. Raises ConfigError for anything else.
 
     The folder of `path` replaces FILES_DIRECTORY in the command, because a pod may mount it elsewhere.
     """
@@ -55,4 +55,4 @@ def read_sheet(path: Path, recipes: Collection[str]) -> ProgramSheet:
     if sheet["recipe"] not in recipes:
         raise ConfigError(f"--program {path}: {sheet['recipe'][:80]!r} is none of {', '.join(recipes)}")
     words = tuple(str(word).replace(FILES_DIRECTORY, str(path.parent)) for word in sheet["command"])
-    return ProgramSheet(**{name: sheet[name] for name in _KINDS} | {"command": words})
+    return ProgramDescription(**{name: sheet[name] for name in _KINDS} | {"command": words})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.restore.resumption import Resumption, WantedResume, bring
+from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, bring
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import ServiceError, VerificationError
