@@ -5,8 +5,11 @@ from typing import Any
 
 import yaml
 
+_SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""libyaml's writer, where PyYAML was built with it."""
 
-class _Dumper(yaml.SafeDumper):
+
+class _Dumper(_SafeDumper):  # type: ignore[misc]
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
         """Repeat a value in place of an anchor, which people and some tools read wrongly."""
         return True
