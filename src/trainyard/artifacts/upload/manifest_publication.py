@@ -90,7 +90,7 @@ def build_manifest(
     known = {key for key in unlisted if checkpoint_step_of(key) not in doomed}
     leftovers = sorted(key for key in known if _may_be_left_over(key, before.version))
     for key in leftovers:
-        _logger.warning("%s: sent by a sync that was cut short, and no longer on this machine", key)
+        _logger.warning("%s: an interrupted sync sent it, and it is no longer on this machine", key)
     newest = before.chain[-1] if before.chain else None
     objects = tuple(entries[key] for key in sorted(entries))
     supersedes = {"key": newest.key, "sha256": newest.sha256} if newest else {}

@@ -101,7 +101,9 @@ class Followed:
         """One line for people."""
         if self.last is not None:
             return f"{self.last.summary()}; {self.checkpoints} checkpoints while it was trained"
-        why = "asked to stop" if self.ending is Ending.STOPPED else "the run fell silent, with no outcome"
+        why = (
+            "asked to stop" if self.ending is Ending.STOPPED else "the run stopped writing without an outcome"
+        )
         return f"{self.checkpoints} checkpoints stored while it was trained; {why}"
 
 
