@@ -64,8 +64,8 @@ UV_HOME ?= .uv
 TESTS ?=
 ##  COVERAGE  the least share of src that tests must run, in percent; default: 95
 COVERAGE ?= 95
-##  JOBS      how many tests run at once; default: one more than there are processors,
-##            because some wait; at most 4
+##  JOBS      how many tests run at once; default: one more than there are
+##            processors, because some wait; at most 4
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1)
 
 UV := $(UV_HOME)/bin/uv
