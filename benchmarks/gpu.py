@@ -157,10 +157,10 @@ def offload(bench: Bench) -> list[Row]:
 def planned_peak(run: Path) -> int:
     from trainyard.config.load import load_config
     from trainyard.plan.device_memory import highest_memory_peak
-    from trainyard.plan.workload import workload_of
+    from trainyard.plan.workload import training_workload
 
     config = load_config(run / "config.yaml").config
-    return highest_memory_peak(workload_of(config, on_gpu=True)).parts.total
+    return highest_memory_peak(training_workload(config, on_gpu=True)).parts.total
 
 
 def memory(bench: Bench) -> list[Row]:

@@ -165,10 +165,10 @@ def read_timeline(events: list[Any]) -> dict[str, int]:
 def planned(shape: Shape, device: str) -> dict[str, int]:
     """Return the planned bytes by `plan.device_memory`."""
     from trainyard.plan.device_memory import highest_memory_peak, host_bytes, loss_backward, memory_peaks_of
-    from trainyard.plan.workload import workload_of
+    from trainyard.plan.workload import training_workload
 
     config = config_of(shape, Path(), device)
-    work = workload_of(config, on_gpu=device == "cuda", processes=shape.processes)
+    work = training_workload(config, on_gpu=device == "cuda", processes=shape.processes)
     moments = {moment.name: moment.parts for moment in memory_peaks_of(work)}
     loss, end = moments["loss"], moments["optimizer step"]
     return {

@@ -51,7 +51,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )
     what.add_argument(
-        "--max-context", type=arguments.positive, default=500, metavar="MB", help="default: 500"
+        "--max-context", type=arguments.positive_number, default=500, metavar="MB", help="default: 500"
     )
     what.add_argument("--commit", default="", metavar="SHA", help="of the source, where git does not know it")
     what.add_argument("--expect-content", metavar="DIGEST", help="refuse to build anything else")
@@ -150,7 +150,7 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
 
 def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build side by side; the first that fails is raised when all have ended."""
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.gateways.ecr import ecr_client, find_digest
     from trainyard.gateways.git import origin_address
     from trainyard.gateways.images import context_files
@@ -195,7 +195,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
         token = f"{by_name[name].tag}-{now:x}"
         return builder.build(by_name[name], fleet.progress[name], say=say, token=token, origin=origin)
 
-    with shown(fleet):
+    with show_live(fleet):
         done = fleet.run(build)
     failed = [error for error in done.values() if isinstance(error, BaseException)]
     for error in failed[1:]:

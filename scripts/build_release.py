@@ -44,7 +44,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command_output.configure_logging(args.log_level)
-    from trainyard.repository.release import CHECKSUMS, checksums, write_archive
+    from trainyard.repository.release import CHECKSUMS, checksums, write_tar
     from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 
     if args.output.exists() and any(args.output.iterdir()):
@@ -62,9 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         repack(sdist, args.output, moment)
         pages = {f"{p.relative_to(source)}": p for name in DOCUMENTS for p in files(source / name)}
         name = f"{stem(wheel)}-docs"
-        write_archive(
-            args.output / f"{name}.tar.gz", {f"{name}/{n}": p for n, p in pages.items()}, moment=moment
-        )
+        write_tar(args.output / f"{name}.tar.gz", {f"{name}/{n}": p for n, p in pages.items()}, moment=moment)
     done = sorted(args.output.iterdir())
     write_bytes_atomically(args.output / CHECKSUMS, checksums(done).encode())
     command_output.announce("release", f"{', '.join(path.name for path in done)} in {args.output}", "ok")
@@ -98,12 +96,12 @@ def extract(packed: tarfile.TarFile, folder: Path) -> None:
 
 def repack(sdist: Path, output: Path, moment: int) -> None:
     """Give every file of the sdist the time of the commit, because setuptools uses the clock."""
-    from trainyard.repository.release import write_archive
+    from trainyard.repository.release import write_tar
 
     folder = sdist.parent / "sdist"
     with tarfile.open(sdist) as packed:
         extract(packed, folder)
-    write_archive(output / sdist.name, {str(p.relative_to(folder)): p for p in files(folder)}, moment=moment)
+    write_tar(output / sdist.name, {str(p.relative_to(folder)): p for p in files(folder)}, moment=moment)
 
 
 def check_wheel(wheel: Path) -> None:

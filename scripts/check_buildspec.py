@@ -38,12 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import annotate_problems
-    from trainyard.repository.buildspec import problems
+    from trainyard.repository.buildspec import find_buildspec_problems
     from trainyard.run.untrusted_files import read_named_text
 
     path = args.buildspec or _ROOT / "buildspec.yml"
     name = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-    found = problems(read_named_text(path, "name the buildspec"), name)
+    found = find_buildspec_problems(read_named_text(path, "name the buildspec"), name)
     for problem in found:
         sys.stderr.write(f"{problem}\n")
         annotate_problems(str(problem))

@@ -49,7 +49,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.gateways import require_address
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
@@ -58,15 +58,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         require_address(args.store)
     display = PhaseDisplay("environment")
     display.begin("asking the packages, the driver and torch")
-    with shown(display):
-        from trainyard.machine.preflight import PreflightVerdict, judge, worst
-        from trainyard.machine.preflight_text import refusal, refusal_line, refusal_markdown, summary
+    with show_live(display):
+        from trainyard.machine.preflight import PreflightVerdict, judge_machine, worst_verdict
+        from trainyard.machine.preflight_text import (
+            refusal_line,
+            refusal_markdown,
+            refusal_text,
+            summarize_machine,
+        )
         from trainyard.training.weights.pretrained import load_with_weights
 
         config = load_with_weights(args.config, args.set).config
         facts = gather(config, lock=args.lock, run_dir=args.run_dir, store=args.store)
-    findings = judge(config, facts)
-    verdict, line = worst(findings), summary(config, facts)
+    findings = judge_machine(config, facts)
+    verdict, line = worst_verdict(findings), summarize_machine(config, facts)
     if args.json:
         print(json.dumps({"verdict": verdict, "summary": line, "findings": [asdict(f) for f in findings]}))
     output.announce("environment", line, verdict)
@@ -76,17 +81,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verdict == PreflightVerdict.FAILED:
         append_summary(refusal_markdown(findings))
         set_output("reason", refusal_line(findings))
-        annotate(Level.ERROR, refusal(findings), title="Not started")
-        raise CheckFailedError(refusal(findings))
+        annotate(Level.ERROR, refusal_text(findings), title="Not started")
+        raise CheckFailedError(refusal_text(findings))
     return 0
 
 
 def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> "MachineFacts":
     """Collect the facts about this machine that the checks need."""
-    from trainyard.gateways import folder_of, local_machine
+    from trainyard.gateways import local_machine, local_store_folder
     from trainyard.gateways.nvidia import query_gpus
     from trainyard.machine.expected_writes import expected_writes
-    from trainyard.machine.package_lock import differences, read_pins
+    from trainyard.machine.package_lock import compare_versions, read_pins
     from trainyard.machine.preflight import Gpu, MachineFacts
     from trainyard.run.untrusted_files import read_named_text
 
@@ -95,7 +100,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     drives = bool(driver.gpus or driver.trouble or local_machine.has_nvidia_driver())
     torch, cuda, memory = ask_torch() if drives else read_torch()
     is_new = not (run_dir / "run.json").exists()  # of a run that has begun, the store may hold a part
-    store_folder = folder_of(store or config.artifacts.store or "") if is_new else None
+    store_folder = local_store_folder(store or config.artifacts.store or "") if is_new else None
     return MachineFacts(
         python=sys.version.split()[0],
         torch=torch,
@@ -104,12 +109,13 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         gpus=tuple(Gpu(gpu.name, gpu.driver) for gpu in driver.gpus),
         gpu_trouble=driver.trouble,
         disk=str(run_dir),
-        disk_free_bytes=local_machine.free_bytes(run_dir) + local_machine.size_of(run_dir / "checkpoints"),
+        disk_free_bytes=local_machine.free_bytes(run_dir)
+        + local_machine.measure_path(run_dir / "checkpoints"),
         disk_file_system=local_machine.file_system_of(run_dir),
         data_bytes=0,
         rooms=expected_writes(config, local_machine, store_folder=store_folder, scratch=temporary_folder()),
         memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
-        lock_differences=differences(pins, local_machine.installed_versions()),
+        lock_differences=compare_versions(pins, local_machine.installed_versions()),
         environment=sys.prefix,
         missing_for_compiling=local_machine.missing_for_compiling(
             on_gpu=bool(memory) and config.model.device != "cpu"

@@ -59,7 +59,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--program", choices=("docker", "buildah"), default="", help="of --builder local")
     lock = "what it holds; may be repeated; default: the locks that were copied into it"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
-    parser.add_argument("--max-size", type=arguments.positive, metavar="GB", help=f"default: {MOST_GB}")
+    parser.add_argument(
+        "--max-size", type=arguments.positive_number, metavar="GB", help=f"default: {MOST_GB}"
+    )
     parser.add_argument("--python", metavar="COMMAND", help=f"in the image; default: {PYTHON}")
     parser.add_argument("--cpu", action="store_true", help="the image is for CPU: torch may lack CUDA")
     parser.add_argument("--efa", action="store_true", help="the image must have the EFA plugin of NCCL")
@@ -150,7 +152,7 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
 
 def check_in_aws(args: argparse.Namespace) -> int:
     """The buildspec's task `check` runs this script in AWS, with --builder local."""
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.gateways.images.codebuild import CodeBuild
     from trainyard.image.building.build_fleet import Fleet
     from trainyard.image.building.build_progress import Follower
@@ -177,7 +179,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
             )
         )
 
-    with shown(fleet):
+    with show_live(fleet):
         ended = fleet.run(follow)["check"]
     if isinstance(ended, BaseException):
         raise ended
@@ -187,7 +189,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
 
 
 def tell(args: argparse.Namespace, answers: "list[Answer]") -> int:
-    from trainyard.image.release.check_levels import junit, lines
+    from trainyard.image.release.check_levels import check_lines, junit
     from trainyard.run.atomic_files import make_folder, write_bytes_atomically, write_json_atomically
 
     ok = all(answer.ok for answer in answers)
@@ -198,7 +200,7 @@ def tell(args: argparse.Namespace, answers: "list[Answer]") -> int:
         write_bytes_atomically(args.junit, junit(args.image, args.level, answers).encode())
     if args.output:
         write_json_atomically(args.output, data)
-    output.print_json(data) if args.json else print("\n".join(lines(args.image, args.level, answers)))
+    output.print_json(data) if args.json else print("\n".join(check_lines(args.image, args.level, answers)))
     return ExitCode.DONE if ok else ExitCode.NO
 
 

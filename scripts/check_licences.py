@@ -44,10 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.local_machine import declared_licences
-    from trainyard.machine.licences import LicenceStanding, judge
+    from trainyard.machine.licences import LicenceStanding, judge_licences
 
     pins = [pin for lock in args.locks for pin in pins_of(lock)]
-    findings = judge(pins, declared_licences())
+    findings = judge_licences(pins, declared_licences())
     if args.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     refused = [finding for finding in findings if finding.standing == LicenceStanding.REFUSED]

@@ -63,12 +63,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.machine.preflight import PreflightVerdict, worst
+    from trainyard.machine.preflight import PreflightVerdict, worst_verdict
     from trainyard.machine.readiness import judge_readiness, store_line
 
     answers = ask(args)
     findings = judge_readiness(answers)
-    verdict = worst(findings)
+    verdict = worst_verdict(findings)
     if args.json:
         found = {"verdict": verdict, "run_number": answers.number, "findings": [asdict(f) for f in findings]}
         print(json.dumps(found, indent=2))
@@ -87,13 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def refuse(findings: Any) -> None:
     """Report the problems on stderr, in GitHub annotations and in the step output that Slack messages use."""
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
-    from trainyard.machine.preflight_text import refusal, refusal_line, refusal_markdown
+    from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text
 
     output.announce("readiness", "not ready to start", "failed")
     append_summary(refusal_markdown(findings))
     set_output("reason", refusal_line(findings))
-    annotate(Level.ERROR, refusal(findings), title="Not started")
-    raise CheckFailedError(refusal(findings))
+    annotate(Level.ERROR, refusal_text(findings), title="Not started")
+    raise CheckFailedError(refusal_text(findings))
 
 
 def ask(args: argparse.Namespace) -> "Answers":
@@ -101,7 +101,7 @@ def ask(args: argparse.Namespace) -> "Answers":
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.store_probe import StoreQuestion, ask_store
     from trainyard.gateways import names_a_store, open_store
-    from trainyard.machine.readiness import Answers, hanging
+    from trainyard.machine.readiness import Answers, hanging_message
     from trainyard.run.commands import script_command
     from trainyard.run.identity import grace_needed
 
@@ -120,7 +120,7 @@ def ask(args: argparse.Namespace) -> "Answers":
         facts = asdict(time_limits.within(args.timeout, asked)) if assumed else {"asked": False}
     except WaitTimeoutError:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        facts = {"problems": (hanging(url, args.timeout, endpoint),)}
+        facts = {"problems": (hanging_message(url, args.timeout, endpoint),)}
     return Answers(
         url,
         run_id,

@@ -67,7 +67,7 @@ def _stored(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
     try:
         newest = newest_run(open_store(args.store, call_seconds=args.call_seconds))
     except ServiceError as error:
-        output.tell([f"stored objects were not looked at: {error}"])
+        output.print_remarks([f"stored objects were not looked at: {error}"])
         return
     if newest is not None:
         yield setup.stored([entry.key for entry in newest.objects])

@@ -95,12 +95,12 @@ def compare(directories: tuple[Path, Path], rules: "ChangeRules") -> "Comparison
 
 def train(directory: Path, rules: "ChangeRules", run_directory: Path, runs: "list[Measured]") -> str:
     """Add one run to `runs`; return why that failed, else an empty text."""
-    from trainyard.report.change.change import measured
+    from trainyard.report.change.change import measure_run
 
     problem, memory = call(directory, "train.py", rules, "--run-dir", str(run_directory))
     if not problem:
         try:
-            runs.append(measured(run_directory, memory))
+            runs.append(measure_run(run_directory, memory))
         except TrainyardError as error:
             return f"It left no record that can be read: {error}"
         output.announce("measured", f"{directory.name}: {runs[-1]}")

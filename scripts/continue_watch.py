@@ -40,7 +40,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--thread", default="", metavar="CHANNEL:TS", help="the thread in Slack")
     parser.add_argument(
-        "--watch", type=arguments.positive, required=True, metavar="N", help="number of this watch"
+        "--watch", type=arguments.positive_number, required=True, metavar="N", help="number of this watch"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the decision, dispatch nothing")
     parser.add_argument("--json", action="store_true", help="print the inputs of the dispatch as JSON")

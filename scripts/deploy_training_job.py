@@ -57,10 +57,10 @@ TEXTS = (
     ("--ray-cluster", "NAME", "with raycluster: the name of a cluster that several jobs share"),
 )
 WHOLE = (
-    ("--num-nodes", arguments.positive, 1, "default: 1"),
-    ("--gpu-per-node", arguments.whole, None, "default: all GPUs of a node; 0 for none"),
+    ("--num-nodes", arguments.positive_number, 1, "default: 1"),
+    ("--gpu-per-node", arguments.natural_number, None, "default: all GPUs of a node; 0 for none"),
     ("--nproc-per-node", arguments.processes, None, "processes per pod; default: one per GPU"),
-    ("--auto-retry", arguments.whole, 0, "how often the job may be sent again; default: 0"),
+    ("--auto-retry", arguments.natural_number, 0, "how often the job may be sent again; default: 0"),
 )
 REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
     ("--tolerate", arguments.text, "KEY", "tolerate a taint; may be repeated"),
@@ -134,10 +134,10 @@ def sent(args: argparse.Namespace, config: "Config") -> int:
 
 def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
     from trainyard.gateways.git import git_facts
-    from trainyard.jobs.job_request import provenance_of, request_of
+    from trainyard.jobs.job_request import make_job_request, provenance_of
 
     origin = provenance_of(git_facts(HOUSE), HOUSE / "requirements-training.txt")
-    return request_of(vars(args), config, image=image_of(args, config), origin=origin)
+    return make_job_request(vars(args), config, image=image_of(args, config), origin=origin)
 
 
 def image_of(args: argparse.Namespace, config: "Config") -> str:
@@ -154,7 +154,7 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
     from trainyard.command import terminal
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.kubernetes.server_side_apply import apply_all
-    from trainyard.report.cluster.verdict_text import answer, verdict_lines
+    from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
     from trainyard.run.untrusted_files import read_yaml_documents
 
     def apply(step: "Step") -> None:
@@ -171,7 +171,7 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
         print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
     status = "failed" if found.exit_code else "degraded" if found.verdict.exit_code else "ok"
     accepted = f" Accepted: {', '.join(args.accept)}." if status == "degraded" and args.accept else ""
-    output.announce("preflight", answer(found.record) + accepted, status)
+    output.announce("preflight", summarize_verdict(found.record) + accepted, status)
     return found
 
 

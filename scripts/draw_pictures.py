@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, WaitTimeoutError
 
@@ -100,7 +100,7 @@ def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
 
 def show(part: bytes) -> None:
     """Show the recorded output, too, if this runs on a terminal."""
-    if output.on_terminal():
+    if terminal.on_terminal():
         sys.stderr.buffer.write(part)
         sys.stderr.flush()
 

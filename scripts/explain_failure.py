@@ -40,19 +40,19 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def exit_code(value: str) -> int:
     found = arguments.step(value.removeprefix("-"))
     if found is None or found > 255:
-        raise argparse.ArgumentTypeError(f"{arguments.shown(value)} is not an exit code from -255 to 255")
+        raise argparse.ArgumentTypeError(f"{arguments.quote(value)} is not an exit code from -255 to 255")
     return -found if value.startswith("-") else found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.run.failure_logs.log_explanation import events_of, explain, log_of
+    from trainyard.run.failure_logs.log_explanation import events_of, explain_logs, log_of
 
     logs = [log_of(str(path), text_of(path)) for path in args.log]
     if args.events is not None:
         logs.append(events_of(str(args.events), text_of(args.events)))
-    found = explain(logs, args.exit_code)
+    found = explain_logs(logs, args.exit_code)
     if args.json:
         output.print_json(found.record())
     else:

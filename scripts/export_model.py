@@ -56,13 +56,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
 
     display = PhaseDisplay("export")
     display.begin("importing torch")
-    with shown(display):
+    with show_live(display):
         from trainyard.training.export.export import plan_export, require_absent, write_export
 
         require_absent(args.to)
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         output.announce("export", f"would write {summary(export)} → {args.to}")
     else:
-        with shown(display):
+        with show_live(display):
             files = write_export(export, args.to, display)
         facts["files"] = [{"path": f.path, "size": f.size, "sha256": f.sha256} for f in files]
         output.announce("export", f"{summary(export)} → {args.to}", "ok")
@@ -89,11 +89,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def summary(export: "Export") -> str:
     """`step 600: 1.2 M parameters, 4.9 MB of float32 in 1 file`."""
-    from trainyard.report.facts.quantities import counted, scaled, size
+    from trainyard.report.facts.quantities import format_count, format_scaled, format_size
 
     facts = export.to_json()
-    amount = f"{scaled(facts['parameters'])} parameters, {size(facts['bytes'])} of {export.dtype}"
-    return f"step {export.step}: {amount} in {counted(len(export.shards), 'file')}"
+    amount = (
+        f"{format_scaled(facts['parameters'])} parameters, {format_size(facts['bytes'])} of {export.dtype}"
+    )
+    return f"step {export.step}: {amount} in {format_count(len(export.shards), 'file')}"
 
 
 if __name__ == "__main__":

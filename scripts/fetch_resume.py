@@ -35,10 +35,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--store", required=True, metavar="URL", help="where the run is stored")
     parser.add_argument(
-        "--run-number", type=arguments.positive, required=True, metavar="N", help="its number there"
+        "--run-number", type=arguments.positive_number, required=True, metavar="N", help="its number there"
     )
     parser.add_argument(
-        "--segment", type=arguments.positive, default=1, metavar="N", help="of its lineage, from 1"
+        "--segment", type=arguments.positive_number, default=1, metavar="N", help="of its lineage, from 1"
     )
     parser.add_argument("--fetch", default="false", choices=("true", "false"), help="search the store")
     parser.add_argument("--may-begin", default="false", choices=("true", "false"), help="if nothing is found")
@@ -50,8 +50,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, bring
-    from trainyard.command.terminal import shown
+    from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, fetch_resume_source
+    from trainyard.command.terminal import show_live
     from trainyard.gateways import open_store, require_address
     from trainyard.gateways.github import refusal_in_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
@@ -76,9 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         display.begin("looking for the newest checkpoint")
         with (
             refusal_in_summary("Not started: the checkpoint to resume from could not be fetched"),
-            shown(display),
+            show_live(display),
         ):
-            found = bring(wanted, open_store)
+            found = fetch_resume_source(wanted, open_store)
     output.announce("goes on", f"{found.resume}: {found.reason}")
     if not args.dry_run:
         set_output("resume", found.resume)

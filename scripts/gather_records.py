@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.artifacts.gathering import gather_records
-    from trainyard.report.facts.quantities import counted, size
+    from trainyard.report.facts.quantities import format_count, format_size
     from trainyard.run.directory import RunDirectory
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in gathered.left_out:
         output.announce("records", f"{name} is too large and is not copied", "degraded")
     copied = "would be copied" if args.dry_run else f"→ {args.to}"
-    output.announce("records", f"{counted(len(gathered.names), 'file')}, {size(gathered.size)} {copied}")
+    output.announce(
+        "records", f"{format_count(len(gathered.names), 'file')}, {format_size(gathered.size)} {copied}"
+    )
     return ExitCode.DONE
 
 

@@ -52,7 +52,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def driver(text: str) -> str:
     """Parse the version of a driver, in the form that nvidia-smi shows."""
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}", text):
-        shown = arguments.shown(text)
+        shown = arguments.quote(text)
         raise argparse.ArgumentTypeError(f"{shown} is not a driver version such as 570.86 or 580.65.06")
     return text
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.image.conflict.conflict_fix import diff_of, fix
-    from trainyard.image.conflict.conflicts import judge
+    from trainyard.image.conflict.conflicts import judge_versions
     from trainyard.run.atomic_files import write_bytes_atomically
     from trainyard.run.untrusted_files import read_named_text
 
@@ -70,12 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     locks = locks_for(args, before)
     after = before
     if args.fix:
-        after = fix(before, lambda text: judge(declared_by(args, text, locks), machine), file=name)
+        after = fix(before, lambda text: judge_versions(declared_by(args, text, locks), machine), file=name)
     difference = diff_of(before, after, name)
     if difference and not args.dry_run:
         write_bytes_atomically(args.dockerfile, after.encode())
     declared = declared_by(args, after, locks)
-    return tell(args, declared, judge(declared, machine), difference)
+    return tell(args, declared, judge_versions(declared, machine), difference)
 
 
 def locks_for(args: argparse.Namespace, text: str) -> list[tuple[str, str]]:
@@ -108,7 +108,7 @@ def declared_by(
 
 def machine_of(args: argparse.Namespace) -> "TargetMachine":
     from trainyard.image.conflict.finding import TargetMachine
-    from trainyard.image.conflict.version_facts import GPU_ARCHITECTURES, has_rdma, version
+    from trainyard.image.conflict.version_facts import GPU_ARCHITECTURES, reaches_gpu_memory, version
     from trainyard.plan.instances import find_instance
 
     driver = version(args.driver or "")
@@ -118,7 +118,7 @@ def machine_of(args: argparse.Namespace) -> "TargetMachine":
     return TargetMachine(
         architecture=GPU_ARCHITECTURES.get(found.gpu, ""),
         efa=found.efa > 0,
-        rdma=has_rdma(found.name),
+        rdma=reaches_gpu_memory(found.name),
         family=found.name.removeprefix("ml.").partition(".")[0],
         driver=driver,
     )

@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         value = {"store": store.url, "usd_per_gb_month": price, "runs": [run.to_json() for run in runs]}
         output.print_json(value)
     else:
-        output.print_text(inventory.table(runs))
-    output.tell(problem for run in runs for problem in run.problems)
+        output.print_text(inventory.inventory_table(runs))
+    output.print_remarks(problem for run in runs for problem in run.problems)
     return ExitCode.DONE if all(run.ok for run in runs) else ExitCode.NO
 
 

@@ -93,7 +93,7 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     if args.pod and not args.path.startswith("/"):
         parser.error("--pod needs --path with an absolute folder in the pod")
     if args.step not in ("", "newest") and arguments.step(args.step) is None:
-        parser.error(f"--step {arguments.shown(args.step)} is neither a step nor newest")
+        parser.error(f"--step {arguments.quote(args.step)} is neither a step nor newest")
     if ".." in PurePosixPath(args.path).parts:
         parser.error("--path must not lead upwards with ..")
     check_cluster_options(parser, args)
@@ -121,12 +121,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 @contextmanager
 def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
     """Open the place that the options name; yield it and its checkpoints."""
-    from trainyard.gateways.kubernetes.volumes.checkpoint_search import Where, opened
+    from trainyard.gateways.kubernetes.volumes.checkpoint_search import Where, open_found_folder
     from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints
 
     names = ("namespace", "pod", "container", "claim", "job", "path", "image", "python")
     where = Where(**{name: vars(args)[name] for name in names}, seconds=args.timeout)
-    with opened(api, where) as source:
+    with open_found_folder(api, where) as source:
         yield source, find_checkpoints(source.listing())
 
 
@@ -146,13 +146,13 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]", store: Any) -> int:
     from trainyard.artifacts.upload.verified_copy import StoreDelivery
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.gateways.kubernetes.volumes.checkpoint_copy import copy_checkpoint
-    from trainyard.jobs.checkpoints.checkpoint_formats import chosen
+    from trainyard.jobs.checkpoints.checkpoint_formats import choose_checkpoint
     from trainyard.report.jobs.checkpoint_text import copied_line
     from trainyard.report.terminal.phase import PhaseDisplay
 
-    checkpoint = chosen(found, args.checkpoint, arguments.step(args.step))
+    checkpoint = choose_checkpoint(found, args.checkpoint, arguments.step(args.step))
     data: dict[str, Any] = {**checkpoint.record(), "from": str(source), "to": args.to}
     if args.dry_run:
         data |= {"copied": False}
@@ -160,7 +160,7 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
     else:
         display = PhaseDisplay("copy")
         display.begin(checkpoint.path, checkpoint.size)
-        with shown(display):
+        with show_live(display):
             target = args.to if store is None else StoreDelivery(store)
             copied = copy_checkpoint(source, checkpoint, target, progress=display.advance)
         data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "kept_files": copied.kept_files}

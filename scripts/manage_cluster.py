@@ -54,9 +54,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     plan.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value of --config"
     )
-    plan.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
     plan.add_argument(
-        "--gpu-per-node", type=arguments.whole, metavar="N", help="default: all GPUs of a node; 0 for none"
+        "--num-nodes", type=arguments.positive_number, default=1, metavar="N", help="default: 1"
+    )
+    plan.add_argument(
+        "--gpu-per-node",
+        type=arguments.natural_number,
+        metavar="N",
+        help="default: all GPUs of a node; 0 for none",
     )
     plan.add_argument(
         "--kind",
@@ -114,19 +119,19 @@ def show_clusters(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace, look: "ClusterQuery") -> int:
-    from trainyard.cluster.verdict import judge, verdict_record
+    from trainyard.cluster.verdict import judge_cluster, verdict_record
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
-    from trainyard.report.cluster.verdict_text import refusal, verdict_lines, verdict_markdown
+    from trainyard.report.cluster.verdict_text import verdict_lines, verdict_markdown, verdict_refusal
 
     snapshot = look.snapshot(find_digest)
-    verdict = judge(snapshot, look.demand)
+    verdict = judge_cluster(snapshot, look.demand)
     data = {**verdict_record(verdict), **look.record(snapshot)}
     say(args, data, verdict_lines)
     append_summary(verdict_markdown(data))
     if verdict.exit_code:
-        set_output("reason", refusal(data))
-        annotate(Level.ERROR, refusal(data), title="The cluster is not ready")
+        set_output("reason", verdict_refusal(data))
+        annotate(Level.ERROR, verdict_refusal(data), title="The cluster is not ready")
     return verdict.exit_code
 
 
@@ -153,14 +158,14 @@ def show_usage(args: argparse.Namespace, look: "ClusterQuery") -> int:
 
 def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "ClusterQuery") -> int:
     from trainyard.cluster.fix import plan_fix, steps_record, supplies_of
-    from trainyard.cluster.verdict import judge
+    from trainyard.cluster.verdict import judge_cluster
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.kubernetes.server_side_apply import apply_all
     from trainyard.report.cluster.fix_text import fix_lines
     from trainyard.run.untrusted_files import read_yaml_documents
 
     snapshot = look.snapshot(find_digest)
-    steps = plan_fix(judge(snapshot, look.demand), supplies_of(settings, read_yaml_documents))
+    steps = plan_fix(judge_cluster(snapshot, look.demand), supplies_of(settings, read_yaml_documents))
     if args.apply:
         for step in steps:
             apply_all(look.api, step.objects)

@@ -36,7 +36,7 @@ VALUES = (
     ("--namespace", arguments.text, "NAME", "default: the context's, else `default`"),
     ("--pod", arguments.text, "NAME", "with logs: of one pod only"),
     ("--timeout", arguments.duration, "DURATION", "of --follow and retry (default: 24h) and of delete (10m)"),
-    ("--tail", arguments.positive, "N", "with logs: the last N lines of each container"),
+    ("--tail", arguments.positive_number, "N", "with logs: the last N lines of each container"),
     ("--save", arguments.path, "DIR", "with logs, delete: where logs go; delete: runs/jobs/NS/JOB/logs"),
 )
 SWITCHES = (
@@ -99,22 +99,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def show_jobs(args: argparse.Namespace, look: "JobLooking") -> int:
     from trainyard.jobs.state.job_records import listed_record
-    from trainyard.jobs.state.state_machine import judge
+    from trainyard.jobs.state.state_machine import judge_job
     from trainyard.report.jobs.job_text import list_lines
 
     found = look.jobs("" if args.all_namespaces else args.namespace)
     seen = [look.look_from(job) for job in found if args.kind in (None, job.kind.name)]
-    records = [listed_record(judge(observed), observed) for observed in seen]
+    records = [listed_record(judge_job(observed), observed) for observed in seen]
     return say(args, {"jobs": records}, lambda data, width: list_lines(data["jobs"], width=width))
 
 
 def show_status(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
     from trainyard.gateways.github import tell_step
-    from trainyard.jobs.state.state_machine import judge
+    from trainyard.jobs.state.state_machine import judge_job
     from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
     from trainyard.report.jobs.job_text import status_lines
 
-    state = follow(args, look, job) if args.follow else judge(look.look(job))
+    state = follow(args, look, job) if args.follow else judge_job(look.look(job))
     data, code = state.record(), state.exit_code
     say(args, data, lambda data, width: status_lines(data, width=width))
     tell_step(
@@ -150,13 +150,13 @@ def show_logs(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> 
 
 
 def follow_logs(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.log_follower import follow_logs, written_to
+    from trainyard.gateways.kubernetes.log_follower import follow_logs, write_log_files
 
     def show(log: "ContainerLog", line: bytes) -> None:
         if args.pod in (None, log.pod):
             print(f"{log.title}  {line.decode(errors='replace')}", flush=True)
 
-    sink = written_to(args.save, show) if args.save else show
+    sink = write_log_files(args.save, show) if args.save else show
     with follow_logs(look.api.access, job.namespace, job.pod_selector, sink):
         return follow(args, look, job).exit_code
 
@@ -199,11 +199,11 @@ def resubmit(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> i
 
 
 def retry(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.job_retries import announced, heal_job
+    from trainyard.gateways.kubernetes.job_retries import announce_healing, heal_job
     from trainyard.report.jobs.job_text import status_lines
 
     if args.dry_run:
-        print(announced(look.api.access, output.announce).preview(job))
+        print(announce_healing(look.api.access, output.announce).preview(job))
         return ExitCode.DONE
     state = heal_job(look.api.access, **job.place, seconds=args.timeout or 86400.0, announce=output.announce)
     say(args, state.record(), lambda data, width: status_lines(data, width=width))

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import TrainyardError
 
@@ -119,7 +119,7 @@ def post(
 
     text = facts.config_text if facts is not None else None
     if config_value(text, "notifications.slack.enabled") is False:
-        if not output.on_terminal():  # a person at a terminal has just read the result
+        if not terminal.on_terminal():  # a person at a terminal has just read the result
             output.announce("slack", PostResult.SWITCHED_OFF)
         return PostResult.SWITCHED_OFF, event.thread
     channel = config_value(text, "notifications.slack.channel")

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.config.load import load_config
     from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_outputs
     from trainyard.plan.run_plan import resolve
-    from trainyard.report.plan.run_plan_summary import expected, markdown_plan, untold_text
+    from trainyard.report.plan.run_plan_summary import markdown_plan, summarize_expectations, untold_text
     from trainyard.run.atomic_files import write_json_atomically
     from trainyard.run.segment import first_segment, read_segment
 
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(json.dumps(plan.outputs(), indent=2) if args.json else text)
     if not planned.plan.get("fits", True):  # computed, not measured: the check on the machine decides
         annotate(Level.WARNING, "The run seems not to fit on the machine; the summary says what to change.")
-    set_outputs({**plan.outputs(), "expected": expected(planned)})
+    set_outputs({**plan.outputs(), "expected": summarize_expectations(planned)})
     return ExitCode.DONE
 
 

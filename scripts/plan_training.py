@@ -35,7 +35,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--instance-type", metavar="TYPE", help="for example g6.xlarge; default: this machine"
     )
     parser.add_argument(
-        "--num-nodes", type=arguments.positive, default=1, metavar="N", help="machines; default: 1"
+        "--num-nodes", type=arguments.positive_number, default=1, metavar="N", help="machines; default: 1"
     )
     parser.add_argument(
         "--nproc-per-node",
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.plan.cost import Rented
     from trainyard.plan.instances import find_instance
     from trainyard.plan.training_plan import plan_training
-    from trainyard.report.plan.plan_text import lines
+    from trainyard.report.plan.plan_text import plan_text_lines
     from trainyard.training.weights.pretrained import load_with_weights
 
     config = load_with_weights(args.config, args.set).config
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rented = Rented(instance, args.num_nodes, args.nproc_per_node or devices)
     plan = plan_training(config, device, rented=rented, mfu=args.mfu)
     data = plan.to_json()
-    print(json.dumps(data, indent=2) if args.json else "\n".join(lines(data)))
+    print(json.dumps(data, indent=2) if args.json else "\n".join(plan_text_lines(data)))
     return ExitCode.DONE if plan.fits else ExitCode.NO
 
 

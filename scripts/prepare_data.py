@@ -44,13 +44,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.gateways.github import refusal_in_summary
     from trainyard.report.terminal.phase import PhaseDisplay
 
     display = PhaseDisplay("data")
     display.begin("reading the configuration")
-    with refusal_in_summary("Not started: the data could not be prepared"), shown(display):
+    with refusal_in_summary("Not started: the data could not be prepared"), show_live(display):
         found = prepared(args, display)
     output.announce("data", found.text, "" if found.is_plan else "ok")
     if args.json:
@@ -97,12 +97,12 @@ def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
 
 def prepared_text(data: "PreparedData") -> str:
     """Summarise the data: `Python 3.11 standard library: 729 files, 10.9 MB train, 1.2 MB validation`."""
-    from trainyard.report.facts.quantities import data_files
+    from trainyard.report.facts.quantities import format_data_files
 
     validation = "no validation" if data.validation is None else f"{amount(data.validation)} validation"
     if data.validation and data.validation_split == "within":
         validation += " (a part of it)" if data.train_files == 1 else " (a part of each file)"
-    return f"{data.name}: {data_files(data.to_json())}, {amount(data.train)} train, {validation}"
+    return f"{data.name}: {format_data_files(data.to_json())}, {amount(data.train)} train, {validation}"
 
 
 def amount(file: "TokenFile") -> str:
@@ -124,10 +124,12 @@ def prepared_facts(data: "PreparedData") -> dict[str, Any]:
 
 
 def planned_text(plan: "Preparation") -> str:
-    from trainyard.report.facts.quantities import counted, size
+    from trainyard.report.facts.quantities import format_count, format_size
 
     held_out = "a part of each" if plan.split == "within" else f"{len(plan.validation):,}"
-    counts = f"{counted(len(plan.train), 'file')} to train on, {held_out} held out, {size(plan.size)}"
+    counts = (
+        f"{format_count(len(plan.train), 'file')} to train on, {held_out} held out, {format_size(plan.size)}"
+    )
     return f"{plan.name}: {counts} → {plan.directory}"
 
 

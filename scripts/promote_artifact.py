@@ -59,7 +59,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.artifacts.promotion import promotable, promote, require_name
+    from trainyard.artifacts.promotion import find_promotable, promote, require_name
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.verify.comparison import Depth
     from trainyard.gateways import open_store
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--step {args.step[:80]}: neither a step nor newest")
     require_name(args.name)
     store, depth = open_store(args.store, call_seconds=args.call_seconds), Depth(args.depth)
-    run_id, checkpoint = promotable(store, number, step, depth=depth)
+    run_id, checkpoint = find_promotable(store, number, step, depth=depth)
     what = f"{args.name} → {checkpoint.name} of run {number} ({checkpoint.digest[:12]}…), verified: {depth}"
     if args.dry_run:
         output.announce("promoted", f"{what}; nothing was changed", "ok")

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckpointError, ConfigError, ExitCode, ServiceError, VerificationError
 
@@ -35,7 +35,7 @@ def part_names(text: str) -> tuple[str, ...]:
     """Return the parts of the proof in `trained,stored`."""
     names = tuple(text.split(","))
     if not set(names) <= set(PARTS):
-        raise argparse.ArgumentTypeError(f"{arguments.shown(text)}: name parts of {', '.join(PARTS)}")
+        raise argparse.ArgumentTypeError(f"{arguments.quote(text)}: name parts of {', '.join(PARTS)}")
     return names
 
 
@@ -111,7 +111,7 @@ def look_into_store(
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.verify.inspection import Inspection, inspect_run
     from trainyard.artifacts.verify.verify import Depth
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.gateways import open_store
     from trainyard.report.terminal.phase import PhaseDisplay
 
@@ -120,7 +120,7 @@ def look_into_store(
         return Inspection(number)
     depth, display = Depth(args.depth) if args.depth else None, PhaseDisplay("proof")
     display.begin("looking up the run")
-    with shown(display):
+    with show_live(display):
         return inspect_run(
             open_store(url),
             run_id,
@@ -150,7 +150,7 @@ def final_state(
     """
     from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
     from trainyard.artifacts.verify.verify import Depth
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.gateways import open_store
     from trainyard.report.terminal.phase import PhaseDisplay
 
@@ -162,12 +162,12 @@ def final_state(
     try:
         path, number = directory.checkpoint(step), found.run_number or 0
         there = checkpoint_at_hand(path, open_store(str(store)), number, step, progress=display)
-        with shown(display), there as checkpoint:
+        with show_live(display), there as checkpoint:
             return digests_of_tensors(run, checkpoint, display), None
     except (CheckpointError, VerificationError) as error:
         return None, str(error)
     except (OSError, ServiceError) as error:
-        output.tell([f"The tensors of the last checkpoint were not read: {error}"])
+        output.print_remarks([f"The tensors of the last checkpoint were not read: {error}"])
         return None, None
 
 
@@ -198,7 +198,7 @@ def data(directory: "RunDirectory") -> str | None:
     try:
         return fingerprint_at_hand(directory.config_file)
     except OSError as error:  # the folder may belong to another user
-        output.tell([f"The prepared data were not compared: {error}"])
+        output.print_remarks([f"The prepared data were not compared: {error}"])
         return None
 
 
@@ -210,7 +210,7 @@ def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:
     try:
         write_proof(path, record)
     except (OSError, ConfigError) as error:
-        output.tell([f"{path} was not written, and no report will show this proof: {error}"])
+        output.print_remarks([f"{path} was not written, and no report will show this proof: {error}"])
 
 
 def tell(proof: "Proof", directory: "RunDirectory") -> None:
@@ -221,7 +221,7 @@ def tell(proof: "Proof", directory: "RunDirectory") -> None:
     from trainyard.report.terminal.closing_lines import is_copied, proof_lines, sample_lines
     from trainyard.run.commands import made_by
 
-    live = output.on_terminal()
+    live = terminal.on_terminal()
     facts = read_facts(directory.path)
     for phase, text in sample_lines(facts, one_line=not live, width=text_width() if live else None):
         output.announce(phase, text)

@@ -34,10 +34,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     which.add_argument("--run-number", metavar="N", help="this run")
     which.add_argument("--all-runs", action="store_true", help="every run of the store")
     parser.add_argument(
-        "--keep-last", type=arguments.positive, metavar="N", help="keep the newest N of each run"
+        "--keep-last", type=arguments.positive_number, metavar="N", help="keep the newest N of each run"
     )
     parser.add_argument(
-        "--keep-every", type=arguments.positive, metavar="STEPS", help="keep those at multiples of STEPS"
+        "--keep-every",
+        type=arguments.positive_number,
+        metavar="STEPS",
+        help="keep those at multiples of STEPS",
     )
     parser.add_argument(
         "--max-age", type=arguments.duration, metavar="TIME", help="remove older ones, such as 90d or 12h"
@@ -71,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts.record.sync_report import size_text
     from trainyard.artifacts.retention.pruning_plan import plan_pruning
     from trainyard.artifacts.retention.retention_rules import RetentionRules
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.gateways import open_store
     from trainyard.report.terminal.phase import PhaseDisplay
 
@@ -85,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     store = open_store(args.store, call_seconds=args.call_seconds)
     display = PhaseDisplay("retention")
     display.begin("reading the manifests")
-    with shown(display):
+    with show_live(display):
         plans = plan_pruning(store, runs_in_question(store, args.run_number), rules)
     if args.json:
         output.print_json({"store": store.url, "runs": [plan.to_json() for plan in plans]})
@@ -95,9 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     problems = [f"run {plan.run_number}: {plan.problem}" for plan in plans if plan.problem]
     if args.apply:
         display.begin("removing", sum(len(plan.doomed) for plan in plans), "checkpoints")
-        with shown(display):
+        with show_live(display):
             problems += _apply(store, plans, rules, by=args.by, progress=display)
-    output.tell(problems)
+    output.print_remarks(problems)
     words = "removed" if args.apply else "would be removed; nothing was changed; --apply removes them"
     output.announce("retention", f"{count} checkpoints, {size} {words}", "failed" if problems else "ok")
     return ExitCode.NO if problems else ExitCode.DONE

@@ -104,10 +104,10 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
     from trainyard.gateways.images.context_files import tags_at_head
     from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
     from trainyard.image.context.build_context import content_tag
-    from trainyard.image.release.tag_strategy import origin_of, tags_for
+    from trainyard.image.release.tag_strategy import find_image_source, tags_for
 
     content = facts.labels.get(CONTENT_LABEL, "")
-    origin = origin_of(
+    origin = find_image_source(
         content=content,
         labelled=facts.labels.get(COMMIT_LABEL, ""),
         inherited=not own,
@@ -203,7 +203,9 @@ def attach(
     bases = facts.labels.get(BASES_LABEL, "").split()
     builder = os.environ.get("CODEBUILD_BUILD_ARN") or "https://trainyard.dev/local-builder"
     packages = attachments.bill_of_materials(args.repository, digest, pins)
-    origin = attachments.provenance(args.repository, digest, facts=labels, bases=bases, builder=builder)
+    origin = attachments.provenance_statement(
+        args.repository, digest, facts=labels, bases=bases, builder=builder
+    )
     return {
         kind: registry.attach(args.repository, digest, content, kind)
         for kind, content in ((attachments.BOM_TYPE, packages), (attachments.PROVENANCE_TYPE, origin))

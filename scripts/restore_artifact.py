@@ -50,20 +50,20 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.gateways.github import refusal_in_summary
     from trainyard.report.terminal.phase import PhaseDisplay
 
     display = PhaseDisplay("restored")
     display.begin("reading the manifests")
-    with shown(display), refusal_in_summary("Not restored"):
+    with show_live(display), refusal_in_summary("Not restored"):
         from trainyard.artifacts.restore import restore
-        from trainyard.artifacts.restore.selection import select
+        from trainyard.artifacts.restore.selection import parse_selection
         from trainyard.gateways import open_store
         from trainyard.gateways.signing import KeyVerifier
 
         store = open_store(args.store, call_seconds=args.call_seconds)
-        selection = select(store, _run_number(args, store), args.step)
+        selection = parse_selection(store, _run_number(args, store), args.step)
         verifier = KeyVerifier(args.public_key) if args.public_key else None
         if args.dry_run:
             plan = restore.plan_restore(store, selection, args.to, verifier=verifier)

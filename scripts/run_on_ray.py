@@ -29,12 +29,18 @@ HANDED_ON = ("TRAINYARD_", "NCCL_", "FI_", "TORCH_", "AWS_", "HF_", "WANDB_")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
+    parser.add_argument(
+        "--num-nodes", type=arguments.positive_number, default=1, metavar="N", help="default: 1"
+    )
     parser.add_argument(
         "--nproc-per-node", type=arguments.processes, default=1, metavar="N", help="processes per node"
     )
     parser.add_argument(
-        "--gpu-per-node", type=arguments.whole, default=0, metavar="N", help="GPUs per node; default: 0"
+        "--gpu-per-node",
+        type=arguments.natural_number,
+        default=0,
+        metavar="N",
+        help="GPUs per node; default: 0",
     )
     wait = "how long to wait for the nodes; default: 30m"
     parser.add_argument(
@@ -50,10 +56,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.job_files import VARIABLE, files_of
+    from trainyard.gateways.job_files import VARIABLE, parse_job_files
 
     variables = {name: value for name, value in os.environ.items() if name.startswith(HANDED_ON)}
-    files = files_of(variables.pop(VARIABLE, ""))
+    files = parse_job_files(variables.pop(VARIABLE, ""))
     if args.dry_run:
         output.print_json({"nodes": args.num_nodes, "command": args.own, "files": sorted(files)})
         return 0

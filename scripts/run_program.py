@@ -138,12 +138,12 @@ class ProgramRun:
         from trainyard.gateways.git import git_facts
         from trainyard.run.foreign.foreign_records import begin
         from trainyard.run.foreign.node_exit_codes import forget_ends
-        from trainyard.run.identity import choose_run_id, provenance
+        from trainyard.run.identity import choose_run_id, collect_provenance
 
         here = self.node.processes if isinstance(self.node.processes, int) else 1
         lock = HOUSE / LOCKS.get(self.sheet.recipe, "requirements-training.txt")
         facts = {
-            **provenance(git_facts(HOUSE), lock=lock, config_file=self.directory.config_file),
+            **collect_provenance(git_facts(HOUSE), lock=lock, config_file=self.directory.config_file),
             "recipe": self.sheet.recipe,
             "seed": self.config.training.seed,
             "config_sha256": config_sha256(self.config),

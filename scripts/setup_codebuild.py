@@ -38,14 +38,18 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     size = "of the build machine; default: BUILD_GENERAL1_LARGE"
     parser.add_argument("--compute-type", default="BUILD_GENERAL1_LARGE", metavar="TYPE", help=size)
     limit = "of a build, 5 to 2160; default: 120"
-    parser.add_argument("--timeout-minutes", type=arguments.positive, default=120, metavar="N", help=limit)
-    parser.add_argument("--log-days", type=arguments.positive, default=30, metavar="N", help="default: 30")
+    parser.add_argument(
+        "--timeout-minutes", type=arguments.positive_number, default=120, metavar="N", help=limit
+    )
+    parser.add_argument(
+        "--log-days", type=arguments.positive_number, default=30, metavar="N", help="default: 30"
+    )
     github = "whose jobs may start builds; without it no role is made for GitHub"
     parser.add_argument("--github", default="", metavar="OWNER/REPO", help=github)
     parser.add_argument("--environment", default="training", metavar="NAME", help="of those jobs: training")
     form = "for a repository created after 15 July 2026"
-    parser.add_argument("--owner-id", type=arguments.positive, metavar="N", help=form)
-    parser.add_argument("--repository-id", type=arguments.positive, metavar="N", help=form)
+    parser.add_argument("--owner-id", type=arguments.positive_number, metavar="N", help=form)
+    parser.add_argument("--repository-id", type=arguments.positive_number, metavar="N", help=form)
     parser.add_argument("--no-provider", action="store_true", help="leave GitHub's OIDC provider to others")
     cluster = "the EKS cluster in which these jobs start training"
     parser.add_argument("--cluster", default="", metavar="NAME", help=cluster)
@@ -66,30 +70,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = chosen_by(args)
     from trainyard.gateways.aws_setup.account import AwsAccount
     from trainyard.gateways.aws_setup.listed_resources import Application
-    from trainyard.infrastructure.agreement import differences, exit_code
-    from trainyard.infrastructure.settings import Account, settings_for, wanted
+    from trainyard.infrastructure.agreement import compare_settings, exit_code_of_findings
+    from trainyard.infrastructure.settings import Account, settings_for, wanted_resources
 
     aws = AwsAccount(args.region)
     # Wrong choices are named before AWS is asked anything.
     settings_for(chosen, Account("0" * 12, aws.region))
     number, partition = aws.identity()
     settings = settings_for(chosen, Account(number, aws.region, partition))
-    application = Application(aws, differences, account=number, partition=partition)
+    application = Application(aws, compare_settings, account=number, partition=partition)
     work = application.remove if args.delete else application.apply
     if not args.json:
         mode = "dry run" if args.dry_run else "delete" if args.delete else "set-up"
         print(f"account {number} · {aws.region} · {mode}\n")
     findings = []
-    for finding in told(work(wanted(settings), dry_run=args.dry_run), delete=args.delete):
+    for finding in told(work(wanted_resources(settings), dry_run=args.dry_run), delete=args.delete):
         findings.append(finding)
         if not args.json:
             print(finding.row(), flush=True)
     if args.json:
         records = [finding.record() for finding in findings]
         output.print_json({"account": number, "region": aws.region, "resources": records})
-    elif not args.delete and exit_code(findings) == 0:
+    elif not args.delete and exit_code_of_findings(findings) == 0:
         print(next_steps(args, number, aws.region, partition))
-    return exit_code(findings)
+    return exit_code_of_findings(findings)
 
 
 def chosen_by(args: argparse.Namespace) -> dict[str, Any]:

@@ -69,13 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways.github_cli import GitHubCli
     from trainyard.repository import repository_api, setup_text
     from trainyard.repository.setup import Setup
-    from trainyard.repository.setup_step import exit_code
+    from trainyard.repository.setup_step import exit_code_of_steps
 
     wanted = wanted_of(args)
     host, name = repository_of(args.repository)
     gh = GitHubCli(host)
     gh.require_login()
-    about, found = repository_api.about(gh.ask, host, name)
+    about, found = repository_api.get_repository(gh.ask, host, name)
     repository_api.refuse_unfit(about, found)
     manner = manner_of(args, gh, host, about.name)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -86,12 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for step in Setup(gh.ask, about, wanted, manner, ask_aws=trust_policy_of).steps():
         steps.append(step)
         if not args.json:
-            print(setup_text.row(step, colour=colour), flush=True)
+            print(setup_text.step_row(step, colour=colour), flush=True)
     if args.json:
-        output.print_json(setup_text.as_json(steps, host, about.name))
+        output.print_json(setup_text.describe_steps(steps, host, about.name))
     else:
-        print(f"\n{setup_text.rest(steps, host, about.name, dry_run=args.dry_run)}")
-    return exit_code(steps)
+        print(f"\n{setup_text.remaining_tasks(steps, host, about.name, dry_run=args.dry_run)}")
+    return exit_code_of_steps(steps)
 
 
 def wanted_of(args: argparse.Namespace) -> "WantedSetup":
@@ -100,7 +100,7 @@ def wanted_of(args: argparse.Namespace) -> "WantedSetup":
     from trainyard.repository.setup import WantedSetup
 
     return WantedSetup(
-        labels=variables.labels_of(args.labels) if args.labels else (),
+        labels=variables.parse_runner_labels(args.labels) if args.labels else (),
         store=variables.checked_store(args.store) if args.store else "",
         role=variables.checked_role(args.aws_role) if args.aws_role else "",
         variables=dict(variables.checked_variable(text) for text in args.variable),
@@ -117,7 +117,7 @@ def repository_of(text: str) -> tuple[str, str]:
     from trainyard.repository import address
 
     if named := text or os.environ.get("GH_REPO", ""):
-        return address.named(named, host=os.environ.get("GH_HOST", ""))
+        return address.parse_repository(named, host=os.environ.get("GH_HOST", ""))
     remote = origin_address(ROOT)
     if not remote:
         raise ConfigError(

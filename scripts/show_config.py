@@ -48,7 +48,7 @@ def rendered(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
     if explain and as_json:
         return json.dumps(explanation.as_data(values, loaded.origins), indent=2) + "\n"
     if explain:
-        return "".join(f"{line}\n" for line in explanation.lines(values, loaded.origins))
+        return "".join(f"{line}\n" for line in explanation.explanation_lines(values, loaded.origins))
     return json.dumps(values, indent=2) + "\n" if as_json else dump_yaml(loaded.config)
 
 

@@ -96,12 +96,12 @@ def run(argv: Sequence[str] | None) -> int:
             args.nproc_per_node = place.nodes * processes
         elif place.nodes * processes > 1 or place.agent:
             return launched(args, argv, place, processes=processes)
-    from trainyard.command.terminal import draws, shown
+    from trainyard.command.terminal import can_redraw, show_live
     from trainyard.report.terminal.training_progress import ProgressDisplay, summary_line
 
-    display = ProgressDisplay(live=draws())
+    display = ProgressDisplay(live=can_redraw())
     display.begin("reading the configuration")
-    with shown(display) if IS_MAIN else nullcontext():
+    with show_live(display) if IS_MAIN else nullcontext():
         outcome = trained(args, display, told)
     if args.dry_run:
         output.print_json(outcome)
@@ -160,7 +160,7 @@ def trained(
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id
     from trainyard.training.data.streamed_dataset import as_begun
-    from trainyard.training.recipe import ready_data, rehearse, together, trainer_of
+    from trainyard.training.recipe import join_processes, ready_data, rehearse, trainer_of
     from trainyard.training.runtime.stop_signals import StopRequest
     from trainyard.training.weights.pretrained import load_with_weights
     from trainyard.training.weights.starting_weights import require_weights
@@ -181,7 +181,7 @@ def trained(
         require_weights(config, directory, args.resume)
         return rehearse(config, asked, processes=args.nproc_per_node)
     train = trainer_of(config)
-    with together(config, directory, told=lambda: told() is not None, listener=display) as world:
+    with join_processes(config, directory, told=lambda: told() is not None, listener=display) as world:
         request = asked(world.each_ready(prepare) if world else prepare())
         stop.listen(told)
         return train(request, stop=stop, listener=display, world=world)
@@ -200,11 +200,11 @@ def requested(
     from trainyard.gateways.images.image_record import code_facts
     from trainyard.gateways.nvidia import gpu_sampler
     from trainyard.plan.device import measures_of
-    from trainyard.run.identity import provenance
+    from trainyard.run.identity import collect_provenance
     from trainyard.training.run.run_request import Request
 
     code = git_facts(HOUSE) or code_facts(HOUSE)
-    origin = provenance(code, lock=HOUSE / "requirements-training.txt", config_file=args.config)
+    origin = collect_provenance(code, lock=HOUSE / "requirements-training.txt", config_file=args.config)
     return lambda data: Request(
         config=config,
         directory=directory,

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.command import arguments, handler, output, signals
+from trainyard.command import arguments, handler, output, signals, terminal
 from trainyard.command.parser import script_parser
 
 Json = dict[str, Any]
@@ -125,14 +125,14 @@ def _impossible(args: argparse.Namespace) -> str | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    watched = output.on_terminal() and not args.follow  # the live line replaces the log
+    watched = terminal.on_terminal() and not args.follow  # the live line replaces the log
     output.configure_logging(args.log_level or ("warning" if watched else "info"))
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.report.terminal.phase import PhaseDisplay
 
     display = PhaseDisplay("artifacts")
     display.begin("looking into the store")
-    with shown(display):
+    with show_live(display):
         from trainyard.artifacts.record import run_numbers
         from trainyard.artifacts.upload import node_parts, preview, sync
         from trainyard.gateways import github, signing
@@ -146,16 +146,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif args.checkpoint:
         files = _files().preview_files if args.dry_run else _files().sync_files
         paths = args.checkpoint, args.metrics
-        with shown(display):
+        with show_live(display):
             store = _open(args, pace=display.advance)
             result = files(store, *paths, wanted, provenance=_provenance(), **signed, **shows)
     elif not args.dry_run and node_parts.is_further_machine(RunDirectory(args.run_dir)):
-        with shown(display):
+        with show_live(display):
             store = _open(args, pace=display.advance)
             result = node_parts.sync_node(store, RunDirectory(args.run_dir), wanted, **shows)
     else:
         run: Any = preview.preview_run if args.dry_run else sync.sync_run
-        with shown(display):
+        with show_live(display):
             store = _open(args, pace=display.advance)
             result = run(store, RunDirectory(args.run_dir), wanted, **signed, **shows)
     if args.json or args.dry_run:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
-from trainyard.command.visible_text import visible
+from trainyard.command.visible_text import escape_controls
 from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,40 +49,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     from trainyard.gateways.github import append_summary
-    from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, format_of, rendered
+    from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, format_of, render_dashboards
 
     dashboards = [TrainingDashboard(run) for run in args.runs]
     if args.write:
         for dashboard in dashboards:
             write_into_run(dashboard)
-    if args.github_summary and not append_summary(rendered(dashboards, Format.MARKDOWN)):
+    if args.github_summary and not append_summary(render_dashboards(dashboards, Format.MARKDOWN)):
         output.announce("summary", "none written: GITHUB_STEP_SUMMARY is not set outside GitHub Actions")
     if args.output is not None:
         form = Format(args.format) if args.format else format_of(args.output)
-        write(args.output, rendered(dashboards, form))
+        write(args.output, render_dashboards(dashboards, form))
     elif args.format or not (args.write or args.github_summary):
         form = Format(args.format or "text")
-        text = rendered(dashboards, form)
-        sys.stdout.write(visible(text) if form in (Format.TEXT, Format.MARKDOWN) else text)
+        text = render_dashboards(dashboards, form)
+        sys.stdout.write(escape_controls(text) if form in (Format.TEXT, Format.MARKDOWN) else text)
     return 0
 
 
 def write_into_run(dashboard: "TrainingDashboard") -> None:
     """Write the three files into the run's report folder; return their paths."""
-    from trainyard.command.terminal import shown
-    from trainyard.report.dashboard.dashboard import format_of, rendered
+    from trainyard.command.terminal import show_live
+    from trainyard.report.dashboard.dashboard import format_of, render_dashboards
     from trainyard.report.terminal.closing_lines import is_copied, where_to_look
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory, make_run_folder
 
     display = PhaseDisplay("report")
     display.begin("drawing the reports")
-    with shown(display):
+    with show_live(display):
         folder = RunDirectory(dashboard.facts.directory).report
         make_run_folder(folder)
         for name in ("dashboard.json", "summary.md", "index.html"):
             path = folder / name
-            write(path, rendered([dashboard], format_of(path)))
+            write(path, render_dashboards([dashboard], format_of(path)))
     for phase, text, status in where_to_look(dashboard.facts):
         output.announce(phase, text, status, copied=is_copied(phase, text))
 

@@ -37,7 +37,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-dir", type=arguments.path, help="the run's directory")
     depths = ("listing", "sample", "full")
     parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
-    parser.add_argument("--seed", type=arguments.whole, help="the seed of the sample; default: a new one")
+    parser.add_argument(
+        "--seed", type=arguments.natural_number, help="the seed of the sample; default: a new one"
+    )
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
     )
@@ -71,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _verify_directory(run_dir: Path) -> dict[str, Any]:
     from trainyard.artifacts.verify.verify import verify_directory
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
 
@@ -80,7 +82,7 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
         raise ConfigError(f"{directory.run_file}: missing, so {run_dir} is no run directory")
     display = PhaseDisplay("local")
     display.begin("looking for checkpoints")
-    with shown(display):
+    with show_live(display):
         found = verify_directory(directory, display)
     steps = ", ".join(str(step) for step in found.steps) or "none"
     what = "checkpoints, this machine's part of each" if found.parts else "whole checkpoints"
@@ -89,12 +91,12 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
 
 
 def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
-    from trainyard.command.terminal import shown
+    from trainyard.command.terminal import show_live
     from trainyard.report.terminal.phase import PhaseDisplay
 
     display = PhaseDisplay("stored")
     display.begin("looking up the run")
-    with shown(display):
+    with show_live(display):
         from trainyard.artifacts.ancestry import walk_lineage
         from trainyard.artifacts.record.run_numbers import find_run_number
         from trainyard.artifacts.store.store_progress import with_progress
@@ -120,7 +122,7 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
     signature = _verify_signature(args.public_key, store, number)
     display = PhaseDisplay("lineage")
     display.begin("reading the parent checkpoints")
-    with shown(display):
+    with show_live(display):
         lineage = walk_lineage(with_progress(store, display), number, depth=Depth(args.depth))
     _tell("lineage", lineage.summary(), lineage.problems, notes=lineage.notes)
     _tell("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
@@ -143,7 +145,7 @@ def _verify_signature(public_key: Path | None, store: Any, number: int) -> dict[
 def _tell(
     phase: str, text: str, problems: Sequence[str], good: str = "ok", *, notes: Sequence[str] = ()
 ) -> None:
-    output.tell((*notes, *problems))
+    output.print_remarks((*notes, *problems))
     output.announce(phase, text, "failed" if problems else good)
 
 

@@ -60,16 +60,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     now, api = time.time(), github_from()
     lister = github_from(variable="RUNNERS_TOKEN") if os.environ.get("RUNNERS_TOKEN") else None
     labels = labels_of(args.labels)
-    seen = runner_watchdog.look(api, lister, labels, now=now)
+    seen = runner_watchdog.find_outages(api, lister, labels, now=now)
     if args.again > 0 and (seen.outages or seen.orphans):
         time.sleep(args.again)
-        seen = runner_watchdog.seen_twice(seen, runner_watchdog.look(api, lister, labels, now=time.time()))
+        seen = runner_watchdog.keep_seen_twice(
+            seen, runner_watchdog.find_outages(api, lister, labels, now=time.time())
+        )
     dead = runner_watchdog.find_dead(api, args.workflow, now=now)
-    lost = tuple(runner_watchdog.given_up(each) for each in dead if each.following is None)
-    swept = runner_watchdog.sweep(api, seen.orphans, dry_run=args.dry_run)
+    lost = tuple(runner_watchdog.report_unresumed(each) for each in dead if each.following is None)
+    swept = runner_watchdog.cancel_orphans(api, seen.orphans, dry_run=args.dry_run)
     resumed, left = runner_watchdog.resume_all(api, dead, args.workflow, dry_run=args.dry_run)
     outages = (*seen.outages, *lost, *left)
-    new, over = runner_watchdog.tell(api, outages, dry_run=args.dry_run)  # last: issues may be switched off
+    new, over = runner_watchdog.update_issues(
+        api, outages, dry_run=args.dry_run
+    )  # last: issues may be switched off
     report(new, over, swept, resumed)
     if args.json:
         found = {"outages": [asdict(each) for each in outages], "over": over, "swept": swept}

@@ -57,9 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def generated() -> dict[Path, str]:
     """Return the content of every generated file, by its path relative to the root."""
     from trainyard.config.json_schema import configuration_schema
-    from trainyard.config.reference import reference
+    from trainyard.config.reference import render_config_reference
 
-    return {SCHEMA: json.dumps(configuration_schema(), indent=2) + "\n", REFERENCE: reference()}
+    return {SCHEMA: json.dumps(configuration_schema(), indent=2) + "\n", REFERENCE: render_config_reference()}
 
 
 def content_of(path: Path) -> str | None:

@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.run.commands import script_command
 
     texts = {
-        FOLDER / "cloudformation.yaml": cloudformation.text(),
-        FOLDER / "terraform" / "main.tf": terraform.text(),
+        FOLDER / "cloudformation.yaml": cloudformation.template_yaml(),
+        FOLDER / "terraform" / "main.tf": terraform.render_module(),
     }
     stale = {path: text for path, text in texts.items() if content_of(args.root / path) != text}
     names = ", ".join(map(str, stale))

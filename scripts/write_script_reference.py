@@ -43,10 +43,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.repository.script_reference import reference
+    from trainyard.repository.script_reference import render_script_reference
 
     with ThreadPoolExecutor() as pool:
-        text = reference(list(pool.map(described, sorted((_ROOT / "scripts").glob("*.py")))))
+        text = render_script_reference(list(pool.map(described, sorted((_ROOT / "scripts").glob("*.py")))))
     path = args.root / REFERENCE
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         output.announce("generated", f"{REFERENCE} is current", "ok")

@@ -29,10 +29,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     place.add_argument("--environment", default="", metavar="NAME", help="of the job, such as training")
     place.add_argument("--ref", default="", help="of a job without environment, such as refs/heads/main")
     parser.add_argument(
-        "--owner-id", type=arguments.positive, metavar="N", help="needed for the immutable form"
+        "--owner-id", type=arguments.positive_number, metavar="N", help="needed for the immutable form"
     )
     parser.add_argument(
-        "--repository-id", type=arguments.positive, metavar="N", help="needed for the immutable form"
+        "--repository-id", type=arguments.positive_number, metavar="N", help="needed for the immutable form"
     )
     parser.add_argument(
         "--form", choices=("names", "immutable", "both"), help="default: immutable with ids, else names"

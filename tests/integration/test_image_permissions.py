@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 from tests.integration.conftest import Endpoint
 
-from trainyard.infrastructure.settings import Account, settings_for, wanted
+from trainyard.infrastructure.settings import Account, settings_for, wanted_resources
 
 REGION, ACCOUNT = "us-west-2", "123456789012"
 SOURCE, KEPT = f"trainyard-source-{ACCOUNT}-{REGION}", f"trainyard-artifacts-{ACCOUNT}-{REGION}"
@@ -163,7 +163,7 @@ def for_moto(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def statements(role: str, *, without: str = "") -> list[dict[str, Any]]:
     chosen = {"Subjects": ["repo:me/lab:environment:training"], "Cluster": "gpus"}
     settings = settings_for(chosen, Account(ACCOUNT, REGION))
-    properties = next(found for resource, found in wanted(settings) if resource.name == role)
+    properties = next(found for resource, found in wanted_resources(settings) if resource.name == role)
     left = [
         {**each, "Action": [action for action in each["Action"] if action != without]}
         for each in properties["Policies"][0]["PolicyDocument"]["Statement"]

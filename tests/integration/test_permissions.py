@@ -11,7 +11,7 @@ from typing import Any
 import boto3
 import pytest
 
-from trainyard.artifacts.promotion import promotable, promote
+from trainyard.artifacts.promotion import find_promotable, promote
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.retention.pruning import prune
@@ -136,7 +136,7 @@ def test_only_the_role_for_retention_removes_and_only_checkpoints_and_copies_of_
 ) -> None:
     store, run, rules = open_as(), make_run(), RetentionRules(keep_last=1)
     sync_run(store, run, 1)
-    run_id, checkpoint = promotable(store, 1, 200, depth=Depth.FULL)
+    run_id, checkpoint = find_promotable(store, 1, 200, depth=Depth.FULL)
     promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.FULL)
     promote(store, "best", checkpoint, run_id=run_id, by="bob", depth=Depth.FULL)
     assert restore(store, Selection(1), tmp_path / "back").steps == (100, 200)

@@ -303,7 +303,7 @@ def test_nothing_that_looks_at_runs_comes_across_what_a_check_left(
     seaweedfs: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainyard.artifacts.inventory import list_runs
-    from trainyard.artifacts.promotion import promotions
+    from trainyard.artifacts.promotion import list_promotions
     from trainyard.artifacts.record.run_numbers import used_numbers
     from trainyard.artifacts.retention.pruning_plan import plan_pruning
     from trainyard.artifacts.retention.retention_rules import RetentionRules
@@ -321,7 +321,7 @@ def test_nothing_that_looks_at_runs_comes_across_what_a_check_left(
     (listed,) = list_runs(store, used_numbers(store), price=None)
     assert listed.problems == ()
     assert listed.objects == len(keys(seaweedfs, bucket)) - 1
-    assert list(promotions(store)) == []
+    assert list(list_promotions(store)) == []
     assert plan_pruning(store, [1], RetentionRules(keep_last=5))[0].doomed == []
     assert f"p/{READINESS}" in keys(seaweedfs, bucket)
     assert standing_of(store, "another", None, may_be_stored=True).number == 2

@@ -368,7 +368,7 @@ def test_a_small_object_that_arrives_as_another_is_read_again_and_refused_in_the
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both servers send the checksum along; what breaks on the way is put in the answer here."""
-    monkeypatch.setattr("trainyard.gateways.s3.store.pause", lambda _attempt: None)
+    monkeypatch.setattr("trainyard.gateways.s3.store.wait_before_retry", lambda _attempt: None)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
     store: Any = open_store(f"s3://{bucket}")
     store.put_new("a", b"1234", metadata={})

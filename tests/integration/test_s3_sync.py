@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from trainyard.artifacts.inventory import list_runs
-from trainyard.artifacts.promotion import promotable, promote
+from trainyard.artifacts.promotion import find_promotable, promote
 from trainyard.artifacts.record.contents import contents_of
 from trainyard.artifacts.record.run_numbers import claim_number
 from trainyard.artifacts.restore.restore import restore
-from trainyard.artifacts.restore.selection import Selection, select
+from trainyard.artifacts.restore.selection import Selection, parse_selection
 from trainyard.artifacts.retention.pruning import prune
 from trainyard.artifacts.retention.pruning_plan import plan_pruning
 from trainyard.artifacts.retention.retention_rules import RetentionRules
@@ -101,7 +101,7 @@ def test_a_promoted_checkpoint_survives_retention_and_comes_back_by_its_name(
     make_run(steps=(300, 400))
     sync_run(store, stored, 1)
     for step in (200, 100):  # the name moves
-        run_id, checkpoint = promotable(store, 1, step, depth=Depth.FULL)
+        run_id, checkpoint = find_promotable(store, 1, step, depth=Depth.FULL)
         promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.FULL)
     [plan] = plan_pruning(store, [1], rules)
     assert prune(store, plan, by="ada", rules=rules) == []
@@ -111,7 +111,7 @@ def test_a_promoted_checkpoint_survives_retention_and_comes_back_by_its_name(
     assert [(each.step, each.promoted) for each in run.checkpoints] == [(100, ("best",)), (400, ())]
     assert (run.ok, run.pruned) == (True, 2)
     assert all(each.age_seconds is not None and abs(each.age_seconds) < 60 for each in run.checkpoints)
-    assert restore(store, select(store, None, "best"), tmp_path / "back").steps == (100,)
+    assert restore(store, parse_selection(store, None, "best"), tmp_path / "back").steps == (100,)
 
 
 def test_a_checkpoint_that_retention_removes_while_it_is_promoted_does_not_keep_the_name(
@@ -120,7 +120,7 @@ def test_a_checkpoint_that_retention_removes_while_it_is_promoted_does_not_keep_
     store, rules, swap = bucket.store, RetentionRules(keep_last=1, keep_promoted=False), bucket.store.swap
     make_run(steps=(300,))
     sync_run(store, stored, 1)
-    run_id, newest = promotable(store, 1, 300, depth=Depth.LISTING)
+    run_id, newest = find_promotable(store, 1, 300, depth=Depth.LISTING)
     promote(store, "best", newest, run_id=run_id, by="ada", depth=Depth.LISTING)
     before = bucket.get("promoted/best.json")
 
@@ -131,7 +131,7 @@ def test_a_checkpoint_that_retention_removes_while_it_is_promoted_does_not_keep_
         return swapped
 
     monkeypatch.setattr(store, "swap", swap_and_remove)
-    _, other = promotable(store, 1, 100, depth=Depth.LISTING)
+    _, other = find_promotable(store, 1, 100, depth=Depth.LISTING)
     with pytest.raises(
         RunConflictError, match=r"checkpoint-100/ was removed .* best is step 300 of run 1 again"
     ):

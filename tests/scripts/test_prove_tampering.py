@@ -25,7 +25,7 @@ from trainyard.run.checkpoint_manifest import (
     write_manifest,
 )
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import provenance
+from trainyard.run.identity import collect_provenance
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.recipe import trainer_of
 from trainyard.training.run.run_request import Request
@@ -96,7 +96,9 @@ class Yard:
                 "monitoring": {"log_steps": 3, "tensorboard": False},
             }
         )
-        facts = provenance(GIT, lock=ROOT / "requirements-training.txt", config_file=Path("tiny.yaml"))
+        facts = collect_provenance(
+            GIT, lock=ROOT / "requirements-training.txt", config_file=Path("tiny.yaml")
+        )
         data = prepare_data(config.data, config.model)
         listener = StopAt(stop_at)
         request = Request(config, self.run(name), data, resume, f"id-of-{name}", facts)

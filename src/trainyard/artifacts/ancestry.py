@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from trainyard.artifacts.promotion import problems_of
+from trainyard.artifacts.promotion import find_checkpoint_problems
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.record.manifest import RunManifest, read_chain
@@ -126,7 +126,9 @@ def _parent(
         for checkpoint in checkpoints_of(manifest):
             if checkpoint.digest == digest:
                 name = f"{checkpoint.name} of run {number}"
-                problems = newest_manifest(store, number)[2] or problems_of(store, checkpoint, depth=depth)
+                problems = newest_manifest(store, number)[2] or find_checkpoint_problems(
+                    store, checkpoint, depth=depth
+                )
                 if problems:
                     return Link(
                         run.run_number, "parent", AncestorState.BROKEN, f"{name}: {problems[0]}"

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainyard.artifacts.promotion import Promotion, promotions
+from trainyard.artifacts.promotion import Promotion, list_promotions
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.record.manifest import RunManifest
@@ -78,7 +78,7 @@ def list_runs(
     store: Store, numbers: Iterable[int], *, price: float | None, depth: Depth | None = None
 ) -> list[ListedRun]:
     """Return the runs, oldest first. Raises ServiceError when the store cannot be reached."""
-    names = list(promotions(store))
+    names = list(list_promotions(store))
     with ThreadPoolExecutor(_RUNS_AT_ONCE) as pool:
         return list(
             pool.map(lambda number: _look(store, number, names, price=price, depth=depth), sorted(numbers))
@@ -144,7 +144,7 @@ def _checkpoints(
     return tuple(reversed(found))
 
 
-def table(runs: Sequence[ListedRun]) -> str:
+def inventory_table(runs: Sequence[ListedRun]) -> str:
     """Return a table for people: one line per run, and the total cost."""
     head = ("run", "run id", "status", "checkpoints", "size", "age", "$ per month", "verdict")
     rows: list[tuple[str, ...]] = [head, *(_row(run) for run in runs)]
@@ -175,13 +175,13 @@ def _row(run: ListedRun) -> tuple[str, ...]:
         run.status,
         text,
         size_text(run.bytes),
-        age_text(run.age_seconds),
+        format_age(run.age_seconds),
         cost,
         verdict,
     )
 
 
-def age_text(seconds: float | None) -> str:
+def format_age(seconds: float | None) -> str:
     """`40 s`, `25 min`, `7 h`, `12 days`."""
     if seconds is None:
         return ""

@@ -64,7 +64,7 @@ def read_promotion(store: Store, name: str) -> Promotion | None:
     return found if found and found.digest else None
 
 
-def promotions(store: Store) -> Iterator[Promotion]:
+def list_promotions(store: Store) -> Iterator[Promotion]:
     """Yield every promotion in the store. Raises VerificationError for a damaged pointer."""
     for found in store.list_objects(PROMOTED):
         content = store.read_object(found.key)
@@ -72,7 +72,9 @@ def promotions(store: Store) -> Iterator[Promotion]:
             yield promotion
 
 
-def promotable(store: Store, run_number: int, step: int | None, *, depth: Depth) -> tuple[str, Checkpoint]:
+def find_promotable(
+    store: Store, run_number: int, step: int | None, *, depth: Depth
+) -> tuple[str, Checkpoint]:
     """Return the run's identity and its checkpoint of `step` (None: the newest), verified to `depth`.
 
     Raises VerificationError that names the problems of the checkpoint.
@@ -85,13 +87,13 @@ def promotable(store: Store, run_number: int, step: int | None, *, depth: Depth)
     if not match:
         steps = ", ".join(str(each.step) for each in reversed(found)) or "none"
         raise VerificationError(f"run {run_number} has no checkpoint of step {step}. Steps: {steps}.")
-    problems = problems_of(store, match[0], depth=depth)
+    problems = find_checkpoint_problems(store, match[0], depth=depth)
     if problems:
         raise VerificationError("\n".join([*problems, f"{match[0].prefix} was not promoted."]))
     return manifest.run_id, match[0]
 
 
-def problems_of(store: Store, checkpoint: Checkpoint, *, depth: Depth) -> list[str]:
+def find_checkpoint_problems(store: Store, checkpoint: Checkpoint, *, depth: Depth) -> list[str]:
     """Return the problems of a stored checkpoint, by its own manifest and the run's."""
     listed = {found.key: found for found in store.list_objects(checkpoint.prefix)}
     content, own = own_manifest(store, checkpoint)
@@ -103,7 +105,7 @@ def problems_of(store: Store, checkpoint: Checkpoint, *, depth: Depth) -> list[s
 def promote(
     store: Store, name: str, checkpoint: Checkpoint, *, run_id: str, by: str, depth: Depth
 ) -> Promotion:
-    """Give the name to a checkpoint that `promotable` returned.
+    """Give the name to a checkpoint that `find_promotable` returned.
 
     Raises ConfigError for an invalid name. Raises RunConflictError when somebody moved the name or removed
     the checkpoint at the same time; in the second case the name goes back to what it was.

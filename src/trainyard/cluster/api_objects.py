@@ -80,7 +80,7 @@ def pod_of(raw: Json) -> Pod | None:
     )
 
 
-def workload_of(raw: Json, kind: str) -> Workload:
+def read_workload(raw: Json, kind: str) -> Workload:
     meta, spec, status = _part(raw, "metadata"), _part(raw, "spec"), _part(raw, "status")
     template = _part(spec, "template")
     daemon = kind == "DaemonSet"

@@ -18,8 +18,8 @@ from urllib.parse import quote
 from trainyard.cluster import api_objects
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.images import look_for_image
-from trainyard.cluster.kinds import GROUPS, JobKind, chosen_kind, serves, trial_job, trial_pod
-from trainyard.cluster.permissions import needed_permissions, review_of, reviewed
+from trainyard.cluster.kinds import GROUPS, JobKind, choose_kind, serves, trial_job, trial_pod
+from trainyard.cluster.permissions import apply_review, needed_permissions, review_of
 from trainyard.cluster.record import cluster_record, plan_record
 from trainyard.cluster.snapshot import Namespace, Permission, Snapshot, Trial, Unseen, Volume
 from trainyard.cluster.volumes import volume_of
@@ -223,22 +223,22 @@ class ClusterQuery:
         return needed_permissions(self.demand, self._kind(served))
 
     def _kind(self, served: Served) -> JobKind:
-        return chosen_kind(self.demand, served.resources, served.undiscovered)
+        return choose_kind(self.demand, served.resources, served.undiscovered)
 
     def _permission(self, permission: Permission) -> Permission:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         try:
-            return reviewed(permission, self.api.review(path, review_of(permission)))
+            return apply_review(permission, self.api.review(path, review_of(permission)))
         except CredentialsRefusedError:
             raise
         except ServiceError as error:
-            return reviewed(permission, {"error": str(error)})
+            return apply_review(permission, {"error": str(error)})
 
     def _list(self, root: str | Unseen, what: str, reduce: Callable[[Json], Any]) -> Any:
         return root if isinstance(root, Unseen) else self.api.whole_list(f"{root}/{what}", reduce)
 
     def _workloads(self, path: str, kind: str) -> Any:
-        return self.api.whole_list(path, lambda raw: api_objects.workload_of(raw, kind))
+        return self.api.whole_list(path, lambda raw: api_objects.read_workload(raw, kind))
 
     def _allocated(self, root: str | Unseen) -> Any:
         found = self._list(root, "resourceclaims", api_objects.allocated_of)

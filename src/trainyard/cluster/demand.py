@@ -84,7 +84,7 @@ def plain_type(name: str) -> str:
     return name.removeprefix(HYPERPOD)
 
 
-def catalogued(name: str) -> InstanceType | None:
+def find_instance_type(name: str) -> InstanceType | None:
     """The catalogue entry of this instance type, with or without HyperPod's prefix; None if there is none."""
     plain = plain_type(name)
     return next((instance for instance in CATALOGUE if instance.name == plain), None)

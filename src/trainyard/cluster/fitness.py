@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand, catalogued, plain_type
+from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand, find_instance_type, plain_type
 from trainyard.cluster.snapshot import Condition, Node, Snapshot, Taint, Unseen
 
 YOUNG_SECONDS = 600.0
@@ -115,7 +115,7 @@ def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
     assessed = []
     for node in nodes:
         gpus = _whole_gpus(node, gpu_slices)
-        known = catalogued(node.instance_type)
+        known = find_instance_type(node.instance_type)
         expected = known.gpus if known else peers.get(node.instance_type)
         efa = _count(node, EFA) if node.name not in efa_slices else len(efa_slices[node.name])
         obstacles = [*_gpu_obstacles(node, gpus, expected, demand), *_health_obstacles(node, demand)]
@@ -155,7 +155,7 @@ def _is_meant(node: Node, demand: Demand, slices: Mapping[str, tuple[str, ...]])
         return True
     if GPU in node.capacity or GPU in node.allocatable or node.name in slices or _mig(node):
         return True
-    known = catalogued(node.instance_type)
+    known = find_instance_type(node.instance_type)
     return known is not None or any(node.labels.get(name) not in (None, "0", "false") for name in _GPU_LABELS)
 
 
@@ -228,7 +228,7 @@ def _is_shared(node: Node, gpus: int, expected: int | None) -> bool:
     strategy = node.labels.get("nvidia.com/gpu.sharing-strategy", "none")
     product = node.labels.get("nvidia.com/gpu.product", "")
     shared = strategy not in ("", "none") or product.endswith("-SHARED") or replicas not in ("", "0", "1")
-    return shared or bool(catalogued(node.instance_type) and expected and gpus > expected)
+    return shared or bool(find_instance_type(node.instance_type) and expected and gpus > expected)
 
 
 def _too_few(node: Node, gpus: int, expected: int, demand: Demand) -> Iterator[Obstacle]:

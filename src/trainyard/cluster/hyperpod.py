@@ -100,7 +100,7 @@ class AutoResume:
     """The reason if it is not; else empty."""
 
 
-def auto_resume(*, kind: str, namespace: str, operators: Sequence[Workload]) -> AutoResume:
+def predict_auto_resume(*, kind: str, namespace: str, operators: Sequence[Workload]) -> AutoResume:
     """Whether HyperPod would resume a job of this kind in this namespace."""
     reasons = []
     if kind != "pytorchjob":

@@ -49,7 +49,7 @@ def look_for_image(uri: str, find_digest: Callable[..., str | None]) -> Image | 
     return Image(uri, registry, place.region, found=digest is not None, digest=digest or "")
 
 
-def pinned(uri: str, seen: Image | Unseen) -> str:
+def pin_digest(uri: str, seen: Image | Unseen) -> str:
     """`uri` with the digest from its registry; unchanged if the digest is not known."""
     if "@" in uri or isinstance(seen, Unseen) or not seen.digest:
         return uri

@@ -11,9 +11,9 @@ from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, assess, on_hyperpod
 from trainyard.cluster.fix import Step, Supplies, plan_fix
-from trainyard.cluster.images import pinned
+from trainyard.cluster.images import pin_digest
 from trainyard.cluster.snapshot import Pod, Snapshot, Unseen
-from trainyard.cluster.verdict import Verdict, judge, verdict_record
+from trainyard.cluster.verdict import Verdict, judge_cluster, verdict_record
 from trainyard.errors import ExitCode
 from trainyard.plan.node_room import NodeRoom
 
@@ -46,7 +46,7 @@ class Preflight:
     @property
     def image(self) -> str:
         """The image with the digest from its registry, if that is known."""
-        return pinned(self.look.demand.image, self.verdict.facts.snapshot.image)
+        return pin_digest(self.look.demand.image, self.verdict.facts.snapshot.image)
 
     @property
     def record(self) -> Json:
@@ -66,12 +66,12 @@ def preflight(
     Raises ConfigError for an accepted check that does not exist, ServiceError when the cluster cannot be
     asked.
     """
-    verdict = judge(look.snapshot(find_digest), look.demand)
+    verdict = judge_cluster(look.snapshot(find_digest), look.demand)
     lacking = _lacking(plan_fix(verdict, supplies))
     if lacking and apply is not None:
         for step in lacking:
             apply(step)
-        verdict = judge(look.snapshot(find_digest), look.demand)
+        verdict = judge_cluster(look.snapshot(find_digest), look.demand)
     return Preflight(look, verdict, verdict.exit_code_without(accepted))
 
 

@@ -114,7 +114,7 @@ JOB_KINDS = (
 GROUPS = tuple(dict.fromkeys(api.group for kind in JOB_KINDS for api in kind.apis))
 
 
-def chosen_kind(
+def choose_kind(
     demand: Demand, resources: Mapping[str, tuple[str, ...]], undiscovered: Container[str] = ()
 ) -> JobKind:
     """The kind that is demanded; for auto the first that is or may be served, else the first of all."""

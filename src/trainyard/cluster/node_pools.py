@@ -11,7 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from trainyard.cluster.demand import GPU, Demand, catalogued, plain_type
+from trainyard.cluster.demand import GPU, Demand, find_instance_type, plain_type
 from trainyard.cluster.snapshot import Requirement, Scaler, Unseen
 from trainyard.plan.instances import CATALOGUE
 
@@ -35,18 +35,18 @@ def _may_make(pool: Scaler, demand: Demand) -> bool:
 def _candidates(demand: Demand) -> Iterable[Mapping[str, str]]:
     """The labels of each type of instance that the demand may mean, as far as they are known."""
     if demand.instance_type:
-        return (labels_of(plain_type(demand.instance_type)),)
+        return (karpenter_labels(plain_type(demand.instance_type)),)
     if demand.gpus_per_node == 0:
         return ({},)
     least = demand.gpus_per_node or 1
-    return (labels_of(instance.name) for instance in CATALOGUE if instance.gpus >= least)
+    return (karpenter_labels(instance.name) for instance in CATALOGUE if instance.gpus >= least)
 
 
-def labels_of(name: str) -> Mapping[str, str]:
+def karpenter_labels(name: str) -> Mapping[str, str]:
     """The labels that Karpenter gives to an instance of this type, as far as they are known here."""
     family, _, size = name.partition(".")
     match = re.match(r"([a-z]+)(\d+)", family)
-    known = catalogued(name)
+    known = find_instance_type(name)
     parts = {
         "instance-family": family,
         "instance-size": size,

@@ -57,7 +57,7 @@ def review_of(permission: Permission) -> dict[str, Any]:
     }
 
 
-def reviewed(permission: Permission, answer: Mapping[str, Any]) -> Permission:
+def apply_review(permission: Permission, answer: Mapping[str, Any]) -> Permission:
     """`permission` with the API server's answer."""
     status = answer.get("status")
     if not isinstance(status, dict) or not isinstance(status.get("allowed"), bool):

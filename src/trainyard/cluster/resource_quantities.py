@@ -52,7 +52,7 @@ def thousandths(text: str | int) -> int:
     return -(-exact.numerator // exact.denominator)
 
 
-def written(amount: int, resource: str) -> str:
+def format_quantity(amount: int, resource: str) -> str:
     """An amount in thousandths of `resource` for people: `1.5 TiB`, `95.69`, `8`."""
     if resource == "memory" or resource.startswith("hugepages-") or resource.endswith("storage"):
         return _binary(amount / 1000)

@@ -16,7 +16,7 @@ from trainyard.cluster.checks import CHECKS
 from trainyard.cluster.checks.check import Check, Facts, Outcome, Severity
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import assess
-from trainyard.cluster.kinds import chosen_kind
+from trainyard.cluster.kinds import choose_kind
 from trainyard.cluster.snapshot import Snapshot, Unseen
 from trainyard.errors import ConfigError, ExitCode
 
@@ -90,14 +90,14 @@ def facts_of(snapshot: Snapshot, demand: Demand) -> Facts:
     return Facts(
         snapshot=snapshot,
         demand=demand,
-        kind=chosen_kind(demand, snapshot.resources, snapshot.undiscovered),
+        kind=choose_kind(demand, snapshot.resources, snapshot.undiscovered),
         fits=fits,
         capacity=measure(snapshot, demand),
         outlook=outlook(snapshot, demand, fits),
     )
 
 
-def judge(snapshot: Snapshot, demand: Demand) -> Verdict:
+def judge_cluster(snapshot: Snapshot, demand: Demand) -> Verdict:
     """Run every check."""
     facts = facts_of(snapshot, demand)
     findings = tuple(Finding(check, outcome) for check in CHECKS for outcome in check.judge(facts))

@@ -29,7 +29,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _STEPS = re.compile(r"([1-9][0-9]{0,11})(?:-([1-9][0-9]{0,11}))?")
 
 
-def shown(text: str) -> str:
+def quote(text: str) -> str:
     """`text` in quotes; a long text is cut off."""
     return repr(text) if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]!r}… ({len(text):,} letters)"
 
@@ -46,7 +46,7 @@ def text(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"{shown(value)} is not UTF-8") from None
+        raise argparse.ArgumentTypeError(f"{quote(value)} is not UTF-8") from None
     return value
 
 
@@ -54,7 +54,7 @@ def variable(value: str) -> tuple[str, str]:
     """An environment variable `NAME=VALUE`, as name and value."""
     name, equals, content = text(value).partition("=")
     if not equals or not _VARIABLE.fullmatch(name):
-        raise argparse.ArgumentTypeError(f"{shown(value)} is not NAME=VALUE, such as NCCL_DEBUG=INFO")
+        raise argparse.ArgumentTypeError(f"{quote(value)} is not NAME=VALUE, such as NCCL_DEBUG=INFO")
     return name, content
 
 
@@ -67,11 +67,11 @@ def path(value: str) -> Path:
     longest = max(len(name) for name in encoded.split(b"/"))
     if longest > _NAME_BYTES:
         raise argparse.ArgumentTypeError(
-            f"{shown(value)} holds a name of {longest:,} bytes; a file's name has at most {_NAME_BYTES}"
+            f"{quote(value)} holds a name of {longest:,} bytes; a file's name has at most {_NAME_BYTES}"
         )
     if len(encoded) > _PATH_BYTES:
         raise argparse.ArgumentTypeError(
-            f"{shown(value)} is a path of {len(encoded):,} bytes; at most {_PATH_BYTES:,} can be opened"
+            f"{quote(value)} is a path of {len(encoded):,} bytes; at most {_PATH_BYTES:,} can be opened"
         )
     return Path(value)
 
@@ -82,7 +82,7 @@ def duration(value: str) -> float:
     found = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not 0 < found <= _LONGEST_DAYS * _DAY_SECONDS:
         raise argparse.ArgumentTypeError(
-            f"{shown(value)} is not a duration such as 8h, 25m or 90s, at most {_LONGEST_DAYS}d"
+            f"{quote(value)} is not a duration such as 8h, 25m or 90s, at most {_LONGEST_DAYS}d"
         )
     return found
 
@@ -92,7 +92,7 @@ def steps(value: str) -> range:
     match = _STEPS.fullmatch(value)
     chosen = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
     if not chosen:
-        raise argparse.ArgumentTypeError(f"{shown(value)} are no steps such as 10 or 10-12, counted from 1")
+        raise argparse.ArgumentTypeError(f"{quote(value)} are no steps such as 10 or 10-12, counted from 1")
     return chosen
 
 
@@ -104,7 +104,7 @@ def step(value: str) -> int | None:
 def step_or_newest(value: str) -> int | None:
     """A step's number; None for `newest`."""
     if value != "newest" and step(value) is None:
-        raise argparse.ArgumentTypeError(f"{shown(value)} is neither a step nor newest")
+        raise argparse.ArgumentTypeError(f"{quote(value)} is neither a step nor newest")
     return step(value)
 
 
@@ -112,22 +112,22 @@ def step_if_known(value: str) -> int | None:
     """A step's number; None for an empty text."""
     if value and step(value) is None:
         raise argparse.ArgumentTypeError(
-            f"{shown(value)} is not the number of a step; leave it empty if unknown"
+            f"{quote(value)} is not the number of a step; leave it empty if unknown"
         )
     return step(value)
 
 
-def whole(value: str) -> int:
+def natural_number(value: str) -> int:
     """A whole number from 0."""
     if (found := step(value)) is None:
-        raise argparse.ArgumentTypeError(f"{shown(value)} is not a whole number from 0")
+        raise argparse.ArgumentTypeError(f"{quote(value)} is not a whole number from 0")
     return found
 
 
-def positive(value: str) -> int:
+def positive_number(value: str) -> int:
     """A whole number above 0."""
     if not (found := step(value)):
-        raise argparse.ArgumentTypeError(f"{shown(value)} is not a whole number above 0")
+        raise argparse.ArgumentTypeError(f"{quote(value)} is not a whole number above 0")
     return found
 
 
@@ -136,7 +136,7 @@ def processes(value: str) -> int:
     found = step(value) or 0
     if not 0 < found <= _MOST_PROCESSES:
         raise argparse.ArgumentTypeError(
-            f"{shown(value)} is not a whole number above 0, at most {_MOST_PROCESSES:,}"
+            f"{quote(value)} is not a whole number above 0, at most {_MOST_PROCESSES:,}"
         )
     return found
 
@@ -145,7 +145,7 @@ def amount(value: str) -> float:
     """A finite number from 0."""
     found = _decimal(value)
     if not 0 <= found < math.inf:
-        raise argparse.ArgumentTypeError(f"{shown(value)} is not a number from 0")
+        raise argparse.ArgumentTypeError(f"{quote(value)} is not a number from 0")
     return found
 
 
@@ -154,7 +154,7 @@ def rate(value: str) -> float:
     found = _decimal(value)
     if not _LEAST_RATE <= found <= _MOST_RATE:
         raise argparse.ArgumentTypeError(
-            f"{shown(value)} is not a number of megabytes per second from {_LEAST_RATE} to {_MOST_RATE:,.0f}"
+            f"{quote(value)} is not a number of megabytes per second from {_LEAST_RATE} to {_MOST_RATE:,.0f}"
         )
     return found
 
@@ -163,7 +163,7 @@ def share(value: str) -> float:
     """A number above 0 and up to 1."""
     found = _decimal(value)
     if not 0 < found <= 1:
-        raise argparse.ArgumentTypeError(f"{shown(value)} is not a share such as 0.4 (above 0, at most 1)")
+        raise argparse.ArgumentTypeError(f"{quote(value)} is not a share such as 0.4 (above 0, at most 1)")
     return found
 
 
@@ -171,7 +171,7 @@ def seconds(value: str) -> float:
     """A time limit in seconds: above 0, and at most a day."""
     found = _decimal(value)
     if not 0 < found <= _DAY_SECONDS:
-        raise argparse.ArgumentTypeError(f"{shown(value)} is not a number of seconds above 0, at most a day")
+        raise argparse.ArgumentTypeError(f"{quote(value)} is not a number of seconds above 0, at most a day")
     return found
 
 
@@ -179,7 +179,7 @@ def pause(value: str) -> float:
     """Seconds to wait: from 0, and at most a day."""
     found = _decimal(value)
     if not 0 <= found <= _DAY_SECONDS:
-        raise argparse.ArgumentTypeError(f"{shown(value)} is not a number of seconds from 0, at most a day")
+        raise argparse.ArgumentTypeError(f"{quote(value)} is not a number of seconds from 0, at most a day")
     return found
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NoReturn, TextIO
 
 from trainyard.command import arguments
-from trainyard.command.visible_text import visible
+from trainyard.command.visible_text import escape_controls
 from trainyard.errors import ExitCode, TrainyardError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -126,7 +126,7 @@ def _missing_folder(error: FileNotFoundError) -> str:
 def _say(text: str) -> None:
     """Write to stderr if it is still open; the exit code must not depend on it."""
     with contextlib.suppress(OSError, AttributeError):
-        sys.stderr.write(visible(text))
+        sys.stderr.write(escape_controls(text))
         sys.stderr.flush()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 from trainyard.command import terminal
-from trainyard.command.visible_text import visible, visible_json, visible_line
+from trainyard.command.visible_text import escape_controls, visible_json, visible_line
 
 _COLOURS = {"ok": "32", "degraded": "33", "failed": "31"}
 _logger = logging.getLogger("trainyard")
@@ -33,11 +33,11 @@ def print_result(data: Any, lines: Callable[[Any, int], list[str]], *, as_json: 
 
 def print_text(text: str) -> None:
     """Write lines for people to stdout."""
-    sys.stdout.write(f"{visible(text)}\n")
+    sys.stdout.write(f"{escape_controls(text)}\n")
     sys.stdout.flush()
 
 
-def tell(lines: Iterable[str]) -> None:
+def print_remarks(lines: Iterable[str]) -> None:
     """Write each problem or remark to stderr, as one line even if a name in it holds a newline."""
     sys.stderr.write("".join(f"{visible_line(line)}\n" for line in lines))
 
@@ -48,7 +48,7 @@ class _LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = logging.makeLogRecord(record.__dict__)
         line.levelname = {"WARNING": "WARN", "CRITICAL": "FATAL"}.get(record.levelname, record.levelname)
-        return visible(super().format(line))
+        return escape_controls(super().format(line))
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):
@@ -76,19 +76,14 @@ def configure_logging(level: str | None) -> None:
     root.propagate = False
 
 
-def on_terminal() -> bool:
-    """Whether people watch stderr live; a log or a CI runner gets plain lines instead."""
-    return terminal.on_terminal()
-
-
 def announce(phase: str, text: str, status: str = "", *, copied: bool = False) -> None:
     """Report how a phase ended: aligned lines that fit the terminal, one plain line in a log.
 
     `status` is a verdict (`ok`, `degraded`, `failed`), never shown by colour alone. Text that people copy,
     such as a command, is `copied`: it is neither broken nor shortened.
     """
-    text = visible(text)
-    if not on_terminal():
+    text = escape_controls(text)
+    if not terminal.on_terminal():
         _logger.info("%s: %s%s", phase, text, f" [{status}]" if status else "")
         return
     first, *others = terminal.finished_lines(phase, text, status, cells=terminal.width(), copied=copied)
@@ -98,4 +93,4 @@ def announce(phase: str, text: str, status: str = "", *, copied: bool = False) -
 
 def _coloured(status: str) -> str:
     colour = _COLOURS.get(status)
-    return status if colour is None or not terminal.colours() else f"\x1b[{colour}m{status}\x1b[0m"
+    return status if colour is None or not terminal.shows_colours() else f"\x1b[{colour}m{status}\x1b[0m"

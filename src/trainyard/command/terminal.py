@@ -48,12 +48,12 @@ def on_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("CI") != "true"
 
 
-def draws() -> bool:
+def can_redraw() -> bool:
     """Whether stderr is a terminal on which a line can be redrawn."""
     return on_terminal() and not _is_dumb()
 
 
-def colours() -> bool:
+def shows_colours() -> bool:
     """Whether stderr is to show colours."""
     return not os.environ.get("NO_COLOR") and not _is_dumb()
 
@@ -119,7 +119,7 @@ def _shortened(word: str, room: int) -> str:
 
 
 @contextmanager
-def shown(subject: LiveSubject) -> Iterator[None]:
+def show_live(subject: LiveSubject) -> Iterator[None]:
     """Show `subject` while the body runs: by a live line, erased at the end, or by lines in a log."""
     display = Display(subject)
     try:
@@ -134,7 +134,7 @@ class Display:
 
     def __init__(self, subject: LiveSubject) -> None:
         self._subject = subject
-        self._line = _LiveLine(subject) if draws() else None
+        self._line = _LiveLine(subject) if can_redraw() else None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="display", daemon=True)
 

@@ -13,7 +13,7 @@ _COMMAND = re.compile(r"^([^\S\n]*):(?=:)", re.MULTILINE)
 _OLD_COMMAND = "##["
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     """`text` with every character that a terminal would obey escaped; lines and tabs stay."""
     shown = _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
     return _COMMAND.sub(r"\1\\:", shown).replace(_OLD_COMMAND, "##\\[")
@@ -21,7 +21,7 @@ def visible(text: str) -> str:
 
 def visible_line(text: str) -> str:
     """`text` as one line: a newline in it is escaped, too."""
-    return visible(text.replace("\n", "\\n"))
+    return escape_controls(text.replace("\n", "\\n"))
 
 
 def visible_json(text: str) -> str:

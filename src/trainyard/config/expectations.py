@@ -7,7 +7,7 @@ import json
 import math
 from typing import Any
 
-from trainyard.config.problems import shortened
+from trainyard.config.problems import shorten
 from trainyard.config.section import LONGEST_TEXT, MOST
 from trainyard.config.yaml.scalars import plain_value
 
@@ -16,20 +16,20 @@ _SHOWN_CHARACTERS = 80
 _YES_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 
-def expected(fragment: Fragment) -> str:
+def describe_expected(fragment: Fragment) -> str:
     """Describe the values that a schema allows, for example `a whole number above 0 or null`."""
     if "anyOf" in fragment:
-        return " or ".join(expected(choice) for choice in fragment["anyOf"])
+        return " or ".join(describe_expected(choice) for choice in fragment["anyOf"])
     if "enum" in fragment:
-        return _one_of([shown(value) for value in fragment["enum"]])
+        return _one_of([show_value(value) for value in fragment["enum"]])
     if "const" in fragment:
-        return shown(fragment["const"])
+        return show_value(fragment["const"])
     kind = fragment.get("type")
     if kind in ("integer", "number"):
         return ("a whole number" if kind == "integer" else "a number") + _range(fragment)
     if kind == "string":
         return (
-            f"text like {_one_of([shown(e) for e in fragment['examples']])}"
+            f"text like {_one_of([show_value(e) for e in fragment['examples']])}"
             if "examples" in fragment
             else "text"
         )
@@ -38,13 +38,13 @@ def expected(fragment: Fragment) -> str:
     )
 
 
-def got(value: Any, fragment: Fragment) -> str:
+def describe_actual(value: Any, fragment: Fragment) -> str:
     """Describe the actual value, with a hint at the fix where it is obvious."""
     hint = _hint(value, fragment)
-    return shown(value) + (f" ({hint})" if hint else "")
+    return show_value(value) + (f" ({hint})" if hint else "")
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """Show `value` as in YAML, on one line of limited length."""
     if isinstance(value, dict):
         return "a mapping"
@@ -54,7 +54,7 @@ def shown(value: Any) -> str:
         return _quoted(value)
     if isinstance(value, float) and not math.isfinite(value):
         return ".nan" if math.isnan(value) else "-.inf" if value < 0 else ".inf"
-    return shortened(json.dumps(value))
+    return shorten(json.dumps(value))
 
 
 def _quoted(text: str) -> str:
@@ -95,11 +95,11 @@ def _hint(value: Any, fragment: Fragment) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "not finite"
     if isinstance(value, float) and "integer" in kinds and value.is_integer():
-        return f"write {shortened(str(int(value)))}"
+        return f"write {shorten(str(int(value)))}"
     if isinstance(value, int) and value > MOST and "integer" in kinds:
         return f"at most {MOST:,}"
     if isinstance(value, bool | int | float) and "string" in kinds and "examples" not in fragment:
-        return f'to mean text, write "{shown(value)}"'
+        return f'to mean text, write "{show_value(value)}"'
     if value is None and "object" in kinds:
         return "give it keys, or remove the line"
     return ""
@@ -118,7 +118,7 @@ def _hint_for_text(value: str, kinds: set[str]) -> str:
     if meant is not None or ("boolean" in kinds and value in ("true", "false")):
         return "a string: remove the quotes"
     meant = _number(value.replace("_", "").replace(",", ""))
-    return f"write {shown(meant)}" if meant is not None else ""
+    return f"write {show_value(meant)}" if meant is not None else ""
 
 
 def _number(text: str) -> float | None:

@@ -3,16 +3,16 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainyard.config.expectations import shown
+from trainyard.config.expectations import show_value
 from trainyard.config.problems import Origin
 
 _WIDEST = 48
 """In columns; a longer value shifts only its own origin."""
 
 
-def lines(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Iterator[str]:
+def explanation_lines(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Iterator[str]:
     """Aligned lines of key, value and origin: `training.max_steps   600   configs/smoke.yaml:28`."""
-    rows = [(key, shown(_value_at(values, key)), str(origin)) for key, origin in origins.items()]
+    rows = [(key, show_value(_value_at(values, key)), str(origin)) for key, origin in origins.items()]
     widest_key = max(len(key) for key, _, _ in rows)
     widest_value = min(max(len(value) for _, value, _ in rows), _WIDEST)
     for key, value, origin in rows:

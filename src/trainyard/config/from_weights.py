@@ -72,7 +72,7 @@ def open_keys(document: Document) -> frozenset[str]:
     )
 
 
-def fill(document: Document, read: ReadWeights) -> frozenset[str]:
+def fill_open_keys(document: Document, read: ReadWeights) -> frozenset[str]:
     """Set the open keys of `document` from `read`; returns the keys that stay unknown."""
     path, unknown = _path(document), open_keys(document)
     if path is None:

@@ -41,7 +41,12 @@ def load_config(
     (`from_weights`); without it these keys keep the values of the files or their defaults. Raises ConfigError
     that lists every problem with its file, line and key.
     """
-    from trainyard.config.from_weights import fill, null_architecture, open_keys, refuse_null_architecture
+    from trainyard.config.from_weights import (
+        fill_open_keys,
+        null_architecture,
+        open_keys,
+        refuse_null_architecture,
+    )
     from trainyard.config.keys import leaf_keys
     from trainyard.config.overrides import apply_overrides
     from trainyard.config.schema_validation import validate
@@ -54,7 +59,7 @@ def load_config(
     if homeless := refuse_null_architecture(document, taken):
         document.problems.append(homeless)
     readable = read_weights if document.whole and not document.problems else None
-    unknown = fill(document, readable) if readable else open_keys(document)
+    unknown = fill_open_keys(document, readable) if readable else open_keys(document)
     config, problems = validate(document, os.path.normpath(path), unknown=unknown)
     problems = [*document.problems, *problems]
     if problems or config is None:
@@ -65,9 +70,9 @@ def load_config(
 
 def dump_yaml(config: "Config") -> str:
     """Return `config` as YAML that `load_config` reads back as an equal one. It holds no secrets."""
-    from trainyard.config.yaml.scalars import dumped
+    from trainyard.config.yaml.scalars import dump_values
 
-    return dumped(config.to_plain())
+    return dump_values(config.to_plain())
 
 
 def config_sha256(config: "Config") -> str:

@@ -45,14 +45,14 @@ class Problem:
             place, named = str(self.origin), ""
         else:
             place, named = (
-                f"{SET} {shortened(self.origin.argument)}",
+                f"{SET} {shorten(self.origin.argument)}",
                 self.origin.argument.partition("=")[0].strip(),
             )
-        parts = (place, "" if self.key == named else shortened(self.key), self.message)
+        parts = (place, "" if self.key == named else shorten(self.key), self.message)
         return ": ".join(part for part in parts if part)
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """`text` on one line, cut to a readable length."""
     line = text if text.isprintable() else repr(text[: 2 * _SHOWN_CHARACTERS])[1:-1]
     return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "…"

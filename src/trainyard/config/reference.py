@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.config.expectations import expected, shown
+from trainyard.config.expectations import describe_expected, show_value
 from trainyard.config.json_schema import fragment_of, value_fragments
 
 _INTRODUCTION = """\
@@ -36,7 +36,7 @@ are errors. One message names all of them by file, line and key; the exit status
 A configuration holds no secrets; they come from the environment."""
 
 
-def reference() -> str:
+def render_config_reference() -> str:
     """Return the whole document."""
     return "\n".join([_INTRODUCTION, *_sections()])
 
@@ -47,8 +47,8 @@ def _sections() -> Iterator[str]:
         if key.rpartition(".")[0] != section:
             section = key.rpartition(".")[0]
             yield from _heading(section)
-        default = f"`{shown(fragment['default'])}`" if "default" in fragment else "must be given"
-        cells = (f"`{key}`", _code(expected(fragment)), default, fragment.get("description", ""))
+        default = f"`{show_value(fragment['default'])}`" if "default" in fragment else "must be given"
+        cells = (f"`{key}`", _code(describe_expected(fragment)), default, fragment.get("description", ""))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     yield ""
 

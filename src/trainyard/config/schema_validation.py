@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainyard.config.combinations import impossible_combinations
-from trainyard.config.expectations import expected, got
+from trainyard.config.expectations import describe_actual, describe_expected
 from trainyard.config.json_schema import fragment_of
 from trainyard.config.keys import section_below, unknown_key
 from trainyard.config.problems import DEFAULT, SET, Origin, Problem
@@ -37,7 +37,7 @@ def validate(
     return (None if wrong else config), problems
 
 
-def origin_of(document: Document, path: KeyPath, otherwise: Origin) -> Origin:
+def find_value_origin(document: Document, path: KeyPath, otherwise: Origin) -> Origin:
     """Return where the value of `path`, or the nearest section around it, was written."""
     for length in range(len(path), 0, -1):
         if origin := document.places.get(path[:length]):
@@ -62,14 +62,14 @@ def _counts(detail: Any, document: Document) -> bool:
 
 def _problem(detail: Any, document: Document, file: str) -> Problem:
     path = tuple(str(part) for part in detail["loc"])
-    key, origin = ".".join(path), origin_of(document, path, Origin(file))
+    key, origin = ".".join(path), find_value_origin(document, path, Origin(file))
     fragment = fragment_of(key)
     if detail["type"] == "extra_forbidden":
         message = unknown_key(path)
     elif detail["type"] == "missing":
-        message = f"missing; expected {expected(fragment)}"
+        message = f"missing; expected {describe_expected(fragment)}"
     else:
-        message = f"expected {expected(fragment)}, got {got(detail['input'], fragment)}"
+        message = f"expected {describe_expected(fragment)}, got {describe_actual(detail['input'], fragment)}"
     return Problem(origin, key, message)
 
 
@@ -99,6 +99,6 @@ def _combination_problems(
         paths = [tuple(key.split(".")) for key in impossible.keys]
         if any(path[:length] in wrong for path in paths for length in range(1, len(path) + 1)):
             continue
-        origins = [origin_of(document, path, DEFAULT) for path in paths]
+        origins = [find_value_origin(document, path, DEFAULT) for path in paths]
         blamed = next((origin for origin in origins if origin.file == SET), origins[0])
         yield Problem(Origin(file) if blamed == DEFAULT else blamed, impossible.keys[0], impossible.reason)

@@ -69,7 +69,7 @@ def require_address(url: str) -> None:
     module.require_address(url, rest)
 
 
-def folder_of(url: str) -> Path | None:
+def local_store_folder(url: str) -> Path | None:
     """The folder of a store at `file:///folder`; None for a bucket, or if `url` is no address of a store."""
     match = _URL.fullmatch(url)
     if not match or match["scheme"] != "file":

@@ -10,7 +10,7 @@ VARIABLE = "TRAINYARD_FILES"
 """JSON, path -> text."""
 
 
-def files_of(text: str) -> dict[str, str]:
+def parse_job_files(text: str) -> dict[str, str]:
     """Return the files of the variable's value. Raises ConfigError for anything else."""
     try:
         found = json.loads(text or "{}")
@@ -23,7 +23,7 @@ def files_of(text: str) -> dict[str, str]:
 
 def place_files(environment: Mapping[str, str]) -> None:
     """Write the files of `environment`. Raises ConfigError when one of them cannot be written."""
-    for name, text in files_of(environment.get(VARIABLE, "")).items():
+    for name, text in parse_job_files(environment.get(VARIABLE, "")).items():
         path = Path(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

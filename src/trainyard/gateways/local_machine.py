@@ -187,7 +187,7 @@ def _existing(path: Path) -> Path:
     return next(p for p in (path.absolute(), *path.absolute().parents) if os.path.exists(p))  # noqa: PTH110
 
 
-def size_of(path: Path) -> int:
+def measure_path(path: Path) -> int:
     """The size in bytes of a file or of all files below a folder; 0 when it does not exist."""
     if path.is_dir():
         return sum(p.lstat().st_size for p in path.rglob("*") if p.is_file())

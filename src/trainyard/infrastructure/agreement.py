@@ -60,7 +60,7 @@ class ResourceFinding:
         }
 
 
-def differences(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
+def compare_settings(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
     """The settings of `wanted` that `found` does not have, as dotted names with both values."""
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):
         for key, value in wanted.items():
@@ -68,7 +68,7 @@ def differences(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
             if key not in found:
                 yield f"{below} is missing"
             else:
-                yield from differences(value, found[key], below)
+                yield from compare_settings(value, found[key], below)
     elif _listed(wanted) != _listed(found):
         yield f"{path} is {_short(found)}, not {_short(wanted)}"
 
@@ -90,7 +90,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def exit_code(findings: Sequence[ResourceFinding]) -> ExitCode:
+def exit_code_of_findings(findings: Sequence[ResourceFinding]) -> ExitCode:
     """0 when the account agrees; 1 when something remains; 4 when AWS refused something."""
     standings = {finding.standing for finding in findings}
     if Standing.REFUSED in standings:

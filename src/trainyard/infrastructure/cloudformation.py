@@ -37,7 +37,7 @@ def template() -> dict[str, Any]:
     }
 
 
-def text() -> str:
+def template_yaml() -> str:
     """The template as YAML, with the reason for each resource before it."""
     found = yaml.dump(template(), sort_keys=False, width=1000, Dumper=_Dumper)
     for resource in RESOURCES:
@@ -136,6 +136,6 @@ def _outputs() -> dict[str, Any]:
     }
 
 
-def as_json() -> str:
+def template_json() -> str:
     """The template as JSON, for tools that read no YAML."""
     return json.dumps(template(), indent=2) + "\n"

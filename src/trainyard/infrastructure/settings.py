@@ -11,7 +11,7 @@ from typing import Any
 from trainyard.errors import ConfigError
 from trainyard.infrastructure.policies import ARTIFACT_BUCKET, LOG_GROUP, SOURCE_BUCKET
 from trainyard.infrastructure.resources import CHOICES, CONDITIONS, LOG_DAYS, RESOURCES, Choice
-from trainyard.infrastructure.values import PLACEHOLDER, Resource, Settings, concrete
+from trainyard.infrastructure.values import PLACEHOLDER, Resource, Settings, resolve_value
 
 _BUCKET_LETTERS = 63
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
@@ -53,11 +53,11 @@ def settings_for(chosen: Mapping[str, Any], account: Account) -> Settings:
     )
 
 
-def wanted(settings: Settings) -> Iterator[tuple[Resource, dict[str, Any]]]:
+def wanted_resources(settings: Settings) -> Iterator[tuple[Resource, dict[str, Any]]]:
     """The resources of this account, in the order in which they are made, with their properties filled in."""
     for resource in RESOURCES:
         if not resource.condition or settings.conditions[resource.condition]:
-            yield resource, concrete(resource.properties, settings)
+            yield resource, resolve_value(resource.properties, settings)
 
 
 def _filled(text: str, texts: Mapping[str, str]) -> str:

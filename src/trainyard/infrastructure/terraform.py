@@ -51,7 +51,7 @@ _TYPES = {
 """The main type of Terraform, and its attribute that is the name."""
 
 
-def text() -> str:
+def render_module() -> str:
     """The module."""
     parts = [_HEADING, *(_variable(choice) for choice in CHOICES), _locals()]
     for resource in RESOURCES:

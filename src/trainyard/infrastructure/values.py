@@ -1,9 +1,9 @@
 """Values that are known only where the resources are made: parameters, ARNs of other resources, conditions.
 
-    "${Project}-build", Arn("BuildRole"), Either("HasGitHub", a, b)  ──concrete──>  plain JSON
+    "${Project}-build", Arn("BuildRole"), Either("HasGitHub", a, b)  ──resolve_value──>  plain JSON
 
-The list of resources is written once with these values. The script fills them in (`concrete`); CloudFormation
-and Terraform get their own notation (`cloudformation`, `terraform`).
+The list of resources is written once with these values. The script fills them in (`resolve_value`);
+CloudFormation and Terraform get their own notation (`cloudformation`, `terraform`).
 """
 
 import re
@@ -72,7 +72,7 @@ class Settings:
     names: Mapping[str, str]
 
 
-def concrete(value: Any, settings: Settings) -> Any:
+def resolve_value(value: Any, settings: Settings) -> Any:
     """The value as plain JSON. Properties that a condition leaves out are not in it."""
     match value:
         case str():
@@ -84,10 +84,10 @@ def concrete(value: Any, settings: Settings) -> Any:
         case Name(resource):
             return settings.names[resource]
         case Either(condition, then, otherwise):
-            return concrete(then if settings.conditions[condition] else otherwise, settings)
+            return resolve_value(then if settings.conditions[condition] else otherwise, settings)
         case Mapping():
-            filled = {key: concrete(inner, settings) for key, inner in value.items()}
+            filled = {key: resolve_value(inner, settings) for key, inner in value.items()}
             return {key: inner for key, inner in filled.items() if inner is not None}
         case list() | tuple():
-            return [inner for each in value if (inner := concrete(each, settings)) is not None]
+            return [inner for each in value if (inner := resolve_value(each, settings)) is not None]
     return value

@@ -27,7 +27,7 @@ def selecting_labels(job: str) -> Mapping[str, str]:
     return {MANAGED_BY: MANAGER, JOB: job}
 
 
-def labels_of(job: str, kind: str) -> dict[str, str]:
+def make_labels(job: str, kind: str) -> dict[str, str]:
     """The labels of every object and pod of the job."""
     return {MANAGED_BY: MANAGER, APPLICATION: "trainyard-job", JOB: job, KIND: kind}
 

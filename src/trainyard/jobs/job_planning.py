@@ -9,8 +9,8 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan, PodResources, SecretVariable
 from trainyard.jobs.job_request import JobRequest
-from trainyard.jobs.plan_problems import problems_of
-from trainyard.jobs.recipes import RECIPES, own_command, recipe_of, trainyard_trainer
+from trainyard.jobs.plan_problems import find_plan_problems
+from trainyard.jobs.recipes import RECIPES, find_job_recipe, own_command, trainyard_trainer
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
 from trainyard.jobs.recipes.trainyard_trainer import settled_config
 from trainyard.plan.environment.network_environment import network_environment
@@ -31,9 +31,9 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
     gpus = _gpus(config, request, room)
     settled = _with_volume(config, request)
     processes = request.processes_per_node or max(1, gpus)
-    recipe = recipe_of(config, own=bool(request.command))
+    recipe = find_job_recipe(config, own=bool(request.command))
     plan, order = _drafted(settled, request, room, gpus=gpus, processes=processes)
-    problems = [*problems_of(settled, request, plan, room), *recipe.problems(order)]
+    problems = [*find_plan_problems(settled, request, plan, room), *recipe.problems(order)]
     if problems:
         count = len(problems)
         raise ConfigError(
@@ -81,7 +81,7 @@ def _drafted(
         namespace=request.namespace,
         kind=request.kind,
         image=request.image,
-        program=recipe_of(config, own=bool(request.command)).program(order),
+        program=find_job_recipe(config, own=bool(request.command)).program(order),
         nodes=request.nodes,
         processes_per_node=processes,
         resources=resources,
@@ -135,7 +135,7 @@ def _environment(config: Config, request: JobRequest, resources: PodResources, l
         network=config.compute.network,
     )
     found = network_environment(place)
-    if recipe_of(config, own=bool(request.command)) is RECIPES[trainyard_trainer.NAME]:
+    if find_job_recipe(config, own=bool(request.command)) is RECIPES[trainyard_trainer.NAME]:
         found.pop("NCCL_DEBUG", None)  # the trainer sets it, and keeps the log in the run directory
     return {**found, **request.environment}
 

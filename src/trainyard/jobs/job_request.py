@@ -60,7 +60,7 @@ def configured(given: Mapping[str, Any]) -> tuple[Config, str | None]:
     return with_settings(config, given["program_set"]), "rayjob" if on_ray else given["kind"]
 
 
-def request_of(
+def make_job_request(
     given: Mapping[str, Any], config: Config, *, image: str, origin: Mapping[str, str]
 ) -> JobRequest:
     """The request for a command line (`given`), which overrides the configuration; no cluster was asked

@@ -21,7 +21,9 @@ _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESERVED = re.compile(r"PET_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE")
 
 
-def problems_of(config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
+def find_plan_problems(
+    config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
+) -> Iterator[str]:
     kind = KINDS[plan.kind]
     if not _LABEL.fullmatch(plan.name) or len(plan.name) > kind.LONGEST_NAME:
         yield (

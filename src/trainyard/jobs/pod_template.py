@@ -7,7 +7,7 @@ its labels.
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.jobs.job_labels import JOB, labels_of
+from trainyard.jobs.job_labels import JOB, make_labels
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, PodResources
 
 Json = dict[str, Any]
@@ -30,7 +30,7 @@ _LAST_SECONDS = 5
 
 def pod_template(plan: JobPlan, container: str, *, command: bool = True) -> Json:
     """The template of the job's pods; without `command` the image or the operator chooses it."""
-    metadata: Json = {"labels": labels_of(plan.name, plan.kind)}
+    metadata: Json = {"labels": make_labels(plan.name, plan.kind)}
     if plan.queue and plan.topology:
         metadata["annotations"] = {"kueue.x-k8s.io/podset-preferred-topology": plan.topology}
     return {"metadata": metadata, "spec": pod_spec(plan, container, command=command)}

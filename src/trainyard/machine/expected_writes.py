@@ -23,7 +23,7 @@ class Disk(Protocol):
     def free_bytes(self, path: Path) -> int:
         """Free bytes of the file system that `path` is on."""
 
-    def size_of(self, path: Path) -> int:
+    def measure_path(self, path: Path) -> int:
         """Bytes of a file, or of all files below a folder; 0 if there is none."""
 
     def file_system_of(self, path: Path) -> int:
@@ -40,7 +40,7 @@ def expected_writes(
     found = []
     if not made_data(config.recipe):
         prepared = Path(config.data.prepared_directory)
-        missing = max(0, _prepared_bytes(config.data, disk) - disk.size_of(prepared))
+        missing = max(0, _prepared_bytes(config.data, disk) - disk.measure_path(prepared))
         found.append(_writes("prepared data", prepared, missing, disk))
     if store_folder is not None:
         found.append(_writes("the stored copy", store_folder, store_bytes_needed(config), disk))
@@ -57,4 +57,6 @@ def _prepared_bytes(data: DataConfig, disk: Disk) -> int:
     if data.train_path is None:
         return _EMBEDDED_CORPUS_BYTES * _PREPARED_BYTES_PER_BYTE
     paths = (data.train_path, data.validation_path)
-    return sum(disk.size_of(Path(path).expanduser()) for path in paths if path) * _PREPARED_BYTES_PER_BYTE
+    return (
+        sum(disk.measure_path(Path(path).expanduser()) for path in paths if path) * _PREPARED_BYTES_PER_BYTE
+    )

@@ -160,7 +160,7 @@ class LicenceFinding:
     """Why it is excepted, or why it is refused and how to fix that."""
 
 
-def judge(
+def judge_licences(
     pins: Sequence[Pin],
     installed: Mapping[str, DeclaredLicence],
     exceptions: Mapping[str, Allowance] = EXCEPTIONS,

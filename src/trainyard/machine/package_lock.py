@@ -45,7 +45,7 @@ def read_pins(text: str) -> tuple[Pin, ...]:
     return tuple(_pins(text))
 
 
-def differences(pins: tuple[Pin, ...], installed: Mapping[str, str]) -> tuple[str, ...]:
+def compare_versions(pins: tuple[Pin, ...], installed: Mapping[str, str]) -> tuple[str, ...]:
     """How the installed versions (canonical name -> version) differ from the pins that apply here."""
     wanted = {pin.name: pin.version for pin in pins if pin.applies()}
     return tuple(

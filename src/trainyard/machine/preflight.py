@@ -124,7 +124,7 @@ class PreflightFinding:
     """The fix; None when there is nothing to do."""
 
 
-def judge(config: Config, facts: MachineFacts) -> tuple[PreflightFinding, ...]:
+def judge_machine(config: Config, facts: MachineFacts) -> tuple[PreflightFinding, ...]:
     """The findings of all checks, in the order in which they are shown."""
     return (
         _python(facts),
@@ -138,7 +138,7 @@ def judge(config: Config, facts: MachineFacts) -> tuple[PreflightFinding, ...]:
     )
 
 
-def worst(findings: tuple[PreflightFinding, ...]) -> PreflightVerdict:
+def worst_verdict(findings: tuple[PreflightFinding, ...]) -> PreflightVerdict:
     """The worst verdict of all findings: failed, then degraded, then ok."""
     verdicts = {finding.verdict for finding in findings}
     return next(
@@ -319,13 +319,13 @@ def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[PreflightFindin
     has, needs = facts.torch_gpu_bytes[index], gpu_bytes_needed(config)
     if has >= needs:
         yield PreflightFinding(
-            "gpu memory", PreflightVerdict.OK, f"{gigabytes(has)}, at least {gigabytes(needs)} needed"
+            "gpu memory", PreflightVerdict.OK, f"{format_bytes(has)}, at least {format_bytes(needs)} needed"
         )
         return
     yield PreflightFinding(
         "gpu memory",
         PreflightVerdict.FAILED,
-        f"{gigabytes(has)}, but {config.model.name} needs at least {gigabytes(needs)} "
+        f"{format_bytes(has)}, but {config.model.name} needs at least {format_bytes(needs)} "
         f"({count_parameters(config.model.architecture).total / 1e6:,.0f} M parameters, "
         f"batch {config.training.batch_size})",
         "take a larger GPU, a smaller model.architecture, or lower training.batch_size and raise "
@@ -336,7 +336,7 @@ def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[PreflightFindin
 def _memory(config: Config, memory: Memory | None) -> Iterator[PreflightFinding]:
     if memory is None:
         return
-    has, needs = gigabytes(memory.available), gigabytes(memory.needed)
+    has, needs = format_bytes(memory.available), format_bytes(memory.needed)
     if memory.needed + memory.reserve <= memory.available:
         yield PreflightFinding(
             "memory", PreflightVerdict.OK, f"{has} of main memory available, {needs} needed"
@@ -344,13 +344,13 @@ def _memory(config: Config, memory: Memory | None) -> Iterator[PreflightFinding]
         return
     of = f"{config.model.name}, batch {config.training.batch_size:,}"
     if memory.needed * (1 - MEMORY_TOLERANCE) > memory.available + memory.swap:
-        has_in_all = f"{has} of main memory available ({gigabytes(memory.total)} in all)"
+        has_in_all = f"{has} of main memory available ({format_bytes(memory.total)} in all)"
         found = f"{has_in_all}, but {needs} are needed ({of})"
         yield PreflightFinding("memory", PreflightVerdict.FAILED, found, _memory_fix(config, memory))
         return
     found = (
         f"{has} of main memory available; {needs} are needed for tensors, and about "
-        f"{gigabytes(memory.reserve)} beside them ({of})"
+        f"{format_bytes(memory.reserve)} beside them ({of})"
     )
     yield PreflightFinding(
         "memory", PreflightVerdict.DEGRADED, found, f"if the run is killed: {_memory_fix(config, memory)}"
@@ -391,13 +391,13 @@ def _disk(rooms: tuple[ExpectedWrites, ...]) -> PreflightFinding:
     free, needs = rooms[0].free, sum(room.needed for room in rooms)
     if free >= needs:
         return PreflightFinding(
-            "disk", PreflightVerdict.OK, f"{gigabytes(free)} free, {gigabytes(needs)} needed"
+            "disk", PreflightVerdict.OK, f"{format_bytes(free)} free, {format_bytes(needs)} needed"
         )
-    parts = "; ".join(f"{room.what} in {room.path}: {gigabytes(room.needed)}" for room in rooms[1:])
+    parts = "; ".join(f"{room.what} in {room.path}: {format_bytes(room.needed)}" for room in rooms[1:])
     return PreflightFinding(
         "disk",
         PreflightVerdict.FAILED,
-        f"{gigabytes(free)} free at {rooms[0].path}, but {gigabytes(needs)} are needed "
+        f"{format_bytes(free)} free at {rooms[0].path}, but {format_bytes(needs)} are needed "
         f"({rooms[0].what}{'; ' + parts if parts else ''})",
         "free space, lower checkpointing.keep_last, raise checkpointing.keep_every, or put the run directory "
         "(or the store, data.prepared_directory, TMPDIR) on a larger disk",
@@ -420,7 +420,7 @@ def gpu_names(facts: MachineFacts) -> str:
     return f"{len(facts.gpus)} × {facts.gpus[0].name} (driver {facts.gpus[0].driver})"
 
 
-def gigabytes(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Bytes in GB (10⁹), with one decimal below 10 GB; in MB below 0.1 GB."""
     if 0 < size < 0.1e9:
         return f"{size / 1e6:,.0f} MB" if size >= 10e6 else f"{size / 1e6:,.1f} MB"

@@ -4,17 +4,23 @@
 """
 
 from trainyard.config.schema import Config
-from trainyard.machine.preflight import MachineFacts, PreflightFinding, PreflightVerdict, gigabytes, gpu_names
+from trainyard.machine.preflight import (
+    MachineFacts,
+    PreflightFinding,
+    PreflightVerdict,
+    format_bytes,
+    gpu_names,
+)
 
 
-def summary(config: Config, facts: MachineFacts) -> str:
+def summarize_machine(config: Config, facts: MachineFacts) -> str:
     """One line: `Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 71 GB free`."""
     torch = f"torch {facts.torch}" if facts.torch else "no torch"
-    gpus, free = _gpus_in_words(config, facts), gigabytes(facts.disk_free_bytes)
+    gpus, free = _gpus_in_words(config, facts), format_bytes(facts.disk_free_bytes)
     return f"Python {facts.python}, {torch}, {gpus}, {free} free"
 
 
-def refusal(findings: tuple[PreflightFinding, ...]) -> str:
+def refusal_text(findings: tuple[PreflightFinding, ...]) -> str:
     """Every failed check with its fix, and that nothing was started."""
     failed = [finding for finding in findings if finding.verdict == PreflightVerdict.FAILED]
     lines = [f"{finding.check}: {finding.found}\n  fix: {finding.fix}" for finding in failed]

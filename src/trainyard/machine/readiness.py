@@ -72,7 +72,7 @@ def store_line(answers: Answers) -> str:
     return f"{url} {'writable' if answers.written else 'readable'}, {number_text(answers)}"
 
 
-def hanging(url: str, seconds: float, endpoint: str | None) -> str:
+def hanging_message(url: str, seconds: float, endpoint: str | None) -> str:
     """The message that the store at `url` does not answer."""
     where = f" at {endpoint}" if endpoint and url.startswith("s3:") else ""
     return (

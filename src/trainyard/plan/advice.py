@@ -61,7 +61,7 @@ def changes_that_fit(work: TrainingWorkload, here: Machines) -> tuple[Change, ..
     return tuple(ways)
 
 
-def fits(work: TrainingWorkload, device: Device) -> bool:
+def fits_device(work: TrainingWorkload, device: Device) -> bool:
     """Whether `work` fits into device memory and, where it is known, main memory."""
     host = device.host_usable_bytes
     if host is not None and host_bytes(work) > host:
@@ -71,14 +71,14 @@ def fits(work: TrainingWorkload, device: Device) -> bool:
 
 def _first_fit(work: TrainingWorkload, machines: Machines) -> list[TrainingWorkload]:
     """Return the smallest change that fits on these machines, or an empty list."""
-    changes = (c for c in _smallest_first(work, machines.processes) if fits(c, machines.device))
+    changes = (c for c in _smallest_first(work, machines.processes) if fits_device(c, machines.device))
     return [changed] if (changed := next(changes, None)) else []
 
 
 def _as_it_is(work: TrainingWorkload, instance: InstanceType) -> bool:
     """Whether one machine of the type trains the configuration unchanged."""
     alike = work.layout == Layout() or work.layout.devices == instance.gpus
-    return alike and fits(replace(work, on_gpu=True), gpu_of(instance))
+    return alike and fits_device(replace(work, on_gpu=True), gpu_of(instance))
 
 
 def _on_more_nodes(work: TrainingWorkload, here: Machines) -> list[Change]:

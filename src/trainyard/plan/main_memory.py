@@ -11,7 +11,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan.device import cpu
 from trainyard.plan.device_memory import highest_memory_peak, host_bytes
-from trainyard.plan.workload import TrainingWorkload, workload_of
+from trainyard.plan.workload import TrainingWorkload, training_workload
 
 _WEIGHT_AND_GRADIENT_BYTES = 8
 """Bytes per parameter: float32 weight and gradient."""
@@ -68,7 +68,7 @@ def largest_batch_size(work: TrainingWorkload, room: int) -> int:
 def _workload(config: Config, *, on_gpu: bool, processes: int) -> TrainingWorkload:
     """Return the workload on `processes`, or on the fewest that `compute` allows."""
     try:
-        return workload_of(config, on_gpu=on_gpu, processes=processes)
+        return training_workload(config, on_gpu=on_gpu, processes=processes)
     except ConfigError:  # more machines train it than this one
         fewest = config.compute.replicas * config.compute.tensor_parallel
-        return workload_of(config, on_gpu=on_gpu, processes=fewest)
+        return training_workload(config, on_gpu=on_gpu, processes=fewest)

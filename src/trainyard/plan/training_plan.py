@@ -12,12 +12,12 @@ from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan import activations
-from trainyard.plan.advice import Change, Machines, changes_that_fit, fits
+from trainyard.plan.advice import Change, Machines, changes_that_fit, fits_device
 from trainyard.plan.cost import Estimate, Rented, default_mfu, estimate
 from trainyard.plan.device import Device
 from trainyard.plan.device_memory import MemoryPeak, highest_memory_peak, host_bytes, memory_peaks_of
 from trainyard.plan.instances import PRICES_AS_OF
-from trainyard.plan.workload import TrainingWorkload, workload_of
+from trainyard.plan.workload import TrainingWorkload, training_workload
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TrainingPlan:
 
     @property
     def fits(self) -> bool:
-        return fits(self.work, self.device)
+        return fits_device(self.work, self.device)
 
     @property
     def peak(self) -> MemoryPeak:
@@ -125,12 +125,14 @@ def plan_training(
             "A few steps measure it: scripts/train.py … --set training.max_steps=5. With "
             "--set recipe=pretrain the plan is that of next tokens in the same batches."
         )
-    work = workload_of(config, on_gpu=device.on_gpu, processes=rented.processes)
+    work = training_workload(config, on_gpu=device.on_gpu, processes=rented.processes)
     expected = estimate(
         config.training, work, device, rented=rented, mfu=default_mfu(work) if mfu is None else mfu
     )
     advice = (
-        () if fits(work, device) else changes_that_fit(work, Machines(device, rented.devices, rented.nodes))
+        ()
+        if fits_device(work, device)
+        else changes_that_fit(work, Machines(device, rented.devices, rented.nodes))
     )
     return TrainingPlan(config, device, rented, work, expected, advice)
 

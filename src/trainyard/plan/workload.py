@@ -109,7 +109,7 @@ class TrainingWorkload:
         return self.tokens * self.accumulation * self.layout.data
 
 
-def workload_of(config: Config, *, on_gpu: bool, processes: int = 1) -> TrainingWorkload:
+def training_workload(config: Config, *, on_gpu: bool, processes: int = 1) -> TrainingWorkload:
     """Return the workload of `config` on each of `processes` devices.
 
     Raises ConfigError when they cannot be shared out as `compute` says.

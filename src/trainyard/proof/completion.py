@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainyard.proof.recorded_events import Course
-from trainyard.proof.recorded_facts import RecordedFacts, integer, is_finite, section
+from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, is_finite_number, section_or_empty
 from trainyard.proof.recorded_rows import cadence_of, judge_rows
 from trainyard.run.failure import short_reason, where_it_ended
 from trainyard.run.run_settings import setting
@@ -19,7 +19,10 @@ def completion_problem(
     run: RecordedFacts, rows: Iterable[RecordedFacts | None], course: Course, *, settings: Mapping[str, Any]
 ) -> str | None:
     """Why the run does not count as trained; None when it does. `settings` come from its `config.yaml`."""
-    outcome, planned = section(run, "outcome"), integer(section(run, "plan").get("steps"))
+    outcome, planned = (
+        section_or_empty(run, "outcome"),
+        integer_or_none(section_or_empty(run, "plan").get("steps")),
+    )
     if not outcome:
         return f"no outcome on record, so the run was cut off; {_last_row(rows)}"
     return (
@@ -32,21 +35,23 @@ def completion_problem(
 
 def is_unfinished(run: RecordedFacts) -> bool:
     """Whether the run's own record says that it did not succeed or has steps left, so it can be resumed."""
-    outcome = section(run, "outcome")
-    too_few = integer(outcome.get("steps")) != integer(section(run, "plan").get("steps"))
+    outcome = section_or_empty(run, "outcome")
+    too_few = integer_or_none(outcome.get("steps")) != integer_or_none(
+        section_or_empty(run, "plan").get("steps")
+    )
     return outcome.get("status") != "succeeded" or too_few
 
 
 def _last_row(rows: Iterable[RecordedFacts | None]) -> str:
     last = None
     for row in rows:
-        last = last if row is None else integer(row.get("step"))
+        last = last if row is None else integer_or_none(row.get("step"))
     return "no row was written" if last is None else f"the last row is step {last:,}"
 
 
 def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:
     """Why the outcome does not show that the run did all of its steps; None when it does."""
-    status, done = outcome.get("status"), integer(outcome.get("steps"))
+    status, done = outcome.get("status"), integer_or_none(outcome.get("steps"))
     if planned is None or planned < 1:
         return "the plan does not say how many steps were asked for"
     if status in ("stopped", "failed"):
@@ -56,7 +61,7 @@ def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:
     if status != "succeeded":
         return f"the outcome's status is {status!r}"
     exit_code = outcome.get("exit_code", "not on record")
-    if integer(exit_code) != 0:
+    if integer_or_none(exit_code) != 0:
         return f"the outcome says succeeded, but its exit code is {exit_code!r}"
     if done != planned:
         return f"{'an unknown number' if done is None else f'{done:,}'} of {planned:,} steps"
@@ -65,9 +70,11 @@ def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:
 
 def _plan_problem(run: RecordedFacts, settings: Mapping[str, Any]) -> str | None:
     """Why the plan is not the configuration's; with a smaller plan fewer steps would count as all of them."""
-    plan = section(run, "plan")
-    most, epochs = (integer(setting(settings, f"training.{name}")) for name in ("max_steps", "epochs"))
-    per_epoch = integer(plan.get("steps_per_epoch"))
+    plan = section_or_empty(run, "plan")
+    most, epochs = (
+        integer_or_none(setting(settings, f"training.{name}")) for name in ("max_steps", "epochs")
+    )
+    per_epoch = integer_or_none(plan.get("steps_per_epoch"))
     limits = [most] if most is not None else []
     if epochs is not None and per_epoch is None:
         return "the plan does not say how many steps an epoch has"
@@ -81,9 +88,9 @@ def _plan_problem(run: RecordedFacts, settings: Mapping[str, Any]) -> str | None
 def _records_problem(
     run: RecordedFacts, rows: Iterable[RecordedFacts | None], course: Course, *, settings: Mapping[str, Any]
 ) -> str | None:
-    outcome = section(run, "outcome")
+    outcome = section_or_empty(run, "outcome")
     for name in _FIGURES:
-        if name in outcome and not is_finite(outcome[name]):
+        if name in outcome and not is_finite_number(outcome[name]):
             return f"the outcome's {_words(name)} is {outcome[name]}"
     read = judge_rows(rows, cadence_of(run, settings, course.begins_after))
     if read.problem is not None:

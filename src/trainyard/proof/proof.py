@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.proof.completion import completion_problem, is_unfinished
 from trainyard.proof.recorded_events import Course, course_of
-from trainyard.proof.recorded_facts import RecordedFacts, integer, other_program, section
+from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, other_program, section_or_empty
 from trainyard.proof.repeatability import changed_seed, missing_facts, mixed_origin, provenance_line
 from trainyard.proof.stored_checkpoints import (
     CheckpointProblem,
@@ -160,11 +160,13 @@ def prove(
     """
     at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()
     course = course_of(run, events)
-    known = {"run_id": run.get("run_id"), "finished": section(run, "outcome").get("finished")}
+    known = {"run_id": run.get("run_id"), "finished": section_or_empty(run, "outcome").get("finished")}
     return Proof(
         (
             _trained(run, completion_problem(run, rows, course, settings=config.settings), course, place=at),
-            _network(section(run, "hardware"), at, asked=setting(config.settings, "compute.network")),
+            _network(
+                section_or_empty(run, "hardware"), at, asked=setting(config.settings, "compute.network")
+            ),
             _stored(run, course, found, again=again, place=at),
             _repeatable(run, at, config, again),
         ),
@@ -187,10 +189,10 @@ def _trained(run: RecordedFacts, problem: str | None, course: Course, *, place: 
 
 
 def _network(hardware: RecordedFacts, place: ProofPlace, *, asked: object) -> Part:
-    size = integer(hardware.get("world_size"))
+    size = integer_or_none(hardware.get("world_size"))
     if size == 1:
         return Part("network", True, "one process: no network was used")
-    if size is not None and size > 1 and integer(hardware.get("local_world_size")) == size:
+    if size is not None and size > 1 and integer_or_none(hardware.get("local_world_size")) == size:
         return Part("network", True, f"{size:,} processes on one machine: no network was used")
     if size is None or size < 1:
         return Part(
@@ -215,7 +217,7 @@ def _stored(
     run: RecordedFacts, course: Course, found: StoreFindings, *, again: Recomputed, place: ProofPlace
 ) -> Part:
     nothing_there = found.trouble is not None or found.verification is None
-    if nothing_there and not found.taken and section(run, "outcome").get("status") == "failed":
+    if nothing_there and not found.taken and section_or_empty(run, "outcome").get("status") == "failed":
         kept = f"a run that failed is not stored; what it saved is in {place.run_directory}"
         return Part("stored", False, kept, place.next_command(run))
     if found.trouble is not None:
@@ -251,7 +253,7 @@ def _other_state(run: RecordedFacts, again: Recomputed) -> str | None:
     """How the tensors in the last checkpoint differ from the run's final state; None if they do not."""
     if again.state_problem is not None:
         return again.state_problem
-    recorded = section(section(run, "outcome"), "state_sha256")
+    recorded = section_or_empty(section_or_empty(run, "outcome"), "state_sha256")
     for part, digest in (again.state or {}).items():
         if recorded.get(part) != digest:
             says = str(recorded.get(part))[:12]
@@ -260,7 +262,10 @@ def _other_state(run: RecordedFacts, again: Recomputed) -> str | None:
 
 
 def _counted(verification: StoreVerdict) -> str:
-    total, verified = integer(verification.objects_total), integer(verification.objects_verified)
+    total, verified = (
+        integer_or_none(verification.objects_total),
+        integer_or_none(verification.objects_verified),
+    )
     return f"{0 if verified is None else verified:,} of {0 if total is None else total:,} objects"
 
 
@@ -291,7 +296,7 @@ def _repeatable(
         return Part("repeatable", False, mixture, f"train it in one piece: {place.again}")
     if not missing and (seed := changed_seed(run, configuration.settings)) is not None:
         return Part("repeatable", False, seed, f"train it again: {place.again}")
-    fingerprint = section(run, "data").get("fingerprint")
+    fingerprint = section_or_empty(run, "data").get("fingerprint")
     if not missing and again.data not in (None, fingerprint):
         text = f"the prepared data have the fingerprint {again.data}, run.json says {fingerprint}"
         step = f"prepare the run's own data again, or train with these: {place.again}"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.proof.recorded_facts import RecordedFacts, integer, section
+from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, section_or_empty
 
 _NAMED_RETRIES = 3
 _STARTS = ("started", "resumed")
@@ -34,7 +34,7 @@ def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Cou
     """Read the events; None stands for an unreadable line."""
     lines = list(events)
     known = [event for event in lines if event is not None]
-    parent = section(run, "parent").get("manifest_sha256")
+    parent = section_or_empty(run, "parent").get("manifest_sha256")
     problem = _unreadable(lines) or _start_problem(known, parent) or _end_problem(run, known)
     return Course(problem, _retries(known, parent), _begins_after(known), _saved(known, parent))
 
@@ -75,7 +75,7 @@ def _end_problem(run: RecordedFacts, events: list[RecordedFacts]) -> str | None:
     if end.get("event") != "finished" or end.get("status") != "succeeded":
         last = end.get("status") or end.get("event")
         return f"the outcome says succeeded, the last event says {last}{_at(end)}"
-    if integer(end.get("step")) != integer(section(run, "outcome").get("steps")):
+    if integer_or_none(end.get("step")) != integer_or_none(section_or_empty(run, "outcome").get("steps")):
         return f"the outcome and the event of the end differ: it finished{_at(end) or ' at an unknown step'}"
     spoilt = next((event for event in later if event.get("event") in _SPOILS_THE_END), None)
     return f"after it finished, the run {_words(spoilt)}{_at(spoilt)}" if spoilt is not None else None
@@ -88,7 +88,7 @@ def _words(event: RecordedFacts) -> str:
 
 
 def _at(event: RecordedFacts) -> str:
-    step = integer(event.get("step"))
+    step = integer_or_none(event.get("step"))
     return "" if step is None else f" at step {step:,}"
 
 
@@ -97,7 +97,7 @@ def _begins_after(events: list[RecordedFacts]) -> int:
     starts = [event for event in events if event.get("event") in _STARTS]
     if not starts or any(event["event"] == "started" for event in starts):
         return 0
-    return integer(starts[0].get("step")) or 0
+    return integer_or_none(starts[0].get("step")) or 0
 
 
 def _retries(events: list[RecordedFacts], parent: object) -> str:
@@ -107,7 +107,7 @@ def _retries(events: list[RecordedFacts], parent: object) -> str:
         again.insert(0, starts[0])
     if not again:
         return "no retries"
-    steps = [integer(event.get("step")) for event in again]
+    steps = [integer_or_none(event.get("step")) for event in again]
     named = ", ".join(f"{step:,}" for step in steps[:_NAMED_RETRIES] if step is not None)
     more = ", …" if len(steps) > _NAMED_RETRIES else ""
     after = f" (resumed after step {named}{more})" if named else ""
@@ -118,7 +118,7 @@ def _saved(events: list[RecordedFacts], parent: object) -> dict[int, Any]:
     """The manifest of each step's last save; resuming from a checkpoint of its own counts as a save of it."""
     saved: dict[int, Any] = {}
     for event in events:
-        name, step = event.get("event"), integer(event.get("step"))
+        name, step = event.get("event"), integer_or_none(event.get("step"))
         own_resumption = name == "resumed" and event.get("manifest_sha256") != parent
         if step is None or not (name == "checkpoint_saved" or own_resumption):
             continue

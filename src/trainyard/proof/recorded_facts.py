@@ -15,13 +15,13 @@ _DIGEST = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
-def section(facts: RecordedFacts, name: str) -> RecordedFacts:
+def section_or_empty(facts: RecordedFacts, name: str) -> RecordedFacts:
     """The object under `name`; empty when there is none."""
     value = facts.get(name)
     return value if isinstance(value, Mapping) else {}
 
 
-def integer(value: object) -> int | None:
+def integer_or_none(value: object) -> int | None:
     """`value` if it is an integer and not a boolean, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -32,7 +32,7 @@ def other_program(facts: RecordedFacts) -> str | None:
     return None if recipe in RECIPES else str(recipe)
 
 
-def is_finite(value: object) -> bool:
+def is_finite_number(value: object) -> bool:
     """Whether `value` is a finite number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
@@ -42,11 +42,11 @@ def is_finite(value: object) -> bool:
         return False
 
 
-def digest(value: object) -> str | None:
+def digest_or_none(value: object) -> str | None:
     """`value` if it is a SHA-256 in hex, else None."""
     return value if isinstance(value, str) and _DIGEST.fullmatch(value) else None
 
 
-def commit(value: object) -> str | None:
+def commit_or_none(value: object) -> str | None:
     """`value` if it is a full git object name, else None."""
     return value if isinstance(value, str) and _COMMIT.fullmatch(value) else None

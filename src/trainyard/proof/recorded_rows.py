@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.proof.recorded_facts import RecordedFacts, integer, is_finite, section
+from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, is_finite_number, section_or_empty
 from trainyard.run.run_settings import setting
 
 _FIGURES = ("loss", "val_loss", "grad_norm")
@@ -42,15 +42,18 @@ class Cadence:
 
 def cadence_of(run: RecordedFacts, settings: Mapping[str, Any], begins_after: int) -> Cadence:
     """The cadence of a run whose plan has the number of steps; `settings` come from its `config.yaml`."""
-    tokens, length = section(run, "data").get("validation_tokens"), setting(settings, "data.sequence_length")
-    enough = (integer(tokens) or 0) > (integer(length) or 0) > 0
+    tokens, length = (
+        section_or_empty(run, "data").get("validation_tokens"),
+        setting(settings, "data.sequence_length"),
+    )
+    enough = (integer_or_none(tokens) or 0) > (integer_or_none(length) or 0) > 0
     return Cadence(
-        last=integer(section(run, "plan").get("steps")) or 0,
+        last=integer_or_none(section_or_empty(run, "plan").get("steps")) or 0,
         begins_after=begins_after,
         free_until=_other_config_until(run),
         log_steps=_positive(setting(settings, "monitoring.log_steps")),
         validation_steps=_positive(setting(settings, "training.validation_steps")),
-        validates=enough or "validation_loss" in section(run, "outcome"),
+        validates=enough or "validation_loss" in section_or_empty(run, "outcome"),
     )
 
 
@@ -88,9 +91,9 @@ def _value_problem(row: RecordedFacts | None, before: int | None) -> str | None:
     if row is None:
         after = "at the beginning" if before is None else f"after step {before:,}"
         return f"metrics.jsonl has a line that cannot be read {after}"
-    step = integer(row.get("step"))
+    step = integer_or_none(row.get("step"))
     for key in _FIGURES:
-        if key in row and not is_finite(row[key]):
+        if key in row and not is_finite_number(row[key]):
             return f"{key} is {row[key]!r} at step {row.get('step', 'unknown')}"
     for key, words in (("nan_steps", "had a loss that is not finite"), ("skipped_steps", "were skipped")):
         if row.get(key, 0) != 0:
@@ -101,7 +104,7 @@ def _value_problem(row: RecordedFacts | None, before: int | None) -> str | None:
 
 
 def _place_problem(row: RecordedFacts, before: int | None, cadence: Cadence) -> str | None:
-    step = integer(row.get("step")) or 0
+    step = integer_or_none(row.get("step")) or 0
     if step > cadence.last:
         return f"metrics.jsonl has a row of step {step:,}, and {cadence.last:,} steps were asked for"
     if step < max(1, cadence.begins_after):
@@ -131,9 +134,11 @@ def _other_config_until(run: RecordedFacts) -> int:
     history = run.get("history", [])
     segments = [part for part in history if isinstance(part, dict)] if isinstance(history, list) else []
     own = run.get("config_sha256")
-    return max((integer(s.get("until")) or 0 for s in segments if s.get("config_sha256") != own), default=0)
+    return max(
+        (integer_or_none(s.get("until")) or 0 for s in segments if s.get("config_sha256") != own), default=0
+    )
 
 
 def _positive(value: object) -> int | None:
-    whole = integer(value)
+    whole = integer_or_none(value)
     return whole if whole is not None and whole > 0 else None

@@ -5,8 +5,14 @@ A dirty working tree is accepted when the hash of its difference is recorded, an
 
 from collections.abc import Callable
 
-from trainyard.proof.recorded_facts import RecordedFacts, commit, digest, integer, section
-from trainyard.run.identity import ORIGIN_KEYS, TOPOLOGY_KEYS, origin_of
+from trainyard.proof.recorded_facts import (
+    RecordedFacts,
+    commit_or_none,
+    digest_or_none,
+    integer_or_none,
+    section_or_empty,
+)
+from trainyard.run.identity import ORIGIN_KEYS, TOPOLOGY_KEYS, read_origin
 from trainyard.run.run_settings import setting
 
 _ONLY_ROUND = {"world_size", "threads"}
@@ -15,18 +21,18 @@ _ONLY_ROUND = {"world_size", "threads"}
 
 def missing_facts(run: RecordedFacts) -> list[str]:
     """The names of the missing facts without which the run cannot be repeated."""
-    git, parent = section(run, "git"), section(run, "parent")
+    git, parent = section_or_empty(run, "git"), section_or_empty(run, "parent")
     known = {
-        "commit": commit(git.get("commit")) is not None,
+        "commit": commit_or_none(git.get("commit")) is not None,
         "state of the working tree": not git or _tree_known(git),
-        "lock": digest(run.get("lock_sha256")) is not None,
-        "config": digest(run.get("config_sha256")) is not None,
-        "data": digest(section(run, "data").get("fingerprint")) is not None,
-        "seed": integer(run.get("seed")) is not None,
-        "image": "image_digest" not in run or digest(run["image_digest"]) is not None,
-        "digests of the final state": _final_state_known(section(run, "outcome")),
+        "lock": digest_or_none(run.get("lock_sha256")) is not None,
+        "config": digest_or_none(run.get("config_sha256")) is not None,
+        "data": digest_or_none(section_or_empty(run, "data").get("fingerprint")) is not None,
+        "seed": integer_or_none(run.get("seed")) is not None,
+        "image": "image_digest" not in run or digest_or_none(run["image_digest"]) is not None,
+        "digests of the final state": _final_state_known(section_or_empty(run, "outcome")),
         "history of the segments": isinstance(run.get("history", []), list),
-        "parent checkpoint": "parent" not in run or digest(parent.get("manifest_sha256")) is not None,
+        "parent checkpoint": "parent" not in run or digest_or_none(parent.get("manifest_sha256")) is not None,
     }
     return [name for name, is_known in known.items() if not is_known]
 
@@ -53,8 +59,8 @@ def _first_difference(
     run: RecordedFacts, differences: Callable[[RecordedFacts, RecordedFacts], list[str]]
 ) -> str | None:
     for segment in run.get("history", []):
-        before = origin_of(segment) if isinstance(segment, dict) else {}
-        if names := differences(before, origin_of(run)):
+        before = read_origin(segment) if isinstance(segment, dict) else {}
+        if names := differences(before, read_origin(run)):
             until = segment.get("until") if isinstance(segment, dict) else "?"
             return f"until step {until} it ran with {_named(names)}"
     return None
@@ -62,7 +68,7 @@ def _first_difference(
 
 def _different(before: RecordedFacts, after: RecordedFacts) -> list[str]:
     """The facts that differ and that change the steps."""
-    same_steps = digest(before.get("computation_sha256")) is not None and (
+    same_steps = digest_or_none(before.get("computation_sha256")) is not None and (
         before.get("computation_sha256") == after.get("computation_sha256")
     )
     kept = _ONLY_ROUND | ({"config_sha256"} if same_steps else set())
@@ -102,14 +108,14 @@ def provenance_line(run: RecordedFacts) -> str:
 
     It says how exactly the run can be repeated where that is not to the bit.
     """
-    git = section(run, "git")
+    git = section_or_empty(run, "git")
     tree = f"dirty, difference {_short(git['diff_sha256'])}" if git["dirty"] else "clean"
     hashes = {
         "lock": run["lock_sha256"],
         "config": run["config_sha256"],
-        "data": section(run, "data")["fingerprint"],
+        "data": section_or_empty(run, "data")["fingerprint"],
         "image": run.get("image_digest"),
-        "parent": section(run, "parent").get("manifest_sha256"),
+        "parent": section_or_empty(run, "parent").get("manifest_sha256"),
     }
     named = ", ".join(f"{name} {_short(value)}" for name, value in hashes.items() if value)
     topology = other_topology(run)
@@ -119,8 +125,8 @@ def provenance_line(run: RecordedFacts) -> str:
 
 def _final_state_known(outcome: RecordedFacts) -> bool:
     """Whether the digests to compare a repetition with are recorded; only a run that succeeded needs them."""
-    digests = section(outcome, "state_sha256")
-    known = all(digest(digests.get(name)) is not None for name in ("model", "optimizer"))
+    digests = section_or_empty(outcome, "state_sha256")
+    known = all(digest_or_none(digests.get(name)) is not None for name in ("model", "optimizer"))
     return known or outcome.get("status") != "succeeded"
 
 
@@ -135,7 +141,7 @@ def changed_seed(run: RecordedFacts, settings: RecordedFacts) -> str | None:
 def _tree_known(git: RecordedFacts) -> bool:
     """Whether the tree is recorded as clean, or as dirty with the hash of the difference."""
     dirty = git.get("dirty")
-    return dirty is False or (dirty is True and digest(git.get("diff_sha256")) is not None)
+    return dirty is False or (dirty is True and digest_or_none(git.get("diff_sha256")) is not None)
 
 
 def _short(value: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainyard.proof.recorded_facts import RecordedFacts, digest, integer, section
+from trainyard.proof.recorded_facts import RecordedFacts, digest_or_none, integer_or_none, section_or_empty
 
 _CHECKPOINT = re.compile(r"run-[0-9]+/checkpoint(?:-([0-9]{1,18}))?/")
 
@@ -80,10 +80,10 @@ def checkpoint_problem(
     run: RecordedFacts, saved: Mapping[int, Any], checkpoints: Mapping[int, CheckpointInStore]
 ) -> CheckpointProblem | None:
     """The first checkpoint that is missing or not the run's; `saved` has the manifests from its events."""
-    outcome = section(run, "outcome")
-    last, named = integer(outcome.get("steps")), section(outcome, "checkpoint")
-    written = digest(named.get("manifest_sha256"))
-    if last is None or written is None or integer(named.get("step")) != last:
+    outcome = section_or_empty(run, "outcome")
+    last, named = integer_or_none(outcome.get("steps")), section_or_empty(outcome, "checkpoint")
+    written = digest_or_none(named.get("manifest_sha256"))
+    if last is None or written is None or integer_or_none(named.get("step")) != last:
         return CheckpointProblem("run.json does not name the checkpoint that the run ended with", None)
     if last not in checkpoints:
         newest = f"the newest stored one is of step {max(checkpoints):,}" if checkpoints else "none is stored"
@@ -139,9 +139,9 @@ def store_problem(run: RecordedFacts, verification: StoreVerdict) -> str | None:
     run_id = run.get("run_id")
     if not isinstance(run_id, str) or not run_id or verification.run_id != run_id:
         return f"the manifest is of run {verification.run_id!r}, this is run {run_id!r}"
-    total = integer(verification.objects_total)
+    total = integer_or_none(verification.objects_total)
     if total is None or total < 1:
         return "the manifest lists no object"
-    if integer(verification.objects_verified) != total or verification.ok is not True:
+    if integer_or_none(verification.objects_verified) != total or verification.ok is not True:
         return "the rest was not compared"
     return None

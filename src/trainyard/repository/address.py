@@ -12,7 +12,7 @@ _URL = re.compile(
 _SCP = re.compile(r"(?:[^@/:]+@)?(?P<host>[\w.-]+):(?!/)(?P<name>[\w.-]+/[\w.-]+?)(?:\.git)?/?", re.ASCII)
 
 
-def named(text: str, *, host: str = "") -> tuple[str, str]:
+def parse_repository(text: str, *, host: str = "") -> tuple[str, str]:
     """Host and `OWNER/REPO` of a text; `host` is used when the text names none. Raises ConfigError."""
     found = _PARTS.fullmatch(text)
     if found is None:

@@ -34,7 +34,7 @@ Found = Iterator[tuple[yaml.Node, Path, str]]
 Check = Callable[[yaml.Node, Path], Found]
 
 
-def problems(text: str, shown: str) -> list[Problem]:
+def find_buildspec_problems(text: str, shown: str) -> list[Problem]:
     """Everything that is wrong with a buildspec that is called `shown`, in the order of its lines."""
     root = compose(text, shown)
     if isinstance(root, Problem):

@@ -71,7 +71,7 @@ def read_release(root: Path, tag: str) -> Release:
     return Release(version, notes)
 
 
-def write_archive(path: Path, entries: Mapping[str, Path], *, moment: int) -> None:
+def write_tar(path: Path, entries: Mapping[str, Path], *, moment: int) -> None:
     """Write a .tar.gz of the files by name; equal files and `moment` (Unix seconds) give equal bytes."""
     with (
         path.open("wb") as file,

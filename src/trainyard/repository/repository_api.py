@@ -35,7 +35,7 @@ class RefusedError(ServiceError):
         super().__init__(f"GitHub refused {method} {path.partition('?')[0]}: {answer.message}{_hint(answer)}")
 
 
-def got(ask: Ask, path: str) -> Any:
+def get_content(ask: Ask, path: str) -> Any:
     """The content of an answer. Raises RefusedError."""
     answer = ask("GET", path)
     if not 200 <= answer.status < 300:
@@ -43,7 +43,7 @@ def got(ask: Ask, path: str) -> Any:
     return answer.content
 
 
-def got_or_none(ask: Ask, path: str) -> Any:
+def get_content_or_none(ask: Ask, path: str) -> Any:
     """The content of an answer; None when GitHub answers "not found". Raises RefusedError."""
     answer = ask("GET", path)
     if answer.status == 404:
@@ -53,7 +53,7 @@ def got_or_none(ask: Ask, path: str) -> Any:
     return answer.content
 
 
-def every(ask: Ask, path: str, key: str, *, size: int = 100, none: bool = False) -> list[Any]:
+def get_every_item(ask: Ask, path: str, key: str, *, size: int = 100, none: bool = False) -> list[Any]:
     """Every item of a list, read page by page; with `none`, a missing list counts as empty.
 
     Raises RefusedError.
@@ -62,7 +62,7 @@ def every(ask: Ask, path: str, key: str, *, size: int = 100, none: bool = False)
     joint = "&" if "?" in path else "?"
     for number in range(1, 51):
         address = f"{path}{joint}per_page={size}&page={number}"
-        content = got_or_none(ask, address) if none else got(ask, address)
+        content = get_content_or_none(ask, address) if none else get_content(ask, address)
         found = (content or {}).get(key) or []
         items += found
         if len(found) < size:
@@ -75,9 +75,9 @@ def push_command(name: str) -> str:
     return f"git remote rename origin upstream; gh repo create {name} --private --source . --push"
 
 
-def about(ask: Ask, host: str, name: str) -> tuple[About, Mapping[str, Any]]:
+def get_repository(ask: Ask, host: str, name: str) -> tuple[About, Mapping[str, Any]]:
     """The repository, and GitHub's whole answer about it. Raises RefusedError."""
-    found = got_or_none(ask, f"repos/{name}")
+    found = get_content_or_none(ask, f"repos/{name}")
     if found is None:
         raise ServiceError(
             f"{host} has no repository {name} that your login may see. Check the name, and gh auth status; "

@@ -51,13 +51,13 @@ class About:
         return f"repos/{self.name}"
 
 
-def repository(about: About) -> SetupStep:
+def repository_step(about: About) -> SetupStep:
     """Check the repository itself; `repository_api.refuse_unfit` has run before."""
     kind = "private" if about.private else "public"
     return SetupStep("repository", SetupVerdict.OK, f"{kind}, no fork, not archived; you administer it")
 
 
-def actions(found: Json, selected: Json, about: About, *, role: bool) -> SetupStep:
+def actions_step(found: Json, selected: Json, about: About, *, role: bool) -> SetupStep:
     """Whether Actions are enabled, and the actions that the workflows use are allowed."""
     name, settings = "actions", (Todo(BROWSER, f"{about.page}/settings/actions"),)
     if not found.get("enabled"):
@@ -85,7 +85,7 @@ def actions(found: Json, selected: Json, about: About, *, role: bool) -> SetupSt
     return SetupStep(name, SetupVerdict.OK, f"on, {allowed} actions allowed")
 
 
-def workflow(found: Json | None, about: About) -> SetupStep:
+def workflow_step(found: Json | None, about: About) -> SetupStep:
     """Whether training_ci.yml is on the default branch and enabled."""
     name = "workflow"
     if found is None:
@@ -99,7 +99,7 @@ def workflow(found: Json | None, about: About) -> SetupStep:
     return SetupStep(name, SetupVerdict.CHANGE, text, (change,), overwrites=state == "disabled_manually")
 
 
-def fork_requests(found: Json, about: About) -> SetupStep:
+def fork_requests_step(found: Json, about: About) -> SetupStep:
     """Whether, in a public repository, every pull request from outside waits for an approval."""
     policy = found.get("approval_policy")
     if policy == STRICTEST:
@@ -114,7 +114,7 @@ def fork_requests(found: Json, about: About) -> SetupStep:
     )
 
 
-def variable(row: str, name: str, about: About, *, found: str | None, wanted: str | None) -> SetupStep:
+def variable_step(row: str, name: str, about: About, *, found: str | None, wanted: str | None) -> SetupStep:
     """One variable of the repository; `wanted` is None to keep the present value."""
     if found and wanted in (None, found):
         return SetupStep(row, SetupVerdict.OK, f"{name} = {found}")
@@ -132,7 +132,7 @@ def _set(name: str, value: str, found: str | None, about: About) -> SetupChange:
     return SetupChange("POST", path, body) if found is None else SetupChange("PATCH", f"{path}/{name}", body)
 
 
-def environment(name: str, found: Json | None, policies: Sequence[Json], about: About) -> SetupStep:
+def environment_step(name: str, found: Json | None, policies: Sequence[Json], about: About) -> SetupStep:
     """Whether an environment exists and is limited to the default branch (`release`: to version tags)."""
     pattern, kind = ("v*", "tag") if name == "release" else (about.branch, "branch")
     path, limit = f"{about.base}/environments/{name}", f"{'tags ' if kind == 'tag' else ''}{pattern}"
@@ -180,7 +180,7 @@ def environment_refused(name: str, message: str, about: About) -> SetupStep:
     )
 
 
-def secret(change: SecretChange, found: Sequence[str], *, can_ask: bool, about: About) -> SetupStep:
+def secret_step(change: SecretChange, found: Sequence[str], *, can_ask: bool, about: About) -> SetupStep:
     """One wanted secret; only its name can be compared, because GitHub never shows a value."""
     place = f"environment {change.environment}" if change.environment else "the repository"
     row = "secret"
@@ -192,7 +192,7 @@ def secret(change: SecretChange, found: Sequence[str], *, can_ask: bool, about: 
     return SetupStep(row, SetupVerdict.YOU, f"{change.name} is not in {place}", todo=(Todo(HERE, line),))
 
 
-def role(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: str) -> SetupStep:
+def role_step(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: str) -> SetupStep:
     """Whether the role trusts this repository, according to AWS or because a run has assumed it."""
     name, todo = "aws role", tuple(Todo(HERE, line) for line in trusted.commands())
     subject = trusted.subject.text(trusted.form)
@@ -223,7 +223,7 @@ def role_of_other_issuer(why: str, *, assumed_by: str) -> SetupStep:
     )
 
 
-def runner(
+def runner_step(
     fitting: Sequence[Json], labels: Sequence[str], *, remark: str = "", todo: Sequence[Todo] = ()
 ) -> SetupStep:
     """Whether a runner with all labels is online; `todo` has the commands that register one."""
@@ -241,7 +241,9 @@ def runner(
     return SetupStep(name, SetupVerdict.YOU, text, todo=tuple(todo))
 
 
-def lacking(runners: Sequence[Json], labels: Sequence[str], about: About) -> tuple[str, tuple[Todo, ...]]:
+def lacking_labels(
+    runners: Sequence[Json], labels: Sequence[str], about: About
+) -> tuple[str, tuple[Todo, ...]]:
     """The labels that each registered runner lacks, and the calls that add them."""
     said, todo = "", []
     for each in runners[:3]:
@@ -273,7 +275,7 @@ def fitting_runners(runners: Sequence[Json], labels: Sequence[str]) -> list[Json
     ]
 
 
-def watch(found: str | None, *, registered: bool, wanted: bool, about: About) -> SetupStep:
+def watch_step(found: str | None, *, registered: bool, wanted: bool, about: About) -> SetupStep:
     """Whether the watchdog is on; it is turned on only once a runner is registered."""
     note = "" if about.issues else "; issues are off, so it can open none"
     if found:
@@ -305,7 +307,9 @@ class Trained:
     """The number of a run that assumed the role."""
 
 
-def trained(runs: Sequence[tuple[Json, Sequence[Json]]], labels: Sequence[str], role_since: str) -> Trained:
+def find_trained(
+    runs: Sequence[tuple[Json, Sequence[Json]]], labels: Sequence[str], role_since: str
+) -> Trained:
     """Read the results from the runs, newest first, each with its jobs.
 
     A run that only showed its plan is green too, so only the training job counts. `role_since` is the time,
@@ -330,7 +334,7 @@ def trained(runs: Sequence[tuple[Json, Sequence[Json]]], labels: Sequence[str], 
     return Trained(checked, check_run, check_id, proven, last, assumed)
 
 
-def machine(found: Trained, *, command_shown: bool, about: About) -> SetupStep:
+def machine_step(found: Trained, *, command_shown: bool, about: About) -> SetupStep:
     """Whether the GPU machine and its driver can train, according to scripts/check_environment.py there."""
     name = "gpu machine"
     if found.checked == "success":
@@ -386,7 +390,7 @@ def labels_row(
 ) -> SetupStep:
     """The labels: the wanted ones, else the present ones, else the default."""
     value = labels_text(wanted) if wanted else (None if found else labels_text(default))
-    return variable("runner labels", LABELS, about, found=found, wanted=value)
+    return variable_step("runner labels", LABELS, about, found=found, wanted=value)
 
 
 def _environment_put(path: str, found: Json) -> SetupChange:

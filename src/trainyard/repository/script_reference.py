@@ -74,7 +74,7 @@ class Argument:
     """`yes`, `one of these`, or empty."""
 
 
-def reference(scripts: Sequence[Script]) -> str:
+def render_script_reference(scripts: Sequence[Script]) -> str:
     """The whole document: the pipeline in its order, then the other scripts by name."""
     by_name = {script.name: script for script in scripts}
     codes = "\n".join(f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode)
@@ -112,12 +112,12 @@ def _section(script: Script) -> str:
 def _table(text: str) -> str:
     rows = [
         f"| `{_cell(found.name)}` | {found.needed} | {_cell(_marked(found.meaning))} |"
-        for found in arguments(text)
+        for found in list_arguments(text)
     ]
     return "\n".join(["| argument | needed | meaning |", "|---|---|---|", *rows])
 
 
-def arguments(text: str) -> list[Argument]:
+def list_arguments(text: str) -> list[Argument]:
     """The arguments in a help text, without those that all scripts share."""
     usage, _, rest = text.partition("\n\n")
     needed = _without_optional(usage)

@@ -18,7 +18,13 @@ from urllib.parse import quote, unquote
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 from trainyard.repository import rules
 from trainyard.repository.address import GITHUB
-from trainyard.repository.repository_api import Ask, RefusedError, every, got, got_or_none
+from trainyard.repository.repository_api import (
+    Ask,
+    RefusedError,
+    get_content,
+    get_content_or_none,
+    get_every_item,
+)
 from trainyard.repository.runner_command import Registration, runner_command
 from trainyard.repository.setup_step import SecretChange, SetupChange, SetupStep, SetupVerdict, Todo
 from trainyard.repository.trust_verdict import WORKFLOW, Trusted, is_immutable
@@ -85,7 +91,7 @@ class Setup:
 
     def steps(self) -> Iterator[SetupStep]:
         """Every step, yielded as soon as it is finished."""
-        yield rules.repository(self._about)
+        yield rules.repository_step(self._about)
         done: dict[str, SetupStep] = {}
         for name, judge in self._judges():
             step = self._settled(name, judge)
@@ -180,24 +186,26 @@ class Setup:
 
     def _actions(self) -> SetupStep:
         path = f"{self._about.base}/actions/permissions"
-        found = got(self._ask, path)
+        found = get_content(self._ask, path)
         selected = (
-            got(self._ask, f"{path}/selected-actions") if found.get("allowed_actions") == "selected" else {}
+            get_content(self._ask, f"{path}/selected-actions")
+            if found.get("allowed_actions") == "selected"
+            else {}
         )
-        return rules.actions(found, selected, self._about, role=bool(self._wanted.role))
+        return rules.actions_step(found, selected, self._about, role=bool(self._wanted.role))
 
     def _workflow(self) -> SetupStep:
         path = f"{self._about.base}/actions/workflows/{WORKFLOW}"
-        return rules.workflow(got_or_none(self._ask, path), self._about)
+        return rules.workflow_step(get_content_or_none(self._ask, path), self._about)
 
     def _fork_requests(self) -> SetupStep:
         path = f"{self._about.base}/actions/permissions/fork-pr-contributor-approval"
-        return rules.fork_requests(got(self._ask, path), self._about)
+        return rules.fork_requests_step(get_content(self._ask, path), self._about)
 
     def _found(self) -> dict[str, dict[str, Any]]:
         """The variables of the repository, by name; read again after every change."""
         if self._variables is None:
-            items = every(self._ask, f"{self._about.base}/actions/variables", "variables", size=30)
+            items = get_every_item(self._ask, f"{self._about.base}/actions/variables", "variables", size=30)
             self._variables = {str(item["name"]): item for item in items}
         return self._variables
 
@@ -229,44 +237,46 @@ class Setup:
         self, row: str, name: str, value: str | None, found: Mapping[str, Mapping[str, Any]] | None = None
     ) -> SetupStep:
         known = (self._found() if found is None else found).get(name, {})
-        return rules.variable(row, name, self._about, found=known.get("value"), wanted=value)
+        return rules.variable_step(row, name, self._about, found=known.get("value"), wanted=value)
 
     def _environment(self, name: str) -> SetupStep:
         path = f"{self._about.base}/environments/{name}"
-        found = got_or_none(self._ask, path)
+        found = get_content_or_none(self._ask, path)
         self._missing = self._missing - {name} if found else self._missing | {name}
         policies: list[Any] = []
         if ((found or {}).get("deployment_branch_policy") or {}).get("custom_branch_policies"):
-            policies = every(self._ask, f"{path}/deployment-branch-policies", "branch_policies")
-        return rules.environment(name, found, policies, self._about)
+            policies = get_every_item(self._ask, f"{path}/deployment-branch-policies", "branch_policies")
+        return rules.environment_step(name, found, policies, self._about)
 
     def _secret(self, place: str, name: str) -> SetupStep:
         environment = place if self._wanted.environments else ""
         if environment in self._missing and not self._manner.dry_run:
             return SetupStep("secret", SetupVerdict.WAITS, f"{name} waits for the environment {environment}")
         part = f"environments/{environment}" if environment else "actions"
-        items = every(self._ask, f"{self._about.base}/{part}/secrets", "secrets", none=bool(environment))
+        items = get_every_item(
+            self._ask, f"{self._about.base}/{part}/secrets", "secrets", none=bool(environment)
+        )
         change = SecretChange(name, environment)
         can_ask = self._manner.can_ask(name)
-        return rules.secret(change, [str(i["name"]) for i in items], can_ask=can_ask, about=self._about)
+        return rules.secret_step(change, [str(i["name"]) for i in items], can_ask=can_ask, about=self._about)
 
     def _runner(self) -> SetupStep:
         if not self._about.private and not self._wanted.allow_public:
             return rules.public_runner(self._about)
-        runners = every(self._ask, f"{self._about.base}/actions/runners", "runners")
+        runners = get_every_item(self._ask, f"{self._about.base}/actions/runners", "runners")
         fitting, remark = rules.fitting_runners(runners, self._labels), ""
         if not fitting and self._about.organisation:
             fitting, remark = self._runners_of_organisation()
         self._registered = bool(fitting)
         if fitting:
-            return rules.runner(fitting, self._labels)
+            return rules.runner_step(fitting, self._labels)
         if not self._store:
             text = "the command for a machine comes once the store is known, because it creates its folder"
             return SetupStep("runner", SetupVerdict.WAITS, text)
         self._command_shown = True
-        said, todo = rules.lacking(runners, self._labels, self._about)
+        said, todo = rules.lacking_labels(runners, self._labels, self._about)
         token = SetupChange("POST", f"{self._about.base}/actions/runners/registration-token")
-        step = rules.runner((), self._labels, remark=remark + said, todo=(*todo, self._command(token)))
+        step = rules.runner_step((), self._labels, remark=remark + said, todo=(*todo, self._command(token)))
         return replace(step, changes=(token,) if self._manner.dry_run else ())
 
     def _runners_of_organisation(self) -> tuple[list[rules.Json], str]:
@@ -277,8 +287,10 @@ class Setup:
         owner, name = self._about.name.split("/")
         base = f"orgs/{owner}/actions/runner-groups"
         try:
-            groups = every(self._ask, f"{base}?visible_to_repository={quote(name)}", "runner_groups")
-            found = [r for g in groups for r in every(self._ask, f"{base}/{g['id']}/runners", "runners")]
+            groups = get_every_item(self._ask, f"{base}?visible_to_repository={quote(name)}", "runner_groups")
+            found = [
+                r for g in groups for r in get_every_item(self._ask, f"{base}/{g['id']}/runners", "runners")
+            ]
         except RefusedError as error:
             return (
                 [],
@@ -290,7 +302,7 @@ class Setup:
         """The command that makes a machine a runner; a dry run requests no token."""
         downloads = {
             str(each["architecture"]): (str(each["download_url"]), str(each["sha256_checksum"]))
-            for each in got(self._ask, f"{self._about.base}/actions/runners/downloads")
+            for each in get_content(self._ask, f"{self._about.base}/actions/runners/downloads")
             if each.get("os") == "linux" and each.get("sha256_checksum")
         }
         token, note = "TOKEN", "a run without --dry-run puts in a token that is valid for an hour"
@@ -310,14 +322,16 @@ class Setup:
     def _machine(self) -> SetupStep:
         base = f"{self._about.base}/actions"
         path = f"{base}/workflows/{WORKFLOW}/runs?branch={quote(self._about.branch, safe='')}"
-        answer = got_or_none(self._ask, f"{path}&per_page={NEWEST_RUNS}") or {}
+        answer = get_content_or_none(self._ask, f"{path}&per_page={NEWEST_RUNS}") or {}
         runs = answer.get("workflow_runs") or []
-        with_jobs = [(run, every(self._ask, f"{base}/runs/{run['id']}/jobs", "jobs")) for run in runs]
-        self._trained = rules.trained(with_jobs, self._labels, self._role_since)
-        return rules.machine(self._trained, command_shown=self._command_shown, about=self._about)
+        with_jobs = [
+            (run, get_every_item(self._ask, f"{base}/runs/{run['id']}/jobs", "jobs")) for run in runs
+        ]
+        self._trained = rules.find_trained(with_jobs, self._labels, self._role_since)
+        return rules.machine_step(self._trained, command_shown=self._command_shown, about=self._about)
 
     def _aws_role(self) -> SetupStep:
-        subject = got_or_none(self._ask, f"{self._about.base}/actions/oidc/customization/sub") or {}
+        subject = get_content_or_none(self._ask, f"{self._about.base}/actions/oidc/customization/sub") or {}
         about, assumed_by = self._about, self._trained.role_run
         if about.host != GITHUB or subject.get("use_default") is False:
             why = (
@@ -329,11 +343,13 @@ class Setup:
         immutable = is_immutable(subject, about.created)
         trusted = Trusted(self._role, about.name, about.owner_id, about.repository_id, immutable)
         held, why_not = self._ask_aws(trusted.name)
-        return rules.role(trusted, held, why_not, assumed_by=assumed_by)
+        return rules.role_step(trusted, held, why_not, assumed_by=assumed_by)
 
     def _watch(self) -> SetupStep:
         found = self._found().get(WATCH, {}).get("value")
-        return rules.watch(found, registered=self._registered, wanted=self._wanted.watch, about=self._about)
+        return rules.watch_step(
+            found, registered=self._registered, wanted=self._wanted.watch, about=self._about
+        )
 
     def _branch_rule(self) -> SetupStep:
         path = f"{self._about.base}/rules/branches/{quote(self._about.branch, safe='')}"

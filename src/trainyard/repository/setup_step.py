@@ -106,7 +106,7 @@ def named_repository(host: str, repository: str) -> str:
     return repository if host == "github.com" else f"{host}/{repository}"
 
 
-def exit_code(steps: Iterable[SetupStep]) -> ExitCode:
+def exit_code_of_steps(steps: Iterable[SetupStep]) -> ExitCode:
     """0 when every step is checked, 1 when steps remain, 4 when GitHub refused or could not be reached."""
     verdicts = {step.verdict for step in steps}
     if verdicts & {SetupVerdict.REFUSED, SetupVerdict.UNREACHED}:

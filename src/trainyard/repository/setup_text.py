@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainyard.repository.setup_step import SetupStep, SetupVerdict, exit_code
+from trainyard.repository.setup_step import SetupStep, SetupVerdict, exit_code_of_steps
 
 WIDTH = 80
 _NAME, _VERDICT = 15, 11
@@ -19,7 +19,7 @@ _COLOURS = {
 }
 
 
-def row(step: SetupStep, *, colour: bool = False) -> str:
+def step_row(step: SetupStep, *, colour: bool = False) -> str:
     """The row of a step, with its verdict at the end of the first line."""
     room = WIDTH - 2 - _NAME - 1 - 1 - _VERDICT
     first, *more = textwrap.wrap(step.text, room, break_on_hyphens=False) or [""]
@@ -34,7 +34,7 @@ def row(step: SetupStep, *, colour: bool = False) -> str:
     )
 
 
-def rest(steps: Sequence[SetupStep], host: str, repository: str, *, dry_run: bool) -> str:
+def remaining_tasks(steps: Sequence[SetupStep], host: str, repository: str, *, dry_run: bool) -> str:
     """The text after the rows: the calls of a dry run, the person's remaining tasks, and a summary line."""
     parts: list[str] = []
     calls = [change.command_line(host, repository) for step in steps for change in step.changes]
@@ -49,12 +49,12 @@ def rest(steps: Sequence[SetupStep], host: str, repository: str, *, dry_run: boo
     return "\n\n".join([*parts, textwrap.fill(_summary(steps), WIDTH)])
 
 
-def as_json(steps: Sequence[SetupStep], host: str, repository: str) -> Mapping[str, Any]:
+def describe_steps(steps: Sequence[SetupStep], host: str, repository: str) -> Mapping[str, Any]:
     """The steps as data."""
     return {
         "repository": repository,
         "host": host,
-        "ready": exit_code(steps) == 0,
+        "ready": exit_code_of_steps(steps) == 0,
         "steps": [
             {
                 "name": step.name,

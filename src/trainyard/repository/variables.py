@@ -56,7 +56,7 @@ SECRETS = {
 ENVIRONMENTS = ("training", "watch", "release", "images", "eks")
 
 
-def labels_of(text: str) -> tuple[str, ...]:
+def parse_runner_labels(text: str) -> tuple[str, ...]:
     """The labels of `gpu,h100` or of a JSON list, `self-hosted` first. Raises ConfigError."""
     try:
         names = parse_json(text, "labels") if text.lstrip().startswith("[") else text.split(",")
@@ -74,7 +74,7 @@ def labels_of_variable(text: str) -> tuple[str, ...]:
     """The labels in the variable's value, which the workflow reads as JSON. Raises ConfigError."""
     if not text.lstrip().startswith("["):
         raise ConfigError(f'{text[:80]!r} is no JSON list of labels such as ["self-hosted","gpu"]')
-    return labels_of(text)
+    return parse_runner_labels(text)
 
 
 def labels_text(labels: Sequence[str]) -> str:

@@ -117,10 +117,10 @@ def read_described_manifest(directory: Path) -> tuple[CheckpointManifest, Manife
     except DamagedFileError as error:
         raise CheckpointError(str(error)) from None
     described = ManifestFile(MANIFEST_NAME, len(content), hashlib.sha256(content).hexdigest())
-    return parse_manifest(content, str(path)), described
+    return parse_checkpoint_manifest(content, str(path)), described
 
 
-def parse_manifest(content: bytes, name: str) -> CheckpointManifest:
+def parse_checkpoint_manifest(content: bytes, name: str) -> CheckpointManifest:
     """Parse the bytes of a manifest. Raises CheckpointError naming `name` when they are not one."""
     try:
         value = parse_json_object(content, name)
@@ -129,7 +129,7 @@ def parse_manifest(content: bytes, name: str) -> CheckpointManifest:
         files = tuple(_manifest_file(entry) for entry in value["files"])
         if len({file.path for file in files}) < len(files):
             raise ValueError("a file is listed twice")
-        step, run_id = whole_number(value["step"]), text_of(value["run_id"])
+        step, run_id = whole_number(value["step"]), require_text(value["run_id"])
         return CheckpointManifest(step, run_id, float(value["created"]), files)
     except DamagedFileError as error:
         raise CheckpointError(str(error)) from None
@@ -145,7 +145,7 @@ def _require_own(manifest: CheckpointManifest, directory: Path, run_id: str | No
 
 
 def _manifest_file(entry: dict[str, Any]) -> ManifestFile:
-    path = PurePosixPath(text_of(entry["path"]))
+    path = PurePosixPath(require_text(entry["path"]))
     if path.is_absolute() or ".." in path.parts or "\0" in str(path) or path == PurePosixPath():
         raise ValueError(f"{path} is no file of the checkpoint")
     size = whole_number(entry["size"])
@@ -174,7 +174,7 @@ def verify_checkpoint(
         if expected.path in elsewhere:
             continue
         path = directory / expected.path
-        size = size_of(path)
+        size = regular_file_size(path)
         if size != expected.size:
             raise CheckpointError(f"{path}: {size:,} bytes, the manifest says {expected.size:,}")
         if (digest := digest_of(path)) != expected.sha256:
@@ -193,14 +193,14 @@ def whole_number(value: object) -> int:
     return value
 
 
-def text_of(value: object) -> str:
+def require_text(value: object) -> str:
     """Return a non-empty string from a record. Raises TypeError for anything else."""
     if not isinstance(value, str) or not value:
         raise TypeError(f"{str(value)[:80]!r} is not a text")
     return value
 
 
-def size_of(path: Path) -> int:
+def regular_file_size(path: Path) -> int:
     """Return the size of a regular file. Raises CheckpointError for a link and anything else."""
     try:
         with open_regular(path, links=False) as file:

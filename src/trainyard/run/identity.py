@@ -130,7 +130,7 @@ def run_address(ci: Mapping[str, str]) -> str:
     return quote(f"{ci['server']}/{ci['repository']}/actions/runs/{ci['run_id']}", safe=":/")
 
 
-def provenance(git: Mapping[str, Any], *, lock: Path, config_file: Path) -> dict[str, Any]:
+def collect_provenance(git: Mapping[str, Any], *, lock: Path, config_file: Path) -> dict[str, Any]:
     """Return the origin of code and environment: git facts, the lock's digest, CI and image."""
     return {
         "version": __version__,
@@ -213,16 +213,16 @@ def history_of(run: Mapping[str, Any], *, until: int) -> list[dict[str, Any]]:
     all segments have the same origin.
     """
     segments: list[dict[str, Any]] = []
-    for segment in (*run.get("history", []), {"until": until, **origin_of(run)}):
+    for segment in (*run.get("history", []), {"until": until, **read_origin(run)}):
         step = min(int(segment["until"]), until)
-        if segments and origin_of(segments[-1]) == origin_of(segment):
+        if segments and read_origin(segments[-1]) == read_origin(segment):
             segments.pop()
         if step and (not segments or segments[-1]["until"] < step):
             segments.append({**segment, "until": step})
     return segments
 
 
-def origin_of(record: Mapping[str, Any]) -> dict[str, Any]:
+def read_origin(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the origin of a run or of a segment in its history, as far as known."""
     parts = (record.get("hardware"), record.get("git"), record)
     flat = {key: value for part in parts if isinstance(part, Mapping) for key, value in part.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.atomic_files import write_json_atomically
-from trainyard.run.checkpoint_manifest import text_of, whole_number
+from trainyard.run.checkpoint_manifest import require_text, whole_number
 from trainyard.run.directory import RunDirectory
 from trainyard.run.run_settings import read_settings, setting
 from trainyard.run.untrusted_files import read_bytes, read_json_object
@@ -61,7 +61,7 @@ def read_node(directory: RunDirectory) -> NodeFolder | None:
         return None
     try:
         run_id, node, nodes = (
-            text_of(value["run_id"]),
+            require_text(value["run_id"]),
             whole_number(value["node"]),
             whole_number(value["nodes"]),
         )

@@ -75,7 +75,7 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> byt
 
 def read_text(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> str:
     """Return the content of a regular file as UTF-8. Raises as `open_regular` does."""
-    return decoded(read_bytes(path, most=most, links=links), str(path))
+    return decode_utf8(read_bytes(path, most=most, links=links), str(path))
 
 
 def read_named_text(path: Path, hint: str) -> str:
@@ -154,7 +154,7 @@ def parse_yaml(content: bytes | str, name: str) -> Any:
 
     if len(content) > MOST_YAML_BYTES:
         raise DamagedFileError(f"{name}: damaged: more than {MOST_YAML_BYTES:,} bytes")
-    text = decoded(content, name) if isinstance(content, bytes) else content
+    text = decode_utf8(content, name) if isinstance(content, bytes) else content
     try:
         _require_shallow(text, name)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -197,7 +197,7 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def decoded(content: bytes, name: str) -> str:
+def decode_utf8(content: bytes, name: str) -> str:
     """Decode `content` as UTF-8. Raises DamagedFileError with the line of the first invalid byte."""
     try:
         return content.decode("utf-8-sig")
@@ -248,7 +248,7 @@ _CAREFUL_LINE = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <
 
 
 def _value_of(content: bytes | str, name: str, decoder: json.JSONDecoder, *, finite: bool) -> Any:
-    text = decoded(content, name) if isinstance(content, bytes) else content
+    text = decode_utf8(content, name) if isinstance(content, bytes) else content
     has_long = _LONG_NUMBER.search(text) is not None
     try:
         value = (_CAREFUL_LINE if has_long and decoder is _LINE else decoder).decode(text)

@@ -27,7 +27,7 @@ RequestFor = Callable[[Any], "Request[Any]"]
 """Makes the request from the data, which is prepared last."""
 
 
-def recipe_of(config: Config) -> "Recipe":
+def import_recipe(config: Config) -> "Recipe":
     """Import and return the recipe of a configuration."""
     recipe: Recipe = import_module(RECIPES[config.recipe].module).RECIPE
     return recipe
@@ -35,10 +35,10 @@ def recipe_of(config: Config) -> "Recipe":
 
 def ready_data(config: Config, progress: Progress = UNSEEN) -> Any:
     """Return the training data of the recipe, prepared if needed."""
-    return recipe_of(config).ready_data(config, progress)
+    return import_recipe(config).ready_data(config, progress)
 
 
-def together(
+def join_processes(
     config: Config, directory: RunDirectory, *, told: Callable[[], bool], listener: "Listener"
 ) -> AbstractContextManager["World | None"]:
     """Join the other processes before the data is prepared, which may take longer than they would wait.
@@ -47,7 +47,7 @@ def together(
     """
     from trainyard.training.run import lifecycle
 
-    return lifecycle.together(config, directory, told=told, listener=listener)
+    return lifecycle.join_processes(config, directory, told=told, listener=listener)
 
 
 class Trainer(Protocol):
@@ -71,7 +71,7 @@ def trainer_of(config: Config) -> Trainer:
     require_own_recipe(config)
     from trainyard.training.run import lifecycle
 
-    return partial(lifecycle.train, recipe_of(config))
+    return partial(lifecycle.train, import_recipe(config))
 
 
 def rehearse(config: Config, request_for: RequestFor, *, processes: int | None = None) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def rehearse(config: Config, request_for: RequestFor, *, processes: int | None =
 
     count = processes or int(os.environ.get("WORLD_SIZE", "1"))
     require_processes(config, count)
-    recipe = recipe_of(config)
+    recipe = import_recipe(config)
     data = recipe.data_at_hand(config)
     if data is None:
         return {"prepares": recipe.plan_preparation(config)}

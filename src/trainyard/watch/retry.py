@@ -140,7 +140,7 @@ def claim_from(text: str) -> RetryClaim:
         raise DamagedFileError(f"the claim of a retry cannot be read: {error}") from None
 
 
-def decide(state: JobState, record: RetryRecord, *, step: int | None, jitter: float) -> Retry | Stop:
+def decide_retry(state: JobState, record: RetryRecord, *, step: int | None, jitter: float) -> Retry | Stop:
     """Decide whether a job that ended in this state is sent again.
 
     `step` is that of the newest complete checkpoint, None if unknown; `jitter` is from 0 to 1.
@@ -195,7 +195,7 @@ def with_lost_nodes(state: JobState, lost: Mapping[str, str]) -> JobState:
     return replace(state, failure=named, reason=evidence[0])
 
 
-def given_up(state: JobState) -> JobState:
+def give_up_waiting(state: JobState) -> JobState:
     """Return the state of a job that waits for a lost node as failed, so that its other pods are stopped."""
     waiting = state.waiting
     if waiting is None:

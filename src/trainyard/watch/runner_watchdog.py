@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 from trainyard.run.segment import Segment, read_handover
 from trainyard.watch.continuation import Ended, next_segment
-from trainyard.watch.runners import Job, Orphan, Outage, Runner, orphans, outages
+from trainyard.watch.runners import Job, Orphan, Outage, Runner, judge_jobs, judge_runners
 
 BOT = "github-actions[bot]"
 """The author of the watchdog's issues; others are ignored, because anybody can write the same text."""
@@ -66,15 +66,17 @@ class Dead:
     inputs: Mapping[str, str] | None = None
 
 
-def look(api: WatchdogApi, runners_api: WatchdogApi | None, labels: frozenset[str], *, now: float) -> Seen:
+def find_outages(
+    api: WatchdogApi, runners_api: WatchdogApi | None, labels: frozenset[str], *, now: float
+) -> Seen:
     """The outages and orphans now; `runners_api` has a token that may list runners, unlike GITHUB_TOKEN."""
     jobs = [job for status in ("queued", "in_progress") for job in _jobs(api, status)]
     runners = None if runners_api is None else [_runner(each) for each in _listed(runners_api)]
-    found = outages(runners, jobs, labels, now=now)
-    return Seen(tuple(found), tuple(orphans(jobs, labels, now=now)))
+    found = judge_runners(runners, jobs, labels, now=now)
+    return Seen(tuple(found), tuple(judge_jobs(jobs, labels, now=now)))
 
 
-def seen_twice(first: Seen, second: Seen) -> Seen:
+def keep_seen_twice(first: Seen, second: Seen) -> Seen:
     """The findings of both looks: a job that was just queued, or a runner that restarts, is no outage."""
     outages_before = {outage.key for outage in first.outages}
     orphans_before = {(orphan.job.run, orphan.job.name) for orphan in first.orphans}
@@ -84,7 +86,9 @@ def seen_twice(first: Seen, second: Seen) -> Seen:
     )
 
 
-def tell(api: WatchdogApi, found: tuple[Outage, ...], *, dry_run: bool) -> tuple[list[Outage], list[str]]:
+def update_issues(
+    api: WatchdogApi, found: tuple[Outage, ...], *, dry_run: bool
+) -> tuple[list[Outage], list[str]]:
     """Open an issue for each new outage and close those that are over; return the new and the ended ones.
 
     The issue of a dead training run stays open until a person closes it, because nothing shows that somebody
@@ -110,7 +114,7 @@ def tell(api: WatchdogApi, found: tuple[Outage, ...], *, dry_run: bool) -> tuple
     return new, over
 
 
-def sweep(api: WatchdogApi, found: tuple[Orphan, ...], *, dry_run: bool) -> list[str]:
+def cancel_orphans(api: WatchdogApi, found: tuple[Orphan, ...], *, dry_run: bool) -> list[str]:
     """Cancel the runs of orphaned jobs; return which were cancelled and why."""
     for orphan in () if dry_run else found:
         how = "force-cancel" if orphan.force else "cancel"
@@ -141,14 +145,14 @@ def find_dead(api: WatchdogApi, workflow: str, *, now: float) -> list[Dead]:
     return found
 
 
-def given_up(dead: Dead) -> Outage:
+def report_unresumed(dead: Dead) -> Outage:
     """The outage that is reported for a dead training run that is not resumed."""
     return Outage(
         f"{_DEAD}{dead.run}", f"A training died: {dead.reason}", f"gh run rerun {dead.run} --failed"
     )
 
 
-def resume(api: WatchdogApi, dead: Dead, workflow: str) -> str:
+def dispatch_segment(api: WatchdogApi, dead: Dead, workflow: str) -> str:
     """Dispatch the next segment and return its workflow run's URL. Raises ServiceError."""
     return api.dispatch(workflow, ref=dead.ref, inputs=dead.inputs or {})
 
@@ -161,7 +165,7 @@ def resume_all(
     for dead in (each for each in found if each.following is not None):
         try:
             if not dry_run:
-                resume(api, dead, workflow)
+                dispatch_segment(api, dead, workflow)
             resumed.append(dead)
         except ServiceError as error:
             text = f"A training died, and run {dead.run} could not be resumed"

@@ -72,7 +72,7 @@ class Orphan:
     """Force the cancellation, because an ordinary one was tried before."""
 
 
-def outages(
+def judge_runners(
     runners: Sequence[Runner] | None, jobs: Iterable[Job], labels: frozenset[str], *, now: float
 ) -> list[Outage]:
     """The outages of the runners that have `labels`; none when `labels` is empty.
@@ -95,7 +95,7 @@ def outages(
     return [*found, *(_stuck(runner, waiting[0], now) for runner in idle if waiting)]
 
 
-def orphans(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Iterator[Orphan]:
+def judge_jobs(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Iterator[Orphan]:
     """The jobs to cancel; jobs that wait for one of your own runners are never cancelled."""
     for job in jobs:
         age = now - job.since

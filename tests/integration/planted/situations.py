@@ -22,8 +22,13 @@ from tests.integration.planted.damage import DAMAGES, IN_A_BUCKET, Damage, folde
 from tests.integration.planted.objects import Role, Thing
 from tests.integration.planted.yard import STEPS, Yard
 
-from trainyard.artifacts.record.manifest import ManifestObject, RunManifest, manifest_bytes, parse_manifest
-from trainyard.artifacts.record.statement import restated
+from trainyard.artifacts.record.manifest import (
+    ManifestObject,
+    RunManifest,
+    manifest_bytes,
+    parse_run_manifest,
+)
+from trainyard.artifacts.record.statement import restate
 from trainyard.gateways import open_store
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
@@ -257,7 +262,7 @@ def _damaged_and_listed(thing: Thing, damage: Damage) -> Callable[[Yard], None]:
 
         def listed(manifest: RunManifest) -> RunManifest:
             objects = (entry if each.key == entry.key else each for each in manifest.objects)
-            return restated(replace(manifest, objects=tuple(objects)))
+            return restate(replace(manifest, objects=tuple(objects)))
 
         _rewrite_manifest(yard, listed)
 
@@ -371,7 +376,7 @@ def _unlist(key: str, *, remove: bool) -> Callable[[Yard], None]:
             (yard.store_folder / key).unlink()
         _rewrite_manifest(
             yard,
-            lambda manifest: restated(
+            lambda manifest: restate(
                 replace(manifest, objects=tuple(each for each in manifest.objects if each.key != key))
             ),
         )
@@ -382,7 +387,7 @@ def _unlist(key: str, *, remove: bool) -> Callable[[Yard], None]:
 def _rewrite_manifest(yard: Yard, change: Callable[[RunManifest], RunManifest]) -> None:
     """The newest manifest with a change, its statement to match where the change says so."""
     path = max((yard.store_folder / "manifests").iterdir(), key=lambda path: len(path.name))
-    manifest = change(parse_manifest(path.read_bytes(), path.name))
+    manifest = change(parse_run_manifest(path.read_bytes(), path.name))
     path.unlink()
     path.write_bytes(manifest_bytes(manifest, ""))
 

@@ -20,7 +20,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
 from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import provenance
+from trainyard.run.identity import collect_provenance
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.recipe import trainer_of
 from trainyard.training.run.run_request import Request
@@ -78,7 +78,9 @@ class Yard:
     ) -> None:
         """Train, or go on with, the run; with `stop_at`, until that step."""
         config = _config(self.path.parent, keep_last=keep_last, seed=seed, shared=shared)
-        facts = provenance(GIT, lock=ROOT / "requirements-training.txt", config_file=Path("tiny.yaml"))
+        facts = collect_provenance(
+            GIT, lock=ROOT / "requirements-training.txt", config_file=Path("tiny.yaml")
+        )
         listener = StopAt(stop_at)
         data = prepare_data(config.data, config.model)
         request = Request(config, self.run, data, "auto", f"id-of-{self.path.name}", facts)

@@ -9,7 +9,7 @@ import pytest
 
 from trainyard.repository import repository_api
 from trainyard.repository.setup import Manner, Setup, WantedSetup
-from trainyard.repository.setup_step import SecretChange, SetupStep, SetupVerdict, exit_code
+from trainyard.repository.setup_step import SecretChange, SetupStep, SetupVerdict, exit_code_of_steps
 from trainyard.repository.trust_policy import Form, Subject, trust_policy
 
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
@@ -24,7 +24,7 @@ class Done:
 
     @property
     def code(self) -> int:
-        return exit_code(self.steps)
+        return exit_code_of_steps(self.steps)
 
     def __getitem__(self, name: str) -> SetupStep:
         return next(step for step in self.steps if step.name == name)
@@ -42,7 +42,7 @@ def set_up(direct: Any) -> SetUp:
         github: Any, wanted: WantedSetup, held: Any = None, host: str = "github.com", why: str = "no aws here"
     ) -> Done:
         ask = direct(github)
-        about, _ = repository_api.about(ask, host, "me/lab")
+        about, _ = repository_api.get_repository(ask, host, "me/lab")
 
         def set_secret(change: SecretChange) -> None:
             place = f"environments/{change.environment}" if change.environment else "actions"

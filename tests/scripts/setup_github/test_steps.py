@@ -14,7 +14,7 @@ import pytest
 from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.repository import repository_api
 from trainyard.repository.setup import Manner, Setup, WantedSetup
-from trainyard.repository.setup_step import SetupStep, SetupVerdict, exit_code
+from trainyard.repository.setup_step import SetupStep, SetupVerdict, exit_code_of_steps
 
 ROLE = "arn:aws:iam::123456789012:role/ci/trainyard-ci"
 WANTED = WantedSetup(
@@ -210,7 +210,7 @@ def set_up(
     def can_ask(_: str) -> bool:
         return True
 
-    about, _ = repository_api.about(ask, "github.com", "me/lab")
+    about, _ = repository_api.get_repository(ask, "github.com", "me/lab")
     manner = Manner(dry_run, lambda _: yes, can_ask, set_secret)
     return list(Setup(ask, about, wanted, manner, ask_aws=lambda _: (None, "no aws here")).steps())
 
@@ -229,14 +229,14 @@ def test_a_step_is_done_and_read_back_or_left_to_a_person(
     steps = set_up(github, direct(github), yes=yes)
     step = row_of(steps, case)
     if case.row == "branch rule":
-        assert (step.verdict, exit_code(steps)) == (SetupVerdict.OPTIONAL, 0)
+        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.OPTIONAL, 0)
     elif case.follows == PERSON or (case.follows == CONSENT and not yes):
-        assert (step.verdict, exit_code(steps)) == (SetupVerdict.YOU, 1)
+        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.YOU, 1)
         assert case.change == "" or github.changes() == before
     else:
-        assert (step.verdict, exit_code(steps)) == (FINAL[case.follows], 0)
+        assert (step.verdict, exit_code_of_steps(steps)) == (FINAL[case.follows], 0)
     assert not any(call.startswith("DELETE") for call in github.calls)
-    if exit_code(steps) == 0:
+    if exit_code_of_steps(steps) == 0:
         calls = len(github.changes())
         again = set_up(github, direct(github), yes=False)
         assert len(github.changes()) == calls, "what is right is not touched"
@@ -252,7 +252,7 @@ def test_a_dry_run_changes_nothing_and_names_the_calls(
     assert github.changes() == []
     step = row_of(steps, case)
     if case.change and case.follows != PERSON:
-        assert (step.verdict, exit_code(steps)) == (SetupVerdict.WOULD, 1)
+        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.WOULD, 1)
         method, path = case.change.split(" ")
         shown = [change.command_line("github.com", "me/lab") for change in step.changes]
         wanted = (
@@ -278,14 +278,14 @@ def test_a_read_that_is_refused_names_the_step_and_goes_on_where_it_can(
         shared = case.read.endswith("/variables")
         assert step.verdict is SetupVerdict.UNREACHED
         assert {each.verdict for each in after} == {SetupVerdict.UNREACHED} or shared
-        assert exit_code(steps) == 4
+        assert exit_code_of_steps(steps) == 4
         github.faults = {}
-        assert exit_code(set_up(github, direct(github))) == 0, "run again goes on"
+        assert exit_code_of_steps(set_up(github, direct(github))) == 0, "run again goes on"
     elif absent_by_404:
         assert step.verdict not in (SetupVerdict.OK, SetupVerdict.DONE)
-        assert exit_code(steps) in (1, 4)
+        assert exit_code_of_steps(steps) in (1, 4)
     else:
-        assert (step.verdict, exit_code(steps)) == (SetupVerdict.REFUSED, 4)
+        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.REFUSED, 4)
         assert str(fault) in step.text
         assert SetupVerdict.UNREACHED not in {each.verdict for each in steps}
 
@@ -304,16 +304,16 @@ def test_a_change_that_is_refused_is_never_said_to_be_done(
     step = row_of(steps, case)
     plan = case.row.startswith("env ") and fault in (404, 422, "ignored")  # of a private repository
     if fault == "after" and not (case.row.startswith("env ") and case.change.startswith("PUT")):
-        assert (step.verdict, exit_code(steps)) == (SetupVerdict.DONE, 0)
+        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.DONE, 0)
     elif fault in ("cut", "after", "limit"):
-        assert (step.verdict, exit_code(steps)) == (SetupVerdict.UNREACHED, 4)
+        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.UNREACHED, 4)
     elif plan:
-        assert (step.verdict, exit_code(steps)) == (SetupVerdict.YOU, 1)
+        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.YOU, 1)
         assert "--no-environments" in step.text
     else:
-        assert (step.verdict, exit_code(steps)) == (SetupVerdict.REFUSED, 4)
+        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.REFUSED, 4)
     github.faults = {}
-    assert exit_code(set_up(github, direct(github))) == 0, "nothing is lost: run again goes on"
+    assert exit_code_of_steps(set_up(github, direct(github))) == 0, "nothing is lost: run again goes on"
 
 
 @pytest.mark.parametrize("calls", range(1, 16))
@@ -331,11 +331,11 @@ def test_a_network_that_is_cut_after_any_change_loses_nothing(
 
     wanted = replace(WANTED, secrets=())
     first = set_up(github, cut_after, wanted)
-    assert exit_code(first) == (4 if left[0] <= 0 else 1)
-    assert exit_code(set_up(github, ask, wanted)) == 1
+    assert exit_code_of_steps(first) == (4 if left[0] <= 0 else 1)
+    assert exit_code_of_steps(set_up(github, ask, wanted)) == 1
     github.runners = [github.runner()]
     github.train()
     final = set_up(github, ask, wanted)
-    assert exit_code(final) == 0, final
+    assert exit_code_of_steps(final) == 0, final
     reference = set_up(complete(fresh()), direct(complete(fresh())), wanted)
     assert {step.name for step in reference} == {step.name for step in final}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.inventory import list_runs, price_for, table
+from trainyard.artifacts.inventory import inventory_table, list_runs, price_for
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.comparison import Depth
@@ -17,7 +17,7 @@ def test_runs_are_listed_with_their_checkpoints_and_price(make_run: Callable[...
     one, two = list_runs(store, [1, 2], price=1000.0, depth=Depth.FULL)
     assert one.ok
     assert two.ok
-    text = table([one, two])
+    text = inventory_table([one, two])
     assert "run-1" in text or "1" in text.split()
     assert "300" in text
     assert [len(run.to_json()["checkpoints"]) for run in (one, two)] == [2, 1]

@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.promotion import Promotion, promotable, promote, promotions, read_promotion, withdraw
+from trainyard.artifacts.promotion import (
+    Promotion,
+    find_promotable,
+    list_promotions,
+    promote,
+    read_promotion,
+    withdraw,
+)
 from trainyard.artifacts.restore.restore import restore
-from trainyard.artifacts.restore.selection import select
+from trainyard.artifacts.restore.selection import parse_selection
 from trainyard.artifacts.retention.pruning import prune
 from trainyard.artifacts.retention.pruning_plan import plan_pruning
 from trainyard.artifacts.retention.retention_rules import RetentionRules
@@ -31,7 +38,7 @@ def run(store: Store, make_run: Any) -> RunDirectory:
 
 
 def give(store: Store, name: str, step: int | None, by: str = "ada") -> Promotion:
-    run_id, checkpoint = promotable(store, 1, step, depth=Depth.FULL)
+    run_id, checkpoint = find_promotable(store, 1, step, depth=Depth.FULL)
     return promote(store, name, checkpoint, run_id=run_id, by=by, depth=Depth.FULL)
 
 
@@ -43,7 +50,7 @@ def test_a_name_points_at_the_digest_and_says_who_and_what_was_before(
     assert (first.run_id, first.by, first.depth, first.previous) == ("run-run", "ada", "full", {})
     second = give(store, "best", None, by="bob")
     assert (second.step, second.previous["step"], second.previous["digest"]) == (200, 100, first.digest)
-    assert read_promotion(store, "best") == second == next(iter(promotions(store)))
+    assert read_promotion(store, "best") == second == next(iter(list_promotions(store)))
     assert read_promotion(store, "production") is None
 
 
@@ -51,13 +58,13 @@ def test_restore_takes_the_name_and_notices_when_it_no_longer_fits(
     store: Store, run: RunDirectory, tmp_path: Path, folder: Path
 ) -> None:
     give(store, "production", 100)
-    assert restore(store, select(store, None, "production"), tmp_path / "back").steps == (100,)
+    assert restore(store, parse_selection(store, None, "production"), tmp_path / "back").steps == (100,)
     with pytest.raises(ConfigError, match="was given to step 100 of run 1, not to one of run 2"):
-        select(store, 2, "production")
+        parse_selection(store, 2, "production")
     pointer = folder / "promoted/production.json"
     pointer.write_text(json.dumps(json.loads(pointer.read_text()) | {"digest": "0" * 64}))
     with pytest.raises(VerificationError, match=r"000000000000… was promoted"):
-        restore(store, select(store, 1, "production"), tmp_path / "again")
+        restore(store, parse_selection(store, 1, "production"), tmp_path / "again")
 
 
 def test_what_does_not_verify_is_not_promoted(store: Store, run: RunDirectory, folder: Path) -> None:
@@ -66,7 +73,7 @@ def test_what_does_not_verify_is_not_promoted(store: Store, run: RunDirectory, f
         give(store, "best", 200)
     with pytest.raises(VerificationError, match=r"no checkpoint of step 300\. Steps: 100, 200"):
         give(store, "best", 300)
-    assert list(promotions(store)) == []
+    assert list(list_promotions(store)) == []
 
 
 @pytest.mark.parametrize("name", ["", "newest", "Best", "a/b", "../x", "9", "a" * 64, "a\n"])
@@ -98,13 +105,13 @@ def test_a_name_that_was_taken_back_is_nobodys_until_it_is_given_again(
     gone = withdraw(store, "production", by="bob")
     assert (gone.by, gone.previous["digest"]) == ("bob", first.digest)
     assert read_promotion(store, "production") is None
-    assert [promotion.name for promotion in promotions(store)] == ["best"]
+    assert [promotion.name for promotion in list_promotions(store)] == ["best"]
     with pytest.raises(ConfigError, match="neither a step, nor newest, nor a name that was promoted"):
-        select(store, None, "production")
+        parse_selection(store, None, "production")
     with pytest.raises(ConfigError, match="no checkpoint has this name, so there is nothing to withdraw"):
         withdraw(store, "production", by="bob")
     assert give(store, "production", 200).previous == {}
-    assert select(store, None, "production").step == 200
+    assert parse_selection(store, None, "production").step == 200
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.demand import demand_of
-from trainyard.cluster.verdict import Verdict, judge, verdict_record
+from trainyard.cluster.verdict import Verdict, judge_cluster, verdict_record
 from trainyard.config.cluster import ClusterConfig
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
@@ -38,7 +38,7 @@ def look_at(kubeconfig: Path, *options: str, call_seconds: float = 20.0) -> Clus
 
 def verdict_of(kubeconfig: Path, *options: str) -> Verdict:
     look = look_at(kubeconfig, *options)
-    return judge(look.snapshot(lambda **_: None), look.demand)
+    return judge_cluster(look.snapshot(lambda **_: None), look.demand)
 
 
 def found_by(kubeconfig: Path, *options: str) -> list[dict[str, str]]:

@@ -66,8 +66,8 @@ def test_a_pod_that_is_being_deleted_still_holds_its_gpus() -> None:
 REDUCERS = [
     api_objects.node_of,
     api_objects.pod_of,
-    lambda raw: api_objects.workload_of(raw, "DaemonSet"),
-    lambda raw: api_objects.workload_of(raw, "Deployment"),
+    lambda raw: api_objects.read_workload(raw, "DaemonSet"),
+    lambda raw: api_objects.read_workload(raw, "Deployment"),
     api_objects.slice_of,
     api_objects.allocated_of,
     api_objects.quota_of,

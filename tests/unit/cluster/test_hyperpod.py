@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tests.unit.cluster.generated import workload
 
-from trainyard.cluster.api_objects import workload_of
+from trainyard.cluster.api_objects import read_workload
 from trainyard.cluster.hyperpod import (
-    auto_resume,
     cluster_list_record,
     hyperpod_cluster,
     measured_use,
     operator_version,
+    predict_auto_resume,
     queries,
 )
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError
@@ -23,7 +23,7 @@ from trainyard.gateways.prometheus import Prometheus
 
 
 def operator(image: str) -> Any:
-    return workload_of(workload("Deployment", "training-operator", image), "Deployment")
+    return read_workload(workload("Deployment", "training-operator", image), "Deployment")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_release_is_read_from_the_image(image: str, version: str | None) -> 
 @pytest.mark.parametrize("version", ["1.6.0", "1.7.0", "1.8.0", "1.8.1", "1.9.4"])
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
 def test_auto_resume_needs_kind_release_and_namespace(kind: str, version: str, namespace: str) -> None:
-    found = auto_resume(
+    found = predict_auto_resume(
         kind=kind, namespace=namespace, operators=[operator(f"x/training-operator:v{version}")]
     )
     fits = kind == "pytorchjob" and version in ("1.7.0", "1.8.0", "1.8.1") and namespace != "team"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trainyard.cluster.demand import Demand
-from trainyard.cluster.images import pinned
+from trainyard.cluster.images import pin_digest
 from trainyard.cluster.job_preflight import room_for
 from trainyard.cluster.snapshot import Condition, Image, Node, Pod, Snapshot, Unseen
 
@@ -95,5 +95,5 @@ def test_nodes_of_hyperpod_are_known_by_their_label() -> None:
     ],
 )
 def test_an_image_is_named_by_its_digest(uri: str, named: str) -> None:
-    assert pinned(uri, Image(uri, "ECR", "", found=True, digest=DIGEST)) == named
-    assert pinned(uri, Unseen("not in ECR")) == uri
+    assert pin_digest(uri, Image(uri, "ECR", "", found=True, digest=DIGEST)) == named
+    assert pin_digest(uri, Unseen("not in ECR")) == uri

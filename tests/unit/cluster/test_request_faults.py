@@ -17,7 +17,7 @@ from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
 from trainyard.cluster.checks.check import Severity
 from trainyard.cluster.verdict import Readiness as Verdict
-from trainyard.cluster.verdict import judge
+from trainyard.cluster.verdict import judge_cluster
 from trainyard.errors import CredentialsRefusedError, ServiceError
 from trainyard.gateways.kubernetes import api as api_module
 
@@ -159,7 +159,7 @@ def judged(
 ) -> tuple[Verdict, dict[str, list[Severity]]]:
     """The verdict, and what each check said that was not fine, or was not asked."""
     look = look_at(recorded.kubeconfig(folder), *PLAN, call_seconds=seconds)
-    verdict = judge(look.snapshot(lambda **_: None), look.demand)
+    verdict = judge_cluster(look.snapshot(lambda **_: None), look.demand)
     said: dict[str, list[Severity]] = {}
     quiet = ("image", "auto-resume")
     for finding in verdict.findings:

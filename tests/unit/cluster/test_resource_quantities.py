@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.cluster.resource_quantities import NotAQuantityError, parse_quantity, thousandths, written
+from trainyard.cluster.resource_quantities import (
+    NotAQuantityError,
+    format_quantity,
+    parse_quantity,
+    thousandths,
+)
 
 FACTORS: dict[str, int | Fraction] = {
     "": 1, "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000),
@@ -84,4 +89,4 @@ def test_amounts_that_real_clusters_show() -> None:
     ],
 )
 def test_amounts_are_written_for_people(amount: str, resource: str, text: str) -> None:
-    assert written(thousandths(amount), resource) == text
+    assert format_quantity(thousandths(amount), resource) == text

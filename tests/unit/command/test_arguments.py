@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from trainyard.command import arguments
 
 NUMBERS: dict[Callable[[str], float], tuple[float, float]] = {
-    arguments.whole: (0, 10**18 - 1),
-    arguments.positive: (1, 10**18 - 1),
+    arguments.natural_number: (0, 10**18 - 1),
+    arguments.positive_number: (1, 10**18 - 1),
     arguments.processes: (1, 1024),
     arguments.amount: (0, 1e308),
     arguments.rate: (0.001, 1e6),
@@ -55,7 +55,7 @@ def refusal(read: Callable[[str], object], value: str) -> str:
 def test_what_is_no_plain_number_is_refused_in_short_words(read: Callable[[str], float], value: str) -> None:
     for text in (value, f"{value}s"):
         said = refusal(read, text)
-        assert arguments.shown(text) in said
+        assert arguments.quote(text) in said
         assert len(said) < 250
 
 
@@ -73,9 +73,9 @@ def test_a_number_is_within_its_bounds_or_refused(value: str) -> None:
 @pytest.mark.parametrize(
     ("read", "text", "value"),
     [
-        (arguments.whole, "0", 0),
-        (arguments.positive, "12", 12),
-        (arguments.positive, "9" * 18, 10**18 - 1),
+        (arguments.natural_number, "0", 0),
+        (arguments.positive_number, "12", 12),
+        (arguments.positive_number, "9" * 18, 10**18 - 1),
         (arguments.amount, "0.0125", 0.0125),
         (arguments.amount, "1e9", 1e9),
         (arguments.share, ".4", 0.4),

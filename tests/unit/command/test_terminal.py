@@ -83,7 +83,7 @@ display.begin("reading a path that is longer than narrow terminals are", 4_800_0
 output.announce("data", "Python 3.11 standard library: 729 files, 10.9 MB train, 1.2 MB validation", "ok")
 """
 SHOWS = """
-with terminal.shown(display):
+with terminal.show_live(display):
     for _ in range(4):
         time.sleep(0.3)
         display.advance(600_000_000)
@@ -190,7 +190,7 @@ def test_a_log_gets_plain_lines_that_are_never_cut() -> None:
 
 
 def test_what_draws_is_imported_only_for_a_terminal() -> None:
-    body = "with terminal.shown(display): pass\nprint('there', 'rich' in sys.modules)"
+    body = "with terminal.show_live(display): pass\nprint('there', 'rich' in sys.modules)"
     line = [sys.executable, "-c", PROGRAM.format(body=body)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "there False\n"
@@ -199,7 +199,7 @@ def test_what_draws_is_imported_only_for_a_terminal() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_leaves_a_terminal_that_can_be_used(number: signal.Signals) -> None:
-    body = "signals.end_at_signals()\ndef main():\n    with terminal.shown(display): time.sleep(60)\n"
+    body = "signals.end_at_signals()\ndef main():\n    with terminal.show_live(display): time.sleep(60)\n"
     written, status = on_a_terminal(f"{body}sys.exit(handler.exit_code_of(main))", 80, end=number)
     assert "\x1b[?25" not in written
     if number == signal.SIGKILL:
@@ -218,7 +218,7 @@ def tell(*_):
     told.append(1)
     signal.setitimer(signal.ITIMER_REAL, 0.001 if len(told) < 50 else 0)
 signal.signal(signal.SIGALRM, tell)
-with terminal.shown(display):
+with terminal.show_live(display):
     signal.setitimer(signal.ITIMER_REAL, 0.001)
     while len(told) < 50:
         display.advance(1)
@@ -230,7 +230,7 @@ with terminal.shown(display):
 
 def test_what_others_draw_by_themselves_and_what_goes_to_stdout_does_not_garble() -> None:
     body = """
-with terminal.shown(display):
+with terminal.show_live(display):
     for share in range(0, 101, 10):
         sys.stderr.write(f"\\rloading {share}%")
     sys.stderr.write("\\n")
@@ -246,7 +246,7 @@ with terminal.shown(display):
 
 def test_a_fork_writes_beside_the_live_line_and_waits_for_no_lock() -> None:
     body = """
-with terminal.shown(display):
+with terminal.show_live(display):
     if not os.fork():
         sys.stderr.write("a child\\n")
         sys.stderr.flush()
@@ -261,7 +261,7 @@ with terminal.shown(display):
 def test_a_terminal_that_takes_nothing_does_not_hold_up_the_work() -> None:
     """Somebody pressed Ctrl-S: the thread that draws is stuck, and the work goes on to its end."""
     ours, theirs = pty.openpty()
-    body = "with terminal.shown(display): time.sleep(1)\nprint('done', flush=True)\nos._exit(0)"
+    body = "with terminal.show_live(display): time.sleep(1)\nprint('done', flush=True)\nos._exit(0)"
     line = [sys.executable, "-c", PROGRAM.format(body=body)]
     environment = {key: value for key, value in os.environ.items() if key != "CI"} | {"TERM": "xterm"}
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=theirs, env=environment) as process:
@@ -328,7 +328,7 @@ def test_in_one_process_what_is_written_stays_and_the_live_line_goes(monkeypatch
     work = Work()
     with own_terminal(monkeypatch) as written:
         before = sys.stdout, sys.stderr
-        with terminal.shown(work):
+        with terminal.show_live(work):
             above = sys.stderr
             assert above is not before[1]
             assert (above.isatty(), above.writable(), above.encoding) == (True, True, before[1].encoding)
@@ -368,7 +368,7 @@ def test_where_there_is_no_terminal_the_work_is_told_to_log(
 ) -> None:
     monkeypatch.setattr(terminal, "_TELL_SECONDS", 0.01)
     work = Work()
-    with terminal.shown(work):
+    with terminal.show_live(work):
         assert work.went_on.wait(10)
     assert work.drawn == 0
     assert capsys.readouterr() == ("", "")
@@ -388,8 +388,8 @@ def test_what_is_shown_follows_the_terminal_and_the_environment(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
     dumb = kind.lower() in ("dumb", "unknown")
     assert terminal.on_terminal() == (is_terminal and ci != "true")
-    assert terminal.draws() == (is_terminal and ci != "true" and not dumb)
-    assert terminal.colours() == (not no_color and not dumb)
+    assert terminal.can_redraw() == (is_terminal and ci != "true" and not dumb)
+    assert terminal.shows_colours() == (not no_color and not dumb)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainyard.command.visible_text import visible, visible_json, visible_line
+from trainyard.command.visible_text import escape_controls, visible_json, visible_line
 
 PARTS = st.sampled_from(
     ["::", ":", "##[", "##", "[", "\n", " ", "\t", "\x1b[2J", "\r", "\x9b", "\u202e", "a"]
@@ -20,7 +20,7 @@ TEXTS = st.lists(PARTS | st.text(max_size=3)).map("".join)
 @example("\u00a0::error::x")
 @example("##[##[error]")
 def test_nothing_is_obeyed(text: str) -> None:
-    shown = visible(text)
+    shown = escape_controls(text)
     assert not any(unicodedata.category(each) == "Cc" and each not in "\t\n" for each in shown)
     assert not any(line.lstrip().startswith("::") for line in shown.splitlines())
     assert "##[" not in shown
@@ -39,4 +39,4 @@ def test_json_keeps_its_value(text: str) -> None:
     "text", ["", "é ü 漢字 🙂", "a: b::c", "key: ## title", "two\n  lines\tand a tab", "[::1]:80"]
 )
 def test_what_people_write_is_left_as_it_is(text: str) -> None:
-    assert visible(text) == text
+    assert escape_controls(text) == text

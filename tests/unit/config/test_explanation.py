@@ -1,6 +1,6 @@
 """The origin of each value of a configuration."""
 
-from trainyard.config.explanation import as_data, lines
+from trainyard.config.explanation import as_data, explanation_lines
 from trainyard.config.problems import DEFAULT, Origin
 
 VALUES = {"model": {"name": "x" * 60}, "training": {"max_steps": 5, "learning_rate": 5e-5}}
@@ -12,7 +12,7 @@ ORIGINS = {
 
 
 def test_origins_are_aligned_and_one_long_value_moves_only_its_own() -> None:
-    rows = list(lines(VALUES, ORIGINS))
+    rows = list(explanation_lines(VALUES, ORIGINS))
     assert rows[0].split() == ["model.name", f'"{"x" * 60}"', "a.yaml:3"]
     assert rows[1].split() == ["training.max_steps", "5", "--set"]
     assert rows[2].split() == ["training.learning_rate", "5e-05", "default"]

@@ -1,6 +1,6 @@
 """The lines that people read."""
 
-from trainyard.config.problems import Origin, Problem, error_of, shortened
+from trainyard.config.problems import Origin, Problem, error_of, shorten
 
 
 def test_lines_have_file_line_key_and_message() -> None:
@@ -22,6 +22,6 @@ def test_the_same_problem_is_said_once_and_one_error_is_singular() -> None:
 
 
 def test_what_is_shown_stays_on_one_bearable_line() -> None:
-    assert shortened("a\nb\x1b[31m") == "a\\nb\\x1b[31m"
-    assert shortened("x" * 10_000_000) == "x" * 80 + "…"
-    assert shortened("é") == "é"
+    assert shorten("a\nb\x1b[31m") == "a\\nb\\x1b[31m"
+    assert shorten("x" * 10_000_000) == "x" * 80 + "…"
+    assert shorten("é") == "é"

@@ -9,8 +9,8 @@ from trainyard.errors import PermissionRefusedError, ServiceError
 from trainyard.gateways.aws_setup.buckets import S3Bucket
 from trainyard.gateways.aws_setup.builds import BuildProject
 from trainyard.gateways.aws_setup.identities import AccessEntry, OidcProvider
-from trainyard.infrastructure.agreement import differences
-from trainyard.infrastructure.settings import Account, settings_for, wanted
+from trainyard.infrastructure.agreement import compare_settings
+from trainyard.infrastructure.settings import Account, settings_for, wanted_resources
 
 CHOSEN = {
     "Subjects": ["repo:me/lab:environment:training"],
@@ -18,7 +18,7 @@ CHOSEN = {
     "WebhookRepository": "me/lab",
 }
 SETTINGS = settings_for(CHOSEN, Account("123456789012", "us-west-2"))
-PROPERTIES = {resource.name: found for resource, found in wanted(SETTINGS)}
+PROPERTIES = {resource.name: found for resource, found in wanted_resources(SETTINGS)}
 
 
 class Recorded:
@@ -69,13 +69,13 @@ def test_a_webhook_that_aws_describes_with_more_words_agrees() -> None:
     has = {**wanted_now, "arn": "arn", "webhook": {"url": "u", "filterGroups": groups}}
     call = Recorded(batch_get_projects={"projects": [has]})
     found = BuildProject(call).found(PROPERTIES["Builds"])
-    assert found is not None and list(differences(wanted_now, found)) == []
+    assert found is not None and list(compare_settings(wanted_now, found)) == []
     narrower = {**has, "webhook": {"url": "u", "filterGroups": [groups[0][:1]]}}
     call = Recorded(batch_get_projects={"projects": [narrower]})
     kind = BuildProject(call)
-    assert [text.split(" ")[0] for text in differences(wanted_now, kind.found(PROPERTIES["Builds"]))] == [
-        "webhook.filterGroups"
-    ]
+    assert [
+        text.split(" ")[0] for text in compare_settings(wanted_now, kind.found(PROPERTIES["Builds"]))
+    ] == ["webhook.filterGroups"]
     kind.change(PROPERTIES["Builds"], {"webhook"})
     assert call.operations[-1] == "update_webhook", "the project itself was not to change"
 
@@ -114,7 +114,7 @@ def test_the_access_entry_is_a_group_without_a_policy_of_eks() -> None:
     p = PROPERTIES["AccessEntry"]
     call = Recorded(describe_access_entry={"accessEntry": {"kubernetesGroups": ["others"]}})
     kind = AccessEntry(call)
-    assert list(differences(kind.wanted(p), kind.found(p)))
+    assert list(compare_settings(kind.wanted(p), kind.found(p)))
     kind.change(p, {"kubernetesGroups"})
     kind.create(p)
     assert call.operations == ["describe_access_entry", "update_access_entry", "create_access_entry"]
@@ -126,7 +126,7 @@ def test_an_oidc_provider_that_others_made_gets_our_audience_and_is_never_remove
     call = Recorded(get_open_id_connect_provider={"ClientIDList": ["theirs"]})
     kind = OidcProvider(call, partition="aws", account="123456789012")
     p = PROPERTIES["GitHubProvider"]
-    assert list(differences(kind.wanted(p), kind.found(p)))
+    assert list(compare_settings(kind.wanted(p), kind.found(p)))
     kind.change(p, {"clients"})
     assert call.made[-1][1]["ClientID"] == "sts.amazonaws.com"
     assert "other roles" in kind.remove(p)

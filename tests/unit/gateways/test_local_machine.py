@@ -19,9 +19,9 @@ from trainyard.gateways.local_machine import (
     installed_torch,
     installed_versions,
     main_memory,
+    measure_path,
     memory_bytes,
     missing_for_compiling,
-    size_of,
 )
 
 
@@ -40,9 +40,9 @@ def test_the_size_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "a").write_bytes(b"x" * 10)
     (tmp_path / "deep" / "b").write_bytes(b"x" * 5)
-    assert size_of(tmp_path) == 15
-    assert size_of(tmp_path / "a") == 10
-    assert size_of(tmp_path / "missing") == 0
+    assert measure_path(tmp_path) == 15
+    assert measure_path(tmp_path / "a") == 10
+    assert measure_path(tmp_path / "missing") == 0
 
 
 LINUX_CXX = "clang++" if sys.platform == "darwin" else "g++"

@@ -232,7 +232,8 @@ def test_a_file_that_is_removed_meanwhile_counts_as_missing(
     assert [found.key for found in listing] == ["run-1/c"]
     with monkeypatch.context() as patch:
         patch.setattr(
-            "trainyard.gateways.local_store.folder.digest_of", lambda path: path.unlink() or path.stat()
+            "trainyard.gateways.local_store.folder.hash_stored_file",
+            lambda path: path.unlink() or path.stat(),
         )
         assert store.describe("run-1/c") is None
 

@@ -15,7 +15,7 @@ from botocore.exceptions import (
 )
 
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
-from trainyard.gateways.s3.refusals import explain
+from trainyard.gateways.s3.refusals import explain_refusal
 from trainyard.gateways.s3.uploads import part_bytes
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -30,7 +30,7 @@ def refusal(code: str, message: str = "", *, status: int = 403, headers: dict[st
 
 
 def said(error: Exception, operation: str = "put_object") -> str:
-    return explain(error, bucket="ml-runs", operation=operation, endpoint="https://s3.amazonaws.com")
+    return explain_refusal(error, bucket="ml-runs", operation=operation, endpoint="https://s3.amazonaws.com")
 
 
 def test_denied_access_names_who_and_the_permission() -> None:

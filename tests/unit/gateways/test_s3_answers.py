@@ -82,8 +82,8 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setattr("trainyard.gateways.s3.store.pause", lambda _attempt: None)
-    monkeypatch.setattr("trainyard.gateways.s3.bucket.pause", lambda _attempt: None)
+    monkeypatch.setattr("trainyard.gateways.s3.store.wait_before_retry", lambda _attempt: None)
+    monkeypatch.setattr("trainyard.gateways.s3.bucket.wait_before_retry", lambda _attempt: None)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from trainyard.gateways.s3.checksums import Algorithm, as_text, crc64nvme_of
 from trainyard.gateways.s3.parts import Parts, _Whole
 from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.unfinished import StoredPart, stored_parts
-from trainyard.gateways.s3.uploads import BODY_BYTES, describe
+from trainyard.gateways.s3.uploads import BODY_BYTES, describe_object
 
 MIB = 1 << 20
 CRC = Algorithm.CRC64NVME
@@ -208,7 +208,7 @@ def test_an_object_tells_whether_it_is_encrypted_as_asked(
 ) -> None:
     bucket = ScriptedBucket(asked)
     bucket.head = {"ContentLength": 1, "ETag": "x"} | ({"ServerSideEncryption": told} if told else {})
-    found = describe(bucket, "k")
+    found = describe_object(bucket, "k")
     assert found is not None
     assert found.encrypted_as_asked is as_asked
 

@@ -9,12 +9,12 @@ import pytest
 from trainyard.image.building import aws_build
 from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
 from trainyard.image.building.build_progress import BuildProgress
-from trainyard.image.building.build_request import request_of
+from trainyard.image.building.build_request import make_build_request
 from trainyard.image.context.build_context import checked_tag, seal_context
 from trainyard.image.context.dockerfile import parse_dockerfile
 
 ONE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
-REQUEST = request_of(
+REQUEST = make_build_request(
     seal_context([], total_bytes=0, inputs={}),
     parse_dockerfile("FROM scratch\n", "D"),
     image="fsdp",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.image.conflict.conflict_fix import diff_of, fix
-from trainyard.image.conflict.conflicts import judge
+from trainyard.image.conflict.conflicts import judge_versions
 from trainyard.image.conflict.declared_versions import DeclaredVersions, base_image, declare, locked_packages
 from trainyard.image.conflict.finding import ImageFinding, TargetMachine
 from trainyard.image.conflict.version_facts import (
@@ -24,9 +24,9 @@ from trainyard.image.conflict.version_facts import (
     VERL_TRANSFORMERS,
     VERL_VLLM,
     VLLM_TORCH,
-    has_rdma,
-    shown,
+    reaches_gpu_memory,
     version,
+    version_text,
 )
 from trainyard.image.context.dockerfile import parse_dockerfile
 from trainyard.plan.instances import CATALOGUE
@@ -42,7 +42,7 @@ def declared(text: str, lock: str = "") -> DeclaredVersions:
 
 
 def findings(text: str, lock: str = "", machine: TargetMachine | None = None) -> list[ImageFinding]:
-    return judge(declared(text, lock), machine or TargetMachine())
+    return judge_versions(declared(text, lock), machine or TargetMachine())
 
 
 def rules(text: str, lock: str = "", machine: TargetMachine | None = None) -> set[str]:
@@ -58,7 +58,7 @@ def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: 
     text = f"FROM python:3.{python}{DIGEST}\nUSER 1\n"
     release = TORCH[torch]
     fits = release.oldest_python <= (3, python) <= release.newest_python
-    assert ("torch-python" in rules(text, f"torch=={shown(torch)}.0")) == (not fits)
+    assert ("torch-python" in rules(text, f"torch=={version_text(torch)}.0")) == (not fits)
     assert ("python" in rules(text)) == (python < 11)
 
 
@@ -68,8 +68,8 @@ def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: 
 )
 def test_a_torch_with_this_cuda_must_exist(torch: tuple[int, ...], cuda: str) -> None:
     exists = (int(cuda[:2]), int(cuda[2:])) in TORCH[torch].cuda
-    pinned = f"{CLEAN}RUN pip install torch=={shown(torch)}.0+cu{cuda}\n"
-    index = f"{CLEAN}RUN pip install torch=={shown(torch)}.0 --index-url https://download.pytorch.org/whl/cu{cuda}\n"
+    pinned = f"{CLEAN}RUN pip install torch=={version_text(torch)}.0+cu{cuda}\n"
+    index = f"{CLEAN}RUN pip install torch=={version_text(torch)}.0 --index-url https://download.pytorch.org/whl/cu{cuda}\n"
     assert [("torch-cuda" in rules(text)) for text in (pinned, index)] == [not exists] * 2
     after = fix(pinned, findings, file="Dockerfile")
     assert "torch-cuda" not in rules(after)
@@ -108,9 +108,9 @@ def test_cuda_wants_a_driver_that_is_new_enough(major: int) -> None:
     ("vllm", "torch"), list(itertools.product(VLLM_TORCH, sorted(set(VLLM_TORCH.values()))))
 )
 def test_vllm_wants_its_own_torch(vllm: tuple[int, ...], torch: tuple[int, ...]) -> None:
-    lock = f"torch=={shown(torch)}\nvllm=={shown(vllm)}.post1\n"
+    lock = f"torch=={version_text(torch)}\nvllm=={version_text(vllm)}.post1\n"
     assert ("vllm-torch" in rules(CLEAN, lock)) == (VLLM_TORCH[vllm] != torch)
-    text = f"{CLEAN}RUN pip install torch=={shown(torch)} vllm=={shown(vllm)}\n"
+    text = f"{CLEAN}RUN pip install torch=={version_text(torch)} vllm=={version_text(vllm)}\n"
     assert "vllm-torch" not in rules(fix(text, findings, file="Dockerfile"))
 
 
@@ -118,7 +118,7 @@ def test_vllm_wants_its_own_torch(vllm: tuple[int, ...], torch: tuple[int, ...])
 def test_what_is_compiled_against_torch_belongs_to_it(name: str) -> None:
     table = TORCH_PAIRS[name]
     for torch, own in itertools.product(table, table.values()):
-        lock = f"torch=={shown(torch)}.1\n{name}=={shown(own)}.1\n"
+        lock = f"torch=={version_text(torch)}.1\n{name}=={version_text(own)}.1\n"
         assert ("torch-pair" in rules(CLEAN, lock)) == (table[torch] != own), (torch, own)
 
 
@@ -129,7 +129,10 @@ CUDNN = sorted({one.cudnn for one in LIBRARIES.values()} | {(8, 9, 7), (9, 10, 1
 def test_torch_wants_the_cudnn_that_it_was_compiled_with(
     torch: tuple[int, ...], cudnn: tuple[int, ...]
 ) -> None:
-    lock = f"torch=={shown(torch)}.1\nnvidia-cudnn-cu13=={shown(cudnn)}.48\nnvidia-cudnn-frontend==1.31.0\n"
+    lock = (
+        f"torch=={version_text(torch)}.1\nnvidia-cudnn-cu13=={version_text(cudnn)}.48\n"
+        "nvidia-cudnn-frontend==1.31.0\n"
+    )
     found = [f for f in findings(CLEAN, lock) if f.rule == "cudnn-torch"]
     own = LIBRARIES[torch].cudnn
     if cudnn == own:
@@ -149,10 +152,10 @@ def test_another_build_of_torch_has_its_own_cudnn_and_is_not_judged_by_the_defau
     """For each build, named by a suffix and by the lock's toolkit, with every cuDNN of the tables."""
     default = cuda == TORCH[torch].default_cuda
     own = LIBRARIES[torch].cudnn if default else OTHER_CUDNN.get((torch, cuda))
-    plain, toolkit = f"torch=={shown(torch)}.0", f"cuda-toolkit=={shown(cuda)}.1\n"
+    plain, toolkit = f"torch=={version_text(torch)}.0", f"cuda-toolkit=={version_text(cuda)}.1\n"
     suffix = f"{CLEAN}RUN pip install {plain}+cu{cuda[0]}{cuda[1]}\n"
     for cudnn in sorted({one.cudnn for one in LIBRARIES.values()} | set(OTHER_CUDNN.values())):
-        libraries = f"nvidia-cudnn-cu{cuda[0]}=={shown(cudnn)}.9\n"
+        libraries = f"nvidia-cudnn-cu{cuda[0]}=={version_text(cudnn)}.9\n"
         said = own is not None and cudnn != own
         assert ("cudnn-torch" in rules(suffix, libraries)) == said
         assert ("cudnn-torch" in rules(CLEAN, f"{plain}\n{toolkit}{libraries}")) == said
@@ -172,7 +175,7 @@ def test_the_table_of_other_builds_has_such_builds_only() -> None:
     ("torch", "nccl"), list(itertools.product(LIBRARIES, sorted({one.nccl for one in LIBRARIES.values()})))
 )
 def test_torch_wants_no_older_nccl(torch: tuple[int, ...], nccl: tuple[int, ...]) -> None:
-    lock = f"torch=={shown(torch)}.1\nnvidia-nccl-cu12=={shown(nccl)}\n"
+    lock = f"torch=={version_text(torch)}.1\nnvidia-nccl-cu12=={version_text(nccl)}\n"
     assert ("nccl-torch" in rules(CLEAN, lock)) == (nccl < LIBRARIES[torch].nccl)
 
 
@@ -182,7 +185,7 @@ def test_verl_wants_a_vllm_of_its_range(verl: tuple[int, ...]) -> None:
     tried = {(0, 6, 9), (0, 99, 0), *(bound for span in VERL_VLLM.values() for bound in span if bound)}
     for vllm in tried:
         fits = oldest <= vllm and (not newest or vllm <= newest)
-        lock = f"verl=={shown(verl)}\nvllm=={shown(vllm)}.post1\n"
+        lock = f"verl=={version_text(verl)}\nvllm=={version_text(vllm)}.post1\n"
         assert ("verl-vllm" in rules(CLEAN, lock)) == (not fits), vllm
 
 
@@ -190,7 +193,7 @@ def test_verl_wants_a_vllm_of_its_range(verl: tuple[int, ...]) -> None:
 def test_verl_wants_transformers_of_its_range(verl: tuple[int, ...]) -> None:
     oldest, too_new = VERL_TRANSFORMERS[verl]
     for other, fits in ((oldest, True), ((5, 10, 4), True), ((5, 5, 2), False), ((*too_new, 0), False)):
-        lock = f"verl=={shown(verl)}\ntransformers=={shown(other)}\n"
+        lock = f"verl=={version_text(verl)}\ntransformers=={version_text(other)}\n"
         assert ("verl-transformers" in rules(CLEAN, lock)) == (not fits), other
 
 
@@ -211,7 +214,7 @@ def test_two_cuda_majors_in_one_environment_are_an_error(suffix: str) -> None:
 
 @pytest.mark.parametrize("tag", NGC)
 def test_replacing_the_torch_of_ngc_is_an_error(tag: str) -> None:
-    torch = shown(NGC[tag][0])
+    torch = version_text(NGC[tag][0])
     text = f"FROM nvcr.io/nvidia/pytorch:{tag}-py3{DIGEST}\nUSER 1\n"
     assert "torch-twice" not in rules(text)
     assert "torch-twice" not in rules(text, f"torch=={torch}.0")
@@ -255,7 +258,12 @@ def test_the_name_of_a_base_image_tells_its_versions(
     image: str, kind: str, torch: str, cuda: str, python: str
 ) -> None:
     base = base_image(image)
-    assert (base.kind, shown(base.torch), shown(base.cuda), shown(base.python)) == (kind, torch, cuda, python)
+    assert (base.kind, version_text(base.torch), version_text(base.cuda), version_text(base.python)) == (
+        kind,
+        torch,
+        cuda,
+        python,
+    )
 
 
 EFA = f"{CLEAN}RUN curl -O https://x/aws-efa-installer-%s.tar.gz && make -C aws-ofi-nccl-%s\nUSER 1\n"
@@ -282,7 +290,7 @@ def test_p5_wants_a_recent_efa(installer: str, plugin: str, says: bool) -> None:
 @pytest.mark.parametrize("instance", [one.name for one in CATALOGUE])
 def test_the_rdma_variable_is_judged_for_the_machine(instance: str) -> None:
     found = next(one for one in CATALOGUE if one.name == instance)
-    machine = TargetMachine(efa=found.efa > 0, rdma=has_rdma(instance))
+    machine = TargetMachine(efa=found.efa > 0, rdma=reaches_gpu_memory(instance))
     severity = {
         value: [
             f.severity
@@ -291,8 +299,8 @@ def test_the_rdma_variable_is_judged_for_the_machine(instance: str) -> None:
         ]
         for value in "01"
     }
-    assert severity["1"] == (["error"] if found.efa and not has_rdma(instance) else ["warning"])
-    assert severity["0"] == (["error"] if has_rdma(instance) else ["warning"])
+    assert severity["1"] == (["error"] if found.efa and not reaches_gpu_memory(instance) else ["warning"])
+    assert severity["0"] == (["error"] if reaches_gpu_memory(instance) else ["warning"])
 
 
 @pytest.mark.parametrize(
@@ -309,7 +317,7 @@ def test_the_rdma_variable_is_judged_for_the_machine(instance: str) -> None:
     ],
 )
 def test_rdma_is_of_the_p_types_and_the_large_g7e(instance: str, has: bool) -> None:
-    assert has_rdma(instance) == has
+    assert reaches_gpu_memory(instance) == has
 
 
 def test_the_fix_takes_harmful_variables_out_and_leaves_the_rest() -> None:

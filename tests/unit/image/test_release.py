@@ -9,7 +9,12 @@ from xml.etree import ElementTree
 import pytest
 
 from trainyard.errors import ConfigError, VerificationError
-from trainyard.image.building.build_request import COMMIT_LABEL, image_name, parse_build_args, request_of
+from trainyard.image.building.build_request import (
+    COMMIT_LABEL,
+    image_name,
+    make_build_request,
+    parse_build_args,
+)
 from trainyard.image.context.build_context import seal_context
 from trainyard.image.context.dockerfile import parse_dockerfile
 from trainyard.image.context.image_names import (
@@ -18,7 +23,7 @@ from trainyard.image.context.image_names import (
     require_region,
     require_repository,
 )
-from trainyard.image.release.attachments import bill_of_materials, provenance
+from trainyard.image.release.attachments import bill_of_materials, provenance_statement
 from trainyard.image.release.check_levels import (
     IN_CONTAINER,
     LEVELS,
@@ -31,7 +36,14 @@ from trainyard.image.release.check_levels import (
     probe_answers,
 )
 from trainyard.image.release.scan_verdict import SEVERITIES, judge_scan
-from trainyard.image.release.tag_strategy import STRATEGIES, ImageSource, Tag, origin_of, plan_tags, tags_for
+from trainyard.image.release.tag_strategy import (
+    STRATEGIES,
+    ImageSource,
+    Tag,
+    find_image_source,
+    plan_tags,
+    tags_for,
+)
 
 COMMIT, CONTENT = "a1" * 20, "content-x"
 ONE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
@@ -115,7 +127,7 @@ def test_an_image_is_named_by_the_commit_it_was_built_from(
         "version": "",
         "git": CLEAN,
     }
-    assert origin_of(**(usual | given), at_head=lambda: ["v1.3.0"]) == expected
+    assert find_image_source(**(usual | given), at_head=lambda: ["v1.3.0"]) == expected
 
 
 EXACT, MOVING = Tag("1.2.3", moves=False, needed=True), Tag("1.2", moves=True, needed=False)
@@ -265,7 +277,7 @@ def test_attachments_are_the_same_bytes_for_the_same_image() -> None:
     assert [c["purl"] for c in content["components"]] == ["pkg:pypi/a@2", "pkg:pypi/b@1%2Bcu130"]
     base = f"python:3.11@{OTHER}"
     facts = {"commit": COMMIT, "content": "c" * 64, "dockerfile": ""}
-    statement = json.loads(provenance("i", ONE, facts=facts, bases=[base, "moving:1"], builder="b"))
+    statement = json.loads(provenance_statement("i", ONE, facts=facts, bases=[base, "moving:1"], builder="b"))
     definition = statement["predicate"]["buildDefinition"]
     assert definition["externalParameters"] == {"content": "c" * 64}
     assert definition["resolvedDependencies"] == [
@@ -357,7 +369,7 @@ def test_only_a_tree_that_is_known_to_be_clean_is_labelled_with_its_commit(
     context = seal_context([], total_bytes=0, inputs={})
     how = {"platform": "linux/amd64", "target": "", "build_args": {}, "ignore_files": []}
     parsed = parse_dockerfile("FROM scratch\n", "D")
-    request = request_of(context, parsed, image="ab", places=(".", "D"), options=how, git=git)
+    request = make_build_request(context, parsed, image="ab", places=(".", "D"), options=how, git=git)
     assert request.labels.get(COMMIT_LABEL) == labelled
 
 

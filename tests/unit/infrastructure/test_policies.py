@@ -14,7 +14,7 @@ from trainyard.cluster.kinds import JOB_KINDS, JobKind
 from trainyard.cluster.permissions import needed_permissions
 from trainyard.infrastructure.policies import BUILD_GRANTS, GITHUB_GRANTS, SERVICE_TRUST, Caller, Grant
 from trainyard.infrastructure.resources import DEPLOYERS
-from trainyard.infrastructure.settings import Account, settings_for, wanted
+from trainyard.infrastructure.settings import Account, settings_for, wanted_resources
 
 ROOT = Path(__file__).resolve().parents[3]
 GATEWAYS = ROOT / "src" / "trainyard" / "gateways"
@@ -31,7 +31,7 @@ def role(name: str) -> dict[str, Any]:
         {"Subjects": ["repo:me/lab:environment:training"], "Cluster": "gpus"},
         Account("123456789012", "us-west-2"),
     )
-    return next(found for resource, found in wanted(settings) if resource.name == name)
+    return next(found for resource, found in wanted_resources(settings) if resource.name == name)
 
 
 def statements(name: str) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def test_the_role_of_github_is_for_named_jobs_only() -> None:
 
 def test_without_a_cluster_nothing_of_eks_is_granted() -> None:
     settings = settings_for({"Subjects": ["repo:me/lab:environment:x"]}, Account("123456789012", "us-west-2"))
-    found = next(each for resource, each in wanted(settings) if resource.name == "GitHubRole")
+    found = next(each for resource, each in wanted_resources(settings) if resource.name == "GitHubRole")
     sids = [each["Sid"] for each in found["Policies"][0]["PolicyDocument"]["Statement"]]
     assert "FindTheCluster" not in sids and "RunBuilds" in sids
 

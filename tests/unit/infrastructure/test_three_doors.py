@@ -14,7 +14,7 @@ import yaml
 from trainyard.errors import ConfigError
 from trainyard.infrastructure import cloudformation, terraform
 from trainyard.infrastructure.resources import CHOICES, CONDITIONS, RESOURCES
-from trainyard.infrastructure.settings import Account, settings_for, wanted
+from trainyard.infrastructure.settings import Account, settings_for, wanted_resources
 from trainyard.infrastructure.values import Settings
 
 FOLDER = Path(__file__).resolve().parents[3] / "infrastructure"
@@ -121,7 +121,7 @@ FUNCTIONS: dict[str, Any] = {
 def listed(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resources that the script applies."""
     settings: Settings = settings_for(chosen, ACCOUNT)
-    return {resource.name: (resource.type, found) for resource, found in wanted(settings)}
+    return {resource.name: (resource.type, found) for resource, found in wanted_resources(settings)}
 
 
 @pytest.mark.parametrize("chosen", CHOSEN.values(), ids=CHOSEN)
@@ -136,8 +136,8 @@ def test_a_condition_decides_the_same_at_both_doors(chosen: dict[str, Any]) -> N
 
 
 def test_the_files_are_what_the_list_says_now() -> None:
-    assert (FOLDER / "cloudformation.yaml").read_text() == cloudformation.text()
-    assert (FOLDER / "terraform" / "main.tf").read_text() == terraform.text()
+    assert (FOLDER / "cloudformation.yaml").read_text() == cloudformation.template_yaml()
+    assert (FOLDER / "terraform" / "main.tf").read_text() == terraform.render_module()
 
 
 def test_cfn_lint_finds_nothing() -> None:

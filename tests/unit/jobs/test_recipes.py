@@ -18,7 +18,7 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import RECIPES, RECORDED, deepspeed, megatron, nemo, torchtitan, verl
-from trainyard.jobs.recipes.log_numbers import number, text_of, whole
+from trainyard.jobs.recipes.log_numbers import format_number, read_number, read_whole_number
 from trainyard.jobs.recipes.program_settings import with_settings
 from trainyard.plan.parallel_degrees import Degrees, degree_problems
 
@@ -253,7 +253,7 @@ def test_numbers_are_rendered_exactly() -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False))
 @settings(max_examples=60)
 def test_a_number_is_read_back_as_it_was_written(value: float) -> None:
-    assert float(text_of(value)) == value
+    assert float(format_number(value)) == value
 
 
 DEGREES = st.sampled_from([1, 2, 3, 4, 8, 16])
@@ -409,14 +409,14 @@ def test_a_loss_that_is_no_number_is_no_number_in_the_row() -> None:
     ("text", "value"), [("1,234.5", 1234.5), ("-1e3 x", -1000.0), ("", None), ("x1", None)]
 )
 def test_numbers_are_read_as_they_are_printed(text: str, value: float | None) -> None:
-    assert number(text) == value
+    assert read_number(text) == value
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [(" 12 ", 12), ("1,000", 1000), ("1.5", None), ("", None), ("-1", None)]
 )
 def test_counts_are_whole(text: str, value: int | None) -> None:
-    assert whole(text) == value
+    assert read_whole_number(text) == value
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ class FullDisk:
     def free_bytes(self, path: Path) -> int:
         return 0
 
-    def size_of(self, path: Path) -> int:
+    def measure_path(self, path: Path) -> int:
         return self.sizes.get(path, 0)
 
     def file_system_of(self, path: Path) -> int:

@@ -13,7 +13,7 @@ from trainyard.machine.licences import (
     LicenceFinding,
     LicenceStanding,
     allows,
-    judge,
+    judge_licences,
 )
 from trainyard.machine.package_lock import Pin, read_pins
 
@@ -44,7 +44,7 @@ EVERYWHERE = Pin("thing", "1.0", None, ())
 def answer(
     declared: DeclaredLicence | None, pin: Pin = EVERYWHERE, **exceptions: Allowance
 ) -> LicenceFinding:
-    (finding,) = judge([pin], {"thing": declared} if declared else {}, exceptions)
+    (finding,) = judge_licences([pin], {"thing": declared} if declared else {}, exceptions)
     return finding
 
 
@@ -128,7 +128,9 @@ def test_a_package_for_another_platform_is_not_judged() -> None:
         == LicenceStanding.ELSEWHERE
     )
     assert answer(None, elsewhere).standing == LicenceStanding.ELSEWHERE
-    (found,) = judge([elsewhere, EVERYWHERE], {"thing": DeclaredLicence("1.0", expression="MIT")}, {})
+    (found,) = judge_licences(
+        [elsewhere, EVERYWHERE], {"thing": DeclaredLicence("1.0", expression="MIT")}, {}
+    )
     assert found.standing == LicenceStanding.ALLOWED
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.machine.package_lock import Pin, differences, read_pins
+from trainyard.machine.package_lock import Pin, compare_versions, read_pins
 
 HASH = "a" * 64
 LOCK = f"""\
@@ -47,9 +47,9 @@ def test_options_and_comments_are_not_pins() -> None:
 
 
 def test_an_environment_equal_to_the_lock_has_no_differences() -> None:
-    assert differences(read_pins("a==1\nb==2\n"), {"a": "1", "b": "2", "extra": "9"}) == ()
+    assert compare_versions(read_pins("a==1\nb==2\n"), {"a": "1", "b": "2", "extra": "9"}) == ()
 
 
 def test_wrong_and_missing_packages_are_named_with_both_versions() -> None:
     pins = read_pins("zz==1\na==1\nb==2 ; sys_platform == 'never'\n")
-    assert differences(pins, {"zz": "3"}) == ("a 1 missing", "zz 3 instead of 1")
+    assert compare_versions(pins, {"zz": "3"}) == ("a 1 missing", "zz 3 instead of 1")

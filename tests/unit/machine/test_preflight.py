@@ -15,13 +15,13 @@ from trainyard.machine.preflight import (
     PreflightFinding,
     PreflightVerdict,
     disk_bytes_needed,
-    gigabytes,
+    format_bytes,
     gpu_bytes_needed,
-    judge,
+    judge_machine,
     store_bytes_needed,
-    worst,
+    worst_verdict,
 )
-from trainyard.machine.preflight_text import refusal, refusal_line, refusal_markdown, summary
+from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text, summarize_machine
 
 GB = 10**9
 TINYLLAMA = ArchitectureConfig(
@@ -85,18 +85,18 @@ def failed(findings: tuple[PreflightFinding, ...]) -> list[str]:
     ],
 )
 def test_a_machine_that_fits_passes_every_check(device: str, facts: MachineFacts) -> None:
-    findings = judge(config(device), facts)
-    assert worst(findings) == PreflightVerdict.OK
+    findings = judge_machine(config(device), facts)
+    assert worst_verdict(findings) == PreflightVerdict.OK
     assert {f.fix for f in findings} == {None}
 
 
 def test_the_large_model_fits_a_large_gpu() -> None:
-    assert worst(judge(config("cuda:0", TINYLLAMA), GPU_BOX)) == PreflightVerdict.OK
+    assert worst_verdict(judge_machine(config("cuda:0", TINYLLAMA), GPU_BOX)) == PreflightVerdict.OK
 
 
 @pytest.mark.parametrize("python", ["3.10.14", "3.14.0", "2.7.18", "4.0.0"])
 def test_a_python_outside_the_lock_is_refused(python: str) -> None:
-    findings = judge(config(), replace(CPU_BOX, python=python))
+    findings = judge_machine(config(), replace(CPU_BOX, python=python))
     assert failed(findings) == ["python"]
     assert python in finding(findings, "python").found
     assert "3.11 to 3.13" in finding(findings, "python").found
@@ -104,25 +104,25 @@ def test_a_python_outside_the_lock_is_refused(python: str) -> None:
 
 @pytest.mark.parametrize("python", ["3.11.0", "3.12.9", "3.13.1+"])
 def test_a_python_of_the_lock_is_accepted(python: str) -> None:
-    assert worst(judge(config(), replace(CPU_BOX, python=python))) == PreflightVerdict.OK
+    assert worst_verdict(judge_machine(config(), replace(CPU_BOX, python=python))) == PreflightVerdict.OK
 
 
 def test_packages_that_differ_from_the_lock_are_named_and_counted() -> None:
     wrong = tuple(f"package-{i} 1.0 instead of 2.0" for i in range(7))
-    packages = finding(judge(config(), replace(CPU_BOX, lock_differences=wrong)), "packages")
+    packages = finding(judge_machine(config(), replace(CPU_BOX, lock_differences=wrong)), "packages")
     assert packages.verdict == PreflightVerdict.FAILED
     assert "package-4 1.0 instead of 2.0 and 2 more" in packages.found
     assert packages.fix == "install the lock again: make install"
 
 
 def test_torch_that_cannot_be_imported_is_refused() -> None:
-    findings = judge(config("cpu"), replace(CPU_BOX, torch=None, torch_cuda=None))
+    findings = judge_machine(config("cpu"), replace(CPU_BOX, torch=None, torch_cuda=None))
     assert failed(findings) == ["torch"]
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:3"])
 def test_a_missing_gpu_is_refused_when_the_configuration_asks_for_one(device: str) -> None:
-    findings = judge(config(device), CPU_BOX)
+    findings = judge_machine(config(device), CPU_BOX)
     assert failed(findings) == ["gpu"]
     gpu = finding(findings, "gpu")
     assert f"model.device is {device}" in gpu.found
@@ -141,7 +141,7 @@ def test_a_missing_gpu_is_refused_when_the_configuration_asks_for_one(device: st
 )
 def test_a_driver_too_old_for_the_cuda_build_is_refused(driver: str, cuda: str, needed: int) -> None:
     facts = replace(GPU_BOX, gpus=(Gpu("NVIDIA A10G", driver),), torch_cuda=cuda, torch_gpu_bytes=())
-    gpu = finding(judge(config("cuda:0"), facts), "gpu")
+    gpu = finding(judge_machine(config("cuda:0"), facts), "gpu")
     assert gpu.verdict == PreflightVerdict.FAILED
     assert f"driver {driver} is too old for torch 2.13.0, built for CUDA {cuda}" in gpu.found
     assert gpu.fix == f"install NVIDIA driver {needed} or newer"
@@ -152,12 +152,12 @@ def test_a_driver_too_old_for_the_cuda_build_is_refused(driver: str, cuda: str, 
 )
 def test_a_driver_of_the_cuda_family_or_newer_is_accepted(driver: str, cuda: str) -> None:
     facts = replace(GPU_BOX, gpus=(Gpu("NVIDIA A10G", driver),), torch_cuda=cuda)
-    assert failed(judge(config("cuda:0"), facts)) == []
+    assert failed(judge_machine(config("cuda:0"), facts)) == []
 
 
 def test_a_crashed_gpu_is_refused_in_the_words_of_the_driver() -> None:
     trouble = 'nvidia-smi answered "ERR!, 580.65.06, 81559, 34"'
-    gpu = finding(judge(config("cuda:0"), replace(GPU_BOX, gpus=(), gpu_trouble=trouble)), "gpu")
+    gpu = finding(judge_machine(config("cuda:0"), replace(GPU_BOX, gpus=(), gpu_trouble=trouble)), "gpu")
     assert (gpu.verdict, gpu.found) == (PreflightVerdict.FAILED, trouble)
 
 
@@ -171,35 +171,40 @@ def test_a_crashed_gpu_is_refused_in_the_words_of_the_driver() -> None:
     ],
 )
 def test_with_auto_an_unusable_gpu_is_reported_but_the_cpu_may_train(broken: dict[str, Any]) -> None:
-    findings = judge(config("auto"), replace(GPU_BOX, torch_gpu_bytes=(), **broken))
+    findings = judge_machine(config("auto"), replace(GPU_BOX, torch_gpu_bytes=(), **broken))
     assert finding(findings, "gpu").verdict == PreflightVerdict.DEGRADED
-    assert worst(findings) == PreflightVerdict.DEGRADED
+    assert worst_verdict(findings) == PreflightVerdict.DEGRADED
 
 
 def test_a_broken_gpu_does_not_matter_on_the_cpu() -> None:
-    assert worst(judge(config("cpu"), replace(GPU_BOX, gpu_trouble="ERR!"))) == PreflightVerdict.OK
+    assert (
+        worst_verdict(judge_machine(config("cpu"), replace(GPU_BOX, gpu_trouble="ERR!")))
+        == PreflightVerdict.OK
+    )
 
 
 def test_a_cpu_build_of_torch_is_refused_on_a_gpu_machine() -> None:
-    gpu = finding(judge(config("cuda:0"), replace(GPU_BOX, torch_cuda=None, torch_gpu_bytes=())), "gpu")
+    gpu = finding(
+        judge_machine(config("cuda:0"), replace(GPU_BOX, torch_cuda=None, torch_gpu_bytes=())), "gpu"
+    )
     assert gpu.found == "torch 2.13.0 is a build for the CPU only"
 
 
 def test_a_gpu_that_torch_cannot_open_is_refused() -> None:
-    gpu = finding(judge(config("cuda:0"), replace(GPU_BOX, torch_gpu_bytes=())), "gpu")
+    gpu = finding(judge_machine(config("cuda:0"), replace(GPU_BOX, torch_gpu_bytes=())), "gpu")
     assert gpu.verdict == PreflightVerdict.FAILED
     assert "CUDA_VISIBLE_DEVICES" in str(gpu.fix)
 
 
 def test_a_device_beyond_the_last_gpu_is_refused() -> None:
-    gpu = finding(judge(config("cuda:1"), GPU_BOX), "gpu")
+    gpu = finding(judge_machine(config("cuda:1"), GPU_BOX), "gpu")
     assert gpu.found == "model.device is cuda:1, but torch finds 1 GPU(s)"
     assert gpu.fix == "--set model.device=cuda:0"
 
 
 def test_too_little_gpu_memory_is_refused_with_both_figures() -> None:
     memory = finding(
-        judge(config("cuda:0", TINYLLAMA), replace(GPU_BOX, torch_gpu_bytes=(16 * GB,))), "gpu memory"
+        judge_machine(config("cuda:0", TINYLLAMA), replace(GPU_BOX, torch_gpu_bytes=(16 * GB,))), "gpu memory"
     )
     assert memory.verdict == PreflightVerdict.FAILED
     assert memory.found.startswith("16 GB, but a-model needs at least 20 GB (1,100 M parameters, batch 4)")
@@ -207,8 +212,8 @@ def test_too_little_gpu_memory_is_refused_with_both_figures() -> None:
 
 def test_the_memory_of_the_chosen_gpu_counts() -> None:
     two = replace(GPU_BOX, torch_gpu_bytes=(1 * GB, 80 * GB))
-    assert failed(judge(config("cuda:0", TINYLLAMA), two)) == ["gpu memory"]
-    assert failed(judge(config("cuda:1", TINYLLAMA), two)) == []
+    assert failed(judge_machine(config("cuda:0", TINYLLAMA), two)) == ["gpu memory"]
+    assert failed(judge_machine(config("cuda:1", TINYLLAMA), two)) == []
 
 
 def test_the_need_for_gpu_memory_is_computed_from_the_shape() -> None:
@@ -220,7 +225,7 @@ def test_the_need_for_gpu_memory_is_computed_from_the_shape() -> None:
 
 
 def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:
-    findings = judge(config("cuda:0", TINYLLAMA), replace(GPU_BOX, disk_free_bytes=9 * GB))
+    findings = judge_machine(config("cuda:0", TINYLLAMA), replace(GPU_BOX, disk_free_bytes=9 * GB))
     assert failed(findings) == ["disk"]
     assert finding(findings, "disk").found.startswith(
         "9.0 GB free at runs, but 79 GB are needed (6 checkpoints"
@@ -250,23 +255,23 @@ def test_all_problems_are_reported_at_once() -> None:
         torch=None,
         disk_free_bytes=0,
     )
-    findings = judge(config("cuda:0"), facts)
+    findings = judge_machine(config("cuda:0"), facts)
     assert failed(findings) == ["python", "packages", "torch", "gpu", "disk"]
-    text = refusal(findings)
+    text = refusal_text(findings)
     assert text.count("  fix: ") == 5
     assert text.endswith("5 checks failed. Nothing was started.")
 
 
 def test_a_message_has_the_failed_checks_in_one_line() -> None:
-    findings = judge(config("cuda:0"), replace(CPU_BOX, gpu_trouble="ERR! | 34\nC"))
+    findings = judge_machine(config("cuda:0"), replace(CPU_BOX, gpu_trouble="ERR! | 34\nC"))
     line = refusal_line(findings)
     assert "gpu: ERR! | 34 C" in line
     assert "\n" not in line
-    assert refusal_line(judge(config("cpu"), CPU_BOX)) == ""
+    assert refusal_line(judge_machine(config("cpu"), CPU_BOX)) == ""
 
 
 def test_a_refusal_as_markdown_is_a_table_that_no_text_can_break() -> None:
-    text = refusal_markdown(judge(config("cuda:0"), replace(CPU_BOX, gpu_trouble="ERR! | 34\nC")))
+    text = refusal_markdown(judge_machine(config("cuda:0"), replace(CPU_BOX, gpu_trouble="ERR! | 34\nC")))
     assert text.splitlines() == [
         "### ❌ Not started: gpu",
         "",
@@ -297,7 +302,7 @@ def test_a_refusal_as_markdown_is_a_table_that_no_text_can_break() -> None:
     ],
 )
 def test_the_summary_is_one_line(device: str, facts: MachineFacts, line: str) -> None:
-    assert summary(config(device), facts) == line
+    assert summarize_machine(config(device), facts) == line
 
 
 @pytest.mark.parametrize("compiles", [True, False])
@@ -307,8 +312,8 @@ def test_a_compiler_is_required_only_if_the_configuration_compiles(
 ) -> None:
     given = config("cuda:0", TINYLLAMA)
     given = given.model_copy(update={"compute": given.compute.model_copy(update={"compile": compiles})})
-    findings = judge(given, replace(GPU_BOX, missing_for_compiling=missing))
-    assert (worst(findings) == PreflightVerdict.FAILED) is (compiles and bool(missing))
+    findings = judge_machine(given, replace(GPU_BOX, missing_for_compiling=missing))
+    assert (worst_verdict(findings) == PreflightVerdict.FAILED) is (compiles and bool(missing))
     if compiles and missing:
         compiler = finding(findings, "compiler")
         assert all(name in compiler.found for name in missing)
@@ -323,9 +328,9 @@ def test_a_folder_with_a_space_is_refused_where_torch_cannot_compile_in_it(
 ) -> None:
     given = config(device, TINYLLAMA)
     given = given.model_copy(update={"compute": given.compute.model_copy(update={"compile": compiles})})
-    findings = judge(given, replace(GPU_BOX, environment=folder))
+    findings = judge_machine(given, replace(GPU_BOX, environment=folder))
     refused = compiles and device == "cpu" and " " in folder
-    assert (worst(findings) == PreflightVerdict.FAILED) is refused
+    assert (worst_verdict(findings) == PreflightVerdict.FAILED) is refused
     assert not refused or folder in finding(findings, "compiler").found
 
 
@@ -351,9 +356,9 @@ def memory(available: int, **more: Any) -> Memory:
 def test_main_memory_is_ok_degraded_or_refused(available: int, swap: int, verdict: PreflightVerdict) -> None:
     """It is refused if memory and swap lack more than the tolerance; swap can never make it ok."""
     facts = replace(CPU_BOX, memory=memory(available, swap=swap))
-    found = finding(judge(config("cpu", batch_size=8), facts), "memory")
+    found = finding(judge_machine(config("cpu", batch_size=8), facts), "memory")
     assert found.verdict is verdict
-    assert gigabytes(available) in found.found
+    assert format_bytes(available) in found.found
     if verdict is not PreflightVerdict.OK:
         assert found.fix is not None
         assert "--set training.batch_size=3 is the largest that fits" in found.fix
@@ -373,14 +378,14 @@ def test_the_fix_for_too_little_memory(size: int | None, mode: str, fix: str) ->
     facts = replace(CPU_BOX, memory=memory(0, largest_batch_size=size))
     asked = config("cpu", batch_size=8)
     saving = asked.checkpointing.model_copy(update={"mode": mode})
-    found = finding(judge(asked.model_copy(update={"checkpointing": saving}), facts), "memory")
+    found = finding(judge_machine(asked.model_copy(update={"checkpointing": saving}), facts), "memory")
     assert found.fix is not None
     assert fix in found.fix
     assert ("batch_size=" in found.fix) is (size == 2)
 
 
 def test_unknown_memory_is_not_judged() -> None:
-    assert "memory" not in [found.check for found in judge(config("cpu"), CPU_BOX)]
+    assert "memory" not in [found.check for found in judge_machine(config("cpu"), CPU_BOX)]
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -389,11 +394,11 @@ def test_needs_on_one_disk_are_added_up_but_not_across_disks(together: bool, sto
     own = disk_bytes_needed(config(), CPU_BOX.data_bytes)
     room = ExpectedWrites("the stored copy", "/srv/store", store, 71 * GB, 0 if together else 1)
     other = ExpectedWrites("records on their way", "/tmp", 40 * GB, 71 * GB, 0 if together else 2)
-    findings = judge(config(), replace(CPU_BOX, rooms=(room, other)))
+    findings = judge_machine(config(), replace(CPU_BOX, rooms=(room, other)))
     disks = [found for found in findings if found.check == "disk"]
     assert len(disks) == (1 if together else 3)
     fits = own + store + 40 * GB <= 71 * GB if together else store <= 71 * GB
-    assert (worst(findings) == PreflightVerdict.OK) is fits
+    assert (worst_verdict(findings) == PreflightVerdict.OK) is fits
     if not fits:
         (bad,) = (found for found in disks if found.verdict == PreflightVerdict.FAILED)
         assert ("/srv/store" in bad.found) is True
@@ -429,4 +434,4 @@ def test_a_store_needs_space_for_the_checkpoints_that_a_run_keeps(
     [(0, "0.0 GB"), (999, "0.0 MB"), (9_400_000, "9.4 MB"), (94_000_000, "94 MB"), (GB, "1.0 GB")],
 )
 def test_sizes_have_a_suitable_unit(size: int, text: str) -> None:
-    assert gigabytes(size) == text
+    assert format_bytes(size) == text

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from trainyard.machine.preflight import PreflightVerdict, worst
-from trainyard.machine.preflight_text import refusal, refusal_line, refusal_markdown
-from trainyard.machine.readiness import Answers, hanging, judge_readiness, store_line
+from trainyard.machine.preflight import PreflightVerdict, worst_verdict
+from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text
+from trainyard.machine.readiness import Answers, hanging_message, judge_readiness, store_line
 
 READY = Answers("s3://ml-runs/phase2", "gh-1", "scripts/check_readiness.py --store", number=4)
 WRONG = {
@@ -30,7 +30,7 @@ WRONG = {
 def test_a_finding_without_problems_has_no_fix(answers: Answers, checks: list[str]) -> None:
     findings = judge_readiness(answers)
     assert [found.check for found in findings] == checks
-    assert worst(findings) == PreflightVerdict.OK
+    assert worst_verdict(findings) == PreflightVerdict.OK
     assert {found.fix for found in findings} == {None}
 
 
@@ -46,7 +46,7 @@ def test_each_problem_is_a_failed_check_with_its_fix(check: str) -> None:
     (bad,) = (found for found in findings if found.verdict != PreflightVerdict.OK)
     assert (bad.check, bad.verdict) == (check, PreflightVerdict.FAILED)
     assert bad.fix
-    for text in (refusal(findings), refusal_line(findings), refusal_markdown(findings)):
+    for text in (refusal_text(findings), refusal_line(findings), refusal_markdown(findings)):
         assert check in text
 
 
@@ -70,7 +70,7 @@ def test_all_problems_are_reported_at_once() -> None:
     everything = replace(
         WRONG["store"], owner="", free=5, signing_problem="no key", role="arn", role_is_assumed=False
     )
-    text = refusal(judge_readiness(everything))
+    text = refusal_text(judge_readiness(everything))
     for check in WRONG:
         assert f"{check}: " in text
     assert "4 checks failed. Nothing was started." in text
@@ -79,7 +79,7 @@ def test_all_problems_are_reported_at_once() -> None:
 
 def test_an_unreachable_sigstore_is_reported_but_refuses_nothing() -> None:
     away = replace(READY, signing_problem="Sigstore: no answer", signing_is_away=True)
-    assert worst(judge_readiness(away)) == PreflightVerdict.DEGRADED
+    assert worst_verdict(judge_readiness(away)) == PreflightVerdict.DEGRADED
 
 
 def test_a_store_that_was_not_asked_has_no_finding() -> None:
@@ -102,7 +102,7 @@ def test_the_line_keeps_its_length_and_the_end_of_the_address(url: str) -> None:
     [("s3://b", "http://h:1", True), ("s3://b", None, False), ("file:///x", "http://h:1", False)],
 )
 def test_a_store_that_does_not_answer_is_named(url: str, endpoint: str | None, named: bool) -> None:
-    text = hanging(url, 20.0, endpoint)
+    text = hanging_message(url, 20.0, endpoint)
     assert text.startswith(url)
     assert "within 20 seconds" in text
     assert ("http://h:1" in text) is named

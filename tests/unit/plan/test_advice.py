@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from trainyard.config.schema import Config
-from trainyard.plan.advice import Machines, changes_that_fit, fits, overrides_between
+from trainyard.plan.advice import Machines, changes_that_fit, fits_device, overrides_between
 from trainyard.plan.device import cpu, gpu, gpu_of
 from trainyard.plan.device_memory import highest_memory_peak
 from trainyard.plan.instances import find_instance
-from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, workload_of
+from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, training_workload
 
 Build = Callable[..., TrainingWorkload]
 Load = Callable[..., Config]
@@ -59,7 +59,7 @@ def test_another_machine_is_named_with_its_price(workload: Build) -> None:
 
 def test_a_cheaper_machine_with_changes_stands_before_a_dear_one_without(load: Load) -> None:
     one = (*EAGER, "model.architecture.num_layers=40", "training.batch_size=1")
-    work = workload_of(load(NAME, *one), on_gpu=True)
+    work = training_workload(load(NAME, *one), on_gpu=True)
     more, changed, unchanged = changes_that_fit(work, Machines(gpu_of(find_instance("g6.xlarge"))))
     assert more.nodes
     assert changed.instance is not None
@@ -70,7 +70,7 @@ def test_a_cheaper_machine_with_changes_stands_before_a_dear_one_without(load: L
 
 
 def test_processors_that_are_too_small_are_answered_with_a_gpu(load: Load) -> None:
-    work = workload_of(load(NAME), on_gpu=False)
+    work = training_workload(load(NAME), on_gpu=False)
     ways = changes_that_fit(work, Machines(cpu(cores=2, memory_bytes=2**34)))
     assert all("model.device=cuda" in way.overrides for way in ways)
     assert all(way.instance for way in ways)
@@ -84,11 +84,11 @@ def test_nothing_is_suggested_when_nothing_helps(workload: Build) -> None:
 def test_every_suggestion_fits_when_it_is_made(load: Load) -> None:
     for name in ("g5.xlarge", "g6e.xlarge", "p4d.24xlarge", "p5.48xlarge"):
         device = gpu_of(find_instance(name))
-        work = workload_of(load(NAME, *EAGER), on_gpu=True)
-        assert not fits(work, device)
+        work = training_workload(load(NAME, *EAGER), on_gpu=True)
+        assert not fits_device(work, device)
         for way in changes_that_fit(work, Machines(device)):
-            changed = workload_of(load(NAME, *EAGER, *way.overrides), on_gpu=True)
-            assert fits(changed, gpu_of(way.instance) if way.instance else device)
+            changed = training_workload(load(NAME, *EAGER, *way.overrides), on_gpu=True)
+            assert fits_device(changed, gpu_of(way.instance) if way.instance else device)
             assert highest_memory_peak(changed).parts.total == way.peak_bytes
             assert changed.tokens_per_step == work.tokens_per_step
 
@@ -120,18 +120,18 @@ def test_idle_neighbours_share_the_model_and_the_batch(workload: Build) -> None:
 
 def test_more_nodes_are_taken_where_one_is_too_small(load: Load) -> None:
     config = load("training_configuration", "compute.strategy=fsdp", "training.gradient_accumulation_steps=8")
-    work = workload_of(config, on_gpu=True, processes=1)
+    work = training_workload(config, on_gpu=True, processes=1)
     here = Machines(gpu("L4", 16 * 10**9))
     way = changes_that_fit(work, here)[0]
     assert way.nodes
-    planned = workload_of(
+    planned = training_workload(
         load("training_configuration", "compute.strategy=fsdp", *way.overrides),
         on_gpu=True,
         processes=way.nodes,
     )
     assert planned.tokens_per_step == work.tokens_per_step
     assert highest_memory_peak(planned).parts.total == way.peak_bytes
-    assert fits(planned, here.device)
+    assert fits_device(planned, here.device)
 
 
 def test_a_copy_on_each_device_becomes_a_shard_on_each(workload: Build) -> None:
@@ -156,16 +156,16 @@ def test_waiting_for_saves_comes_before_all_else_where_their_copy_is_too_much(wo
     behind = workload(on_gpu=False, compiled=False, staged=True)
     total = highest_memory_peak(replace(behind, staged=False)).parts.total
     here = Machines(cpu(cores=2, memory_bytes=round((total + 2**30) / 0.95) + 10))
-    assert not fits(behind, here.device)
+    assert not fits_device(behind, here.device)
     assert changes_that_fit(behind, here)[0].overrides == ("checkpointing.mode=sync",)
 
 
 def test_a_copy_that_fits_is_kept_and_a_gpus_share_of_main_memory_counts(workload: Build) -> None:
     behind = workload(staged=True, batch_size=1, accumulation=4)
     large, small = (gpu("H100", 80 * 2**30, host_bytes=size * 2**30) for size in (64, 8))
-    assert fits(behind, large)
-    assert not fits(behind, small)
-    assert fits(replace(behind, staged=False), small)
+    assert fits_device(behind, large)
+    assert not fits_device(behind, small)
+    assert fits_device(replace(behind, staged=False), small)
     assert changes_that_fit(behind, Machines(small))[0].overrides == ("checkpointing.mode=sync",)
     smaller = replace(behind, batch_size=4, accumulation=1)
     split = changes_that_fit(smaller, just_enough_for(behind))[0]

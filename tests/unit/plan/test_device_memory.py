@@ -15,7 +15,7 @@ from trainyard.config.parameters import count_parameters
 from trainyard.errors import ConfigError
 from trainyard.plan import activations, device_memory
 from trainyard.plan.device_memory import MemoryParts, highest_memory_peak, host_bytes, memory_peaks_of
-from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, workload_of
+from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, training_workload
 from trainyard.training.model import attention, loss, packing, parallel
 
 BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "memory_fit.py"
@@ -139,10 +139,10 @@ def test_a_step_counts_the_tokens_of_every_device(workload: Build) -> None:
 
 
 def test_a_workload_is_read_from_the_configuration(load: Callable[..., Any]) -> None:
-    work = workload_of(load("training_configuration"), on_gpu=True)
+    work = training_workload(load("training_configuration"), on_gpu=True)
     assert (work.batch_size, work.accumulation, work.sequence_length) == (4, 4, 2048)
     assert (work.bfloat16, work.compiled, work.on_gpu) == (True, True, True)
-    eager = workload_of(
+    eager = training_workload(
         load("training_configuration", "model.dtype=float32", "compute.compile=false"), on_gpu=True
     )
     assert (eager.bfloat16, eager.compiled) == (False, False)
@@ -150,7 +150,7 @@ def test_a_workload_is_read_from_the_configuration(load: Callable[..., Any]) -> 
 
 def test_the_layout_is_read_from_the_configuration_and_the_processes(load: Callable[..., Any]) -> None:
     def layout(*overrides: str) -> Layout:
-        return workload_of(load("training_configuration", *overrides), on_gpu=True, processes=8).layout
+        return training_workload(load("training_configuration", *overrides), on_gpu=True, processes=8).layout
 
     assert layout() == Layout()
     assert layout("compute.strategy=ddp") == Layout(replicas=8, gradient_buckets=True)
@@ -163,7 +163,7 @@ def test_the_layout_is_read_from_the_configuration_and_the_processes(load: Calla
 
 def test_recomputation_is_read_from_the_configuration(load: Callable[..., Any]) -> None:
     config = load("training_configuration", "compute.activation_checkpointing=full")
-    assert workload_of(config, on_gpu=True).recomputation is Recomputation.FULL
+    assert training_workload(config, on_gpu=True).recomputation is Recomputation.FULL
 
 
 def test_an_offloaded_model_leaves_the_device_its_activations(workload: Build) -> None:
@@ -195,13 +195,13 @@ def test_a_cut_model_has_its_share_of_heads_and_of_the_inner_width(workload: Bui
 
 def test_compressed_gradients_leave_an_error_for_the_next_step(load: Callable[..., Any]) -> None:
     settings = ("compute.strategy=ddp", "compute.gradient_compression=powersgd")
-    plain = workload_of(load("smoke", settings[0]), on_gpu=False, processes=2)
-    compressed = workload_of(load("smoke", *settings), on_gpu=False, processes=2)
+    plain = training_workload(load("smoke", settings[0]), on_gpu=False, processes=2)
+    compressed = training_workload(load("smoke", *settings), on_gpu=False, processes=2)
     assert compressed.layout == Layout(replicas=2, compressed=True)
     weights = 4 * count_parameters(plain.architecture).total
     ours, theirs = at(compressed, "optimizer step"), at(plain, "optimizer step")
     assert ours.moments - theirs.moments == weights
-    assert workload_of(load("smoke", *settings), on_gpu=False).layout == Layout()
+    assert training_workload(load("smoke", *settings), on_gpu=False).layout == Layout()
 
 
 def test_documents_that_are_kept_apart_cost_a_mask_a_block_and_keys_for_every_head(workload: Build) -> None:
@@ -246,7 +246,7 @@ def test_the_plan_attends_by_blocks_where_the_trainer_does(
     load: Callable[..., Any], compiled: str, device: str
 ) -> None:
     config = load("smoke", f"compute.compile={compiled}", "data.packing=separate")
-    planned = workload_of(config, on_gpu=device == "cuda").attends_by_blocks
+    planned = training_workload(config, on_gpu=device == "cuda").attends_by_blocks
     assert planned == parallel._has_block_kernels(config.compute, torch.device(device))
     assert activations._BLOCK == packing.BLOCK
 
@@ -254,7 +254,7 @@ def test_the_plan_attends_by_blocks_where_the_trainer_does(
 def test_the_copy_that_saving_makes_is_in_main_memory(load: Callable[..., Any]) -> None:
     def work(*overrides: str, on_gpu: bool = False) -> TrainingWorkload:
         config = load("smoke", "compute.strategy=ddp", *overrides)
-        return workload_of(config, on_gpu=on_gpu, processes=2)
+        return training_workload(config, on_gpu=on_gpu, processes=2)
 
     waits, behind = work(), work("checkpointing.mode=async")
     total = 4 * count_parameters(waits.architecture).total

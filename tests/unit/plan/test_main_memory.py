@@ -11,7 +11,7 @@ from trainyard.config.schema import Config
 from trainyard.plan.device import cpu
 from trainyard.plan.device_memory import highest_memory_peak
 from trainyard.plan.main_memory import largest_batch_size, main_memory_need
-from trainyard.plan.workload import workload_of
+from trainyard.plan.workload import training_workload
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 GB = 10**9
@@ -37,11 +37,11 @@ def test_the_largest_batch_fits_and_one_more_does_not(batch: int, accumulation: 
 
     def takes(sequences: int) -> int:
         again = smoke(f"training.batch_size={sequences}", "training.gradient_accumulation_steps=4")
-        return highest_memory_peak(workload_of(again, on_gpu=False)).parts.total
+        return highest_memory_peak(training_workload(again, on_gpu=False)).parts.total
 
     assert size == 0 or takes(size) <= room
     assert size == batch or takes(size + 1) > room
-    assert found.tensors_bytes == highest_memory_peak(workload_of(config, on_gpu=False)).parts.total
+    assert found.tensors_bytes == highest_memory_peak(training_workload(config, on_gpu=False)).parts.total
 
 
 def test_what_ships_fits_the_smallest_machine_that_anybody_trains_on() -> None:
@@ -89,4 +89,4 @@ def test_what_this_machine_alone_cannot_share_out_is_no_error(gpus: int) -> None
 
 
 def test_no_batch_fits_into_nothing() -> None:
-    assert largest_batch_size(workload_of(smoke(), on_gpu=False), 0) == 0
+    assert largest_batch_size(training_workload(smoke(), on_gpu=False), 0) == 0

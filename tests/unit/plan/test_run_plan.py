@@ -13,7 +13,7 @@ from trainyard.plan.machine_plan import plan_on, usd_per_hour
 from trainyard.plan.run_plan import Asked, RunPlan, overrides_in, resolve
 from trainyard.plan.target import Machine, Target
 from trainyard.report.plan.plan_text import read_plan
-from trainyard.report.plan.run_plan_summary import Planned, expected, markdown_plan
+from trainyard.report.plan.run_plan_summary import Planned, markdown_plan, summarize_expectations
 from trainyard.run.segment import Segment, manifest_place, read_handover
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -168,11 +168,11 @@ def summary(config: Config, plan: RunPlan, **more: Any) -> str:
 
 def test_slack_is_told_the_time_and_the_cost_that_the_plan_expects(smoke: Config) -> None:
     known = planned(smoke, variables=STORE | {"TRAINYARD_INSTANCE_TYPE": "g6.xlarge"})
-    by_catalogue = read_plan(expected(about_to_start(smoke, known)))["estimate"]
+    by_catalogue = read_plan(summarize_expectations(about_to_start(smoke, known)))["estimate"]
     assert by_catalogue["seconds"] > 0 and by_catalogue["usd"] > 0
-    by_owner = read_plan(expected(about_to_start(smoke, known, usd_per_hour=2.5)))["estimate"]
+    by_owner = read_plan(summarize_expectations(about_to_start(smoke, known, usd_per_hour=2.5)))["estimate"]
     assert by_owner["usd"] == pytest.approx(by_owner["seconds"] / 3600 * 2.5)
-    assert read_plan(expected(about_to_start(smoke, planned(smoke)))) == {
+    assert read_plan(summarize_expectations(about_to_start(smoke, planned(smoke)))) == {
         "model": "smoke-llama",
         "steps": smoke.training.max_steps,
         "estimate": {},

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trainyard.proof.proof import Configuration, Part, Proof, ProofPlace, Recomputed, prove
-from trainyard.run.identity import origin_of
+from trainyard.run.identity import read_origin
 
 STEPS = 600
 PLACE = ProofPlace("runs/a", "file:///store", 7)
@@ -615,7 +615,7 @@ def test_a_configuration_that_was_changed_after_the_run_is_noticed() -> None:
 
 def test_a_run_with_a_segment_of_another_origin_is_not_repeatable() -> None:
     run = proven_run()
-    same = {"until": 100, **origin_of(run)}
+    same = {"until": 100, **read_origin(run)}
     run["history"] = [same]
     assert part(judge(run), "repeatable").holds
     run["history"] = [{**same, "config_sha256": "f" * 64, "commit": "0" * 40}, same]
@@ -640,7 +640,7 @@ def test_a_run_with_a_segment_of_another_origin_is_not_repeatable() -> None:
 )
 def test_a_segment_with_another_rounding_is_named(path: tuple[str, ...], value: Any, words: str) -> None:
     run = proven_run()
-    run["history"] = [{"until": 100, **origin_of(changed(*path, to=value))}]
+    run["history"] = [{"until": 100, **read_origin(changed(*path, to=value))}]
     repeatable = part(judge(run), "repeatable")
     assert not repeatable.holds
     assert repeatable.evidence == f"until step 100 it ran with {words}"
@@ -650,7 +650,7 @@ def test_a_segment_on_another_gpu_is_named_once() -> None:
     run = proven_run()
     run["hardware"] |= {"device": "cpu", "threads": 4}
     gpu = {"device": "cuda:0", "device_name": "NVIDIA H200", "threads": 8}
-    run["history"] = [{"until": 100, **origin_of(run), **gpu}]
+    run["history"] = [{"until": 100, **read_origin(run), **gpu}]
     evidence = part(judge(run), "repeatable").evidence
     assert evidence == "until step 100 it ran with another device"
 
@@ -673,7 +673,7 @@ TOPOLOGY |= {"nccl_algorithm": "Ring", "nccl_protocol": "Simple"}
 def test_a_run_of_two_topologies_is_repeatable_up_to_rounding(name: str, value: Any, words: str) -> None:
     run = proven_run()
     run["hardware"] |= TOPOLOGY
-    before = origin_of({**run, "hardware": run["hardware"] | {name: value}})
+    before = read_origin({**run, "hardware": run["hardware"] | {name: value}})
     run["history"] = [{"until": 100, **before}]
     repeatable = part(judge(run), "repeatable")
     assert repeatable.holds
@@ -682,7 +682,7 @@ def test_a_run_of_two_topologies_is_repeatable_up_to_rounding(name: str, value: 
     # A record of an earlier version does not have all facts: that is no difference.
     run["history"] = [{"until": 100, **{key: fact for key, fact in before.items() if key != name}}]
     assert part(judge(run), "repeatable").evidence.endswith("seed 42")
-    run["history"] = [{"until": 100, **origin_of(run)}]
+    run["history"] = [{"until": 100, **read_origin(run)}]
     assert part(judge(run), "repeatable").evidence.endswith("seed 42")
 
 
@@ -690,7 +690,11 @@ def test_a_run_of_two_topologies_is_repeatable_up_to_rounding(name: str, value: 
 def test_another_config_is_another_division_only_where_it_computes_the_same(same: bool) -> None:
     run = proven_run()
     run["computation_sha256"] = "a" * 64
-    before = {**origin_of(run), "config_sha256": "f" * 64, "computation_sha256": ("a" if same else "b") * 64}
+    before = {
+        **read_origin(run),
+        "config_sha256": "f" * 64,
+        "computation_sha256": ("a" if same else "b") * 64,
+    }
     run["history"] = [{"until": 100, **before}]
     repeatable = part(judge(run), "repeatable")
     assert repeatable.holds == same

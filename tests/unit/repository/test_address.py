@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.repository.address import named, of_remote
+from trainyard.repository.address import of_remote, parse_repository
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_remote_that_is_not_on_github_is_refused(url: str) -> None:
     ],
 )
 def test_a_name_may_have_a_host(text: str, host: str, found: tuple[str, str]) -> None:
-    assert named(text, host=host) == found
+    assert parse_repository(text, host=host) == found
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_a_name_may_have_a_host(text: str, host: str, found: tuple[str, str]) ->
 )
 def test_an_invalid_name_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not OWNER/REPO"):
-        named(text)
+        parse_repository(text)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.repository.buildspec import problems
+from trainyard.repository.buildspec import find_buildspec_problems
 
 ROOT = Path(__file__).resolve().parents[3]
 FULL: dict[str, Any] = {
@@ -66,7 +66,7 @@ ANYTHING = {("batch", "build-list"), ("artifacts", "exclude-paths")}
 
 
 def check(value: Any) -> list[str]:
-    return [str(each) for each in problems(yaml.safe_dump(value, sort_keys=False), "b.yml")]
+    return [str(each) for each in find_buildspec_problems(yaml.safe_dump(value, sort_keys=False), "b.yml")]
 
 
 def places(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -94,7 +94,7 @@ def test_a_buildspec_with_every_key_is_right() -> None:
 
 
 def test_our_own_is_right() -> None:
-    assert problems((ROOT / "buildspec.yml").read_text(), "buildspec.yml") == []
+    assert find_buildspec_problems((ROOT / "buildspec.yml").read_text(), "buildspec.yml") == []
 
 
 @pytest.mark.parametrize("path", KNOWN, ids=".".join)
@@ -164,7 +164,7 @@ def test_a_command_that_would_not_run_as_meant_is_named(command: Any, said: str,
 
 def test_a_command_that_is_folded_onto_one_line_is_right() -> None:
     text = "version: 0.2\nphases:\n  build:\n    commands:\n      - >-\n        make\n        all\n"
-    assert problems(text, "b.yml") == []
+    assert find_buildspec_problems(text, "b.yml") == []
 
 
 def test_an_exported_variable_that_nothing_sets_is_named() -> None:
@@ -188,7 +188,7 @@ def test_what_is_required_is_missed(key: str) -> None:
     "text", ["", "- a\n", "a: [", "version: 0.2\nversion: 0.2\nphases: {}\n", "\ta: b\n", "x"]
 )
 def test_what_is_no_buildspec_is_said(text: str) -> None:
-    assert problems(text, "b.yml")
+    assert find_buildspec_problems(text, "b.yml")
 
 
 def test_the_script_says_each_problem_and_ends_with_2(tmp_path: Path) -> None:

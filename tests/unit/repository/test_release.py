@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import CheckFailedError, ConfigError, VerificationError
-from trainyard.repository.release import CHECKSUMS, checked_files, checksums, read_release, write_archive
+from trainyard.repository.release import CHECKSUMS, checked_files, checksums, read_release, write_tar
 
 LATER, OLD = "## 1.3.0, unreleased\n\n- later\n\n", "## 1.1.0, 2026-01-01\n\n- old\n"
 CHANGELOG = "# Changelog\n\n" + LATER + "## {}, {}\n\n- one\n- two\n\n" + OLD
@@ -83,7 +83,7 @@ def test_an_archive_is_reproducible_and_keeps_executable_bits(tmp_path: Path) ->
     entries = {"b/page": page, "a/tool": tool}
     archives = []
     for name in ("one.tar.gz", "two.tar.gz"):
-        write_archive(tmp_path / name, dict(reversed(entries.items())), moment=1_796_000_000)
+        write_tar(tmp_path / name, dict(reversed(entries.items())), moment=1_796_000_000)
         page.touch()
         archives.append((tmp_path / name).read_bytes())
     assert archives[0] == archives[1]

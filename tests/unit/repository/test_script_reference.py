@@ -5,7 +5,13 @@ import argparse
 import pytest
 
 from trainyard.errors import ExitCode
-from trainyard.repository.script_reference import PIPELINE, Argument, Script, arguments, reference
+from trainyard.repository.script_reference import (
+    PIPELINE,
+    Argument,
+    Script,
+    list_arguments,
+    render_script_reference,
+)
 
 DOCSTRING = """\
 Weigh a checkpoint, before it is sent to s3://bucket/prefix.
@@ -36,7 +42,7 @@ def help_text(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_arguments_are_those_of_the_help_without_the_shared_ones(help_text: str) -> None:
-    assert arguments(help_text) == [
+    assert list_arguments(help_text) == [
         Argument("{kilo,pound}", "what to weigh in", "yes"),
         Argument("--run-dir DIR", "the run's directory", "yes"),
         Argument("--resume none|auto", "default: <run id> of $HOME", ""),
@@ -47,7 +53,7 @@ def test_arguments_are_those_of_the_help_without_the_shared_ones(help_text: str)
 
 def test_the_document_has_a_section_per_script_and_marks_code(help_text: str) -> None:
     scripts = [Script(name, DOCSTRING, help_text) for name in ("weigh", *reversed(PIPELINE))]
-    text = reference(scripts)
+    text = render_script_reference(scripts)
     assert [line for line in text.splitlines() if line.startswith("### ")] == [
         *(f"### {name}.py" for name in PIPELINE),
         "### weigh.py",
@@ -61,5 +67,5 @@ def test_the_document_has_a_section_per_script_and_marks_code(help_text: str) ->
 
 
 def test_the_table_has_every_exit_code() -> None:
-    text = reference([Script(name, DOCSTRING, "usage: x\n\n") for name in PIPELINE])
+    text = render_script_reference([Script(name, DOCSTRING, "usage: x\n\n") for name in PIPELINE])
     assert [f"| {int(code)} | " in text for code in ExitCode] == [True] * len(ExitCode)

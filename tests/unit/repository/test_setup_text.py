@@ -7,7 +7,7 @@ import re
 import pytest
 
 from trainyard.repository.setup_step import SecretChange, SetupChange, SetupStep, SetupVerdict, Todo
-from trainyard.repository.setup_text import WIDTH, as_json, rest, row
+from trainyard.repository.setup_text import WIDTH, describe_steps, remaining_tasks, step_row
 
 VARIABLE = SetupChange("POST", "repos/o/r/actions/variables", {"name": "AWS_REGION"})
 SECRET = SecretChange("SLACK_BOT_TOKEN", "production")
@@ -21,7 +21,7 @@ def step(verdict: SetupVerdict, **more: object) -> SetupStep:
 
 @pytest.mark.parametrize("verdict", SetupVerdict)
 def test_a_row_has_80_columns_and_ends_with_its_verdict(verdict: SetupVerdict) -> None:
-    text = row(SetupStep("branch rules", verdict, LONG))
+    text = step_row(SetupStep("branch rules", verdict, LONG))
     first, *more = text.splitlines()
     assert first.endswith(f" {verdict}")
     assert all(len(line) <= WIDTH for line in [first, *more])
@@ -33,7 +33,7 @@ def test_a_row_has_80_columns_and_ends_with_its_verdict(verdict: SetupVerdict) -
 
 @pytest.mark.parametrize("verdict", SetupVerdict)
 def test_a_colour_changes_nothing_but_the_colour_of_the_verdict(verdict: SetupVerdict) -> None:
-    plain, coloured = row(step(verdict)), row(step(verdict), colour=True)
+    plain, coloured = step_row(step(verdict)), step_row(step(verdict), colour=True)
     assert re.sub(r"\x1b\[[0-9]*m", "", coloured) == plain
     green = verdict in (SetupVerdict.OK, SetupVerdict.DONE)
     red = verdict in (SetupVerdict.REFUSED, SetupVerdict.UNREACHED)
@@ -43,7 +43,7 @@ def test_a_colour_changes_nothing_but_the_colour_of_the_verdict(verdict: SetupVe
 
 
 def test_a_step_without_text_still_has_its_row() -> None:
-    assert row(SetupStep("secrets", SetupVerdict.OK, "")).split() == ["secrets", "ok"]
+    assert step_row(SetupStep("secrets", SetupVerdict.OK, "")).split() == ["secrets", "ok"]
 
 
 def test_the_tasks_are_numbered_over_all_steps_with_their_commands_whole() -> None:
@@ -60,7 +60,7 @@ def test_the_tasks_are_numbered_over_all_steps_with_their_commands_whole() -> No
         ),
         SetupStep("secrets", SetupVerdict.WAITS, "none", todo=(Todo("in the browser", "https://x"),)),
     ]
-    assert rest(steps, "github.com", "o/r", dry_run=False).split("\n\n") == [
+    assert remaining_tasks(steps, "github.com", "o/r", dry_run=False).split("\n\n") == [
         "What remains for you, in this order:",
         "1. runner: on the GPU machine",
         "scripts/a.sh " + "x" * 90,
@@ -78,7 +78,7 @@ def test_the_tasks_are_numbered_over_all_steps_with_their_commands_whole() -> No
 def test_only_a_dry_run_with_changes_shows_its_calls(
     dry_run: bool, changes: tuple[SetupChange | SecretChange, ...], host: str
 ) -> None:
-    text = rest([step(SetupVerdict.WOULD, changes=changes)], host, "o/r", dry_run=dry_run)
+    text = remaining_tasks([step(SetupVerdict.WOULD, changes=changes)], host, "o/r", dry_run=dry_run)
     prefix, place = ("", "") if host == "github.com" else (f"GH_HOST={host} ", f"{host}/")
     calls = [
         f"{prefix}gh api --method POST repos/o/r/actions/variables"
@@ -106,7 +106,7 @@ def test_the_last_line_counts_what_is_checked_and_says_how_to_go_on(
         )
     else:
         expected = f"{checked} of {needed} steps are checked. Run this again to go on and to check."
-    text = rest([step(one) for one in pair], "github.com", "o/r", dry_run=False)
+    text = remaining_tasks([step(one) for one in pair], "github.com", "o/r", dry_run=False)
     assert " ".join(text.split()) == expected
     assert all(len(line) <= WIDTH for line in text.splitlines())
 
@@ -114,7 +114,7 @@ def test_the_last_line_counts_what_is_checked_and_says_how_to_go_on(
 @pytest.mark.parametrize("verdict", FINAL)
 def test_the_data_says_what_the_text_says(verdict: SetupVerdict) -> None:
     given = step(verdict, changes=(SECRET,), todo=(Todo("here", "make x", "first"),))
-    data = json.loads(json.dumps(as_json([given], "github.com", "o/r")))
+    data = json.loads(json.dumps(describe_steps([given], "github.com", "o/r")))
     assert data == {
         "repository": "o/r",
         "host": "github.com",

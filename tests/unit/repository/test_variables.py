@@ -43,13 +43,13 @@ def test_the_expected_job_and_step_names_are_those_of_the_workflow() -> None:
     ],
 )
 def test_labels_are_read_from_commas_or_json(text: str, labels: tuple[str, ...]) -> None:
-    assert variables.labels_of(text) == labels
+    assert variables.parse_runner_labels(text) == labels
 
 
 @pytest.mark.parametrize("text", ["", ",", "[]", "[1]", '["gpu"', "a b", "$(x)", '{"a": 1}', "[[]]"])
 def test_an_invalid_list_of_labels_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        variables.labels_of(text)
+        variables.parse_runner_labels(text)
 
 
 @pytest.mark.parametrize(

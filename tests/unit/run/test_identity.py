@@ -10,7 +10,7 @@ from trainyard.run.identity import (
     history_of,
     image_facts,
     new_run_id,
-    origin_of,
+    read_origin,
     read_run,
     write_identity,
     write_outcome,
@@ -194,4 +194,4 @@ def test_a_segment_is_recorded_flat_and_without_what_says_nothing_about_the_numb
 
 
 def test_a_record_with_a_torn_section_has_an_origin_without_it() -> None:
-    assert origin_of({"git": None, "hardware": "lost", "lock_sha256": "l"}) == {"lock_sha256": "l"}
+    assert read_origin({"git": None, "hardware": "lost", "lock_sha256": "l"}) == {"lock_sha256": "l"}

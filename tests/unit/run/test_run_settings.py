@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.config.load import dump_yaml, load_config
-from trainyard.config.yaml.scalars import CoreLoader, dumped, value_of
+from trainyard.config.yaml.scalars import CoreLoader, dump_values, value_of
 from trainyard.errors import ConfigError
 from trainyard.run.run_settings import read_settings, setting
 
@@ -42,7 +42,7 @@ def test_what_a_run_writes_is_read_back_equal(path: Path) -> None:
     st.sampled_from(LOOK_LIKE_VALUES) | st.text() | st.integers() | st.floats(allow_nan=False) | st.booleans()
 )
 def test_any_value_is_the_one_that_the_loader_reads(value: Any) -> None:
-    text = dumped({"section": {"key": value}})
+    text = dump_values({"section": {"key": value}})
     assert setting(read_settings(text), "section.key") == value
     node = CoreLoader(text).get_single_node().value[0][1].value[0][1]
     assert value_of(node.tag, node.value) == value

@@ -20,8 +20,8 @@ from trainyard.watch.retry import (
     RetryRecord,
     Stop,
     claim_from,
-    decide,
-    given_up,
+    decide_retry,
+    give_up_waiting,
     pause_before,
     record_of,
     signature_of,
@@ -37,7 +37,7 @@ def failed(
 
 
 def decided(state: JobState, record: RetryRecord, step: int | None = None) -> Retry | Stop:
-    return decide(state, record, step=step, jitter=0.5)
+    return decide_retry(state, record, step=step, jitter=0.5)
 
 
 @pytest.mark.parametrize("failure_class", FailureClass)
@@ -220,8 +220,8 @@ def test_a_lost_node_explains_what_the_other_pods_saw() -> None:
 
 def test_a_job_that_waits_for_a_lost_node_is_judged_as_failed() -> None:
     waiting = Waiting(FailureClass.NODE_LOST, "job-0: its node n1 does not answer", node="n1")
-    state = given_up(JobState("job", "team", "pytorchjob", State.RESTARTING, "waits", waiting=waiting))
+    state = give_up_waiting(JobState("job", "team", "pytorchjob", State.RESTARTING, "waits", waiting=waiting))
     assert state.state is State.FAILED
     assert state.failure is not None and state.failure.node == "n1"
     running = JobState("job", "team", "pytorchjob", State.RUNNING, "runs")
-    assert given_up(running) == running
+    assert give_up_waiting(running) == running

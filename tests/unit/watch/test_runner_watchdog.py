@@ -91,8 +91,10 @@ def test_a_look_gathers_runners_and_the_jobs_that_wait_or_run() -> None:
             ],
         }
     )
-    assert [o.key for o in runner_watchdog.look(github, github, GPU, now=NOW).outages] == ["stuck gpu-1"]
-    seen = runner_watchdog.look(github, None, GPU, now=NOW)
+    assert [o.key for o in runner_watchdog.find_outages(github, github, GPU, now=NOW).outages] == [
+        "stuck gpu-1"
+    ]
+    seen = runner_watchdog.find_outages(github, None, GPU, now=NOW)
     assert [(o.key, "20 minutes" in o.title) for o in seen.outages] == [("waiting", True)]
     assert seen.orphans == ()
 
@@ -102,17 +104,17 @@ OUTAGE = Outage("offline gpu-1", "GPU runner gpu-1 is offline", "sudo ./svc.sh s
 
 def test_an_outage_and_its_end_are_reported_once() -> None:
     github = Memory()
-    new, over = runner_watchdog.tell(github, (OUTAGE,), dry_run=False)
+    new, over = runner_watchdog.update_issues(github, (OUTAGE,), dry_run=False)
     assert (new, over) == ([OUTAGE], [])
     [(path, issue)] = github.changed
     assert (path, issue["title"]) == ("/issues", OUTAGE.title)
 
     told = {"number": 5, "body": issue["body"], "user": {"login": runner_watchdog.BOT}}
     github = Memory({"/issues": [told]})
-    assert runner_watchdog.tell(github, (OUTAGE,), dry_run=False) == ([], [])
+    assert runner_watchdog.update_issues(github, (OUTAGE,), dry_run=False) == ([], [])
     assert github.changed == []
 
-    assert runner_watchdog.tell(github, (), dry_run=False) == ([], ["offline gpu-1"])
+    assert runner_watchdog.update_issues(github, (), dry_run=False) == ([], ["offline gpu-1"])
     assert github.changed == [
         ("/issues/5/comments", {"body": "It is over."}),
         ("/issues/5", {"state": "closed"}),
@@ -122,14 +124,14 @@ def test_an_outage_and_its_end_are_reported_once() -> None:
 def test_the_issue_of_a_dead_run_stays_open_until_a_person_closes_it() -> None:
     death = Outage("dead 7", "A training died: " + "x" * 300, "gh run rerun 7 --failed")
     github = Memory()
-    runner_watchdog.tell(github, (death,), dry_run=False)
+    runner_watchdog.update_issues(github, (death,), dry_run=False)
     [(_, issue)] = github.changed
     assert len(issue["title"]) <= 256
     assert "Close this issue" in issue["body"]
     github = Memory(
         {"/issues": [{"number": 5, "body": issue["body"], "user": {"login": runner_watchdog.BOT}}]}
     )
-    assert runner_watchdog.tell(github, (), dry_run=False) == ([], [])
+    assert runner_watchdog.update_issues(github, (), dry_run=False) == ([], [])
     assert github.changed == []
 
 
@@ -141,13 +143,13 @@ def test_only_a_problem_found_by_two_looks_is_an_outage() -> None:
     later = replace(stays, reason="497 minutes")
     again = replace(OUTAGE, title="still")
     second = runner_watchdog.Seen((again, Outage("missing", "", "")), (later,))
-    assert runner_watchdog.seen_twice(first, second) == runner_watchdog.Seen((again,), (later,))
+    assert runner_watchdog.keep_seen_twice(first, second) == runner_watchdog.Seen((again,), (later,))
 
 
 def test_an_issue_with_the_same_text_by_another_author_is_ignored() -> None:
     body = "<!-- trainyard-watch: offline gpu-1 -->"
     github = Memory({"/issues": [{"number": 5, "body": body, "user": {"login": "mallory"}}]})
-    assert runner_watchdog.tell(github, (OUTAGE,), dry_run=True) == ([OUTAGE], [])
+    assert runner_watchdog.update_issues(github, (OUTAGE,), dry_run=True) == ([OUTAGE], [])
     assert github.changed == []
 
 
@@ -155,11 +157,11 @@ def test_an_orphaned_job_is_cancelled_even_if_it_ended_meanwhile() -> None:
     job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7")
     found = (Orphan(job, "it has run too long", force=False), Orphan(job, "still", force=True))
     github = Memory()
-    assert len(runner_watchdog.sweep(github, found, dry_run=False)) == 2
+    assert len(runner_watchdog.cancel_orphans(github, found, dry_run=False)) == 2
     assert [path for path, _ in github.changed] == ["/actions/runs/7/cancel", "/actions/runs/7/force-cancel"]
-    assert len(runner_watchdog.sweep(Memory(refuses=True), found, dry_run=False)) == 2
+    assert len(runner_watchdog.cancel_orphans(Memory(refuses=True), found, dry_run=False)) == 2
     github = Memory()
-    runner_watchdog.sweep(github, found, dry_run=True)
+    runner_watchdog.cancel_orphans(github, found, dry_run=True)
     assert github.changed == []
 
 
@@ -184,7 +186,7 @@ def test_a_run_whose_runner_died_is_resumed_in_the_next_segment() -> None:
     github = dead_run()
     [dead] = runner_watchdog.find_dead(github, "training_ci.yml", now=NOW)
     assert dead.following == FIRST.next(step=0, died=True)
-    assert runner_watchdog.resume(github, dead, "training_ci.yml") == "https://x/8"
+    assert runner_watchdog.dispatch_segment(github, dead, "training_ci.yml") == "https://x/8"
     [(asked, inputs)] = github.changed
     assert asked == "training_ci.yml@main"
     # No step is known, so the next segment begins as this one did.
@@ -261,7 +263,7 @@ def test_a_run_that_dies_repeatedly_is_given_up_and_named() -> None:
     github.plan = json.dumps(PLAN | {"segment": {**PLAN["segment"], "deaths": MOST_DEATHS}})
     [dead] = runner_watchdog.find_dead(github, "training_ci.yml", now=NOW)
     assert dead.following is None
-    outage = runner_watchdog.given_up(dead)
+    outage = runner_watchdog.report_unresumed(dead)
     assert (outage.key, outage.next_step) == ("dead 7", "gh run rerun 7 --failed")
     assert "3 segments in a row lost their runner" in outage.title
     github.plan = "no plan"

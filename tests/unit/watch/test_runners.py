@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.watch.runners import Job, Runner, orphans, outages
+from trainyard.watch.runners import Job, Runner, judge_jobs, judge_runners
 
 GPU = frozenset({"self-hosted", "gpu"})
 NOW = 1_800_000_000.0
@@ -18,13 +18,13 @@ def job(minutes: float, *, running: bool = False, labels: frozenset[str] = GPU, 
 
 
 def named(*jobs: Job, runners: tuple[Runner, ...] | None = (BOX,)) -> list[str]:
-    return [outage.key for outage in outages(runners, jobs, GPU, now=NOW)]
+    return [outage.key for outage in judge_runners(runners, jobs, GPU, now=NOW)]
 
 
 def test_an_offline_runner_is_named_whether_a_job_waits_or_not() -> None:
     assert named(runners=(AWAY,)) == ["offline gpu-1"]
     assert named(job(30), runners=(AWAY,)) == ["offline gpu-1"]
-    [outage] = outages((Runner("gpu-1", online=False, busy=True, labels=GPU),), (), GPU, now=NOW)
+    [outage] = judge_runners((Runner("gpu-1", online=False, busy=True, labels=GPU),), (), GPU, now=NOW)
     assert "went away in the middle of a job" in outage.title
     assert "svc.sh" in outage.next_step
 
@@ -43,7 +43,7 @@ def test_a_missing_runner_is_named_by_its_labels() -> None:
     other = Runner("cpu-1", online=False, busy=False, labels=frozenset({"self-hosted"}))
     assert named(job(6), runners=(other,)) == ["missing"]
     assert named(runners=(other,)) == []
-    [outage] = outages((other,), [job(6)], GPU, now=NOW)
+    [outage] = judge_runners((other,), [job(6)], GPU, now=NOW)
     assert outage.title.startswith("No runner registered in this repository has the labels gpu, self-hosted;")
 
 
@@ -52,8 +52,8 @@ def test_labels_ignore_case() -> None:
     box = Runner("gpu-1", online=False, busy=False, labels=capitals)
     assert named(runners=(box,)) == ["offline gpu-1"]
     assert named(job(6, labels=capitals), runners=None) == ["waiting"]
-    assert [o.key for o in outages(None, [job(6)], capitals, now=NOW)] == ["waiting"]
-    assert len(list(orphans([job(500, running=True, labels=capitals)], GPU, now=NOW))) == 1
+    assert [o.key for o in judge_runners(None, [job(6)], capitals, now=NOW)] == ["waiting"]
+    assert len(list(judge_jobs([job(500, running=True, labels=capitals)], GPU, now=NOW))) == 1
     assert job(6, labels=frozenset({"CodeBuild-trainyard-7-1"})).on_codebuild
 
 
@@ -70,15 +70,15 @@ def test_without_permission_to_list_runners_the_jobs_show_an_outage() -> None:
 )
 def test_a_job_beyond_its_limit_is_cancelled_and_later_by_force(waits: Job, force: bool) -> None:
     """Looks come every hour, some minutes late; the first that sees the job cancels it without force."""
-    [orphan] = orphans([waits], GPU, now=NOW)
+    [orphan] = judge_jobs([waits], GPU, now=NOW)
     assert orphan.force is force
     assert "jobs end after 480" in orphan.reason
 
 
 def test_a_job_that_codebuild_ignores_is_cancelled() -> None:
-    [orphan] = orphans([job(61, labels=CODEBUILD)], GPU, now=NOW)
+    [orphan] = judge_jobs([job(61, labels=CODEBUILD)], GPU, now=NOW)
     assert "no machine of CodeBuild has come for 61 minutes" in orphan.reason
-    assert [each.force for each in orphans([job(80, labels=CODEBUILD)], GPU, now=NOW)] == [False]
+    assert [each.force for each in judge_jobs([job(80, labels=CODEBUILD)], GPU, now=NOW)] == [False]
 
 
 def test_jobs_waiting_for_your_own_runner_and_foreign_jobs_are_left_alone() -> None:
@@ -89,14 +89,14 @@ def test_jobs_waiting_for_your_own_runner_and_foreign_jobs_are_left_alone() -> N
         job(600, running=True, labels=hosted),
         job(30, labels=CODEBUILD),
     ]
-    assert list(orphans(left, GPU, now=NOW)) == []
+    assert list(judge_jobs(left, GPU, now=NOW)) == []
 
 
 def test_without_labels_only_codebuild_jobs_are_watched() -> None:
     none: frozenset[str] = frozenset()
     hosted = job(600, running=True, labels=frozenset({"ubuntu-24.04"}))
     away = Runner("gpu-1", online=False, busy=False, labels=GPU)
-    assert outages([away], [job(60), hosted], none, now=NOW) == []
-    assert outages(None, [job(60), hosted], none, now=NOW) == []
-    [orphan] = orphans([job(600, running=True), hosted, job(61, labels=CODEBUILD)], none, now=NOW)
+    assert judge_runners([away], [job(60), hosted], none, now=NOW) == []
+    assert judge_runners(None, [job(60), hosted], none, now=NOW) == []
+    [orphan] = judge_jobs([job(600, running=True), hosted, job(61, labels=CODEBUILD)], none, now=NOW)
     assert orphan.job.on_codebuild

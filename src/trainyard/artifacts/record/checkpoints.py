@@ -12,7 +12,7 @@ from trainyard.artifacts.store.layout import belongs_to_checkpoint, checkpoint_p
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import CheckpointError
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_manifest
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_checkpoint_manifest
 from trainyard.run.digests import PartDigests
 
 
@@ -48,7 +48,7 @@ class Checkpoint:
         """Return the part digests in its own manifest, whose bytes are `own`, by key."""
         if not own:
             return {}
-        files = parse_manifest(own, self.prefix + MANIFEST_NAME).files
+        files = parse_checkpoint_manifest(own, self.prefix + MANIFEST_NAME).files
         return {self.prefix + file.path: file.parts for file in files if file.parts is not None}
 
     @property
@@ -108,7 +108,7 @@ def own_manifest(store: Store, checkpoint: Checkpoint) -> tuple[bytes, str | Non
 def _difference(content: bytes, checkpoint: Checkpoint) -> str | None:
     name = checkpoint.prefix + MANIFEST_NAME
     try:
-        manifest = parse_manifest(content, name)
+        manifest = parse_checkpoint_manifest(content, name)
     except CheckpointError as error:
         return str(error)
     if manifest.step != checkpoint.step:

@@ -23,7 +23,7 @@ from trainyard.run.checkpoint_manifest import (
     ManifestFile,
     missing_files,
     read_described_manifest,
-    size_of,
+    regular_file_size,
 )
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
@@ -153,7 +153,7 @@ def contents_of(
     return Contents(run, groups, tuple(found.problems), tuple(found.notes), version, _config(scratch))
 
 
-def digest_of(item: Item) -> str:
+def hash_item(item: Item) -> str:
     """Return the file's SHA-256. Raises CheckpointError when it does not match the checkpoint's manifest."""
     try:
         sha256 = sha256_of_file(item.path)
@@ -262,7 +262,7 @@ def _checkpoint_item(
         raise CheckpointError(f"{directory / MANIFEST_NAME}: {file.path} is outside the checkpoint")
     if is_elsewhere:
         return Item(keys + file.path, path, file, is_elsewhere=True)
-    if (size := size_of(path)) != file.size:
+    if (size := regular_file_size(path)) != file.size:
         raise CheckpointError(f"{path}: {size:,} bytes, the manifest says {file.size:,}")
     return Item(keys + file.path, path, file, is_vouched_for=vouched)
 

@@ -22,7 +22,7 @@ from trainyard.artifacts.store.layout import (
 )
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.errors import DamagedFileError, VerificationError
-from trainyard.run.checkpoint_manifest import text_of, whole_number
+from trainyard.run.checkpoint_manifest import require_text, whole_number
 from trainyard.run.digests import require_digest
 from trainyard.run.untrusted_files import parse_json_object
 
@@ -197,10 +197,12 @@ def read_chain(store: Store, run_number: int, known: tuple[StoredManifest, ...] 
         content = store.read_object(key)
         if content is None:
             return chain
-        chain.append(StoredManifest(key, hashlib.sha256(content).hexdigest(), parse_manifest(content, key)))
+        chain.append(
+            StoredManifest(key, hashlib.sha256(content).hexdigest(), parse_run_manifest(content, key))
+        )
 
 
-def parse_manifest(content: bytes, key: str) -> RunManifest:
+def parse_run_manifest(content: bytes, key: str) -> RunManifest:
     """Read a manifest object. Raises VerificationError naming `key` when it is not one."""
     try:
         value = parse_json_object(content, key)
@@ -209,7 +211,7 @@ def parse_manifest(content: bytes, key: str) -> RunManifest:
         prefix = _text(value.get("prefix", ""))
         run_number = whole_number(value["run_number"])
         return RunManifest(
-            run_id=text_of(value["run_id"]),
+            run_id=require_text(value["run_id"]),
             run_number=run_number,
             created=_seconds(value["created"]),
             objects=tuple(_object_from_json(entry, prefix) for entry in _list(value["objects"])),
@@ -305,7 +307,7 @@ def _pruned_from_json(value: Mapping[str, Any]) -> PrunedCheckpoint:
 
 
 def _object_from_json(value: Mapping[str, Any], prefix: str) -> ManifestObject:
-    key, sha256 = text_of(value["key"]), require_digest(value["sha256"])
+    key, sha256 = require_text(value["key"]), require_digest(value["sha256"])
     if not key.startswith(prefix):
         raise ValueError(f"{key} is outside the prefix {prefix}")
     return ManifestObject(

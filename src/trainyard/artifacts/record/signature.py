@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from trainyard.artifacts.record.chain import newest_manifest
-from trainyard.artifacts.record.manifest import RunManifest, parse_manifest
+from trainyard.artifacts.record.manifest import RunManifest, parse_run_manifest
 from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import signature_key, signature_prefix
 from trainyard.artifacts.store.object_store import Store
@@ -115,7 +115,7 @@ def _signature_of(
     if verifier is None:
         return SignatureVerdict(key, where, False, ())
     problem = verifier.problem(bundle, signed_digests(manifest, key, sha256))
-    if problem is None and parse_manifest(content, key) != manifest:
+    if problem is None and parse_run_manifest(content, key) != manifest:
         problem = "signs another manifest than the one read before"
     return SignatureVerdict(key, where, True, (f"{where}: {problem}",) if problem else ())
 

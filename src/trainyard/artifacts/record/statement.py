@@ -58,7 +58,7 @@ def resolved_config(values: Mapping[str, Any], run: Mapping[str, Any]) -> dict[s
     return dict(values) if digest == run.get("config_sha256") else {}
 
 
-def restated(manifest: RunManifest) -> RunManifest:
+def restate(manifest: RunManifest) -> RunManifest:
     """Return `manifest`, which was made from an earlier one, with a statement that fits its objects."""
     predicate = manifest.statement.get("predicate")
     config = predicate.get("config") if isinstance(predicate, dict) else None
@@ -78,7 +78,7 @@ def statement_problems(manifest: RunManifest) -> list[str]:
     predicate = given.get("predicate")
     if not isinstance(predicate, dict):
         return [f"{name} has no predicate"]
-    config, expected = predicate.get("config"), restated(manifest).statement
+    config, expected = predicate.get("config"), restate(manifest).statement
     problems = [
         f"{name} says another {key} than the manifest"
         for key in ("_type", "predicateType", "subject")

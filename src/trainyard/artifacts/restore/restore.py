@@ -25,7 +25,7 @@ from trainyard.artifacts.record.required_records import is_loose, missing_record
 from trainyard.artifacts.record.signature import Verifier, require_signed
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.restore.download import Landing, require_distinct
-from trainyard.artifacts.restore.selection import Selection, chosen
+from trainyard.artifacts.restore.selection import Selection, select_checkpoints
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
 from trainyard.run.atomic_files import bytes_on_disk, sync_directory
@@ -108,7 +108,7 @@ def plan_restore(
 ) -> RestorePlan:
     """Plan a restore. For the newest that verifies, the plan has the newest. Only manifests are read."""
     manifest = _manifest(store, selection.run_number, verifier)[1]
-    candidates = chosen(manifest, selection)
+    candidates = select_checkpoints(manifest, selection)
     wanted = candidates[:1] if selection.newest else candidates
     places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
     return RestorePlan(
@@ -184,7 +184,7 @@ def _bring(
     for _ in range(_TIMES_OVERTAKEN):
         progress.begin("reading the manifests")
         key, manifest = _manifest(store, selection.run_number, verifier)
-        candidates = chosen(manifest, selection)
+        candidates = select_checkpoints(manifest, selection)
         places = places_of([*records_of(manifest), *_objects(candidates)], manifest.run_number)
         _keep_only(work, places)
         expected = candidates[:1] if selection.newest else candidates

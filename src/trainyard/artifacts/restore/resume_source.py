@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.checkpoints import checkpoints_of
-from trainyard.artifacts.record.manifest import RunManifest, parse_manifest
+from trainyard.artifacts.record.manifest import RunManifest, parse_run_manifest
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.layout import manifest_prefix
@@ -62,7 +62,7 @@ class Resumption:
     """One line for people."""
 
 
-def bring(wanted: WantedResume, open_store: OpenStore) -> Resumption:
+def fetch_resume_source(wanted: WantedResume, open_store: OpenStore) -> Resumption:
     """Make sure that the checkpoint to resume from is on this machine.
 
     Raises VerificationError when a later segment finds no checkpoint although there should be one, or when
@@ -204,7 +204,7 @@ def _parent(wanted: WantedResume, place: ManifestPlace, store: Store) -> Resumpt
     content = store.read_object(place.key)
     if content is None:
         raise VerificationError(f"--resume: {place.store} has no {place.key}. Nothing was started.")
-    manifest = parse_manifest(content, place.key)
+    manifest = parse_run_manifest(content, place.key)
     step = _newest_step(manifest)
     if step is None:
         raise VerificationError(f"--resume: {place.key} lists no checkpoint. Nothing was started.")

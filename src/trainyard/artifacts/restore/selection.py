@@ -24,7 +24,7 @@ class Selection:
     """The digest that the checkpoint must have, when it was selected by a promoted name."""
 
 
-def select(store: Store, run_number: int | None, step: str | None) -> Selection:
+def parse_selection(store: Store, run_number: int | None, step: str | None) -> Selection:
     """Parse `--run-number` and `--step`; None means not given. Raises ConfigError for invalid ones."""
     if step is not None and not _is_number(step) and step not in (NEWEST, NONE):
         return _promoted(store, run_number, step)
@@ -35,7 +35,7 @@ def select(store: Store, run_number: int | None, step: str | None) -> Selection:
     return Selection(run_number, int(step))
 
 
-def chosen(manifest: RunManifest, selection: Selection) -> list[Checkpoint]:
+def select_checkpoints(manifest: RunManifest, selection: Selection) -> list[Checkpoint]:
     """Return the selected checkpoints, newest first. Raises VerificationError for a step without one."""
     if selection.none:
         return []

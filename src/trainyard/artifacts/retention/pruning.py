@@ -15,7 +15,7 @@ from dataclasses import replace
 from trainyard.artifacts.record.checkpoints import Checkpoint
 from trainyard.artifacts.record.manifest import PrunedCheckpoint, RunManifest, StoredManifest, read_chain
 from trainyard.artifacts.record.signature import ManifestSigner
-from trainyard.artifacts.record.statement import restated
+from trainyard.artifacts.record.statement import restate
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.retention.pruning_plan import RunPruning, names_by_digest
 from trainyard.artifacts.retention.retention_rules import RetentionRules
@@ -122,7 +122,7 @@ def _put(
     following = replace(
         manifest, created=time.time(), supersedes={"key": newest.key, "sha256": newest.sha256}
     )
-    put_manifest(store, restated(following), Before(list(chain), {}, {}), signer=signer)
+    put_manifest(store, restate(following), Before(list(chain), {}, {}), signer=signer)
 
 
 def _delete(store: Store, checkpoint: Checkpoint) -> None:

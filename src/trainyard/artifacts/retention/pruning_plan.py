@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.artifacts.promotion import problems_of, promotions
+from trainyard.artifacts.promotion import find_checkpoint_problems, list_promotions
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.checkpoints import Checkpoint, checkpoints_of, doomed_steps
 from trainyard.artifacts.record.local_paths import records_of
@@ -21,7 +21,7 @@ from trainyard.artifacts.retention.retention_rules import (
     CheckpointFacts,
     RetentionDecision,
     RetentionRules,
-    decide,
+    decide_retention,
 )
 from trainyard.artifacts.store.layout import checkpoint_step_of, records_version_of, run_prefix
 from trainyard.artifacts.store.object_store import Store, StoredObject
@@ -130,13 +130,16 @@ def _plan(
             number, chain, unfinished=unfinished, owed=owed, problem="no checkpoint of it verifies"
         )
     facts = CheckpointFacts(good.step, _ages(checkpoints, listed), promoted, children)
-    decisions, superseded = tuple(decide(checkpoints, rules, facts)), _superseded(store, manifest, listed)
+    decisions, superseded = (
+        tuple(decide_retention(checkpoints, rules, facts)),
+        _superseded(store, manifest, listed),
+    )
     return RunPruning(number, chain, decisions, unfinished, owed, superseded)
 
 
 def names_by_digest(store: Store) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for promotion in promotions(store):
+    for promotion in list_promotions(store):
         found.setdefault(promotion.digest, []).append(promotion.name)
     return found
 
@@ -156,7 +159,7 @@ def _children(store: Store) -> dict[str, list[int]]:
 
 
 def _is_good(store: Store, checkpoint: Checkpoint) -> bool:
-    problems = problems_of(store, checkpoint, depth=Depth.LISTING)
+    problems = find_checkpoint_problems(store, checkpoint, depth=Depth.LISTING)
     for problem in problems:
         _logger.warning("%s", problem)
     return not problems

@@ -55,7 +55,7 @@ class RetentionDecision:
     reason: str
 
 
-def decide(
+def decide_retention(
     checkpoints: Sequence[Checkpoint], rules: RetentionRules, facts: CheckpointFacts
 ) -> list[RetentionDecision]:
     """Decide on each checkpoint, newest first. One whose step is unknown is always kept."""

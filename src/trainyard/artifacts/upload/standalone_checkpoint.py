@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.artifacts.record.contents import RECORDS, Contents, Group, Item, checkpoint_group, digest_of
+from trainyard.artifacts.record.contents import RECORDS, Contents, Group, Item, checkpoint_group, hash_item
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.record.run_numbers import claim_number
 from trainyard.artifacts.record.signature import ManifestSigner
@@ -35,7 +35,7 @@ from trainyard.run.records import Row
 
 __all__ = [
     "calculate_file_hash",
-    "describe_files",
+    "describe_standalone_files",
     "object_has_hash",
     "preview_files",
     "store_file",
@@ -85,7 +85,7 @@ def preview_files(
         return preview_contents(store, contents, number)
 
 
-def describe_files(
+def describe_standalone_files(
     checkpoint: Path, metrics: Path, run_number: int, *, provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the manifest of both files, hashed on disk, without a store's checksums."""
@@ -93,7 +93,7 @@ def describe_files(
     with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
         contents = _contents(run, checkpoint, rows, run_number, scratch=Path(scratch))
         items = [item for group in contents.groups for item in group.all_items]
-        objects = [ManifestObject(i.key, i.path.stat().st_size, digest_of(i)) for i in items]
+        objects = [ManifestObject(i.key, i.path.stat().st_size, hash_item(i)) for i in items]
         created = max(item.path.stat().st_mtime for item in items)
     known = {key: value for key, value in run.items() if key != "outcome"}
     manifest = RunManifest(str(run["run_id"]), run_number, created, tuple(objects), known)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Self, TypeVar
 
-from trainyard.artifacts.record.contents import Group, Item, digest_of, require_claimed
+from trainyard.artifacts.record.contents import Group, Item, hash_item, require_claimed
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.store.expected_file import claim_of
 from trainyard.artifacts.store.hashing import file_agrees, sha256_of_chunks
@@ -112,7 +112,7 @@ class Sending:
             known = None
         if known is not None and item.claimed is not None and item.claimed.sha256 == known.sha256:
             return known  # stored from bytes with this digest, so the local bytes are not read
-        sha256 = digest_of(item)
+        sha256 = hash_item(item)
         if known is not None and known.sha256 == sha256:
             return known
         described = self._store.describe(item.key)

@@ -18,7 +18,7 @@ from trainyard.artifacts.verify.verify import Depth, Verification, verify_run
 from trainyard.errors import CheckpointError, ServiceError, TrainyardError, VerificationError
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
-    parse_manifest,
+    parse_checkpoint_manifest,
     read_described_manifest,
     verify_checkpoint,
 )
@@ -165,7 +165,7 @@ def _stored_checkpoint(store: Store, prefix: str, listed: Mapping[str, str]) -> 
     if content is None:
         return StoredCheckpoint(problem=f"has no {MANIFEST_NAME}")
     try:
-        manifest = parse_manifest(content, prefix + MANIFEST_NAME)
+        manifest = parse_checkpoint_manifest(content, prefix + MANIFEST_NAME)
     except CheckpointError as error:
         return StoredCheckpoint(problem=f"cannot be read: {error}")
     other = [file.path for file in manifest.files if listed.get(prefix + file.path) != file.sha256]

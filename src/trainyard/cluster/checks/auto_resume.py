@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainyard.cluster.checks.check import Check, Facts, Outcome, info, not_asked, not_seen, passed
 from trainyard.cluster.checks.operator import deployments_of
 from trainyard.cluster.fitness import on_hyperpod
-from trainyard.cluster.hyperpod import auto_resume
+from trainyard.cluster.hyperpod import predict_auto_resume
 from trainyard.cluster.snapshot import Unseen
 
 
@@ -18,7 +18,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         yield not_seen(deployments)
         return
     operators = [d for c in facts.kind.controllers for d in deployments_of(c, deployments)]
-    found = auto_resume(kind=facts.kind.name, namespace=facts.demand.namespace, operators=operators)
+    found = predict_auto_resume(kind=facts.kind.name, namespace=facts.demand.namespace, operators=operators)
     if found.eligible:
         yield passed("a PyTorchJob with its annotation would be resumed")
     else:

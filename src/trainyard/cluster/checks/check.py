@@ -104,19 +104,19 @@ def not_seen(unseen: Unseen) -> Outcome:
     return Outcome(Severity.SKIPPED, reason, remedy, failed_to_look=True)
 
 
-def grave(facts: Facts, evidence: str, remedy: str) -> Outcome:
+def error_unless_enough(facts: Facts, evidence: str, remedy: str) -> Outcome:
     """An error if too few fit nodes are left for the plan, else a warning."""
     return (warning if facts.enough or facts.may_grow else error)(evidence, remedy)
 
 
-def names(found: Iterable[str]) -> str:
+def list_names(found: Iterable[str]) -> str:
     """`a, b, c and 5 more`."""
     listed = list(found)
     more = len(listed) - _NAMED
     return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def told(facts: Facts, check: str) -> Iterator[Outcome]:
+def known_obstacles(facts: Facts, check: str) -> Iterator[Outcome]:
     """The obstacles that belong to `check`; the same obstacle on several nodes is one outcome."""
     groups: dict[tuple[str, str], list[str]] = {}
     for fitness in facts.fits:
@@ -124,7 +124,7 @@ def told(facts: Facts, check: str) -> Iterator[Outcome]:
             if obstacle.check == check:
                 groups.setdefault((obstacle.text, _remedy(obstacle)), []).append(fitness.node.name)
     for (text, remedy), nodes in groups.items():
-        yield grave(facts, f"{names(nodes)}: {text}", remedy)
+        yield error_unless_enough(facts, f"{list_names(nodes)}: {text}", remedy)
 
 
 def doubts(facts: Facts, check: str) -> Iterator[Outcome]:
@@ -135,7 +135,7 @@ def doubts(facts: Facts, check: str) -> Iterator[Outcome]:
             if doubt.check == check:
                 groups.setdefault((doubt.text, doubt.remedy), []).append(fitness.node.name)
     for (text, remedy), nodes in groups.items():
-        yield warning(f"{names(nodes)}: {text}", remedy)
+        yield warning(f"{list_names(nodes)}: {text}", remedy)
 
 
 def _remedy(obstacle: Obstacle) -> str:

@@ -9,8 +9,8 @@ from trainyard.cluster.checks.check import (
     Check,
     Facts,
     Outcome,
-    grave,
-    names,
+    error_unless_enough,
+    list_names,
     not_asked,
     not_seen,
     passed,
@@ -40,7 +40,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     both = [f.node.name for f in facts.fits if f.node.name in slices and f.node.allocatable.get(GPU)]
     if both:
         yield warning(
-            f"{names(both)}: the device plugin and the driver {GPU_DRIVER} both offer the GPUs: each "
+            f"{list_names(both)}: the device plugin and the driver {GPU_DRIVER} both offer the GPUs: each "
             f"can be assigned twice",
             "keep the device plugin off nodes of the DRA driver, or the driver off theirs",
         )
@@ -56,30 +56,32 @@ def _offers_pieces(fitness: Fitness) -> bool:
 
 
 def _why(facts: Facts, bare: list[Fitness], plugins: tuple[Installed, ...]) -> Outcome:
-    nodes = names(fitness.node.name for fitness in bare)
+    nodes = list_names(fitness.node.name for fitness in bare)
     assert not isinstance(facts.snapshot.daemons, Unseen)
     if all(has_it_built_in(fitness.node) for fitness in bare):
-        return grave(
+        return error_unless_enough(
             facts,
             f"{nodes}: {bare[0].node.os_image or 'EKS Auto Mode'} has the plugin built in, and offers no GPU",
             "look whether the image is its variant for NVIDIA (aws-k8s-*-nvidia)",
         )
     dra = drivers(facts.snapshot.daemons, "nvidia-dra-driver")
     if dra and not plugins:
-        return grave(
+        return error_unless_enough(
             facts,
             f"{nodes}: {dra[0].text} publishes no ResourceSlice for it",
             f"read its log: kubectl -n {dra[0].workload.namespace} logs daemonset/{dra[0].workload.name}",
         )
     if not plugins:
-        return grave(
+        return error_unless_enough(
             facts, f"{nodes}: no NVIDIA device plugin was found under any of its labels and names", INSTALL
         )
     plugin = plugins[0]
     where = f"kubectl -n {plugin.workload.namespace}"
     if plugin.workload.available < plugin.workload.wanted:
-        return grave(facts, f"{nodes}: {plugin.text}", f"{where} describe daemonset {plugin.workload.name}")
-    return grave(
+        return error_unless_enough(
+            facts, f"{nodes}: {plugin.text}", f"{where} describe daemonset {plugin.workload.name}"
+        )
+    return error_unless_enough(
         facts,
         f"{nodes}: {plugin.text}, and the node offers no {GPU}: the driver may have come after the "
         f"plugin, or "

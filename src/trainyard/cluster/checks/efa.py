@@ -13,8 +13,8 @@ from trainyard.cluster.checks.check import (
     Facts,
     Outcome,
     error,
-    grave,
-    names,
+    error_unless_enough,
+    list_names,
     not_asked,
     passed,
     warning,
@@ -57,7 +57,7 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
     without = [fitness for fitness in nodes if not fitness.efa]
     if not without:
         return
-    listed = names(fitness.node.name for fitness in without)
+    listed = list_names(fitness.node.name for fitness in without)
     rest = len(nodes) - len(without)
     expected = without[0].expected_efa
     text = f"{listed}: no {EFA}, {expected} expected for {without[0].node.instance_type}"
@@ -100,10 +100,12 @@ def _fewer(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
 
 def _odd(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> Outcome:
     have = ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in odd}))
-    text = f"{names(fitness.node.name for fitness in odd)}: {have} EFA interfaces, its peers have {most}"
+    text = f"{list_names(fitness.node.name for fitness in odd)}: {have} EFA interfaces, its peers have {most}"
     remedy = "have the node replaced, or keep the job off it; the slowest node limits the speed of all"
     return (
-        warning(text, remedy) if len(group) - len(odd) >= facts.demand.nodes else grave(facts, text, remedy)
+        warning(text, remedy)
+        if len(group) - len(odd) >= facts.demand.nodes
+        else error_unless_enough(facts, text, remedy)
     )
 
 
@@ -123,7 +125,7 @@ def _infiniband(facts: Facts) -> Iterator[Outcome]:
     ]
     if past:
         yield warning(
-            f"{names(past)}: mounts /dev/infiniband of the node itself, so the EFA interfaces that "
+            f"{list_names(past)}: mounts /dev/infiniband of the node itself, so the EFA interfaces that "
             f"count as free "
             "are in use",
             f"have the pods request {EFA} instead of the host path",

@@ -12,11 +12,11 @@ from trainyard.cluster.checks.check import (
     Outcome,
     doubts,
     error,
-    names,
+    known_obstacles,
+    list_names,
     not_asked,
     not_seen,
     passed,
-    told,
     warning,
 )
 from trainyard.cluster.demand import GPU, GPU_DRIVER
@@ -34,7 +34,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if not facts.fits:
         yield _no_node(facts)
         return
-    found = [*told(facts, "gpu"), *doubts(facts, "gpu")]
+    found = [*known_obstacles(facts, "gpu"), *doubts(facts, "gpu")]
     yield from found
     if not found:
         counts = Counter(fitness.gpus for fitness in facts.fits)
@@ -45,11 +45,11 @@ def _no_node(facts: Facts) -> Outcome:
     assert not isinstance(facts.snapshot.nodes, Unseen)
     types = sorted({node.instance_type for node in facts.snapshot.nodes if node.instance_type})
     wanted = f"of type {facts.demand.instance_type}" if facts.demand.instance_type else "with GPUs"
-    offers = f"; there are: {names(types)}" if types else ""
+    offers = f"; there are: {list_names(types)}" if types else ""
     pools = facts.snapshot.scalers
     able = pools_for(pools, facts.demand)
     if able:
-        made_by = names(pool.name for pool in able)
+        made_by = list_names(pool.name for pool in able)
         return warning(
             f"no node {wanted} now{offers}; Karpenter may make some ({made_by})",
             "whether EC2 has them is not known here: reserve the capacity, or see that the first node comes",
@@ -62,7 +62,7 @@ def _no_node(facts: Facts) -> Outcome:
 
 
 def _all(pools: tuple[Scaler, ...]) -> str:
-    return names(pool.name for pool in pools)
+    return list_names(pool.name for pool in pools)
 
 
 CHECK = Check("gpu", "GPUs that can be allocated on each node", judge, essential=True)

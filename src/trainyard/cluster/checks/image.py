@@ -8,7 +8,7 @@ from trainyard.cluster.checks.check import (
     Outcome,
     error,
     info,
-    names,
+    list_names,
     not_asked,
     passed,
     warning,
@@ -62,7 +62,7 @@ def _failing(facts: Facts) -> Iterator[Outcome]:
     failing = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.waiting in _PULL and wanted in pod.images]
     if failing:
         yield error(
-            f"{names(failing)}: cannot pull this image now",
+            f"{list_names(failing)}: cannot pull this image now",
             "see its events for the reason: kubectl describe pod; nodes need ecr:BatchGetImage and "
             "ecr:GetDownloadUrlForLayer, or imagePullSecrets",
         )

@@ -6,7 +6,16 @@ known to mean a fault count.
 
 from collections.abc import Iterator
 
-from trainyard.cluster.checks.check import Check, Facts, Outcome, doubts, not_asked, not_seen, passed, told
+from trainyard.cluster.checks.check import (
+    Check,
+    Facts,
+    Outcome,
+    doubts,
+    known_obstacles,
+    not_asked,
+    not_seen,
+    passed,
+)
 from trainyard.cluster.snapshot import Unseen
 
 
@@ -17,7 +26,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if not facts.fits:
         yield not_asked("there is no node to look at")
         return
-    found = [*told(facts, "node-health"), *doubts(facts, "node-health")]
+    found = [*known_obstacles(facts, "node-health"), *doubts(facts, "node-health")]
     yield from found
     if not found:
         yield passed(f"all {len(facts.fits)} nodes are ready and without a known fault")

@@ -2,7 +2,16 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.checks.check import Check, Facts, Outcome, error, names, not_asked, passed, warning
+from trainyard.cluster.checks.check import (
+    Check,
+    Facts,
+    Outcome,
+    error,
+    list_names,
+    not_asked,
+    passed,
+    warning,
+)
 from trainyard.cluster.snapshot import Permission
 
 
@@ -16,11 +25,11 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         yield error(f"not allowed: {'; '.join(p.text for p in in_namespace)}", _role(in_namespace, facts))
     if elsewhere:
         yield warning(
-            f"not allowed: {names(p.text for p in elsewhere)}: capacity cannot be judged",
+            f"not allowed: {list_names(p.text for p in elsewhere)}: capacity cannot be judged",
             "ask for a ClusterRole with these verbs, bound to your group",
         )
     if unknown:
-        yield not_asked(f"the API server did not say: {names(p.text for p in unknown)}")
+        yield not_asked(f"the API server did not say: {list_names(p.text for p in unknown)}")
     if not refused and not unknown:
         yield passed(f"all {len(asked)} that the plan needs")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from trainyard.cluster.admission import gpus_wanted
 from trainyard.cluster.checks.check import Check, Facts, Outcome, error, info, not_seen, passed
 from trainyard.cluster.demand import GPU
-from trainyard.cluster.resource_quantities import written
+from trainyard.cluster.resource_quantities import format_quantity
 from trainyard.cluster.snapshot import Quota, Scope, Unseen
 
 
@@ -52,9 +52,12 @@ def _counts(scope: Scope, priority: str) -> bool:
 def _quota(quota: Quota, wanted: Mapping[str, int]) -> Iterator[Outcome]:
     for name, amount in wanted.items():
         if amount and name in quota.hard and quota.used.get(name, 0) + amount > quota.hard[name]:
-            hard, used = written(quota.hard[name], name), written(quota.used.get(name, 0), name)
+            hard, used = (
+                format_quantity(quota.hard[name], name),
+                format_quantity(quota.used.get(name, 0), name),
+            )
             yield error(
-                f"ResourceQuota {quota.name}: {name} {used} of {hard} used, {written(amount, name)} "
+                f"ResourceQuota {quota.name}: {name} {used} of {hard} used, {format_quantity(amount, name)} "
                 f"more wanted",
                 "ask for fewer nodes, wait until others end, or have the quota raised",
             )
@@ -66,14 +69,15 @@ def _limits(facts: Facts) -> Iterator[Outcome]:
     for limit in facts.snapshot.limits:
         if each and GPU in limit.max and limit.max[GPU] < each:
             yield error(
-                f"LimitRange {limit.name}: a {limit.type} may have {written(limit.max[GPU], GPU)} {GPU}, "
+                f"LimitRange {limit.name}: a {limit.type} may have "
+                f"{format_quantity(limit.max[GPU], GPU)} {GPU}, "
                 f"{each // 1000} are wanted",
                 "ask for fewer GPUs per node, or have the limit raised",
             )
         if limit.type == "Container" and "memory" in limit.default:
             yield info(
                 f"LimitRange {limit.name}: a container without a limit of its own gets "
-                f"{written(limit.default['memory'], 'memory')} of memory",
+                f"{format_quantity(limit.default['memory'], 'memory')} of memory",
                 "give every container a limit of memory",
             )
 

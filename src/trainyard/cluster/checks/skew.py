@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.cluster.checks.check import Check, Facts, Outcome, error, names, passed, warning
+from trainyard.cluster.checks.check import Check, Facts, Outcome, error, list_names, passed, warning
 from trainyard.cluster.snapshot import Unseen
 
 CLOCK_WARNING, CLOCK_ERROR = 30.0, 300.0
@@ -37,7 +37,7 @@ def _versions(facts: Facts) -> Iterator[Outcome]:
     older = [name for name, minor in minors.items() if minor is not None and minor < server - _OLDEST]
     for nodes, how in ((newer, "newer than the API server"), (older, f"more than {_OLDEST} releases older")):
         if nodes:
-            text = f"{names(nodes)}: the kubelet is {how} ({facts.snapshot.version})"
+            text = f"{list_names(nodes)}: the kubelet is {how} ({facts.snapshot.version})"
             yield warning(text, "bring nodes and control plane to supported versions")
 
 

@@ -8,7 +8,7 @@ from trainyard.cluster.checks.check import (
     Facts,
     Outcome,
     error,
-    names,
+    list_names,
     not_asked,
     not_seen,
     passed,
@@ -110,13 +110,14 @@ def _zone(volume: Volume, facts: Facts) -> Iterator[Outcome]:
     labels = {node.labels.get("topology.kubernetes.io/zone", "") for node in usable} - {""}
     if volume.zones and labels and not labels & set(volume.zones):
         yield error(
-            f"claim {volume.name} is in {names(volume.zones)}, the nodes are in {names(sorted(labels))}",
+            f"claim {volume.name} is in {list_names(volume.zones)}, "
+            f"the nodes are in {list_names(sorted(labels))}",
             "take nodes or a volume of the same zone",
         )
     elif volume.zones and labels - set(volume.zones):
-        outside = names(sorted(labels - set(volume.zones)))
+        outside = list_names(sorted(labels - set(volume.zones)))
         yield warning(
-            f"claim {volume.name} is in {names(volume.zones)}; nodes in {outside} cannot use it",
+            f"claim {volume.name} is in {list_names(volume.zones)}; nodes in {outside} cannot use it",
             "keep the job in one zone",
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.problems import Origin, Problem, shortened
+from trainyard.config.problems import Origin, Problem, shorten
 from trainyard.config.yaml.sources import Fault
 from trainyard.config.yaml.yaml_document import Document, read_document
 
@@ -36,7 +36,7 @@ class LayerReader:
             return self._read[real]
         own = read_document(path, shown)
         if isinstance(own, Fault):
-            message = f"{shortened(shown)}: {own.message}" if key else own.message
+            message = f"{shorten(shown)}: {own.message}" if key else own.message
             return Document(problems=[Problem(named_at, key, message)], whole=False)
         result = Document()
         for base in self._bases(path, own):

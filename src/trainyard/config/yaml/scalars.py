@@ -91,7 +91,7 @@ _NUMBER = re.compile(f"({_PLAIN['int'].pattern}|{_PLAIN['float'].pattern})$")
 _CoreDumper.add_implicit_resolver(_PREFIX + "float", _NUMBER, list("-+.0123456789"))
 
 
-def dumped(values: dict[str, Any]) -> str:
+def dump_values(values: dict[str, Any]) -> str:
     """`values` as YAML that reads back equal, under YAML 1.1 and under the core schema."""
     text: str = yaml.dump(values, Dumper=_CoreDumper, sort_keys=False, allow_unicode=True, width=2**16)
     return text

@@ -21,7 +21,7 @@ class Fault:
     """False when the file name is wrong, so that the error is shown where the file was named."""
 
 
-def read_text(path: Path) -> str | Fault:
+def read_source(path: Path) -> str | Fault:
     """Return the content of `path`: UTF-8, at most MAX_BYTES, no control characters."""
     if os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir it never raises
         return Fault("is a directory; name a file in it", opened=False)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from trainyard.config.problems import Origin, Problem, shortened
+from trainyard.config.problems import Origin, Problem, shorten
 from trainyard.config.yaml.scalars import CoreLoader
 
 MAX_EVENTS = 200_000
@@ -85,7 +85,7 @@ def _explained(error: yaml.MarkedYAMLError, text: str) -> _Found:
             f"a key of more than {_MAX_KEY:,} characters" if long else "a second colon, or wrong indentation"
         )
         return line, f"not valid YAML: {what}; text with a colon and a blank needs quotes"
-    return line, shortened(f"not valid YAML: {error.problem}")
+    return line, shorten(f"not valid YAML: {error.problem}")
 
 
 def _key_on(text: str, line: int) -> str:

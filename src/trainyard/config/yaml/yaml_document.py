@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from trainyard.config.problems import Origin, Problem, shortened
+from trainyard.config.problems import Origin, Problem, shorten
 from trainyard.config.yaml.scalars import value_of
-from trainyard.config.yaml.sources import Fault, read_text
+from trainyard.config.yaml.sources import Fault, read_source
 from trainyard.config.yaml.syntax import compose
 
 MAX_VALUES = 100_000
@@ -36,7 +36,7 @@ class Document:
 
 def read_document(path: Path, shown: str) -> Document | Fault:
     """Read `path`, called `shown` in messages; a Fault when there is no such file."""
-    text = read_text(path)
+    text = read_source(path)
     if isinstance(text, Fault):
         return text if not text.opened else _broken(Problem(Origin(shown, text.line), "", text.message))
     node = compose(text, shown)
@@ -100,7 +100,7 @@ class _Reader:
         return value_of(node.tag, node.value)
 
     def _complain(self, node: yaml.Node, path: KeyPath, message: str) -> None:
-        self.document.problems.append(Problem(self._origin(node), ".".join(path), shortened(message)))
+        self.document.problems.append(Problem(self._origin(node), ".".join(path), shorten(message)))
 
     def _origin(self, node: yaml.Node) -> Origin:
         return Origin(self._shown, node.start_mark.line + 1)

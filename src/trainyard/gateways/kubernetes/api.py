@@ -412,7 +412,7 @@ def _next_page(body: bytes) -> str:
 
 def _decoded(body: bytes, path: str) -> Json:
     try:
-        return protobuf.decoded(body, protobuf.LISTS[path])
+        return protobuf.decode_list(body, protobuf.LISTS[path])
     except protobuf.NotDecodableError as error:
         raise ServiceError(f"The answer to {path} cannot be decoded: {error}") from None
 

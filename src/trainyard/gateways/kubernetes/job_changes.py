@@ -41,11 +41,11 @@ from trainyard.jobs.state.job_kinds import (
     RETRIES,
     RETRY_RECORD,
     annotations_of,
-    labels_of,
     name_of,
+    read_labels,
     uid_of,
 )
-from trainyard.jobs.state.state_machine import judge
+from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch.retry import RetryClaim
 
 Json = Mapping[str, Any]
@@ -104,7 +104,7 @@ class JobChanging:
         job = self._job
         moment = datetime.fromtimestamp(self._api.cluster_time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         observed = self._look.look(job)
-        state = judge(observed)
+        state = judge_job(observed)
         if state.ended and not state.holds:
             raise ConfigError(f"{job.name} has ended already: {state.state}")
         workloads = observed.owned_of("Workload")
@@ -170,7 +170,7 @@ class JobChanging:
         """The objects that `create` will create. Raises ConfigError if the job has not ended,
         ServiceError."""
         job = self._job
-        check_it_has_ended(judge(self._look.look(job)))
+        check_it_has_ended(judge_job(self._look.look(job)))
         return resubmitted(job.kind, job.raw, self._parts(), name=self.next_name())
 
     def create(self, new: Resubmission) -> list[str]:
@@ -269,7 +269,7 @@ class JobChanging:
     def _is_ours(self) -> bool:
         """Whether we submitted the job. Objects with the label of a foreign job's name do not belong to
         it."""
-        return labels_of(self._job.raw).get(JOB_LABEL) == self._job.name
+        return read_labels(self._job.raw).get(JOB_LABEL) == self._job.name
 
     def next_name(self) -> str:
         """The first free name for a job that follows this one. Raises ServiceError."""
@@ -382,7 +382,7 @@ class JobChanging:
 
 def _is_made_of(found: Json, body: Json) -> bool:
     """Whether an object was created from this body: it belongs to the same job, and follows the same one."""
-    same_job = labels_of(found).get(JOB_LABEL) == labels_of(body).get(JOB_LABEL)
+    same_job = read_labels(found).get(JOB_LABEL) == read_labels(body).get(JOB_LABEL)
     return same_job and annotations_of(found).get(BEFORE) == annotations_of(body).get(BEFORE)
 
 

@@ -25,7 +25,7 @@ from trainyard.jobs.state.job_kinds import kind_of_job, uid_of
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
-from trainyard.jobs.state.state_machine import after, judge
+from trainyard.jobs.state.state_machine import after, judge_job
 from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
@@ -222,10 +222,10 @@ class Following:
         if self._is_due(before):
             self._look_around()
         self._history = after(self._known, self._history)
-        state = judge(self._known, self._history)
+        state = judge_job(self._known, self._history)
         if before is not None and before.state is not state.state and not state.ended:
             self._look_around()
-            state = judge(self._known, self._history)
+            state = judge_job(self._known, self._history)
         told = (state.state, state.reason, state.restarts)
         if told != self._told and not state.ended:
             self._told = told
@@ -244,7 +244,7 @@ class Following:
         until = time.monotonic() + _OTHERS_SECONDS
         while state.failure is not None and state.failure.lost_another:
             self._known = replace(self._known, pods=tuple(self._pods.values()))
-            again = judge(self._known, after(self._known, self._history))
+            again = judge_job(self._known, after(self._known, self._history))
             state = again if again.ended else state
             waits = any(pod.live for pod in self._pods.values())
             left = until - time.monotonic()
@@ -265,7 +265,7 @@ class Following:
                 self._pods = {pod.uid: pod for pod in listed}
         self._known = replace(self._known, pods=tuple(self._pods.values()), now=self._api.cluster_time())
         self._look_around()
-        again = judge(self._known, after(self._known, self._history))
+        again = judge_job(self._known, after(self._known, self._history))
         state = again if again.ended else state
         self._tell(state)
         return state

@@ -17,14 +17,14 @@ from trainyard.jobs.state.job_kinds import (
     MANAGED_BY,
     KindOfJob,
     kind_of_job,
-    labels_of,
     name_of,
+    read_labels,
     uid_of,
 )
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
-from trainyard.jobs.state.state_machine import judge
+from trainyard.jobs.state.state_machine import judge_job
 
 Json = Mapping[str, Any]
 _KUEUE = ("/apis/kueue.x-k8s.io/v1beta2", "/apis/kueue.x-k8s.io/v1beta1")
@@ -110,7 +110,7 @@ class JobLooking:
 
     def state(self, namespace: str, name: str, kind: str) -> JobState:
         """The present state of a job. Raises ConfigError if it does not exist."""
-        return judge(self.look(self.found(namespace, name, kind)))
+        return judge_job(self.look(self.found(namespace, name, kind)))
 
     def look_from(self, job: FoundJob) -> Observed:
         """Everything about a job whose object was just read."""
@@ -232,7 +232,7 @@ class JobLooking:
 
 def _without_clusters_of_jobs(found: list[FoundJob]) -> Iterator[FoundJob]:
     """Leave out the RayClusters that our RayJobs run on."""
-    on_ray = {labels_of(job.raw).get(JOB_LABEL) for job in found if job.kind.name == "rayjob"}
+    on_ray = {read_labels(job.raw).get(JOB_LABEL) for job in found if job.kind.name == "rayjob"}
     for job in found:
-        if job.kind.name != "raycluster" or labels_of(job.raw).get(JOB_LABEL) not in on_ray:
+        if job.kind.name != "raycluster" or read_labels(job.raw).get(JOB_LABEL) not in on_ray:
             yield job

@@ -32,15 +32,15 @@ from trainyard.jobs.state.job_kinds import (
     uid_of,
 )
 from trainyard.jobs.state.job_state import JobState, State
-from trainyard.jobs.state.state_machine import judge
+from trainyard.jobs.state.state_machine import judge_job
 from trainyard.run.failure_classes import FailureClass
 from trainyard.watch.retry import (
     Retry,
     RetryClaim,
     Stop,
     claim_from,
-    decide,
-    given_up,
+    decide_retry,
+    give_up_waiting,
     may_be_a_lost_node,
     record_of,
     with_lost_nodes,
@@ -85,7 +85,7 @@ def heal_job(
     access: Access, *, namespace: str, name: str, kind: str, seconds: float, announce: Callable[..., None]
 ) -> JobState:
     """Follow and heal a job to its end, or for `seconds`, and announce events (`command.output.announce`)."""
-    found = announced(access, announce).to_the_end(namespace, name, kind, seconds)
+    found = announce_healing(access, announce).to_the_end(namespace, name, kind, seconds)
     if found.why:
         announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
     return found.state
@@ -108,7 +108,7 @@ def follow_or_heal(
     return follow_job(access, **job, tell=lambda state: announce("job", f"{state.state}: {state.reason}"))
 
 
-def announced(access: Access, announce: Callable[..., None]) -> "Healing":
+def announce_healing(access: Access, announce: Callable[..., None]) -> "Healing":
     """A healing that announces its events."""
     return Healing(
         access,
@@ -155,7 +155,7 @@ class Healing:
     def preview(self, job: FoundJob) -> str:
         """Return in a sentence what would be done about the job now; nothing is changed."""
         job = self._last_of_chain(job)
-        state = judge(self._look.look(job))
+        state = judge_job(self._look.look(job))
         if not state.ended:
             return f"{job.name} is {state.state}: there is nothing to send again"
         if text := annotations_of(job.raw).get(RETRY_CLAIM):
@@ -187,7 +187,7 @@ class Healing:
             lost_seconds=self._times.lost if job.kind.suspend else None,
         )
         lost = state.waiting is not None and state.waiting.failure_class is FailureClass.NODE_LOST
-        return given_up(state) if not state.ended and lost and time.monotonic() < deadline else state
+        return give_up_waiting(state) if not state.ended and lost and time.monotonic() < deadline else state
 
     def _next(self, job: FoundJob, state: JobState, deadline: float) -> FoundJob | Healed:
         """Return the job that replaces this one, or why there is none."""
@@ -239,7 +239,7 @@ class Healing:
         state = with_lost_nodes(state, self._lost_nodes(job, state))
         failure = state.failure
         known = self._newest_step(job) if failure is not None and failure.retryable else None
-        return decide(state, record, step=known, jitter=random.random())  # noqa: S311 - no secret
+        return decide_retry(state, record, step=known, jitter=random.random())  # noqa: S311 - no secret
 
     def _claim_of(self, job: FoundJob, decided: Retry) -> RetryClaim:
         last = decided.record.attempts[-1]

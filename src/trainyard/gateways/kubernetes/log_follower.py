@@ -152,7 +152,7 @@ def _nanoseconds(moment: str) -> tuple[str, str]:
     return whole, digits.ljust(9, "0")[:9]
 
 
-def written_to(folder: Path, show: Sink) -> Sink:
+def write_log_files(folder: Path, show: Sink) -> Sink:
     """A sink that also appends each line to the container's file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     begun: set[Path] = set()

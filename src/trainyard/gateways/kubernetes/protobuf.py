@@ -118,7 +118,7 @@ LISTS = {
 """Path of a list -> its fields."""
 
 
-def decoded(body: bytes, fields: Mapping[int, Field]) -> dict[str, Any]:
+def decode_list(body: bytes, fields: Mapping[int, Field]) -> dict[str, Any]:
     """The list in an answer of the API server. Raises NotDecodableError."""
     if body[: len(MAGIC)] != MAGIC:
         raise NotDecodableError("no protobuf of Kubernetes")

@@ -21,7 +21,7 @@ from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways.local_store.stored_files import (
     CHUNK_BYTES,
     copy_file,
-    digest_of,
+    hash_stored_file,
     name_exclusively,
     refusals_named,
     refuse_link,
@@ -81,7 +81,7 @@ class LocalStore:
                 if not path.is_file():
                     return None
                 found = path.stat()  # before reading, so that a replacement has another identity
-                digest, size = digest_of(path)
+                digest, size = hash_stored_file(path)
         except FileNotFoundError:
             return None
         return LocalObject(
@@ -252,7 +252,7 @@ class LocalUpload:
 
     def commit(self) -> LocalObject:
         with refusals_named(self.target):
-            digest, size = digest_of(self.temporary)
+            digest, size = hash_stored_file(self.temporary)
             if digest.hex() != self.sha256:
                 self.abort()
                 raise VerificationError(f"{self.target}: the disk does not give back the bytes it was given")

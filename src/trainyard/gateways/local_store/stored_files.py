@@ -82,7 +82,7 @@ def copy_file(source: Path, target: Path, pace: Callable[[int], None]) -> tuple[
     return digest.digest(), size
 
 
-def digest_of(path: Path) -> tuple[bytes, int]:
+def hash_stored_file(path: Path) -> tuple[bytes, int]:
     """The SHA-256 and the size of a file."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb", buffering=0) as file:

@@ -19,7 +19,7 @@ from trainyard.errors import (
 )
 from trainyard.gateways.s3.access import connect
 from trainyard.gateways.s3.clock import Clock
-from trainyard.gateways.s3.refusals import DENIED, explain
+from trainyard.gateways.s3.refusals import DENIED, explain_refusal
 
 _ATTEMPTS = 5
 """Attempts per call, with exponential backoff and jitter; AWS's variable AWS_MAX_ATTEMPTS overrides it."""
@@ -154,7 +154,7 @@ class Bucket:
                     raise ServiceError(self.explained(operation, error)) from None
             except BotoCoreError as error:
                 raise ServiceError(self.explained(operation, error)) from None
-            pause(attempt)
+            wait_before_retry(attempt)
         raise AssertionError("the last attempt returns or raises")
 
     def _answer(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
@@ -185,7 +185,7 @@ class Bucket:
 
     def explained(self, operation: str, error: Exception) -> str:
         """Return an error message for the person who can fix the problem."""
-        return explain(error, bucket=self.name, operation=operation, endpoint=self.endpoint)
+        return explain_refusal(error, bucket=self.name, operation=operation, endpoint=self.endpoint)
 
 
 def _is_whole(answer: Mapping[str, Any], sure: str) -> bool:
@@ -199,7 +199,7 @@ def _is_whole(answer: Mapping[str, Any], sure: str) -> bool:
     return sure in answer and named and all("Key" in each and "Size" in each for each in listed)
 
 
-def pause(attempt: int) -> None:
+def wait_before_retry(attempt: int) -> None:
     """Wait up to 1, 2, 4 … seconds before the next attempt, at random: clients must not retry in step."""
     time.sleep(random.uniform(0, min(2 ** (attempt - 1), 10)))  # noqa: S311
 

@@ -26,7 +26,7 @@ from trainyard.gateways.s3.checksums import Algorithm, as_text
 from trainyard.gateways.s3.claims import DeclaredFile
 from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.unfinished import StoredPart, newest_unfinished, stored_parts
-from trainyard.gateways.s3.uploads import BODY_BYTES, Pace, S3Object, confirmed, object_of, part_bytes
+from trainyard.gateways.s3.uploads import BODY_BYTES, Pace, S3Object, confirm_checksum, object_of, part_bytes
 
 PARTS_AT_ONCE = 8
 """Per file, as far as the memory budget allows. One connection to S3 carries at most 90 MB/s on any line."""
@@ -151,7 +151,7 @@ class Parts:
         )
         self._bucket.require_encrypted(self._key, answer or {})
         stored = object_of(self._key, self.size, answer or {}, part_size=self._part_bytes)
-        stored = confirmed(self._bucket, stored, algorithm=self._algorithm, expected=as_text(whole))
+        stored = confirm_checksum(self._bucket, stored, algorithm=self._algorithm, expected=as_text(whole))
         self._held.close()
         return stored
 

@@ -27,7 +27,7 @@ _CREDENTIALS = {
 _REGION = ("PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
 
 
-def explain(error: Exception, *, bucket: str, operation: str, endpoint: str) -> str:
+def explain_refusal(error: Exception, *, bucket: str, operation: str, endpoint: str) -> str:
     """Return why `operation` on `bucket` failed, and what to do."""
     response = getattr(error, "response", None)
     if not isinstance(response, dict):

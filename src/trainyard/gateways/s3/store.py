@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
-from trainyard.gateways.s3.bucket import Bucket, pause
+from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
 from trainyard.gateways.s3.claims import DeclaredFile
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts
@@ -23,7 +23,7 @@ from trainyard.gateways.s3.uploads import (
     MISSING,
     S3Object,
     SinglePart,
-    describe,
+    describe_object,
     is_as_told,
     sha256_arguments,
     sha256_of,
@@ -96,7 +96,7 @@ class S3Store:
                 )
 
     def describe(self, key: str) -> S3Object | None:
-        return describe(self._bucket, key)
+        return describe_object(self._bucket, key)
 
     def read_chunks(
         self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
@@ -117,7 +117,7 @@ class S3Store:
                 return None
             if is_as_told(content, told):
                 return content
-            pause(attempt)
+            wait_before_retry(attempt)
         raise ServiceError(
             f"{key}: its bytes from {self._bucket.endpoint} do not match its checksum, each time. "
             "Something on the way changes them."
@@ -204,7 +204,7 @@ class S3Store:
                     attempt = 1 if done - before >= _CHUNK_BYTES else attempt + 1
                     if attempt >= self._bucket.attempts:
                         raise ServiceError(self._bucket.explained("get_object", error)) from None
-            pause(attempt)
+            wait_before_retry(attempt)
 
     def _require_end(self, key: str, etag: str, asked: Mapping[str, str]) -> None:
         """Return if S3 refused the read because the object ends before its start; otherwise raise."""

@@ -43,7 +43,7 @@ class S3Object:
         return self.etag
 
 
-def describe(bucket: Bucket, key: str) -> S3Object | None:
+def describe_object(bucket: Bucket, key: str) -> S3Object | None:
     """Return the object with the checksum that S3 computed; None if it does not exist."""
     answer = bucket.call("head_object", key, unless=MISSING, ChecksumMode="ENABLED")
     if answer is None:
@@ -93,7 +93,7 @@ class SinglePart:
                 **sha256_arguments(digest),
             )
         stored = object_of(self.key, self.size, answer)
-        return confirmed(self.bucket, stored, algorithm="SHA256", expected=_base64(digest))
+        return confirm_checksum(self.bucket, stored, algorithm="SHA256", expected=_base64(digest))
 
     def abort(self) -> None:
         """Do nothing, because nothing was sent."""
@@ -119,7 +119,7 @@ class _Blocks:
         return self._file.tell()
 
 
-def confirmed(bucket: Bucket, stored: S3Object, *, algorithm: str, expected: str) -> S3Object:
+def confirm_checksum(bucket: Bucket, stored: S3Object, *, algorithm: str, expected: str) -> S3Object:
     """Return the object if S3's own checksum is the expected one; unchanged if S3 computes none."""
     for _ in range(1 + bucket.attempts):
         # Some stores omit the number of parts after a composite checksum ("-12").
@@ -127,7 +127,7 @@ def confirmed(bucket: Bucket, stored: S3Object, *, algorithm: str, expected: str
         if (stored.checksum.get("algorithm"), value) == (algorithm, expected):
             return stored
         # The checksum is missing, or comes from a response with truncated headers, so S3 is asked again.
-        described = describe(bucket, stored.key)
+        described = describe_object(bucket, stored.key)
         if described is None or described.size != stored.size:
             continue
         if not described.checksum:

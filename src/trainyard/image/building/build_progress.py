@@ -145,7 +145,7 @@ class Follower:
                 return _ended(state, attempt)
             if attempt == MOST_ATTEMPTS or not can_heal(state, self._tail):
                 raise failure(state, self._tail, self.progress.image, attempt)
-            self.say(f"{describe(state)}; a second attempt may succeed, so it is started again")
+            self.say(f"{describe_build_end(state)}; a second attempt may succeed, so it is started again")
             self._wait(self.poll_seconds * attempt)
         raise AssertionError("the last attempt returns or raises")
 
@@ -219,7 +219,7 @@ def failed_phase(state: ProgressState) -> PhaseState | None:
     return next((phase for phase in state.phases if phase.status not in ("", "SUCCEEDED")), None)
 
 
-def describe(state: ProgressState) -> str:
+def describe_build_end(state: ProgressState) -> str:
     """The end of a build in a few words."""
     failed = failed_phase(state)
     where = f" in {failed.name}" if failed else ""
@@ -230,7 +230,7 @@ def describe(state: ProgressState) -> str:
 def failure(state: ProgressState, tail: Sequence[str], image: str, attempts: int) -> TrainyardError:
     """The error for a build whose last attempt failed."""
     tried = f" after {attempts} attempts" if attempts > 1 else ""
-    text = f"{image}: the build {state.build_id} {describe(state)}{tried}."
+    text = f"{image}: the build {state.build_id} {describe_build_end(state)}{tried}."
     if tail:
         text += " The end of its log:\n" + "\n".join(f"  {line}" for line in tail[-_SHOWN_LINES:])
     text += f"\nThe whole log: {state.log_address}" if state.log_address else ""

@@ -107,7 +107,7 @@ def build_inputs(
     return {"dockerfile": dockerfile_text, "platform": platform, "target": target, **given}
 
 
-def request_of(
+def make_build_request(
     context: BuildContext,
     parsed: Dockerfile,
     *,

@@ -17,8 +17,8 @@ from trainyard.image.building.build_request import (
     BuildRequest,
     build_inputs,
     image_name,
+    make_build_request,
     parse_build_args,
-    request_of,
 )
 from trainyard.image.context.build_context import (
     choose_files,
@@ -80,7 +80,7 @@ def plan_build(
     how = {"platform": options.platform, "target": options.target}
     inputs = build_inputs(text, platform=options.platform, target=options.target, build_args=given)
     beside = [os.path.relpath(ignore_file, context)] if ignore_file else []
-    return request_of(
+    return make_build_request(
         seal_context(read, total_bytes=sum(one.size for one in chosen), inputs=inputs),
         parse_dockerfile(text, str(dockerfile), given),
         image=options.image or image_name(str(context.resolve()), name),

@@ -6,7 +6,7 @@ It names no digest. Look the digest up where the image is pulled, and pin it in 
 from dataclasses import dataclass
 
 from trainyard.image.conflict.declared_versions import DeclaredVersions
-from trainyard.image.conflict.version_facts import shown
+from trainyard.image.conflict.version_facts import version_text
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class BaseChoice:
 def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
     """Choose a kind of base image for the declared versions; `efa` says whether the machine has EFA."""
     packages, cuda = declared.packages, declared.cuda
-    number = f"{shown(cuda)}.x" if cuda else "VERSION"
+    number = f"{version_text(cuda)}.x" if cuda else "VERSION"
     if declared.torch is None:
         if "transformer-engine" in packages or "megatron-core" in packages:
             return BaseChoice(

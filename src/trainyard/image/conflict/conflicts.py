@@ -12,7 +12,7 @@ from trainyard.image.conflict.package_rules import PACKAGE_RULES
 RULES = (*PACKAGE_RULES, *LIBRARY_RULES, *CONTAINER_RULES)
 
 
-def judge(declared: DeclaredVersions, machine: TargetMachine) -> list[ImageFinding]:
+def judge_versions(declared: DeclaredVersions, machine: TargetMachine) -> list[ImageFinding]:
     """Run all rules; the worst findings come first, then they are sorted by place."""
     found = [finding for rule in RULES for finding in rule(declared, machine)]
     order = (ERROR, WARNING, INFO)

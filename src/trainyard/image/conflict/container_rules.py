@@ -10,7 +10,7 @@ from trainyard.image.conflict.version_facts import (
     OLDEST_EFA_NCCL,
     OLDEST_EFA_PLUGIN,
     OLDEST_MODERN_PLUGIN,
-    shown,
+    version_text,
 )
 
 
@@ -27,9 +27,9 @@ def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFi
                 ERROR,
                 declared.dockerfile,
                 0,
-                f"{name} {shown(found)} is too old for {machine.family}",
+                f"{name} {version_text(found)} is too old for {machine.family}",
                 "NCCL falls back to TCP there, without an error",
-                f"take {name} {shown(oldest)} or newer",
+                f"take {name} {version_text(oldest)} or newer",
             )
     if machine.efa and not declared.efa_installer and not declared.efa_plugin and declared.base.kind != "dlc":
         yield ImageFinding(

@@ -16,7 +16,7 @@ from trainyard.image.conflict.version_facts import (
     Version,
     minor,
     same_prefix,
-    shown,
+    version_text,
 )
 
 
@@ -32,11 +32,11 @@ def _cudnn(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Imag
         WARNING if runs else ERROR,
         found.file,
         found.line,
-        f"cuDNN {found.text} is not the {shown(required)} that torch {torch.text} requires",
+        f"cuDNN {found.text} is not the {version_text(required)} that torch {torch.text} requires",
         "it would load, but pip and uv refuse the pair, and PyTorch was not tested with it"
         if runs
         else "the first convolution ends with 'PyTorch was compiled against … but found runtime version …'",
-        f"leave {found.name} to torch, or take {shown(required)}",
+        f"leave {found.name} to torch, or take {version_text(required)}",
     )
 
 
@@ -49,9 +49,10 @@ def _nccl(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Image
             ERROR,
             found.file,
             found.line,
-            f"NCCL {found.text} is older than the {shown(known.nccl)} that torch {torch.text} requires",
+            f"NCCL {found.text} is older than the {version_text(known.nccl)} "
+            f"that torch {torch.text} requires",
             "torch calls functions that an older NCCL does not have: 'undefined symbol' at its import",
-            f"leave {found.name} to torch, or take {shown(known.nccl)} or newer",
+            f"leave {found.name} to torch, or take {version_text(known.nccl)} or newer",
         )
 
 
@@ -62,14 +63,18 @@ def _verl(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Image
     oldest, newest = VERL_VLLM.get(verl.version[:3], ((), ()))
     vllm = declared.packages.get("vllm")
     if vllm and oldest and (vllm.version < oldest or (newest and vllm.version[:3] > newest)):
-        span = f"{shown(oldest)} to {shown(newest)}" if newest else f"{shown(oldest)} or newer"
+        span = (
+            f"{version_text(oldest)} to {version_text(newest)}"
+            if newest
+            else f"{version_text(oldest)} or newer"
+        )
         yield _not_of_verl(
             verl, vllm, span, "its rollout calls functions of vLLM that change between releases"
         )
     oldest, too_new = VERL_TRANSFORMERS.get(verl.version[:3], ((), ()))
     other = declared.packages.get("transformers")
     if other and oldest and not oldest <= other.version < too_new:
-        span = f"{shown(oldest)} or newer, below {shown(too_new)}"
+        span = f"{version_text(oldest)} or newer, below {version_text(too_new)}"
         yield _not_of_verl(verl, other, span, "verl requires it, so pip and uv refuse the pair")
 
 

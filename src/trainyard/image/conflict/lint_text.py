@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.image.conflict.declared_versions import DeclaredVersions
-from trainyard.image.conflict.version_facts import shown
+from trainyard.image.conflict.version_facts import version_text
 
 
 def declared_record(declared: DeclaredVersions) -> dict[str, str]:
@@ -12,12 +12,12 @@ def declared_record(declared: DeclaredVersions) -> dict[str, str]:
     torch = declared.torch
     found = {
         "base": declared.base.image,
-        "python": shown(declared.base.python),
-        "torch": torch.text if torch else shown(declared.base.torch),
-        "cuda": shown(declared.cuda or declared.base.cuda),
-        "nccl": shown(declared.nccl),
-        "efa_installer": shown(declared.efa_installer),
-        "aws_ofi_nccl": shown(declared.efa_plugin),
+        "python": version_text(declared.base.python),
+        "torch": torch.text if torch else version_text(declared.base.torch),
+        "cuda": version_text(declared.cuda or declared.base.cuda),
+        "nccl": version_text(declared.nccl),
+        "efa_installer": version_text(declared.efa_installer),
+        "aws_ofi_nccl": version_text(declared.efa_plugin),
     }
     return {key: value for key, value in found.items() if value}
 

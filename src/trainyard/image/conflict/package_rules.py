@@ -18,7 +18,7 @@ from trainyard.image.conflict.version_facts import (
     Version,
     minor,
     same_prefix,
-    shown,
+    version_text,
 )
 
 _COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "apex", "deepspeed", "vllm")
@@ -33,15 +33,15 @@ def _torch_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterat
     torch, python = declared.torch, declared.base.python
     release = TORCH.get(minor(torch.version)) if torch else None
     if torch and release and python and not release.oldest_python <= python <= release.newest_python:
-        span = f"{shown(release.oldest_python)} to {shown(release.newest_python)}"
+        span = f"{version_text(release.oldest_python)} to {version_text(release.newest_python)}"
         yield ImageFinding(
             "torch-python",
             ERROR,
             declared.dockerfile,
             declared.base.line,
-            f"torch {torch.text} has no wheel for Python {shown(python)}",
+            f"torch {torch.text} has no wheel for Python {version_text(python)}",
             f"its wheels are built for Python {span}; the installation ends with 'no matching distribution'",
-            f"take a base image with Python {shown(release.newest_python)}, or another torch",
+            f"take a base image with Python {version_text(release.newest_python)}, or another torch",
         )
 
 
@@ -53,8 +53,8 @@ def _own_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator
             ERROR,
             declared.dockerfile,
             declared.base.line,
-            f"{declared.base.image} has Python {shown(python)}",
-            f"this package needs Python {shown(OLDEST_PYTHON)} or newer",
+            f"{declared.base.image} has Python {version_text(python)}",
+            f"this package needs Python {version_text(OLDEST_PYTHON)} or newer",
             "take a base image with a newer Python",
         )
 
@@ -69,7 +69,7 @@ def _torch_twice(declared: DeclaredVersions, _machine: TargetMachine) -> Iterato
         ERROR if compiled else WARNING,
         torch.file,
         torch.line,
-        f"torch {torch.text} replaces torch {shown(base.torch)} of {base.image}",
+        f"torch {torch.text} replaces torch {version_text(base.torch)} of {base.image}",
         "Transformer Engine, flash-attn and apex of the NGC image are compiled against its own torch and "
         "fail to import with undefined symbols"
         if compiled
@@ -89,7 +89,7 @@ def _cuda_of_torch(declared: DeclaredVersions, _machine: TargetMachine) -> Itera
             torch.file,
             torch.line,
             f"there is no torch {torch.text}",
-            f"torch {shown(minor(torch.version))} is built with {wheels}",
+            f"torch {version_text(minor(torch.version))} is built with {wheels}",
             f"take +cu{release.default_cuda[0]}{release.default_cuda[1]}",
             _version_edit(torch.line, f"cu{torch.cuda[0]}{torch.cuda[1]}", release.default_cuda),
         )
@@ -110,10 +110,10 @@ def _cuda_of_base(declared: DeclaredVersions, _machine: TargetMachine) -> Iterat
             ERROR,
             declared.dockerfile,
             base.line,
-            f"{base.image} has CUDA {shown(base.cuda)}, torch is built with {shown(cuda)}",
+            f"{base.image} has CUDA {version_text(base.cuda)}, torch is built with {version_text(cuda)}",
             f"{', '.join(compiled)} compiled here would end with 'The detected CUDA version mismatches the "
             "version that was used to compile PyTorch'",
-            f"take a base image with CUDA {shown(cuda)}",
+            f"take a base image with CUDA {version_text(cuda)}",
         )
     else:
         yield ImageFinding(
@@ -121,10 +121,10 @@ def _cuda_of_base(declared: DeclaredVersions, _machine: TargetMachine) -> Iterat
             WARNING,
             declared.dockerfile,
             base.line,
-            f"{base.image} has CUDA {shown(base.cuda)}, torch brings {shown(cuda)}",
+            f"{base.image} has CUDA {version_text(base.cuda)}, torch brings {version_text(cuda)}",
             "torch's wheels carry their own CUDA libraries; those of the base are found first where "
             "LD_LIBRARY_PATH names them",
-            f"take a base image with CUDA {shown(cuda)}, or one without CUDA such as python:3.11-slim",
+            f"take a base image with CUDA {version_text(cuda)}, or one without CUDA such as python:3.11-slim",
         )
 
 
@@ -141,11 +141,11 @@ def _architecture(declared: DeclaredVersions, machine: TargetMachine) -> Iterato
         WARNING if runs else ERROR,
         file,
         line,
-        f"CUDA {shown(cuda)} does not know {machine.architecture}",
+        f"CUDA {version_text(cuda)} does not know {machine.architecture}",
         "code for sm_100 runs there, but nothing can be compiled for it"
         if runs
         else "the first kernel ends with 'no kernel image is available for execution on the device'",
-        f"take a torch that is built with CUDA {shown(needed)} or newer",
+        f"take a torch that is built with CUDA {version_text(needed)} or newer",
     )
 
 
@@ -182,8 +182,8 @@ def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Imag
             ERROR,
             declared.dockerfile,
             declared.base.line,
-            f"CUDA {shown(cuda)} needs driver {shown(needed)} or newer, the machine has "
-            f"{shown(machine.driver)}",
+            f"CUDA {version_text(cuda)} needs driver {version_text(needed)} or newer, the machine has "
+            f"{version_text(machine.driver)}",
             "torch.cuda.is_available() is False there: 'The NVIDIA driver on your system is too old'",
             "update the AMI of the nodes, or take a torch that is built with an older CUDA",
         )
@@ -199,7 +199,7 @@ def _suffixes(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[I
                 ERROR,
                 package.file,
                 package.line,
-                f"{name} is for CUDA {match[1]}, torch is built with {shown(cuda)}",
+                f"{name} is for CUDA {match[1]}, torch is built with {version_text(cuda)}",
                 "two CUDA runtimes in one process end in undefined symbols or a crash at the first kernel",
                 f"take {name[: match.start()]}-cu{cuda[0]}",
             )
@@ -214,10 +214,10 @@ def _vllm(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Image
             ERROR,
             vllm.file,
             vllm.line,
-            f"vllm {vllm.text} needs torch {shown(needed)}, torch {torch.text} is installed",
+            f"vllm {vllm.text} needs torch {version_text(needed)}, torch {torch.text} is installed",
             "its kernels are compiled against exactly that torch; pip refuses, or the import fails",
-            f"take torch {shown(needed)}, or a vllm of torch {shown(torch.version)}",
-            Edit(torch.line, f"torch=={torch.text.partition('+')[0]}", f"torch=={shown(needed)}")
+            f"take torch {version_text(needed)}, or a vllm of torch {version_text(torch.version)}",
+            Edit(torch.line, f"torch=={torch.text.partition('+')[0]}", f"torch=={version_text(needed)}")
             if torch.file == declared.dockerfile
             else None,
         )
@@ -235,10 +235,10 @@ def _pairs(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Imag
                 package.file,
                 package.line,
                 f"{name} {package.text} does not belong to torch {torch.text}",
-                f"it is compiled against torch; to {shown(minor(torch.version))} belongs {name} "
-                f"{shown(needed)}",
-                f"take {name} {shown(needed)}",
-                Edit(package.line, f"{name}=={package.text}", f"{name}=={shown(needed)}.0")
+                f"it is compiled against torch; to {version_text(minor(torch.version))} belongs {name} "
+                f"{version_text(needed)}",
+                f"take {name} {version_text(needed)}",
+                Edit(package.line, f"{name}=={package.text}", f"{name}=={version_text(needed)}.0")
                 if package.file == declared.dockerfile
                 else None,
             )

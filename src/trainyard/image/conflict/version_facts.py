@@ -213,7 +213,7 @@ def minor(found: Version) -> Version:
     return found[:2]
 
 
-def shown(found: Version) -> str:
+def version_text(found: Version) -> str:
     """The text of a version."""
     return ".".join(str(number) for number in found)
 
@@ -224,7 +224,7 @@ def same_prefix(one: Version, other: Version) -> bool:
     return one[:length] == other[:length]
 
 
-def has_rdma(instance: str) -> bool:
+def reaches_gpu_memory(instance: str) -> bool:
     """Whether the instance type's EFA reaches GPU memory (GPUDirect RDMA)."""
     plain = instance.removeprefix("ml.")
     family, _, size = plain.partition(".")

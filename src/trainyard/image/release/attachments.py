@@ -50,7 +50,7 @@ def bill_of_materials(image: str, digest: str, pins: Sequence[LockedPackage]) ->
     )
 
 
-def provenance(
+def provenance_statement(
     image: str, digest: str, *, facts: Mapping[str, str], bases: Sequence[str], builder: str
 ) -> bytes:
     """The build of an image as an in-toto statement of SLSA provenance v1.

@@ -147,7 +147,7 @@ def junit(image: str, level: str, answers: Sequence[Answer]) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(suite, encoding="unicode") + "\n"
 
 
-def lines(image: str, level: str, answers: Sequence[Answer]) -> list[str]:
+def check_lines(image: str, level: str, answers: Sequence[Answer]) -> list[str]:
     """The answers for people, and the verdict."""
     told = [f"  {answer.check:<20}{'ok  ' if answer.ok else 'FAIL'}  {answer.says}" for answer in answers]
     failed = [answer.check for answer in answers if not answer.ok]

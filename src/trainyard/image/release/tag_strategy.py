@@ -54,7 +54,7 @@ class ImageSource:
     """Git tags on that commit."""
 
 
-def origin_of(
+def find_image_source(
     *,
     content: str,
     labelled: str,

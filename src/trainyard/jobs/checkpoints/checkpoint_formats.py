@@ -17,8 +17,8 @@ from pathlib import PurePosixPath
 
 from trainyard.errors import CheckpointError
 from trainyard.jobs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint, Wholeness
-from trainyard.jobs.checkpoints.volume_listing import VolumeFile, VolumeListing, joined
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_manifest
+from trainyard.jobs.checkpoints.volume_listing import VolumeFile, VolumeListing, join_path
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_checkpoint_manifest
 from trainyard.run.directory import step_of
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -89,16 +89,16 @@ def _trainyard(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
     if manifest is None or manifest.text is None:
         return partial
     try:
-        read = parse_manifest(manifest.text.encode(), manifest.path)
+        read = parse_checkpoint_manifest(manifest.text.encode(), manifest.path)
     except CheckpointError as error:
         return replace(partial, why=str(error))
     if read.step != step:
         return replace(partial, why=f"its {MANIFEST_NAME} is of step {read.step:,}")
     sizes = {file.path: file.size for file in files}
-    wrong = [f.path for f in read.files if sizes.get(joined(folder, f.path)) != f.size]
+    wrong = [f.path for f in read.files if sizes.get(join_path(folder, f.path)) != f.size]
     if wrong:
         return replace(partial, why=f"{wrong[0]} is missing or has another size than the manifest says")
-    digests = {joined(folder, file.path): file.sha256 for file in read.files}
+    digests = {join_path(folder, file.path): file.sha256 for file in read.files}
     why = f"all {len(read.files)} files of its manifest are there, with their sizes"
     return replace(partial, wholeness=Wholeness.COMPLETE, why=why, sha256=digests)
 
@@ -109,18 +109,18 @@ def _verl(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
         return None
     partial = FoundCheckpoint(CheckpointFormat.VERL, folder, int(match[1]), listing.below(folder), "")
     tracked = _tracked(listing, partial)
-    roles = [role for role in ("actor", "critic") if joined(folder, role) in listing.folders]
+    roles = [role for role in ("actor", "critic") if join_path(folder, role) in listing.folders]
     if "actor" not in roles:
         return replace(tracked, wholeness=Wholeness.PARTIAL, why="it has no actor")
     for role in roles:
-        if why := _missing_of_role(listing, joined(folder, role)):
+        if why := _missing_of_role(listing, join_path(folder, role)):
             return replace(tracked, wholeness=Wholeness.PARTIAL, why=f"{role}: {why}")
     return tracked
 
 
 def _missing_of_role(listing: VolumeListing, folder: str) -> str:
     """The missing parts of an actor or critic: FSDP's files of all ranks, or Megatron's index."""
-    for inner in (folder, joined(folder, "dist_ckpt")):
+    for inner in (folder, join_path(folder, "dist_ckpt")):
         if listing.file(inner, _METADATA) is not None:
             return _missing_of_dcp(listing, inner)
     names = [PurePosixPath(file.path).name for file in listing.by_folder.get(folder, ())]
@@ -264,7 +264,9 @@ _JUDGES: tuple[Callable[[VolumeListing, str], FoundCheckpoint | None], ...] = (
 )
 
 
-def chosen(found: Iterable[FoundCheckpoint], path: str = "", step: int | None = None) -> FoundCheckpoint:
+def choose_checkpoint(
+    found: Iterable[FoundCheckpoint], path: str = "", step: int | None = None
+) -> FoundCheckpoint:
     """Choose a complete checkpoint: the one at this path, of this step, or the newest.
 
     Raises CheckpointError if there is none, or if several runs have one.

@@ -56,7 +56,7 @@ class VolumeListing:
 
     def file(self, folder: str, name: str) -> VolumeFile | None:
         """The file of this name in the folder."""
-        return self._by_path.get(joined(folder, name))
+        return self._by_path.get(join_path(folder, name))
 
     def below(self, folder: str) -> tuple[VolumeFile, ...]:
         """All files below the folder, at any depth."""
@@ -98,7 +98,7 @@ def listing_of(lines: Iterable[bytes]) -> VolumeListing:
     return reader.listing()
 
 
-def joined(folder: str, name: str) -> str:
+def join_path(folder: str, name: str) -> str:
     """The path of a name in a folder of the listing."""
     return name if folder == "." else f"{folder}/{name}"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.kinds.job_object import files_of, job_object
+from trainyard.jobs.kinds.job_object import job_object, make_files_config_map
 from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.pod_template import pod_template
 
@@ -37,7 +37,8 @@ def rendered(plan: JobPlan) -> Manifests:
         "runPolicy": {"cleanPodPolicy": "All", **_restarts(plan)},
     }
     return Manifests(
-        job_object(plan, "sagemaker.amazonaws.com/v1", "HyperPodPyTorchJob", spec), files_of(plan)
+        job_object(plan, "sagemaker.amazonaws.com/v1", "HyperPodPyTorchJob", spec),
+        make_files_config_map(plan),
     )
 
 

@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
     """The job's own object: its labels, its queue, and a record of its plan and origin."""
-    labels = job_labels.labels_of(plan.name, plan.kind)
+    labels = job_labels.make_labels(plan.name, plan.kind)
     if plan.queue:
         labels["kueue.x-k8s.io/queue-name"] = plan.queue
     if plan.workload_priority:
@@ -38,12 +38,12 @@ def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **cont
     metadata = {
         "name": name,
         "namespace": plan.namespace,
-        "labels": job_labels.labels_of(plan.name, plan.kind),
+        "labels": job_labels.make_labels(plan.name, plan.kind),
     }
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
 
 
-def files_of(plan: JobPlan) -> tuple[Json, ...]:
+def make_files_config_map(plan: JobPlan) -> tuple[Json, ...]:
     """The ConfigMap with the program's files; nothing if it has no files."""
     if not plan.program.files:
         return ()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.kinds.job_object import files_of, job_object
+from trainyard.jobs.kinds.job_object import job_object, make_files_config_map
 from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.pod_template import pod_template
 
@@ -40,7 +40,7 @@ def rendered(plan: JobPlan) -> Manifests:
     }
     job = job_object(plan, "kubeflow.org/v1", "PyTorchJob", spec)
     job["metadata"]["annotations"] |= auto_resume(plan)
-    return Manifests(job, files_of(plan))
+    return Manifests(job, make_files_config_map(plan))
 
 
 def _replicas(plan: JobPlan, count: int) -> dict[str, Any]:

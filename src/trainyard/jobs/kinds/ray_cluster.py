@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND, labels_of
+from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND, make_labels
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, Program
 from trainyard.jobs.kinds.job_object import job_object
 from trainyard.jobs.kinds.kind_protocol import Manifests
@@ -45,14 +45,14 @@ def _cluster(plan: JobPlan) -> dict[str, Any]:
         plan, name=cluster_name(plan), program=Program("ray", (), directory=plan.program.directory)
     )
     spec = ray_cluster_spec(neutral)
-    labels = labels_of(neutral.name, NAME)
+    labels = make_labels(neutral.name, NAME)
     if plan.queue:
         labels["kueue.x-k8s.io/queue-name"] = plan.queue
     metadata = {
         "name": neutral.name,
         "namespace": plan.namespace,
         "labels": labels,
-        "annotations": {CLUSTER_DIGEST: digest_of(spec)},
+        "annotations": {CLUSTER_DIGEST: hash_specification(spec)},
     }
     return {"apiVersion": API, "kind": "RayCluster", "metadata": metadata, "spec": spec}
 
@@ -120,9 +120,9 @@ def submitter(plan: JobPlan) -> dict[str, Any]:
         "securityContext": {k: v for k, v in whole["spec"]["securityContext"].items() if k != "fsGroup"},
         "tolerations": whole["spec"]["tolerations"],
     }
-    return {"metadata": {"labels": labels_of(plan.name, plan.kind)}, "spec": spec}
+    return {"metadata": {"labels": make_labels(plan.name, plan.kind)}, "spec": spec}
 
 
-def digest_of(spec: dict[str, Any]) -> str:
+def hash_specification(spec: dict[str, Any]) -> str:
     """The SHA-256 of a specification."""
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()

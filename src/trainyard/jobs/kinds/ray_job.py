@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.kinds.job_object import files_of, job_object
+from trainyard.jobs.kinds.job_object import job_object, make_files_config_map
 from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.kinds.on_ray import entrypoint_of, entrypoint_problems
 from trainyard.jobs.kinds.ray_cluster import API, ray_cluster_spec, submitter
@@ -30,4 +30,4 @@ def rendered(plan: JobPlan) -> Manifests:
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": _KEPT_SECONDS,
     }
-    return Manifests(job_object(plan, API, "RayJob", spec), files_of(plan))
+    return Manifests(job_object(plan, API, "RayJob", spec), make_files_config_map(plan))

@@ -11,9 +11,9 @@ When a pod fails, JobSet starts all pods again, at most `restarts` times. A conf
 from collections.abc import Iterator
 from typing import Any
 
-from trainyard.jobs.job_labels import labels_of
+from trainyard.jobs.job_labels import make_labels
 from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.kinds.job_object import files_of, job_object, part_object
+from trainyard.jobs.kinds.job_object import job_object, make_files_config_map, part_object
 from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.pod_template import amounts_of, pod_template
 
@@ -39,7 +39,7 @@ def rendered(plan: JobPlan) -> Manifests:
     }
     reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": plan.name}
     job = job_object(plan, API, "TrainJob", {"runtimeRef": reference, "trainer": trainer})
-    return Manifests(job, (*files_of(plan), _runtime(plan)))
+    return Manifests(job, (*make_files_config_map(plan), _runtime(plan)))
 
 
 def _resources(plan: JobPlan) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def _runtime(plan: JobPlan) -> dict[str, Any]:
     node = {
         "name": CONTAINER,
         "template": {
-            "metadata": {"labels": {**labels_of(plan.name, plan.kind), _STEP: "trainer"}},
+            "metadata": {"labels": {**make_labels(plan.name, plan.kind), _STEP: "trainer"}},
             "spec": {
                 "backoffLimit": 0,
                 "podFailurePolicy": {"rules": [_rule("FailJob", _FINAL_CODES)]},

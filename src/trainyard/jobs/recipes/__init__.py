@@ -21,7 +21,7 @@ RECIPES: Mapping[str, JobRecipe] = {
 }
 
 
-def recipe_of(config: Config, *, own: bool) -> JobRecipe:
+def find_job_recipe(config: Config, *, own: bool) -> JobRecipe:
     """The recipe of a configuration, or of the user's own command."""
     if own:
         return RECIPES[own_command.NAME]

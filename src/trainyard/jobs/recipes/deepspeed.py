@@ -14,7 +14,7 @@ from typing import Any
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
-from trainyard.jobs.recipes.log_numbers import whole
+from trainyard.jobs.recipes.log_numbers import read_whole_number
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
@@ -155,5 +155,5 @@ def _is_figure(value: object) -> bool:
 def checkpoint_name(tracked: str) -> tuple[int, str] | None:
     name = tracked.strip()
     found = re.fullmatch(r"global_step(\d{1,15})", name)
-    step = whole(found[1]) if found else None
+    step = read_whole_number(found[1]) if found else None
     return None if step is None else (step, name)

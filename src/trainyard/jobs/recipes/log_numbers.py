@@ -14,7 +14,7 @@ def without_colour(line: str) -> str:
     return _COLOUR.sub("", line)
 
 
-def number(text: str) -> float | str | None:
+def read_number(text: str) -> float | str | None:
     """Return the number at the start of `text`; None if there is none.
 
     A number that is not finite stays a text, because JSON has none. A proof then sees that it is no number.
@@ -26,12 +26,12 @@ def number(text: str) -> float | str | None:
     return value if math.isfinite(value) else found[0].lower()
 
 
-def whole(text: str) -> int | None:
+def read_whole_number(text: str) -> int | None:
     """Return the whole number that `text` is; None for anything else."""
     plain = text.strip().replace(",", "")
     return int(plain) if re.fullmatch(r"\d{1,15}", plain) else None
 
 
-def text_of(value: float) -> str:
+def format_number(value: float) -> str:
     """Return the shortest text that reads back as exactly this number; whole numbers have no point."""
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))

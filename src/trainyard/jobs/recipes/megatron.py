@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.log_numbers import number, text_of, whole
+from trainyard.jobs.recipes.log_numbers import format_number, read_number, read_whole_number
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
@@ -77,7 +77,7 @@ def data_problems(order: RecipeOrder) -> Iterator[str]:
 
 def _expert_problems(order: RecipeOrder) -> Iterator[str]:
     parts = order.config.compute.expert_parallel
-    experts = whole(own_settings(order.config).get("num-experts", ""))
+    experts = read_whole_number(own_settings(order.config).get("num-experts", ""))
     if parts > 1 and not experts:
         yield (
             f"compute.expert_parallel: {parts}, but the model has no experts; add --program-set num-experts=N"
@@ -153,8 +153,8 @@ def _architecture(config: Config) -> Arguments:
         "position-embedding-type": "rope",
         "rotary-base": f"{shape.rope_theta:.0f}",
         "normalization": "RMSNorm",
-        "norm-epsilon": text_of(shape.rms_norm_eps),
-        "init-method-std": text_of(shape.initializer_range),
+        "norm-epsilon": format_number(shape.rms_norm_eps),
+        "init-method-std": format_number(shape.initializer_range),
         "swiglu": None,
         "disable-bias-linear": None,
         "attention-dropout": "0",
@@ -163,7 +163,7 @@ def _architecture(config: Config) -> Arguments:
     if not shape.tie_word_embeddings:
         found["untie-embeddings-and-output-weights"] = None
     if shape.rope_scaling.rope_type != "default":
-        found |= {"use-rope-scaling": None, "rope-scaling-factor": text_of(shape.rope_scaling.factor)}
+        found |= {"use-rope-scaling": None, "rope-scaling-factor": format_number(shape.rope_scaling.factor)}
     return found
 
 
@@ -192,15 +192,15 @@ def _training(order: RecipeOrder) -> Arguments:
         "micro-batch-size": str(training.batch_size),
         "global-batch-size": str(order.degrees.global_batch),
         "train-iters": str(order.steps),
-        "lr": text_of(training.learning_rate),
-        "min-lr": text_of(training.learning_rate * training.min_learning_rate_ratio),
+        "lr": format_number(training.learning_rate),
+        "min-lr": format_number(training.learning_rate * training.min_learning_rate_ratio),
         "lr-decay-style": training.lr_scheduler,
         "lr-warmup-iters": str(training.warmup_steps),
-        "weight-decay": text_of(training.weight_decay),
-        "adam-beta1": text_of(training.adam_beta1),
-        "adam-beta2": text_of(training.adam_beta2),
-        "adam-eps": text_of(training.adam_epsilon),
-        "clip-grad": text_of(training.max_grad_norm or 0),
+        "weight-decay": format_number(training.weight_decay),
+        "adam-beta1": format_number(training.adam_beta1),
+        "adam-beta2": format_number(training.adam_beta2),
+        "adam-eps": format_number(training.adam_epsilon),
+        "clip-grad": format_number(training.max_grad_norm or 0),
         "seed": str(training.seed),
     }
     if config.model.dtype == "bfloat16":
@@ -251,20 +251,20 @@ def row_of(line: str) -> Row | None:
         return None
     row: Row = {"step": int(found[1])}
     for name, key in (("lm loss", "loss"), ("learning rate", "learning_rate"), ("grad norm", "grad_norm")):
-        if (value := number(texts.get(name, ""))) is not None:
+        if (value := read_number(texts.get(name, ""))) is not None:
             row[key] = value
-    if isinstance(spent := number(texts.get("elapsed time per iteration (ms)", "")), float):
+    if isinstance(spent := read_number(texts.get("elapsed time per iteration (ms)", "")), float):
         row["step_seconds"] = spent / 1000
     for name, key in (
         ("number of skipped iterations", "skipped_steps"),
         ("number of nan iterations", "nan_steps"),
         ("consumed samples", "samples"),
     ):
-        if (count := whole(texts.get(name, ""))) is not None:
+        if (count := read_whole_number(texts.get(name, ""))) is not None:
             row[key] = count
     return row
 
 
 def checkpoint_name(tracked: str) -> tuple[int, str] | None:
-    step = whole(tracked)
+    step = read_whole_number(tracked)
     return None if step is None else (step, f"iter_{step:07d}")

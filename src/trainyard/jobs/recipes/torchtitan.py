@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.log_numbers import number, text_of, without_colour
+from trainyard.jobs.recipes.log_numbers import format_number, read_number, without_colour
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
@@ -95,11 +95,11 @@ def _options(order: RecipeOrder) -> dict[str, str]:
         "training.global-batch-size": str(degrees.global_batch),
         "training.seq-len": str(config.data.sequence_length),
         "training.steps": str(order.steps),
-        "training.max-norm": text_of(training.max_grad_norm or 1e9),
+        "training.max-norm": format_number(training.max_grad_norm or 1e9),
         "training.mixed-precision-param": config.model.dtype,
-        f"{_ADAM}.lr": text_of(training.learning_rate),
-        f"{_ADAM}.eps": text_of(training.adam_epsilon),
-        f"{_ADAM}.weight-decay": text_of(training.weight_decay),
+        f"{_ADAM}.lr": format_number(training.learning_rate),
+        f"{_ADAM}.eps": format_number(training.adam_epsilon),
+        f"{_ADAM}.weight-decay": format_number(training.weight_decay),
         "lr-scheduler.warmup-steps": str(training.warmup_steps),
         **_decay(training.lr_scheduler, training.min_learning_rate_ratio),
         "parallelism.tensor-parallel-degree": str(degrees.tensor),
@@ -128,7 +128,7 @@ def _options(order: RecipeOrder) -> dict[str, str]:
 def _decay(schedule: str, least: float) -> dict[str, str]:
     if schedule == "constant":
         return {"lr-scheduler.decay-ratio": "0"}
-    return {"lr-scheduler.decay-type": "cosine", "lr-scheduler.min-lr-factor": text_of(least)}
+    return {"lr-scheduler.decay-type": "cosine", "lr-scheduler.min-lr-factor": format_number(least)}
 
 
 def row_of(line: str) -> Row | None:
@@ -136,7 +136,7 @@ def row_of(line: str) -> Row | None:
     found = _LINE.search(plain)
     if found is None:
         return None
-    row: Row = {"step": int(found[1]), "loss": number(found[2]), "grad_norm": number(found[3])}
+    row: Row = {"step": int(found[1]), "loss": read_number(found[2]), "grad_norm": read_number(found[3])}
     row["gpu_memory_bytes"] = round(float(found[4]) * 2**30)
     if rate := _RATE.search(plain):
         row["tokens_per_second_per_gpu"] = int(rate[1].replace(",", ""))

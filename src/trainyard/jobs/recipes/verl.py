@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.log_numbers import number, text_of, whole, without_colour
+from trainyard.jobs.recipes.log_numbers import format_number, read_number, read_whole_number, without_colour
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import RAY_KINDS, RecipeOrder, Row, absolute, steps_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
@@ -179,14 +179,15 @@ def _algorithm(order: RecipeOrder) -> dict[str, str]:
         "data.seed": str(config.training.seed),
         f"{_ACTOR}.ppo_mini_batch_size": questions,
         f"{_ACTOR}.use_kl_loss": str(grpo.kl_coefficient > 0),
-        f"{_ACTOR}.kl_loss_coef": text_of(grpo.kl_coefficient),
+        f"{_ACTOR}.kl_loss_coef": format_number(grpo.kl_coefficient),
         f"{_ACTOR}.kl_loss_type": "low_var_kl",
-        f"{_ACTOR}.entropy_coeff": text_of(grpo.entropy_coefficient),
+        f"{_ACTOR}.entropy_coeff": format_number(grpo.entropy_coefficient),
     }
 
 
 def _model(order: RecipeOrder) -> dict[str, str]:
     config, training = order.config, order.config.training
+    betas = (training.adam_beta1, training.adam_beta2)
     micro = str(training.batch_size)
     recompute = config.compute.activation_checkpointing != "none"
     return {
@@ -194,18 +195,18 @@ def _model(order: RecipeOrder) -> dict[str, str]:
         "actor_rollout_ref.model.use_remove_padding": "True",
         "actor_rollout_ref.model.enable_gradient_checkpointing": str(recompute),
         f"{_ACTOR}.ppo_micro_batch_size_per_gpu": micro,
-        f"{_ACTOR}.grad_clip": text_of(training.max_grad_norm or 1e9),
-        f"{_ACTOR}.optim.lr": text_of(training.learning_rate),
+        f"{_ACTOR}.grad_clip": format_number(training.max_grad_norm or 1e9),
+        f"{_ACTOR}.optim.lr": format_number(training.learning_rate),
         f"{_ACTOR}.optim.lr_warmup_steps": str(training.warmup_steps),
         f"{_ACTOR}.optim.lr_scheduler_type": training.lr_scheduler,
-        f"{_ACTOR}.optim.min_lr_ratio": text_of(training.min_learning_rate_ratio),
-        f"{_ACTOR}.optim.betas": f"[{text_of(training.adam_beta1)},{text_of(training.adam_beta2)}]",
-        f"{_ACTOR}.optim.weight_decay": text_of(training.weight_decay),
+        f"{_ACTOR}.optim.min_lr_ratio": format_number(training.min_learning_rate_ratio),
+        f"{_ACTOR}.optim.betas": f"[{','.join(map(format_number, betas))}]",
+        f"{_ACTOR}.optim.weight_decay": format_number(training.weight_decay),
         f"{_ACTOR}.fsdp_config.param_offload": str(config.compute.cpu_offload),
         f"{_ACTOR}.fsdp_config.optimizer_offload": str(config.compute.cpu_offload),
         f"{_ROLLOUT}.name": "vllm",
         f"{_ROLLOUT}.n": str(config.grpo.completions_per_question),
-        f"{_ROLLOUT}.temperature": text_of(config.grpo.temperature),
+        f"{_ROLLOUT}.temperature": format_number(config.grpo.temperature),
         f"{_ROLLOUT}.tensor_model_parallel_size": str(config.compute.tensor_parallel),
         f"{_ROLLOUT}.gpu_memory_utilization": "0.5",
         f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu": micro,
@@ -240,7 +241,7 @@ def row_of(line: str) -> Row | None:
     row: Row = {"step": int(found[1])}
     for part in found[2].split(" - "):
         name, _, text = part.rpartition(":")
-        if (key := _FIGURES.get(name)) and (value := number(_plain(text))) is not None:
+        if (key := _FIGURES.get(name)) and (value := read_number(_plain(text))) is not None:
             row[key] = value
     return row if "loss" in row else None
 
@@ -252,5 +253,5 @@ def _plain(text: str) -> str:
 
 
 def checkpoint_name(tracked: str) -> tuple[int, str] | None:
-    step = whole(tracked)
+    step = read_whole_number(tracked)
     return None if step is None else (step, f"global_step_{step}")

@@ -114,6 +114,6 @@ def annotations_of(raw: Json) -> Json:
     return found
 
 
-def labels_of(raw: Json) -> Json:
+def read_labels(raw: Json) -> Json:
     found: Json = (raw.get("metadata") or {}).get("labels") or {}
     return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from trainyard.jobs.state.job_kinds import annotations_of, labels_of
+from trainyard.jobs.state.job_kinds import annotations_of, read_labels
 
 Json = Mapping[str, Any]
 LAST_LINES = 20
@@ -127,7 +127,7 @@ def pod_facts(raw: Json) -> PodFacts:
         disruption=str(disruption.get("reason") or "unknown") if disrupted else "",
         unschedulable=_unschedulable(scheduled),
         disrupted_at=time_of(disruption.get("lastTransitionTime")) if disrupted else None,
-        helps=_helps(labels_of(raw)),
+        helps=_helps(read_labels(raw)),
     )
 
 
@@ -204,7 +204,7 @@ def _helps(labels: Json) -> bool:
 
 
 def _rank_of(raw: Json) -> int | None:
-    labels = labels_of(raw)
+    labels = read_labels(raw)
     if _helps(labels):
         return None
     index = labels.get("training.kubeflow.org/replica-index")

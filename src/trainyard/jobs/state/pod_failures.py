@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.jobs.state.pod_facts import ContainerEnd, PodFacts
 from trainyard.run.failure_classes import FailureClass
-from trainyard.run.failure_logs.log_explanation import LogExplanation, explain, log_of
+from trainyard.run.failure_logs.log_explanation import LogExplanation, explain_logs, log_of
 
 Json = Mapping[str, Any]
 _DISK = re.compile(
@@ -173,7 +173,7 @@ def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, healed: bool,
 
 def explained(lines: Sequence[str], exit_code: int | None) -> LogExplanation | None:
     """The failure that the last lines of a pod tell of; None where they do not say it for certain."""
-    found = explain([log_of("last lines", "\n".join(lines))], exit_code) if lines else None
+    found = explain_logs([log_of("last lines", "\n".join(lines))], exit_code) if lines else None
     return None if found is None or found.klass in _NO_ANSWER else found
 
 

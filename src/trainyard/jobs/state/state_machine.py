@@ -49,7 +49,7 @@ _ENDED = {
 GONE = "The job is gone, and how it ended was not seen"
 
 
-def judge(observed: Observed, history: History | None = None) -> JobState:
+def judge_job(observed: Observed, history: History | None = None) -> JobState:
     """The state of the job. `history` adds facts about pods that no longer exist."""
     past = (history or History()).with_pods(observed.pods)
     if observed.job is None:

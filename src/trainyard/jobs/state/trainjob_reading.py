@@ -7,7 +7,7 @@ condition Suspended with status False belongs to a job that was resumed.
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.jobs.state.job_kinds import labels_of
+from trainyard.jobs.state.job_kinds import read_labels
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import TRAINER
 from trainyard.jobs.state.reading import Phase, Reading, count, field_of, said, since, true_conditions
@@ -44,7 +44,7 @@ def read_trainjob(observed: Observed) -> Reading:
 
 def _wanted(job: Json, jobs: tuple[Json, ...]) -> int | None:
     nodes = count(field_of(job, "spec", "trainer", "numNodes"))
-    trainers = [j for j in jobs if labels_of(j).get("jobset.sigs.k8s.io/replicatedjob-name") == TRAINER]
+    trainers = [j for j in jobs if read_labels(j).get("jobset.sigs.k8s.io/replicatedjob-name") == TRAINER]
     return nodes or sum(count(field_of(j, "spec", "parallelism"), 1) for j in trainers) or None
 
 

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.report.facts.history import number
+from trainyard.report.facts.history import finite_or_none
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
@@ -174,18 +174,18 @@ def comparison_from(value: Any) -> Comparison:
         ) from None
 
 
-def measured(run_directory: Path, memory_bytes: int | None) -> Measured:
+def measure_run(run_directory: Path, memory_bytes: int | None) -> Measured:
     """The figures of a short run that has ended. Raises what `read_run` raises."""
     layout = RunDirectory(run_directory)
     run, rows = read_run(layout.run_file), read_rows(layout.metrics_file)
     outcome = run.get("outcome", {})
     settled = rows[int(len(rows) * _WARM_UP) :]
-    speeds = [speed for row in settled if (speed := number(row.get("tokens_per_second"))) is not None]
+    speeds = [speed for row in settled if (speed := finite_or_none(row.get("tokens_per_second"))) is not None]
     digests = outcome.get("state_sha256")
     return Measured(
-        steps=int(number(outcome.get("steps")) or 0),
-        loss=number(outcome.get("final_loss")),
-        validation_loss=number(outcome.get("validation_loss")),
+        steps=int(finite_or_none(outcome.get("steps")) or 0),
+        loss=finite_or_none(outcome.get("final_loss")),
+        validation_loss=finite_or_none(outcome.get("validation_loss")),
         tokens_per_second=median(speeds) if speeds else None,
         memory_bytes=None if memory_bytes is None else float(memory_bytes),
         weights_sha256=str(digests["model"]) if isinstance(digests, Mapping) and "model" in digests else None,
@@ -209,7 +209,7 @@ def _rules(value: Mapping[str, Any], where: str) -> ChangeRules:
 def _fits(key: str, given: object) -> bool:
     if key == "config":
         return isinstance(given, str) and bool(given)
-    figure = number(given)
+    figure = finite_or_none(given)
     if figure is None or (key == "repeats" and not (isinstance(given, int) and 1 <= given <= 20)):
         return False
     return 0 < figure <= 60 if key == "minutes" else figure >= 0
@@ -231,11 +231,11 @@ def _side(value: Mapping[str, Any]) -> Side:
 
 
 def _measured(value: Mapping[str, Any]) -> Measured:
-    figures = {name: number(value[name]) for name in ("loss", "validation_loss", "tokens_per_second")}
+    figures = {name: finite_or_none(value[name]) for name in ("loss", "validation_loss", "tokens_per_second")}
     digest = value["weights_sha256"]
     return Measured(
         steps=int(value["steps"]),
-        memory_bytes=number(value["memory_bytes"]),
+        memory_bytes=finite_or_none(value["memory_bytes"]),
         weights_sha256=None if digest is None else str(digest)[:64],
         **figures,
     )

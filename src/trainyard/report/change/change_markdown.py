@@ -7,8 +7,14 @@ change's code wrote is escaped.
 from statistics import median
 
 from trainyard.report.change.change import ChangeVerdict, ComparedFigure, Comparison
-from trainyard.report.dashboard.markdown import escaped, fenced
-from trainyard.report.facts.quantities import counted, loss, percent, scaled, size
+from trainyard.report.dashboard.markdown import escape_markdown, fence_code
+from trainyard.report.facts.quantities import (
+    format_count,
+    format_loss,
+    format_percent,
+    format_scaled,
+    format_size,
+)
 
 MARK = "<!-- trainyard: comparison of base and head -->"
 _SIGNS = {
@@ -38,7 +44,9 @@ def comment(comparison: Comparison, *, address: str = "") -> str:
 
 
 def _title(comparison: Comparison) -> str:
-    commits = " → ".join(f"`{escaped(side.commit[:7])}`" for side in (comparison.base, comparison.head))
+    commits = " → ".join(
+        f"`{escape_markdown(side.commit[:7])}`" for side in (comparison.base, comparison.head)
+    )
     if comparison.head.problem:
         return f"❌ It does not train any more · {commits}"
     if comparison.base.problem:
@@ -52,7 +60,7 @@ def _reason(comparison: Comparison) -> str:
     parts = []
     for name, side in (("head", comparison.head), ("base", comparison.base)):
         if side.problem:
-            parts.append(f"The {name} could not be run to the end:\n\n{fenced(side.problem)}")
+            parts.append(f"The {name} could not be run to the end:\n\n{fence_code(side.problem)}")
     return "\n\n".join(parts)
 
 
@@ -76,8 +84,8 @@ def _side(name: str, values: tuple[float, ...]) -> str:
 
 def _written(name: str, value: float) -> str:
     if name == "memory":
-        return size(value)
-    return scaled(value) if name == "tokens/s" else loss(value)
+        return format_size(value)
+    return format_scaled(value) if name == "tokens/s" else format_loss(value)
 
 
 def _change(figure: ComparedFigure) -> str:
@@ -92,7 +100,7 @@ def _change(figure: ComparedFigure) -> str:
 def _weights(comparison: Comparison) -> str:
     if not (comparison.base.runs and comparison.head.runs):
         return ""
-    steps = counted(comparison.head.runs[-1].steps, "step")
+    steps = format_count(comparison.head.runs[-1].steps, "step")
     words = "equal to the bit" if comparison.same_weights else "not the same"
     return f"The weights after {steps} are {words}."
 
@@ -100,7 +108,7 @@ def _weights(comparison: Comparison) -> str:
 def _folded(comparison: Comparison) -> str:
     rules = comparison.rules
     shares = {"loss": rules.loss, "tokens/s": rules.tokens_per_second, "memory": rules.memory}
-    limits = ", ".join(f"{name} {percent(share)}" for name, share in shares.items())
+    limits = ", ".join(f"{name} {format_percent(share)}" for name, share in shares.items())
     sets = " ".join(f"--set {override}" for override in rules.overrides)
     body = (
         f"Each side ran `{_code(rules.config)}` {_times(rules.repeats)} on the CPU of one machine, in turns"
@@ -108,7 +116,7 @@ def _folded(comparison: Comparison) -> str:
         f"A figure is worse when it is beyond its limit ({limits}), "
         "and every run of the head is worse than every run of the base.\n"
         "Limits and runs are set in `.github/comparison.yml` of the base.\n\n"
-        + fenced("scripts/compare_change.py --base ../base --head . --output comparison.json", "sh")
+        + fence_code("scripts/compare_change.py --base ../base --head . --output comparison.json", "sh")
     )
     return f"<details><summary>How it was measured</summary>\n\n{body}\n\n</details>"
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainyard.report.cluster.table import table
+from trainyard.report.cluster.table import wrap_table
 
 Json = Mapping[str, Any]
 _MOST_HOLDERS = 10
@@ -79,7 +79,7 @@ def node_table(nodes: Sequence[Json], *, width: int) -> list[str]:
 
 
 def _table_of(columns: Mapping[str, Sequence[str]], *, width: int) -> list[str]:
-    return table(tuple(columns), list(zip(*columns.values(), strict=True)), width=width)
+    return wrap_table(tuple(columns), list(zip(*columns.values(), strict=True)), width=width)
 
 
 def _of(free: int, total: int | None) -> str:
@@ -91,6 +91,6 @@ def _holders(title: str, holders: Sequence[Json], *, width: int) -> list[str]:
         (f"{h['gpus']}", f"{h['nodes']}", f"{h['priority']}", f"{h['namespace']}/{h['owner']}")
         for h in holders[:_MOST_HOLDERS]
     ]
-    lines = table(("GPUs", "nodes", "priority", title), rows, width=width)
+    lines = wrap_table(("GPUs", "nodes", "priority", title), rows, width=width)
     more = len(holders) - _MOST_HOLDERS
     return [*lines, f"… and {more} more"] if more > 0 else lines

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.report.cluster.table import table
+from trainyard.report.cluster.table import wrap_table
 
 
 def fix_lines(data: Mapping[str, Any], *, width: int) -> list[str]:
@@ -17,11 +17,11 @@ def fix_lines(data: Mapping[str, Any], *, width: int) -> list[str]:
     if automatic:
         lines.append("Applied:" if data["applied"] else "Would be applied with --apply:")
         rows = [(step["result"] or "planned", step["check"], _with_objects(step)) for step in automatic]
-        lines += table(("", "check", "step"), rows, width=width)
+        lines += wrap_table(("", "check", "step"), rows, width=width)
     if manual:
         lines += ["", "To be done by people:"] if lines else ["To be done by people:"]
         rows = [("", step["check"], f"{step['what']} → {step['command']}") for step in manual]
-        lines += table(("", "check", "step"), rows, width=width)
+        lines += wrap_table(("", "check", "step"), rows, width=width)
     return lines
 
 
@@ -31,7 +31,7 @@ def cluster_lines(data: Mapping[str, Any], *, width: int) -> list[str]:
     if not clusters:
         return ["There are no EKS and no HyperPod clusters in this region."]
     rows = [(c["name"], c["type"], c["status"], _about(c)) for c in clusters]
-    return table(("cluster", "type", "status", ""), rows, width=width)
+    return wrap_table(("cluster", "type", "status", ""), rows, width=width)
 
 
 def _with_objects(step: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ _GAP = "  "
 _NARROWEST = 24
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int) -> list[str]:
+def wrap_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int) -> list[str]:
     """The lines of a table whose last column is wrapped at `width` cells; no lines without rows."""
     if not rows:
         return []

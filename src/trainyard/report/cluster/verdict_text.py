@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.report.cluster.capacity_text import heading
-from trainyard.report.cluster.table import table
+from trainyard.report.cluster.table import wrap_table
 
 Json = Mapping[str, Any]
 _WORDS = {"passed": "ok", "error": "error", "warning": "warning", "info": "info", "skipped": "skipped"}
@@ -15,14 +15,20 @@ _ANSWERS = {"ready": "Ready", "not ready": "Not ready", "not known": "Not known"
 def verdict_lines(data: Json, *, width: int) -> list[str]:
     """The verdict, a line for each check, and what to do."""
     rows = [(_WORDS[entry["severity"]], entry["check"], entry["evidence"]) for entry in data["checks"]]
-    lines = [heading(data), "", answer(data), "", *table(("", "check", "evidence"), rows, width=width)]
+    lines = [
+        heading(data),
+        "",
+        summarize_verdict(data),
+        "",
+        *wrap_table(("", "check", "evidence"), rows, width=width),
+    ]
     todo = [(entry["check"], entry["remedy"]) for entry in _to_do(data)]
     if todo:
-        lines += ["", *table(("check", "what to do"), todo, width=width)]
+        lines += ["", *wrap_table(("check", "what to do"), todo, width=width)]
     return lines
 
 
-def answer(data: Json) -> str:
+def summarize_verdict(data: Json) -> str:
     """The result in one line."""
     counts = _counts(data)
     said = ", ".join(f"{n} {name}{'s' if n > 1 and name != 'skipped' else ''}" for name, n in counts if n)
@@ -32,7 +38,12 @@ def answer(data: Json) -> str:
 def verdict_markdown(data: Json) -> str:
     """The verdict for the job summary: the result, what is wrong, all checks folded."""
     mark = "✅" if data["ready"] else "❌"
-    lines = [f"### {mark} {_ANSWERS[data['verdict']]} · {_cell(heading(data))}", "", answer(data), ""]
+    lines = [
+        f"### {mark} {_ANSWERS[data['verdict']]} · {_cell(heading(data))}",
+        "",
+        summarize_verdict(data),
+        "",
+    ]
     todo = _to_do(data)
     if todo:
         lines += ["| | check | evidence | what to do |", "|---|---|---|---|"]
@@ -46,10 +57,14 @@ def verdict_markdown(data: Json) -> str:
     return "\n".join([*lines, "", "</details>", ""])
 
 
-def refusal(data: Json) -> str:
+def verdict_refusal(data: Json) -> str:
     """The first error in one line, for an annotation and the step's output."""
     first = next((e for e in data["findings"] if e["severity"] == "error"), None)
-    return answer(data) if first is None else f"{answer(data)} {first['check']}: {first['evidence']}"
+    return (
+        summarize_verdict(data)
+        if first is None
+        else f"{summarize_verdict(data)} {first['check']}: {first['evidence']}"
+    )
 
 
 def _to_do(data: Json) -> list[Json]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from trainyard.report.facts.curve import Point
-from trainyard.report.facts.quantities import scaled
+from trainyard.report.facts.quantities import format_scaled
 
 _LONG_STEP = 100_000
 """From this step on, labels are shortened to the form 200k, so that they fit under their tick."""
@@ -112,7 +112,7 @@ def _column(tick: float, frame: Frame, x: _Axis) -> str:
 
 
 def _step(tick: float) -> str:
-    return f"{tick:,.0f}" if abs(tick) < _LONG_STEP else scaled(tick).replace(" ", "")
+    return f"{tick:,.0f}" if abs(tick) < _LONG_STEP else format_scaled(tick).replace(" ", "")
 
 
 def _drawn(layer: Layer, x: _Axis, y: _Axis, written: Callable[[float], str]) -> str:

@@ -58,7 +58,7 @@ class TrainingDashboard:
         """Write the report in the format of the file's suffix (`.json`, `.md`, `.html`), else as text."""
         path = Path(output_file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes_atomically(path, rendered([self], format_of(path)).encode())
+        write_bytes_atomically(path, render_dashboards([self], format_of(path)).encode())
 
 
 def format_of(path: Path) -> Format:
@@ -67,7 +67,7 @@ def format_of(path: Path) -> Format:
     return endings.get(path.suffix.lower(), Format.TEXT)
 
 
-def rendered(dashboards: Sequence[TrainingDashboard], form: Format) -> str:
+def render_dashboards(dashboards: Sequence[TrainingDashboard], form: Format) -> str:
     """One document with all `dashboards`. JSON is an object for one run, a list for several."""
     match form:
         case Format.TEXT:

@@ -13,12 +13,12 @@ from trainyard.report.dashboard.chart import Frame, Layer, line_chart
 from trainyard.report.dashboard.html_tables import checkpoint_table, event_table, provenance_table
 from trainyard.report.dashboard.stylesheet import STYLE
 from trainyard.report.dashboard.text import utc
-from trainyard.report.facts.curve import averaged, thinned
+from trainyard.report.facts.curve import average_curve, thin_curve
 from trainyard.report.facts.figures import figure_tiles
-from trainyard.report.facts.headline import Headline, RunVerdict, headline
+from trainyard.report.facts.headline import Headline, RunVerdict, run_headline
 from trainyard.report.facts.history import Curve
 from trainyard.report.facts.proof_record import PartRecord, ProofRecord
-from trainyard.report.facts.quantities import counted, scaled
+from trainyard.report.facts.quantities import format_count, format_scaled
 from trainyard.report.facts.run_facts import RunFacts
 
 _WIDE, _NARROW, _SMALL = Frame(900, 320), Frame(360, 260, left=42), Frame(430, 190)
@@ -29,7 +29,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 def html_report(runs: Sequence[RunFacts]) -> str:
     """The whole page, with one article per run."""
-    title = escape(" · ".join([f"{headline(run).text} · {run.title}" for run in runs[:3]]))
+    title = escape(" · ".join([f"{run_headline(run).text} · {run.title}" for run in runs[:3]]))
     articles = "\n".join(_article(run) for run in runs)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -41,7 +41,7 @@ def html_report(runs: Sequence[RunFacts]) -> str:
 
 
 def _article(facts: RunFacts) -> str:
-    head = headline(facts)
+    head = run_headline(facts)
     parts = (
         _header(head, facts),
         _callout(head),
@@ -122,7 +122,7 @@ def _loss_chart(facts: RunFacts) -> str:
     layers = _line(training)
     legend = '<span><i class="mean"></i>training</span>'
     if len(validation):
-        layers.append(Layer("dots", thinned(validation, 60), "validation"))
+        layers.append(Layer("dots", thin_curve(validation, 60), "validation"))
         legend += '<span><i class="dots"></i>validation</span>'
     drawn = [line_chart(layers, frame, label="Loss over steps", written=_tick) for frame in (_WIDE, _NARROW)]
     return _card(
@@ -150,7 +150,7 @@ def _small_charts(facts: RunFacts) -> str:
             "Learning rate",
             lambda value: f"{value:.0e}".replace("e-0", "e-") if value else "0",
         ),
-        ("tokens_per_second", "Tokens per second", lambda value: scaled(value).replace(" ", "")),
+        ("tokens_per_second", "Tokens per second", lambda value: format_scaled(value).replace(" ", "")),
     )
     cards = [
         _card(title, line_chart(_line(curve), _SMALL, label=title, written=written, from_zero=True))
@@ -167,8 +167,8 @@ def _tick(value: float) -> str:
 def _line(curve: Curve) -> list[Layer]:
     """A short curve as it is; a long one as faint extremes with the means on top."""
     if len(curve) <= 2 * _MEANS:
-        return [Layer("mean", thinned(curve, _BUCKETS))]
-    return [Layer("raw", thinned(curve, _BUCKETS)), Layer("mean", averaged(curve, _MEANS))]
+        return [Layer("mean", thin_curve(curve, _BUCKETS))]
+    return [Layer("raw", thin_curve(curve, _BUCKETS)), Layer("mean", average_curve(curve, _MEANS))]
 
 
 def _sample(facts: RunFacts) -> str:
@@ -181,7 +181,7 @@ def _sample(facts: RunFacts) -> str:
 def _configuration(facts: RunFacts) -> str:
     if not facts.config_text:
         return ""
-    lines = counted(len(facts.config_text.splitlines()), "line")
+    lines = format_count(len(facts.config_text.splitlines()), "line")
     return (
         f'<section class="card"><details><summary>Configuration, {lines}</summary>'
         f"<pre>{escape(facts.config_text)}</pre></details></section>"

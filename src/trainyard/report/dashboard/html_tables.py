@@ -5,8 +5,8 @@ from html import escape
 from typing import Any
 
 from trainyard.report.dashboard.text import utc
-from trainyard.report.facts.history import number
-from trainyard.report.facts.quantities import data_files, scaled, size
+from trainyard.report.facts.history import finite_or_none
+from trainyard.report.facts.quantities import format_data_files, format_scaled, format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.run.records import Row
 
@@ -16,7 +16,7 @@ _EVENTS = 200
 def checkpoint_table(facts: RunFacts) -> str:
     """The complete checkpoints, newest first."""
     rows = [
-        f'<tr><td class="figure">{c.step:,}</td><td class="figure">{escape(size(c.size))}</td>'
+        f'<tr><td class="figure">{c.step:,}</td><td class="figure">{escape(format_size(c.size))}</td>'
         f'<td class="figure">{c.files}</td><td class="fixed">{utc(c.created)}</td>'
         f'<td class="fixed">{_code(str(c.path))}</td></tr>'
         for c in reversed(facts.checkpoints)
@@ -71,8 +71,10 @@ def _provenance(facts: RunFacts) -> Iterable[tuple[str, str]]:
 def _data(data: Any) -> str:
     parts = [
         str(data["name"]) if data.get("name") else "",
-        data_files(data, parts=True),
-        f"{scaled(tokens)} tokens to train on" if (tokens := number(data.get("train_tokens"))) else "",
+        format_data_files(data, parts=True),
+        f"{format_scaled(tokens)} tokens to train on"
+        if (tokens := finite_or_none(data.get("train_tokens")))
+        else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -87,12 +89,12 @@ def _joined(section: Any, keys: tuple[str, ...]) -> str:
 
 
 def _scaled(value: object) -> str:
-    figure = number(value)
-    return "" if figure is None else escape(scaled(figure))
+    figure = finite_or_none(value)
+    return "" if figure is None else escape(format_scaled(figure))
 
 
 def _event(event: Row) -> str:
-    moment, step = number(event.get("time")), number(event.get("step"))
+    moment, step = finite_or_none(event.get("time")), finite_or_none(event.get("step"))
     name = str(event.get("event", "")).replace("_", " ")
     rest = {key: value for key, value in event.items() if key not in ("event", "time", "step")}
     told = ", ".join(f"{key} {value}" for key, value in rest.items())

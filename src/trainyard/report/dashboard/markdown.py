@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.config_changes import ConfigChanges, config_changes
-from trainyard.report.facts.curve import averaged
+from trainyard.report.facts.curve import average_curve
 from trainyard.report.facts.figures import brief_figures
-from trainyard.report.facts.headline import Headline, RunVerdict, headline
+from trainyard.report.facts.headline import Headline, RunVerdict, run_headline
 from trainyard.report.facts.next_commands import restore_command
-from trainyard.report.facts.quantities import counted, size
+from trainyard.report.facts.quantities import format_count, format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
 from trainyard.report.facts.troubles import degradation
@@ -34,12 +34,12 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~#&@])")
 
 def markdown_report(facts: RunFacts) -> str:
     """The whole summary, ending in a newline; far below GitHub's limit of 1 MiB."""
-    head = headline(facts)
+    head = run_headline(facts)
     parts = [
-        f"### {head.verdict.symbol} {escaped(head.text)} · {_name(facts)}".replace("###  ", "### "),
+        f"### {head.verdict.symbol} {escape_markdown(head.text)} · {_name(facts)}".replace("###  ", "### "),
         *_failure(head, facts),
         *_degraded(facts),
-        " · ".join(brief_figures(facts, strong=lambda text: f"**{text}**", escaped=escaped)),
+        " · ".join(brief_figures(facts, strong=lambda text: f"**{text}**", escaped=escape_markdown)),
         _links(facts),
         _proof_table(facts),
         _curve(facts),
@@ -50,12 +50,12 @@ def markdown_report(facts: RunFacts) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """`text` in one line, escaped so that Markdown and HTML in it are shown as text."""
     return _MARKUP.sub(r"\\\1", " ".join(text.split()))
 
 
-def fenced(text: str, language: str = "") -> str:
+def fence_code(text: str, language: str = "") -> str:
     """`text` as a code block; its fence is longer than any row of backticks in the text."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -65,7 +65,7 @@ def fenced(text: str, language: str = "") -> str:
 def _name(facts: RunFacts) -> str:
     """`run 812`, with the segment's number if there were several."""
     segments = sum(event.get("event") in ("started", "resumed") for event in facts.events)
-    return escaped(facts.title) + (f" · segment {segments}" if segments > 1 else "")
+    return escape_markdown(facts.title) + (f" · segment {segments}" if segments > 1 else "")
 
 
 def _links(facts: RunFacts) -> str:
@@ -74,7 +74,9 @@ def _links(facts: RunFacts) -> str:
     address = run_address({str(key): str(value) for key, value in ci.items()})
     if address and facts.commit:
         place = address.rpartition("/actions/")[0]
-        parts.append(f"[commit {escaped(facts.commit[:7])}]({place}/commit/{quote(facts.commit, safe='')})")
+        parts.append(
+            f"[commit {escape_markdown(facts.commit[:7])}]({place}/commit/{quote(facts.commit, safe='')})"
+        )
     if address:
         parts += [f"[workflow run]({address})", f"[artifacts]({address}#artifacts)"]
     proof = facts.proof
@@ -87,26 +89,27 @@ def _links(facts: RunFacts) -> str:
 def _failure(head: Headline, facts: RunFacts) -> Iterable[str]:
     """The reason, the last good checkpoint and the next command of a run that is not proven."""
     if head.reason:
-        yield escaped(head.reason)
+        yield escape_markdown(head.reason)
     if head.verdict is RunVerdict.PROVEN or not head.next_step:
         return
     if facts.checkpoints:
         last = facts.checkpoints[-1]
-        yield f"Last good checkpoint: step {last.step:,}, {size(last.size)}."
-    yield "Next:\n\n" + fenced(head.next_step, "sh" if is_command(head.next_step) else "")
+        yield f"Last good checkpoint: step {last.step:,}, {format_size(last.size)}."
+    yield "Next:\n\n" + fence_code(head.next_step, "sh" if is_command(head.next_step) else "")
 
 
 def _degraded(facts: RunFacts) -> Iterable[str]:
     """Troubles that did not end the run but cost time or checkpoints."""
     if trouble := degradation(facts):
-        yield f"{RunVerdict.DEGRADED.symbol} {escaped(trouble)}"
+        yield f"{RunVerdict.DEGRADED.symbol} {escape_markdown(trouble)}"
 
 
 def _proof_table(facts: RunFacts) -> str:
     if facts.proof is None:
         return ""
     rows = [
-        f"| {escaped(part.name)} | {'✅' if part.holds else '❌'} | {escaped(part.evidence)} |"
+        f"| {escape_markdown(part.name)} | {'✅' if part.holds else '❌'} "
+        f"| {escape_markdown(part.evidence)} |"
         for part in facts.proof.parts
     ]
     return "\n".join(["| proof | | evidence |", "|---|---|---|", *rows])
@@ -116,7 +119,7 @@ def _curve(facts: RunFacts) -> str:
     """A chart of the reward or the training loss; each point is the mean of neighbouring rows."""
     rewards = facts.history.curves["reward"]
     name, title = ("reward", "Reward") if len(rewards) else ("loss", "Training loss")
-    points = averaged(facts.history.curves[name], _CHART_POINTS)
+    points = average_curve(facts.history.curves[name], _CHART_POINTS)
     if len(points) < 3 or points[-1].step <= points[0].step:
         return ""
     values = [point.value for point in points]
@@ -129,14 +132,14 @@ def _curve(facts: RunFacts) -> str:
         f'    y-axis "{name}" {low - margin:.4g} --> {high + margin:.4g}',
         f"    line [{', '.join(f'{value:.4g}' for value in values)}]",
     ]
-    return fenced("\n".join(chart), "mermaid")
+    return fence_code("\n".join(chart), "mermaid")
 
 
 def _checkpoints(facts: RunFacts) -> str:
     if not facts.checkpoints:
         return ""
     shown = facts.checkpoints[-_CHECKPOINTS:]
-    rows = [f"| {c.step:,} | {size(c.size)} | {c.files} | {utc(c.created)} |" for c in reversed(shown)]
+    rows = [f"| {c.step:,} | {format_size(c.size)} | {c.files} | {utc(c.created)} |" for c in reversed(shown)]
     table = "\n".join(["| step | size | files | saved |", "|---:|---:|---:|---|", *rows])
     parts = (table, _go_on(facts, shown[-1].path), _restore(facts, shown[-1].step))
     return _folded(f"Checkpoints ({len(facts.checkpoints)})", "\n\n".join(part for part in parts if part))
@@ -146,7 +149,7 @@ def _go_on(facts: RunFacts, checkpoint: Path) -> str:
     """The command that resumes from `checkpoint`; empty for a run that is finished or still training."""
     if facts.state.status in (Status.SUCCEEDED, Status.RUNNING):
         return ""
-    return f"Go on from the newest:\n\n{fenced(_from_newest(facts, checkpoint), 'sh')}"
+    return f"Go on from the newest:\n\n{fence_code(_from_newest(facts, checkpoint), 'sh')}"
 
 
 def _from_newest(facts: RunFacts, checkpoint: Path) -> str:
@@ -163,14 +166,14 @@ def _restore(facts: RunFacts, step: int) -> str:
     if proof is None or not proof.store or proof.run_number is None:
         return ""
     command = restore_command(store=proof.store, run_number=proof.run_number, step=step)
-    return f"Restore it on any machine; for another checkpoint change --step:\n\n{fenced(command, 'sh')}"
+    return f"Restore it on any machine; for another checkpoint change --step:\n\n{fence_code(command, 'sh')}"
 
 
 def _sample(facts: RunFacts) -> str:
     if facts.sample is None:
         return ""
-    early = f"{escaped(facts.too_early.capitalize())}.\n\n" if facts.too_early else ""
-    return _folded("What the model writes", early + fenced(facts.sample))
+    early = f"{escape_markdown(facts.too_early.capitalize())}.\n\n" if facts.too_early else ""
+    return _folded("What the model writes", early + fence_code(facts.sample))
 
 
 def _configuration(facts: RunFacts) -> str:
@@ -179,7 +182,7 @@ def _configuration(facts: RunFacts) -> str:
         return ""
     text = facts.config_text[:_CONFIG_CHARACTERS]
     cut = "" if len(text) == len(facts.config_text) else "\n\nThe rest is in `config.yaml`."
-    whole = _folded("Configuration", fenced(text, "yaml") + cut)
+    whole = _folded("Configuration", fence_code(text, "yaml") + cut)
     changed = config_changes(facts.directory)
     return whole if changed is None else f"{_changed(changed)}\n\n{whole}"
 
@@ -187,19 +190,21 @@ def _configuration(facts: RunFacts) -> str:
 def _changed(changed: ConfigChanges) -> str:
     since = "since the last green run"
     if not changed.changes:
-        return f"The configuration has not changed {since}, {escaped(changed.since)}."
+        return f"The configuration has not changed {since}, {escape_markdown(changed.since)}."
     rows = [
-        f"| {escaped(change.key)} | {_value(change.was)} | {_value(change.now)} |"
+        f"| {escape_markdown(change.key)} | {_value(change.was)} | {_value(change.now)} |"
         for change in changed.changes[:_CHANGES]
     ]
     rows += ["| … | | |"] if len(changed.changes) > _CHANGES else []
     table = "\n".join(["| key | was | is |", "|---|---|---|", *rows])
-    title = f"Configuration: {counted(len(changed.changes), 'key')} changed {since}, {escape(changed.since)}"
+    title = (
+        f"Configuration: {format_count(len(changed.changes), 'key')} changed {since}, {escape(changed.since)}"
+    )
     return _folded(title, table)
 
 
 def _value(value: object) -> str:
-    return escaped("" if value is None else json.dumps(value, ensure_ascii=False, default=str)[:200])
+    return escape_markdown("" if value is None else json.dumps(value, ensure_ascii=False, default=str)[:200])
 
 
 def _folded(title: str, body: str) -> str:

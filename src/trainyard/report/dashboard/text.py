@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from trainyard.report.facts.figures import FigureGroup, text_figures
-from trainyard.report.facts.quantities import size
+from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
 
 Line = tuple[str, str | None]
@@ -55,7 +55,7 @@ def _identity(facts: RunFacts) -> Iterable[Line]:
 def _checkpoints(facts: RunFacts) -> Iterable[Line]:
     if facts.checkpoints:
         last = facts.checkpoints[-1]
-        yield "Last Checkpoint", f"step {last.step}, {size(last.size)}, {last.path}"
+        yield "Last Checkpoint", f"step {last.step}, {format_size(last.size)}, {last.path}"
 
 
 def _proof_heading(facts: RunFacts) -> str:

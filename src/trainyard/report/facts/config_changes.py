@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import DamagedFileError
-from trainyard.report.facts.history import number
+from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.resolved_config import config_settings
 from trainyard.run.directory import RunDirectory
 from trainyard.run.judged_records import digests_now
@@ -59,7 +59,7 @@ def config_changes(directory: Path) -> ConfigChanges | None:
 def _last_green(directory: Path) -> Path | None:
     """The proven run that finished last before the run in `directory` began."""
     own = directory.resolve()
-    began = number(_record(RunDirectory(own).run_file).get("created"))
+    began = finite_or_none(_record(RunDirectory(own).run_file).get("created"))
     found = [(end, run) for run in _neighbours(own) if (end := _proven_at(run)) is not None]
     return max(((e, run) for e, run in found if began is None or e <= began), default=(0.0, None))[1]
 
@@ -79,7 +79,7 @@ def _proven_at(run: Path) -> float | None:
     layout = RunDirectory(run)
     proof, record = _record(layout.report / "proof.json"), _record(layout.run_file)
     outcome = record.get("outcome")
-    finished = number(outcome.get("finished")) if isinstance(outcome, Mapping) else None
+    finished = finite_or_none(outcome.get("finished")) if isinstance(outcome, Mapping) else None
     same = proof.get("run_id") == record.get("run_id") and proof.get("finished") == finished
     if proof.get("proven") is not True or not same:
         return None

@@ -19,7 +19,7 @@ class Point:
     value: float
 
 
-def thinned(curve: Curve, buckets: int) -> list[Point]:
+def thin_curve(curve: Curve, buckets: int) -> list[Point]:
     """At most 2 × `buckets` points in the order of the rows: the lowest and the highest of each bucket.
 
     This keeps a spike of a single step, which means or strides would lose. Both ends are kept.
@@ -38,7 +38,7 @@ def thinned(curve: Curve, buckets: int) -> list[Point]:
     return [Point(curve.steps[i], curve.values[i]) for i in sorted(chosen)]
 
 
-def averaged(curve: Curve, count: int) -> list[Point]:
+def average_curve(curve: Curve, count: int) -> list[Point]:
     """The means of `count` equal stretches of rows; the rows themselves when there are fewer."""
     count = min(count, len(curve))
     if count < 2:
@@ -55,7 +55,7 @@ def averaged(curve: Curve, count: int) -> list[Point]:
 
 def sparkline(curve: Curve, cells: int = 32) -> str:
     """The curve in one line of blocks; empty when there are not two values."""
-    values = [point.value for point in averaged(curve, cells)]
+    values = [point.value for point in average_curve(curve, cells)]
     if len(values) < 2:
         return ""
     low, high = min(values), max(values)

@@ -10,16 +10,16 @@ from enum import StrEnum
 from typing import Any
 
 from trainyard.report.facts.curve import sparkline
-from trainyard.report.facts.history import number
+from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.quantities import (
-    counted,
-    duration,
-    gigabytes,
-    hours,
-    loss,
-    money,
-    percent,
-    scaled,
+    format_count,
+    format_duration,
+    format_gigabytes,
+    format_hours,
+    format_loss,
+    format_money,
+    format_percent,
+    format_scaled,
 )
 from trainyard.report.facts.run_facts import RunFacts
 
@@ -155,11 +155,11 @@ def _of(value: float | None, total: int | None) -> str | None:
 
 
 def _with(value: float | None, form: str, unit: str = "") -> str | None:
-    return None if number(value) is None else f"{value:{form}}{unit}"
+    return None if finite_or_none(value) is None else f"{value:{form}}{unit}"
 
 
 def _hours(seconds: float | None) -> str | None:
-    return None if seconds is None else hours(seconds)
+    return None if seconds is None else format_hours(seconds)
 
 
 def _reward_tile(facts: RunFacts) -> Tile | None:
@@ -180,23 +180,23 @@ def _loss_tile(facts: RunFacts) -> Tile | None:
     """A run that trains on rewards has no loss tile, because its loss says little."""
     if facts.loss is None or facts.reward is not None:
         return None
-    was = "" if facts.first_loss is None else f"was {loss(facts.first_loss)}"
-    return Tile("training loss", loss(facts.loss), was)
+    was = "" if facts.first_loss is None else f"was {format_loss(facts.first_loss)}"
+    return Tile("training loss", format_loss(facts.loss), was)
 
 
 def _loss_words(facts: RunFacts, markup: Markup) -> str:
     if facts.loss is None or facts.reward is not None:
         return ""
-    first = f"{loss(facts.first_loss)} → " if facts.first_loss is not None else ""
+    first = f"{format_loss(facts.first_loss)} → " if facts.first_loss is not None else ""
     bits = f", {facts.bits_per_byte:.2f} bits/byte" if facts.bits_per_byte is not None else ""
-    return f"loss {markup.strong(first + loss(facts.loss))}{bits}"
+    return f"loss {markup.strong(first + format_loss(facts.loss))}{bits}"
 
 
 def _validation_tile(facts: RunFacts) -> Tile | None:
     if facts.validation_loss is None:
         return None
     bits = "" if facts.bits_per_byte is None else f"{facts.bits_per_byte:.2f} bits/byte"
-    return Tile("validation loss", loss(facts.validation_loss), bits)
+    return Tile("validation loss", format_loss(facts.validation_loss), bits)
 
 
 def _steps_tile(facts: RunFacts) -> Tile | None:
@@ -208,8 +208,8 @@ def _steps_tile(facts: RunFacts) -> Tile | None:
 def _steps_words(facts: RunFacts, _markup: Markup) -> str:
     if facts.step is None:
         return ""
-    time = f" in {duration(facts.training_seconds)}" if facts.training_seconds is not None else ""
-    return f"{counted(facts.step, 'step')}{time}"
+    time = f" in {format_duration(facts.training_seconds)}" if facts.training_seconds is not None else ""
+    return f"{format_count(facts.step, 'step')}{time}"
 
 
 def _step_in_epoch(facts: RunFacts) -> int | None:
@@ -223,7 +223,7 @@ def _curve_text(facts: RunFacts) -> str | None:
     line = sparkline(facts.history.curves["loss"])
     if not line or facts.first_loss is None or facts.loss is None:
         return None
-    return f"{line} {loss(facts.first_loss)} → {loss(facts.loss)}"
+    return f"{line} {format_loss(facts.first_loss)} → {format_loss(facts.loss)}"
 
 
 def _memory_text(facts: RunFacts) -> str | None:
@@ -231,8 +231,8 @@ def _memory_text(facts: RunFacts) -> str | None:
     used = facts.history.last.get("gpu_memory_bytes")
     total = facts.history.last.get("gpu_memory_total_bytes")
     if used is None or not total:
-        return None if used is None else gigabytes(used)
-    return f"{gigabytes(used)} / {gigabytes(total)} ({used / total:.0%})"
+        return None if used is None else format_gigabytes(used)
+    return f"{format_gigabytes(used)} / {format_gigabytes(total)} ({used / total:.0%})"
 
 
 def _memory_tile(facts: RunFacts) -> Tile | None:
@@ -241,25 +241,25 @@ def _memory_tile(facts: RunFacts) -> Tile | None:
     return (
         None
         if used is None
-        else Tile("GPU memory", gigabytes(used), f"of {gigabytes(total)}" if total else "")
+        else Tile("GPU memory", format_gigabytes(used), f"of {format_gigabytes(total)}" if total else "")
     )
 
 
 def _memory_peak_text(facts: RunFacts) -> str | None:
     peak = facts.history.last.get("gpu_memory_peak_bytes")
-    return None if peak is None else gigabytes(peak)
+    return None if peak is None else format_gigabytes(peak)
 
 
 def _tokens_tile(facts: RunFacts) -> Tile | None:
     rate = facts.history.last.get("tokens_per_second")
     if rate is None:
         return None
-    tokens = number(facts.outcome.get("tokens")) or facts.history.last.get("tokens")
-    return Tile("tokens/s", scaled(rate), f"{scaled(tokens)} tokens" if tokens else "")
+    tokens = finite_or_none(facts.outcome.get("tokens")) or facts.history.last.get("tokens")
+    return Tile("tokens/s", format_scaled(rate), f"{format_scaled(tokens)} tokens" if tokens else "")
 
 
 def _mfu_tile(facts: RunFacts) -> Tile | None:
-    return None if facts.mfu is None else Tile("MFU", percent(facts.mfu), "of peak")
+    return None if facts.mfu is None else Tile("MFU", format_percent(facts.mfu), "of peak")
 
 
 def _mfu_words(facts: RunFacts, markup: Markup) -> str:
@@ -268,7 +268,7 @@ def _mfu_words(facts: RunFacts, markup: Markup) -> str:
     device = hardware.get("device_name") or hardware.get("device")
     place = f"on {markup.escaped(str(device))}" if device else ""
     mfu = facts.mfu
-    return " ".join(text for text in ("" if mfu is None else f"{percent(mfu)} MFU", place) if text)
+    return " ".join(text for text in ("" if mfu is None else f"{format_percent(mfu)} MFU", place) if text)
 
 
 def _step_time_text(facts: RunFacts) -> str | None:
@@ -283,7 +283,7 @@ def _step_time_tile(facts: RunFacts) -> Tile | None:
     seconds = facts.history.last.get("step_seconds")
     if seconds is None:
         return None
-    parts = [f"{percent(share)} {name}" for name, share in step_shares(facts)[:2]]
+    parts = [f"{format_percent(share)} {name}" for name, share in step_shares(facts)[:2]]
     return Tile("step time", f"{seconds:.3g} s", ", ".join(parts))
 
 
@@ -295,12 +295,12 @@ def _epoch_seconds(facts: RunFacts) -> float | None:
 
 def _epoch_text(facts: RunFacts) -> str | None:
     epoch = _epoch_seconds(facts)
-    return None if epoch is None else f"{hours(epoch)}/epoch"
+    return None if epoch is None else f"{format_hours(epoch)}/epoch"
 
 
 def _duration_text(facts: RunFacts) -> str | None:
     so_far = " (so far)" if facts.state.going else ""
-    return None if facts.training_seconds is None else hours(facts.training_seconds) + so_far
+    return None if facts.training_seconds is None else format_hours(facts.training_seconds) + so_far
 
 
 def _duration_tile(facts: RunFacts) -> Tile | None:
@@ -308,7 +308,9 @@ def _duration_tile(facts: RunFacts) -> Tile | None:
         return None
     left = facts.seconds_remaining
     return Tile(
-        "training time", duration(facts.training_seconds), "" if left is None else f"{duration(left)} left"
+        "training time",
+        format_duration(facts.training_seconds),
+        "" if left is None else f"{format_duration(left)} left",
     )
 
 
@@ -318,7 +320,7 @@ def _total_seconds(facts: RunFacts) -> float | None:
 
 
 def _cost_words(facts: RunFacts, markup: Markup) -> str:
-    return "" if facts.usd is None else markup.strong(money(facts.usd))
+    return "" if facts.usd is None else markup.strong(format_money(facts.usd))
 
 
 FIGURES: list[Figure] = [

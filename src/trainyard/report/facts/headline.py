@@ -36,7 +36,7 @@ class Headline:
     """The command to run or the thing to do next."""
 
 
-def headline(facts: RunFacts) -> Headline:
+def run_headline(facts: RunFacts) -> Headline:
     """The verdict of the proof if there is one, else of the run's recorded state."""
     proof = facts.proof
     if proof is not None and proof.proven:

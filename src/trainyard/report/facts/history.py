@@ -15,7 +15,7 @@ from trainyard.run.records import iterate_rows
 CURVES = ("loss", "val_loss", "learning_rate", "tokens_per_second", "reward")
 
 
-def number(value: object) -> float | None:
+def finite_or_none(value: object) -> float | None:
     """`value` if it is a finite number, else None, which the reports do not show."""
     if type(value) is float:  # the fast path for a million rows; x - x is 0 only when x is finite
         return value if value - value == 0.0 else None
@@ -55,7 +55,7 @@ class MetricsHistory:
     """The time of the same rows, in Unix seconds."""
 
     def add(self, row: dict[str, Any]) -> None:
-        known = {key: figure for key, value in row.items() if (figure := number(value)) is not None}
+        known = {key: figure for key, value in row.items() if (figure := finite_or_none(value)) is not None}
         self.last.update(known)
         step = known.get("step")
         if step is None:

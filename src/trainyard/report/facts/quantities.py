@@ -7,7 +7,7 @@ _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`4.2 s`, `1:52`, `6 h 12 m`, `3 d 4 h`."""
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f} s"
@@ -19,7 +19,7 @@ def duration(seconds: float) -> str:
     return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"
 
 
-def hours(seconds: float) -> str:
+def format_hours(seconds: float) -> str:
     """Hours as the text report shows them, `1.25 hours`; below six minutes, `1 min 52 s`."""
     if seconds >= _HOUR / 10:
         return f"{seconds / _HOUR:.2f} hours"
@@ -27,7 +27,7 @@ def hours(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def ago(seconds: float) -> str:
+def format_age_ago(seconds: float) -> str:
     """`40 s ago`, `12 m ago`, `3 h ago`, `2 d ago`."""
     for size, unit in ((2 * _DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
         if seconds >= size:
@@ -35,7 +35,7 @@ def ago(seconds: float) -> str:
     return f"{max(0, int(seconds))} s ago"
 
 
-def scaled(value: float) -> str:
+def format_scaled(value: float) -> str:
     """`41.2 k`, `19.7 M`; below a thousand without a suffix, with at most three digits."""
     for size, unit in _SCALES:
         if abs(value) >= size * 0.9995:
@@ -43,50 +43,50 @@ def scaled(value: float) -> str:
     return _three(value)
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """`912 B`, `43.1 MB`, `8.8 GB`."""
     if count < 1000:
         return f"{count:.0f} B"
-    figure, unit = scaled(count).split(" ")
+    figure, unit = format_scaled(count).split(" ")
     return f"{float(figure):.1f} {unit}B" if float(figure) < 1000 else f"{figure} {unit}B"
 
 
-def amount_done(done: float, total: float | None, unit: str = "B") -> str:
+def format_progress(done: float, total: float | None, unit: str = "B") -> str:
     """`1.2 of 4.8 GB`, `312 of 1,614 files`; without a total `1.2 GB`. `unit` names anything but bytes."""
     if unit != "B":
         return f"{done:,.0f} {unit}" if total is None else f"{done:,.0f} of {total:,.0f} {unit}"
     if total is None:
-        return size(done)
+        return format_size(done)
     scale, prefix = next(((scale, prefix) for scale, prefix in _SCALES if total >= scale), (1.0, ""))
     digits = 1 if prefix else 0
     return f"{done / scale:.{digits}f} of {total / scale:.{digits}f} {prefix}B"
 
 
-def gigabytes(count: float) -> str:
+def format_gigabytes(count: float) -> str:
     """`22.1 GB`; also small sizes are in GB."""
     return f"{count / 1e9:.1f} GB"
 
 
-def loss(value: float) -> str:
+def format_loss(value: float) -> str:
     """About three significant digits: `5.56`, `0.0123`, `12.30`."""
     return f"{value:.2f}" if 0.1 <= abs(value) < 100 else f"{value:.3g}"
 
 
-def percent(fraction: float) -> str:
+def format_percent(fraction: float) -> str:
     return f"{fraction:.0%}".replace("%", " %")
 
 
-def money(usd: float) -> str:
+def format_money(usd: float) -> str:
     """`$ 214`, `$ 3.20`: with cents only below ten dollars."""
     return f"$ {usd:,.2f}" if usd < 10 else f"$ {usd:,.0f}"
 
 
-def counted(count: float, noun: str) -> str:
+def format_count(count: float, noun: str) -> str:
     """`1 step`, `5,000 steps`."""
     return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
 
 
-def data_files(data: Mapping[str, Any], *, parts: bool = False) -> str:
+def format_data_files(data: Mapping[str, Any], *, parts: bool = False) -> str:
     """`729 files, 3 skipped`: the files used, from the `data` section of `run.json`; empty when not known.
 
     With `parts`: `729 files (688 to train on, 41 held out), 3 skipped`.
@@ -98,7 +98,7 @@ def data_files(data: Mapping[str, Any], *, parts: bool = False) -> str:
     if data.get("validation_split") == "within":  # a part of each file is held out, not whole files
         held_out = 0
     cut = f" ({train:,} to train on, {held_out:,} held out)" if parts and held_out else ""
-    return counted(train + held_out, "file") + cut + (f", {skipped:,} skipped" if skipped else "")
+    return format_count(train + held_out, "file") + cut + (f", {skipped:,} skipped" if skipped else "")
 
 
 def _three(value: float) -> str:

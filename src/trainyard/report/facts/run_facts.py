@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
-from trainyard.report.facts.history import MetricsHistory, number, read_history
+from trainyard.report.facts.history import MetricsHistory, finite_or_none, read_history
 from trainyard.report.facts.proof_record import ProofRecord, read_proof
 from trainyard.report.facts.resolved_config import read_config_text
 from trainyard.report.facts.status import RunState, state_of
@@ -112,7 +112,7 @@ class RunFacts:
     @property
     def epochs(self) -> int | None:
         """Planned passes over the data; a partial last pass counts as one."""
-        value = number(self.section("plan").get("epochs"))
+        value = finite_or_none(self.section("plan").get("epochs"))
         return None if value is None or value <= 0 else math.ceil(value)
 
     @property
@@ -214,10 +214,10 @@ class RunFacts:
         return value if isinstance(value, Mapping) else {}
 
     def outcome_figure(self, name: str) -> float | None:
-        return number(self.outcome.get(name))
+        return finite_or_none(self.outcome.get(name))
 
     def _plan(self, name: str) -> int | None:
-        value = number(self.section("plan").get(name))
+        value = finite_or_none(self.section("plan").get(name))
         return None if value is None or value < 1 else int(value)
 
 
@@ -287,10 +287,10 @@ def _is_run(directory: Path) -> bool:
 def _newest(run: Mapping[str, Any], history: MetricsHistory, events: list[Row]) -> float | None:
     outcome = run.get("outcome")
     candidates = [
-        number(run.get("created")),
-        number(outcome.get("finished")) if isinstance(outcome, Mapping) else None,
+        finite_or_none(run.get("created")),
+        finite_or_none(outcome.get("finished")) if isinstance(outcome, Mapping) else None,
         history.last.get("time"),
-        number(events[-1].get("time")) if events else None,
+        finite_or_none(events[-1].get("time")) if events else None,
     ]
     return max((time_ for time_ in candidates if time_ is not None), default=None)
 
@@ -314,7 +314,9 @@ def _seconds_trained(history: MetricsHistory, events: list[Row]) -> float | None
     if not history.times:
         return None
     marks = [event.get("time") for event in events if event.get("event") in ("started", "resumed")]
-    starts = sorted({mark for value in marks if (mark := number(value)) is not None}) or [history.times[0]]
+    starts = sorted({mark for value in marks if (mark := finite_or_none(value)) is not None}) or [
+        history.times[0]
+    ]
     ends = list(starts)
     for moment in history.times:
         segment = bisect_right(starts, moment) - 1

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from trainyard.report.facts.history import MetricsHistory
-from trainyard.report.facts.quantities import ago
+from trainyard.report.facts.quantities import format_age_ago
 from trainyard.run.failure import short_reason
 
 _PATIENCE_SECONDS = 600.0
@@ -61,7 +61,7 @@ def state_of(
         )
     what = "last row" if "time" in history.last else "no row, last sign"
     if now - newest > _patience(history):
-        return _interrupted(f"{what} {ago(now - newest)}")
+        return _interrupted(f"{what} {format_age_ago(now - newest)}")
     return RunState(Status.RUNNING, "" if history.last else "no step on record yet")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.report.facts.history import number
+from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.run_facts import RunFacts
 
 _TROUBLES = {
@@ -29,9 +29,12 @@ def degradation(facts: RunFacts | None) -> str:
 
 
 def _trouble(kind: str, event: Mapping[str, Any]) -> str:
-    step, reason = number(event.get("step")), event.get("reason")
+    step, reason = finite_or_none(event.get("step")), event.get("reason")
     if kind == "grace_too_short":
-        needed, given = number(event.get("needed_seconds")), number(event.get("grace_seconds"))
+        needed, given = (
+            finite_or_none(event.get("needed_seconds")),
+            finite_or_none(event.get("grace_seconds")),
+        )
         if needed is not None and given is not None:
             reason = f"a stop takes up to {needed:,.0f} s, and the process is killed after {given:,.0f} s"
     at = "" if step is None or kind == "network_degraded" else f", step {step:,.0f}"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainyard.report.cluster.table import table
-from trainyard.report.facts.quantities import size
+from trainyard.report.cluster.table import wrap_table
+from trainyard.report.facts.quantities import format_size
 
 Json = Mapping[str, Any]
 
@@ -19,19 +19,19 @@ def checkpoint_lines(found: Sequence[Json], *, where: str, width: int) -> list[s
             each["path"],
             each["format"],
             "" if each["step"] is None else f"{each['step']:,}",
-            size(each["bytes"]),
+            format_size(each["bytes"]),
             str(each["files"]),
             each["verdict"],
             each["why"],
         )
         for each in found
     ]
-    return table(heads, rows, width=width)
+    return wrap_table(heads, rows, width=width)
 
 
 def copied_line(data: Json) -> str:
     """The result of a copy in one sentence."""
     kept = f", {data['kept_files']} of {data['files']} files were there already" if data["kept_files"] else ""
     cuts = f", after {data['cuts']} cuts" if data["cuts"] else ""
-    files = f"{data['files']} files, {size(data['bytes'])}"
+    files = f"{data['files']} files, {format_size(data['bytes'])}"
     return f"{data['path']}: {files}, SHA-256 equal on both ends{kept}{cuts}"

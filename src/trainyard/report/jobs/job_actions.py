@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.report.jobs.job_text import next_command
+from trainyard.report.jobs.job_text import next_job_command
 
 Json = Mapping[str, Any]
 _MARKS = {"Succeeded": "✅", "Failed": "❌", "Unknown": "❌"}
@@ -73,7 +73,7 @@ def state_markdown(data: Json) -> str:
         parts += ["", ", ".join(place)]
         lines = [line.replace("~~~", "~ ~ ~") for line in failure["lines"][-_MOST_LINES:]]
         parts += ["", "~~~~~~", *lines, "~~~~~~"] if lines else []
-    if command := next_command(data):
+    if command := next_job_command(data):
         parts += ["", f"Next: `{command}`"]
     return "\n".join([*parts, ""])
 

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainyard.report.cluster.table import table
+from trainyard.report.cluster.table import wrap_table
 
 Json = Mapping[str, Any]
 _SCRIPT = "scripts/manage_training_job.py"
@@ -23,7 +23,7 @@ def status_lines(data: Json, *, width: int) -> list[str]:
     last = (data.get("failure") or {}).get("lines") or []
     if last:
         lines += ["", "  last lines", *(f"    {line}" for line in last[-_MOST_LINES:])]
-    command = next_command(data)
+    command = next_job_command(data)
     return [*lines, "", f"  next        {command}"] if command else lines
 
 
@@ -33,7 +33,7 @@ def told_line(data: Json) -> str:
     return f"{data['job']}: {data['state']} ({data['reason']}{restarts})"
 
 
-def next_command(data: Json) -> str:
+def next_job_command(data: Json) -> str:
     """The next command to run; empty where there is nothing to do."""
     where = f"{data['job']} --namespace {data['namespace']}"
     if data["followed_by"]:
@@ -64,12 +64,12 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
             job["state"],
             _pods(job["pods"]),
             str(job["restarts"]),
-            age_text(job["age_seconds"]),
+            job_age(job["age_seconds"]),
             "" if job["state"] in ("Running", "Succeeded") else job["reason"],
         )
         for job in jobs
     ]
-    return table(heads, rows, width=width)
+    return wrap_table(heads, rows, width=width)
 
 
 def event_lines(events: Sequence[Json], *, width: int) -> list[str]:
@@ -78,7 +78,7 @@ def event_lines(events: Sequence[Json], *, width: int) -> list[str]:
         return ["There are no events; a cluster keeps them for an hour."]
     rows = [
         (
-            age_text(event["age_seconds"]),
+            job_age(event["age_seconds"]),
             event["type"],
             event["reason"],
             event["object"],
@@ -86,7 +86,7 @@ def event_lines(events: Sequence[Json], *, width: int) -> list[str]:
         )
         for event in events
     ]
-    return table(("age", "type", "reason", "object", "message"), rows, width=width)
+    return wrap_table(("age", "type", "reason", "object", "message"), rows, width=width)
 
 
 def change_lines(data: Json) -> list[str]:
@@ -97,7 +97,7 @@ def change_lines(data: Json) -> list[str]:
     return [f"{_PAST[verb]} {thing}" for verb, _, thing in parts]
 
 
-def age_text(seconds: float | None) -> str:
+def job_age(seconds: float | None) -> str:
     """`3 d`, `5 h`, `12 min` or `40 s`."""
     if seconds is None:
         return "?"

@@ -9,7 +9,13 @@ from typing import Any
 
 from trainyard.config.registries import DEFAULT_OPTIMIZER, OPTIMIZERS
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.report.facts.quantities import counted, duration, percent, scaled, size
+from trainyard.report.facts.quantities import (
+    format_count,
+    format_duration,
+    format_percent,
+    format_scaled,
+    format_size,
+)
 from trainyard.run.untrusted_files import parse_json, read_json
 
 Plan = Mapping[str, Any]
@@ -35,30 +41,29 @@ def read_plan(text: str) -> dict[str, Any]:
     return plan
 
 
-def lines(plan: Plan) -> list[str]:
+def plan_text_lines(plan: Plan) -> list[str]:
     """The whole plan, the result first."""
     rows = [*_parameters(plan), *_memory(plan), *_device(plan["device"]), *_length(plan), *_time(plan)]
-    text = [headline(plan), "", *(f"  {name:<13} {value}" for name, value in rows)]
+    text = [plan_headline(plan), "", *(f"  {name:<13} {value}" for name, value in rows)]
     advice = list(_advice(plan))
     return [*text, "", *advice] if advice else text
 
 
-def headline(plan: Plan) -> str:
+def plan_headline(plan: Plan) -> str:
     """`tinyllama-1b fits on one L4 (g6.xlarge): 19.1 GB at the peak, 21.7 GB usable`."""
     device, peak = plan["device"], plan["memory"]["peak_bytes"]
     verdict = "fits on" if plan["fits"] else "does not fit on"
     where = f"one {device['name']}" if device["kind"] == "gpu" else device["name"]
     if "instance_type" in device:
         where += f" ({device['instance_type']})"
-    text = (
-        f"{plan['model']} {verdict} {where}: {size(peak)} at the peak, {size(device['usable_bytes'])} usable"
-    )
+    usable = format_size(device["usable_bytes"])
+    text = f"{plan['model']} {verdict} {where}: {format_size(peak)} at the peak, {usable} usable"
     if plan["fits"]:
         return text
     if peak <= device["usable_bytes"]:
         host, usable = plan["memory"]["host_bytes"], device["host_usable_bytes"]
-        return f"{text}, but {size(host)} of main memory, {size(host - usable)} too much"
-    return f"{text}, {size(peak - device['usable_bytes'])} too much"
+        return f"{text}, but {format_size(host)} of main memory, {format_size(host - usable)} too much"
+    return f"{text}, {format_size(peak - device['usable_bytes'])} too much"
 
 
 def _parameters(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -79,9 +84,9 @@ def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "memory", f"highest at the {memory['peak_at']}"
     for part, bytes_ in memory["parts"].items():
         if bytes_:
-            yield f"  {part}", f"{size(bytes_):>9}   {_meaning(part, plan)}{_detail(part, plan)}"
+            yield f"  {part}", f"{format_size(bytes_):>9}   {_meaning(part, plan)}{_detail(part, plan)}"
     if memory["host_bytes"]:
-        yield "main memory", f"{size(memory['host_bytes'])} {_host(plan)}"
+        yield "main memory", f"{format_size(memory['host_bytes'])} {_host(plan)}"
 
 
 def _meaning(part: str, plan: Plan) -> str:
@@ -97,7 +102,7 @@ def _host(plan: Plan) -> str:
     staged = f"the copy that checkpointing.mode: {run['checkpointing_mode']} saves from"
     offloaded = "weights, moments and gradients"
     wants = [offloaded] * run["cpu_offload"] + [staged] * (run["checkpointing_mode"] != "sync")
-    known = f" ({size(usable)} usable)" if usable is not None else ""
+    known = f" ({format_size(usable)} usable)" if usable is not None else ""
     return f"for {' and '.join(wants)}, each process{known}"
 
 
@@ -108,15 +113,18 @@ def _detail(part: str, plan: Plan) -> str:
         return ""
     memory = plan["memory"]
     scores = "; attention without a fused kernel keeps every score" if memory["attention_scores_kept"] else ""
-    return f", {size(memory['block_activation_bytes'])} per block{scores}"
+    return f", {format_size(memory['block_activation_bytes'])} per block{scores}"
 
 
 def _device(device: Plan) -> Iterator[tuple[str, str]]:
-    reserve = f"{size(device['reserve_bytes'])} of it reserved for other uses than tensors"
-    yield "device", f"{device['name']}, {size(device['memory_bytes'])}, {reserve}"
+    reserve = f"{format_size(device['reserve_bytes'])} of it reserved for other uses than tensors"
+    yield "device", f"{device['name']}, {format_size(device['memory_bytes'])}, {reserve}"
     idle = device.get("devices", device["devices_used"]) - device["devices_used"]
     if idle > 0:
-        yield "idle", f"{idle} of {counted(device['devices'], 'GPU')}: the run uses {device['devices_used']}"
+        yield (
+            "idle",
+            f"{idle} of {format_count(device['devices'], 'GPU')}: the run uses {device['devices_used']}",
+        )
 
 
 def _length(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -125,9 +133,9 @@ def _length(plan: Plan) -> Iterator[tuple[str, str]]:
     if "steps" not in expected:
         yield "run", f"{a_step} per step; its length is not known (training.max_steps is not set)"
         return
-    steps = counted(expected["steps"], "step")
+    steps = format_count(expected["steps"], "step")
     flops = f"{expected['flops']:.2g}".replace("e+", "e")
-    total = f"{scaled(expected['tokens'])} tokens, {flops} FLOP"
+    total = f"{format_scaled(expected['tokens'])} tokens, {flops} FLOP"
     yield "run", f"at most {steps} of {a_step}: {total}"
 
 
@@ -136,10 +144,11 @@ def _time(plan: Plan) -> Iterator[tuple[str, str]]:
     if "tokens_per_second" not in expected:
         yield "time", f"not known: no peak is on record for {device['name']} in {plan['run']['dtype']}"
         return
-    assumed = f"{percent(expected['mfu'])} MFU assumed of {scaled(expected['peak_flops'])}FLOP/s (--mfu)"
-    speed = f"{scaled(expected['tokens_per_second'])} tok/s"
+    mfu, peak = format_percent(expected["mfu"]), format_scaled(expected["peak_flops"])
+    assumed = f"{mfu} MFU assumed of {peak}FLOP/s (--mfu)"
+    speed = f"{format_scaled(expected['tokens_per_second'])} tok/s"
     if "seconds" in expected:
-        yield "time", f"about {duration(expected['seconds'])}, {speed} at {assumed}"
+        yield "time", f"about {format_duration(expected['seconds'])}, {speed} at {assumed}"
     else:
         yield "speed", f"about {speed} at {assumed}"
     if "usd" in expected:
@@ -164,5 +173,5 @@ def _advice(plan: Plan) -> Iterator[str]:
         elif "nodes" in change:
             arguments.append(f"--num-nodes {change['nodes']}")
             where = f"on {change['nodes']} such machines"
-        yield f"It fits {where} with {size(change['peak_bytes'])}{each}:"
+        yield f"It fits {where} with {format_size(change['peak_bytes'])}{each}:"
         yield f"  {' '.join(arguments)}"

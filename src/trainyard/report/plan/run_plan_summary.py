@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trainyard.report.dashboard.markdown import escaped, fenced
-from trainyard.report.facts.quantities import counted, duration, scaled
-from trainyard.report.plan.plan_text import lines
+from trainyard.report.dashboard.markdown import escape_markdown, fence_code
+from trainyard.report.facts.quantities import format_count, format_duration, format_scaled
+from trainyard.report.plan.plan_text import plan_text_lines
 
 _PRICE = "TRAINYARD_INSTANCE_TYPE or TRAINYARD_USD_PER_HOUR gives it a price"
 
@@ -54,13 +54,12 @@ def markdown_plan(planned: Planned) -> str:
     only = planned.outputs["train"] != "true"
     segment = int(planned.outputs["segment"])
     part = f" · segment {segment} of at most {planned.outputs['most_segments']}" if segment > 1 else ""
-    title = (
-        f"### {'Dry run' if only else 'Plan'}: {escaped(planned.model)} on {escaped(planned.target)}{part}"
-    )
+    model, target = escape_markdown(planned.model), escape_markdown(planned.target)
+    title = f"### {'Dry run' if only else 'Plan'}: {model} on {target}{part}"
     rows = [f"| {name} | {value} |" for name, value in _rows(planned)]
     parts = [title, "\n".join(["| | |", "|---|---|", *rows])]
     if planned.plan:
-        text = fenced("\n".join(lines(planned.plan)))
+        text = fence_code("\n".join(plan_text_lines(planned.plan)))
         parts.append(f"<details><summary>Memory, time and cost</summary>\n\n{text}\n\n</details>")
     if only:
         parts.append("Nothing was started.")
@@ -95,10 +94,10 @@ def _both(untold: Sequence[UntoldSetting]) -> str:
 
 
 def _commands(untold: Sequence[UntoldSetting]) -> str:
-    return fenced("\n".join(each.command for each in untold))
+    return fence_code("\n".join(each.command for each in untold))
 
 
-def expected(planned: Planned) -> str:
+def summarize_expectations(planned: Planned) -> str:
     """Model, steps, time and cost where known, as the JSON that `notify_slack.py --plan` reads."""
     estimate = dict(planned.plan.get("estimate", {}))
     if planned.usd_per_hour is not None and "seconds" in estimate:
@@ -119,9 +118,9 @@ def _rows(planned: Planned) -> Iterator[tuple[str, str]]:
     yield "begins", _beginning(outputs["resume"], int(outputs["segment"]))
     yield (
         "stops itself",
-        f"after {escaped(outputs['deadline'])} with a checkpoint, and goes on in a next segment",
+        f"after {escape_markdown(outputs['deadline'])} with a checkpoint, and goes on in a next segment",
     )
-    yield "model", f"{escaped(planned.model)}, {scaled(planned.parameters)} parameters"
+    yield "model", f"{escape_markdown(planned.model)}, {format_scaled(planned.parameters)} parameters"
     yield "length", _length(planned)
     yield "time", _time(planned)
     yield "cost", _cost(planned)
@@ -146,16 +145,16 @@ def _length(planned: Planned) -> str:
     if planned.steps is None:
         return "until the epochs are done"
     if planned.tokens_per_step is None:
-        return f"at most {counted(planned.steps, 'step')}"
-    tokens = scaled(planned.steps * planned.tokens_per_step)
-    return f"at most {counted(planned.steps, 'step')}, {tokens} tokens"
+        return f"at most {format_count(planned.steps, 'step')}"
+    tokens = format_scaled(planned.steps * planned.tokens_per_step)
+    return f"at most {format_count(planned.steps, 'step')}, {tokens} tokens"
 
 
 def _time(planned: Planned) -> str:
     seconds = planned.plan.get("estimate", {}).get("seconds")
     if seconds is None:
-        return f"not known: {escaped(planned.why_not or 'no peak is on record for this device')}"
-    return f"about {duration(seconds)}"
+        return f"not known: {escape_markdown(planned.why_not or 'no peak is on record for this device')}"
+    return f"about {format_duration(seconds)}"
 
 
 def _cost(planned: Planned) -> str:

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.report.facts.quantities import duration
+from trainyard.report.facts.quantities import format_duration
 from trainyard.report.slack import slack_events
 from trainyard.report.slack.slack_events import SlackEvent
 from trainyard.report.slack.slack_message import (
     SlackMessage,
     mrkdwn,
-    retitled,
-    section,
+    retitle_thread,
     source_of,
+    text_block,
 )
 from trainyard.report.slack.slack_thread import SlackThread, ThreadEvent
 from trainyard.run.identity import run_address
@@ -41,7 +41,7 @@ def image_event(event: SlackEvent, build: ImageBuild, thread: SlackThread) -> Th
     """The event that `event` (started, succeeded, failed) adds to the thread."""
     message = image_message(event, build)
     about = thread.about or image_message(slack_events.STARTED, build).about
-    first = retitled(message.title, about, build.dockerfile)
+    first = retitle_thread(message.title, about, build.dockerfile)
     run = (build.ci.get("run_id", ""), build.ci.get("run_attempt", ""))
     return ThreadEvent(event, message, first, thread, "-".join((event.name, *run)))
 
@@ -55,9 +55,9 @@ def image_message(event: SlackEvent, build: ImageBuild) -> SlackMessage:
     else:
         parts = [*_outcome(event, build), *_link(build.ci)]
         about = ""
-    blocks = [section(" · ".join([title, *parts]))]
+    blocks = [text_block(" · ".join([title, *parts]))]
     lines = [_line(one) for one in build.results] if event is slack_events.SUCCEEDED else []
-    blocks += [section("\n".join(lines))] if lines else []
+    blocks += [text_block("\n".join(lines))] if lines else []
     blocks.append(
         {"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(build.dockerfile, 300)}]}
     )
@@ -83,7 +83,7 @@ def _outcome(event: SlackEvent, build: ImageBuild) -> list[str]:
         return [mrkdwn(build.reason, 900)] if build.reason else []
     attempts = max((int(one.get("attempts") or 1) for one in build.results), default=1)
     seconds = [float(one["seconds"]) for one in build.results if one.get("built") and one.get("seconds")]
-    parts = [duration(max(seconds))] if seconds else []
+    parts = [format_duration(max(seconds))] if seconds else []
     return [*parts, f"attempt {attempts}"] if attempts > 1 else parts
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.report.facts.figures import brief_figures
-from trainyard.report.facts.headline import Headline, RunVerdict, headline, position
-from trainyard.report.facts.history import number
-from trainyard.report.facts.quantities import duration, money
+from trainyard.report.facts.headline import Headline, RunVerdict, position, run_headline
+from trainyard.report.facts.history import finite_or_none
+from trainyard.report.facts.quantities import format_duration, format_money
 from trainyard.report.facts.resolved_config import config_value
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import degradation
@@ -64,7 +64,7 @@ class Surroundings:
 
 def slack_message(event: SlackEvent, facts: RunFacts | None, around: Surroundings) -> SlackMessage:
     """The message; `facts` is None while there is no run directory."""
-    head = headline(facts) if facts is not None else None
+    head = run_headline(facts) if facts is not None else None
     name = around.lineage or around.ci.get("run_number") or _number(facts, around)
     if head is None and event.ends and around.reason:  # without a run directory only the caller knows
         title = f"{RunVerdict.FAILED.symbol} *{mrkdwn(f'Training {name} {event}', 700)}*"
@@ -74,20 +74,20 @@ def slack_message(event: SlackEvent, facts: RunFacts | None, around: Surrounding
     if event.is_failure and head is None and around.reason:
         parts = [mrkdwn(around.reason, 500), *parts]
     first = " · ".join([title, *parts, *_links(event, around.ci)])
-    blocks = [section(first)]
+    blocks = [text_block(first)]
     if event.explains:
-        blocks += [section(text) for text in (_proof(facts), _what_next(head, around)) if text]
+        blocks += [text_block(text) for text in (_proof(facts), _what_next(head, around)) if text]
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(around.name, 300)}]})
     plain = " · ".join([title, *parts])
     about = " · ".join([*parts, *_links(event, around.ci)]) if event.begins else ""
     return SlackMessage(re.sub(r"[*`]", "", plain), blocks, title, about)
 
 
-def retitled(title: str, about: str, name: str) -> SlackMessage:
+def retitle_thread(title: str, about: str, name: str) -> SlackMessage:
     """The first message of a thread, edited so that `title`, the latest event, comes first."""
     first = " · ".join(part for part in (title, about) if part)
     context = {"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(name, 300)}]}
-    return SlackMessage(re.sub(r"[*`]", "", title), [section(first), context], title, about)
+    return SlackMessage(re.sub(r"[*`]", "", title), [text_block(first), context], title, about)
 
 
 def mrkdwn(text: str, limit: int) -> str:
@@ -143,7 +143,9 @@ def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
     parts = source_of(around.ci, branch=str(git.get("branch") or ""), commit=str(git.get("commit") or ""))
     config = facts.config_text if facts is not None else None
     model = config_value(config, "model.name") or around.plan.get("model")
-    steps = number(config_value(config, "training.max_steps")) or number(around.plan.get("steps"))
+    steps = finite_or_none(config_value(config, "training.max_steps")) or finite_or_none(
+        around.plan.get("steps")
+    )
     planned = (facts.steps if facts is not None else None) or steps
     what = [mrkdwn(str(model), 100)] if model else []
     what += [f"{planned:,.0f} steps"] if planned else []
@@ -172,13 +174,13 @@ def _expected(plan: Mapping[str, Any], now: float | None) -> list[str]:
     """`about 6 h 12 m, until 21:40 UTC, about $ 210`; figures that the plan lacks are left out."""
     estimate = plan.get("estimate")
     known = estimate if isinstance(estimate, Mapping) else {}
-    seconds, usd = number(known.get("seconds")), number(known.get("usd"))
+    seconds, usd = finite_or_none(known.get("seconds")), finite_or_none(known.get("usd"))
     parts = []
     if seconds is not None and 0 <= seconds < 366 * 86400:
         form = "%H:%M UTC" if seconds < 12 * 3600 else "%d %b %H:%M UTC"
         until = "" if now is None else f", until {time.strftime(form, time.gmtime(now + seconds))}"
-        parts += [f"about {duration(seconds)}{until}"]
-    parts += [] if usd is None else [f"about {money(usd)}"]
+        parts += [f"about {format_duration(seconds)}{until}"]
+    parts += [] if usd is None else [f"about {format_money(usd)}"]
     return [", ".join(parts)] if parts else []
 
 
@@ -216,7 +218,7 @@ def _what_next(head: Headline | None, around: Surroundings) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def section(text: str) -> dict[str, Any]:
+def text_block(text: str) -> dict[str, Any]:
     """A block of one text, cut to Slack's limit."""
     return {"type": "section", "text": {"type": "mrkdwn", "text": text[:SECTION_CHARACTERS]}}
 

@@ -23,7 +23,7 @@ from trainyard.errors import ConfigError, DamagedFileError, ServiceError
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import degradation
 from trainyard.report.slack.slack_events import RESUMED, STARTED, SlackEvent
-from trainyard.report.slack.slack_message import SlackMessage, Surroundings, retitled, slack_message
+from trainyard.report.slack.slack_message import SlackMessage, Surroundings, retitle_thread, slack_message
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_json_object
 
@@ -142,7 +142,7 @@ def event_of(
         return None
     message = slack_message(event, facts, around)
     about = thread.about or slack_message(STARTED, facts, around).about
-    first = retitled(message.title, about, around.name)
+    first = retitle_thread(message.title, about, around.name)
     return ThreadEvent(event, message, first, thread, _key(event, message.text, around.ci))
 
 
@@ -158,14 +158,17 @@ class PostResult(StrEnum):
 def post_once(
     event: ThreadEvent, messenger: Messenger, memory: Path, *, channel: str | None = None
 ) -> tuple[PostResult, SlackThread]:
-    """Send `event` unless the thread has it already; return the result and the thread. Raises as `tell`."""
+    """Send `event` unless the thread has it already; return the result and the thread.
+
+    Raises as `send_event`.
+    """
     if event.key in event.thread.said:
         return PostResult.POSTED_BEFORE, event.thread
-    thread = tell(event, messenger, memory, channel=channel)
+    thread = send_event(event, messenger, memory, channel=channel)
     return (PostResult.NOT_CONFIGURED, event.thread) if thread is None else (PostResult.POSTED, thread)
 
 
-def tell(
+def send_event(
     event: ThreadEvent, messenger: Messenger, memory: Path, *, channel: str | None = None
 ) -> SlackThread | None:
     """Send `event`, remember it in the file `memory`, and return the thread; None if Slack is not configured.

@@ -6,9 +6,9 @@ Each line is a phase and a text for `command.output.announce`; this module write
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from trainyard.report.facts.headline import RunVerdict, headline
+from trainyard.report.facts.headline import RunVerdict, run_headline
 from trainyard.report.facts.next_commands import tensorboard_command, wandb_command
-from trainyard.report.facts.quantities import size
+from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.run.commands import again_command, is_command
 from trainyard.run.failure import started_with
@@ -82,7 +82,7 @@ def where_to_look(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
     They say how the run ended, if no proof said so; the last good checkpoint, if the run did not succeed;
     where the report and the curves are; and the command that repeats a proven run, or any other's next step.
     """
-    head, done = headline(facts), facts.outcome.get("status") == "succeeded"
+    head, done = run_headline(facts), facts.outcome.get("status") == "succeeded"
     if facts.proof is None and not done and head.verdict is not RunVerdict.GOING:
         reason = f": {head.reason}" if head.reason else ""
         yield "not proven", f"{head.text[:1].lower()}{head.text[1:]}{reason}", str(head.verdict)
@@ -113,7 +113,7 @@ def _last_checkpoint(facts: RunFacts) -> str:
     if not facts.checkpoints:
         return "none was saved"
     last = facts.checkpoints[-1]
-    return f"step {last.step:,} is whole, {size(last.size)}"
+    return f"step {last.step:,} is whole, {format_size(last.size)}"
 
 
 def _printable(line: str) -> str:

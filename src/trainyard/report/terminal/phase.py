@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from trainyard.report.facts.quantities import amount_done, duration, scaled, size
+from trainyard.report.facts.quantities import format_duration, format_progress, format_scaled, format_size
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _TURNS_A_SECOND = 5
@@ -97,16 +97,18 @@ class _Work:
         total = self._total
         if total is None:
             elapsed = _clock(now - self.began) if now - self.began >= _STILL_SECONDS else ""
-            came = amount_done(self._done, None, self._unit) if self._done else ""
+            came = format_progress(self._done, None, self._unit) if self._done else ""
             return {"what": self.what, "done": came, "since": elapsed}
         done = min(self._done, total)  # bytes that were read twice count twice
-        parts = {"what": self.what, "done": amount_done(done, total, self._unit)}
+        parts = {"what": self.what, "done": format_progress(done, total, self._unit)}
         if still >= _STILL_SECONDS:
             parts["since"] = f"{'waiting' if done < total else 'ending'} {_clock(still)}"
         elif speed := self._speed(now):
-            each = f"{size(speed)}/s" if self._unit == "B" else f"{scaled(speed)} {self._unit}/s"
+            each = (
+                f"{format_size(speed)}/s" if self._unit == "B" else f"{format_scaled(speed)} {self._unit}/s"
+            )
             left = (total - done) / speed
-            parts |= {"speed": each, "left": f"{duration(left)} left"}
+            parts |= {"speed": each, "left": f"{format_duration(left)} left"}
         return parts | {"bar": bar(done / total if total else 1.0)}
 
     def _speed(self, now: float) -> float:
@@ -118,16 +120,16 @@ class _Work:
 def _clock(seconds: float) -> str:
     """`0:07`, `1:52`, counted in whole seconds; `6 h 12 m` beyond an hour."""
     whole = int(seconds)
-    return f"{whole // 60}:{whole % 60:02d}" if whole < 3600 else duration(seconds)
+    return f"{whole // 60}:{whole % 60:02d}" if whole < 3600 else format_duration(seconds)
 
 
 def phase_line(phase: str, parts: Mapping[str, str], width: int, *, now: float) -> str:
     """`⠹ data          reading  1.2 of 4.8 GB  210 MB/s  0:17 left  ▕███▌      ▏`, with a turning spinner."""
     turn = _SPINNER[int(now * _TURNS_A_SECOND) % len(_SPINNER)]
-    return f"{turn} {phase:<13} "[:width] + fitted(parts, max(0, width - 16))
+    return f"{turn} {phase:<13} "[:width] + fit_line(parts, max(0, width - 16))
 
 
-def fitted(parts: Mapping[str, str], width: int) -> str:
+def fit_line(parts: Mapping[str, str], width: int) -> str:
     """The parts in one line of `width` cells; the least important ones are left out first.
 
     If that is not enough, the description of the work is shortened. The elapsed time stays, because it shows

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainyard.report.facts.quantities import ago, duration, scaled
+from trainyard.report.facts.quantities import format_age_ago, format_duration, format_scaled
 from trainyard.report.terminal.phase import PhaseDisplay, bar, phase_line
 from trainyard.run.records import Row
 
@@ -89,7 +89,7 @@ class ProgressDisplay(PhaseDisplay):
         elif now >= self._silent_until:
             silent = now - self._came
             self._silent_until = now + silent
-            _logger.info("training: step %s/%s, was %s", row["step"], self._steps, ago(silent))
+            _logger.info("training: step %s/%s, was %s", row["step"], self._steps, format_age_ago(silent))
 
     def _parts(self, row: Row, now: float) -> dict[str, str]:
         """The figures of the last row and its age, or the work that is done between the steps."""
@@ -98,14 +98,18 @@ class ProgressDisplay(PhaseDisplay):
             work = beside.parts(now)
             return {"step": f"step {row['step']}/{self._steps}"} | work
         done, old = row["step"] - self._first_step, now - self._came
-        left = duration((self._came - self._started) / done * (self._steps - row["step"])) if done else "-:--"
+        left = (
+            format_duration((self._came - self._started) / done * (self._steps - row["step"]))
+            if done
+            else "-:--"
+        )
         return {
             "step": f"step {row['step']}/{self._steps}",
-            "since": f"{ago(old)}" if old >= _OLD_SECONDS else "",
+            "since": f"{format_age_ago(old)}" if old >= _OLD_SECONDS else "",
             "loss": f"loss {row['loss']:.3f}",
             "reward": f"reward {row['reward']:.3f}" if "reward" in row else "",
             "bits": self._bits(row["loss"]),
-            "speed": f"{scaled(row['tokens_per_second'])} tok/s",
+            "speed": f"{format_scaled(row['tokens_per_second'])} tok/s",
             "left": f"{left} left",
             "bar": bar(row["step"] / self._steps if self._steps else 1.0),
         }
@@ -162,7 +166,8 @@ def summary_line(outcome: Mapping[str, Any], *, done_before: bool = False) -> st
 
     Steps that were all `done_before` are said to be.
     """
-    line = f"{outcome['steps']} steps, {scaled(outcome['tokens'])} tokens in {duration(outcome['seconds'])}"
+    tokens, seconds = format_scaled(outcome["tokens"]), format_duration(outcome["seconds"])
+    line = f"{outcome['steps']} steps, {tokens} tokens in {seconds}"
     if "final_reward" in outcome:
         line += f" · reward {outcome['first_reward']:.2f} → {outcome['final_reward']:.2f}"
     elif "final_loss" in outcome:

@@ -122,7 +122,7 @@ def _event_line(event: Mapping[str, Any]) -> str:
     return " ".join(str(word).replace("\n", " ") for word in words if word)
 
 
-def explain(logs: Sequence[LogText], exit_code: int | None = None) -> LogExplanation:
+def explain_logs(logs: Sequence[LogText], exit_code: int | None = None) -> LogExplanation:
     """Return the class of the failure in the logs, and the lines that show it."""
     if exit_code == 0:
         return LogExplanation(FailureClass.FINISHED, ("it ended with exit code 0",), False)

@@ -37,8 +37,8 @@ from trainyard.run.checkpoint_manifest import (
 from trainyard.run.directory import RunDirectory
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.checkpoint.retention import remove_checkpoint
-from trainyard.training.checkpoint.shards import Written, write_index
-from trainyard.training.checkpoint.stored_index import IndexedReader, read_index, tensors_in
+from trainyard.training.checkpoint.shards import Written, write_checkpoint_index
+from trainyard.training.checkpoint.stored_index import IndexedReader, read_checkpoint_index, tensors_in
 from trainyard.training.checkpoint.training_state import (
     Tensors,
     TrainingState,
@@ -110,7 +110,7 @@ def complete(
     to another machine's folder. Returns the bytes of all files and the manifest's SHA-256. Raises OSError.
     """
     index, written = parts
-    write_index(temporary, index, written)
+    write_checkpoint_index(temporary, index, written)
     write_json_atomically(temporary / STATE_NAME, record)
     sync_directory(temporary)
     here = [file for rank, own in enumerate(written) if rank not in elsewhere for file in own.files]
@@ -155,7 +155,7 @@ def newest_good_checkpoint(
         try:
             verify_checkpoint(path, digest_of=digest_of)
             read_state(path)
-            read_index(path)
+            read_checkpoint_index(path)
         except CheckpointError as error:
             reject(step, str(error))
         else:
@@ -193,7 +193,7 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     The number of processes may differ from that of the save: every process reads the parts it needs. Raises
     CheckpointError when it cannot be read.
     """
-    index = read_index(path)
+    index = read_checkpoint_index(path)
     try:
         with _single_process(), peers_expected():
             load(

@@ -15,7 +15,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import append_event
 from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint, read_state
-from trainyard.training.checkpoint.stored_index import read_index
+from trainyard.training.checkpoint.stored_index import read_checkpoint_index
 
 _logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def _named(path: Path, digest_of: Callable[[Path], str]) -> Path:
         )
     try:
         verify_checkpoint(path, digest_of=digest_of)
-        read_index(path)
+        read_checkpoint_index(path)
     except CheckpointError as error:
         raise CheckpointError(
             f"--resume {path}: does not verify ({error}). Nothing was loaded; --resume auto takes the newest "

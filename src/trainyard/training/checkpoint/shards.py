@@ -83,7 +83,7 @@ def bytes_of(item: WriteItem) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
-def fits(shares: Shares, tensors: Mapping[str, Mapping[str, Tensor]]) -> bool:
+def matches_shares(shares: Shares, tensors: Mapping[str, Mapping[str, Tensor]]) -> bool:
     """Whether `tensors` have the assigned names; an optimizer with more or fewer moments has other names."""
     return shares.names == _names(tensors)
 
@@ -117,7 +117,7 @@ def _refusal_of_the_system() -> Iterator[None]:
         raise cause from error
 
 
-def write_index(path: Path, index: Metadata, written: Iterable[Written]) -> None:
+def write_checkpoint_index(path: Path, index: Metadata, written: Iterable[Written]) -> None:
     """Write `.metadata`: the file and position of each part of each tensor."""
     writer, _ = _writer(path)
     writer.set_up_storage_writer(is_coordinator=True)

@@ -100,11 +100,11 @@ def side_stream() -> torch.cuda.Stream | None:
 def require_finite(plan: SavePlan, tensor_of: TensorOf) -> None:
     """Raise NotFiniteError when an item has an element that is infinite or not a number."""
     for item in plan.items:
-        if not is_finite(tensor_of(item).detach()):
+        if not all_finite(tensor_of(item).detach()):
             raise NotFiniteError(item.index.fqn)
 
 
-def is_finite(tensor: Tensor) -> bool:
+def all_finite(tensor: Tensor) -> bool:
     """Whether no element is infinite or not a number. The tensor is read once unless its sum overflows."""
     if not tensor.is_floating_point():
         return True

@@ -3,7 +3,8 @@
     .metadata --the classes of an index, no others--> Metadata --types, files, sizes--> resume, export, prove
 
 The index is a pickle, and torch's own reader executes whatever a pickle contains. A checkpoint may come from
-anywhere, so every reader in Trainyard uses `read_index`. The contents of the tensors are not checked here.
+anywhere, so every reader in Trainyard uses `read_checkpoint_index`. The contents of the tensors are not
+checked here.
 """
 
 import io
@@ -32,7 +33,7 @@ DAMAGED = (
 """The errors that torch and pickle raise for invalid bytes."""
 
 
-def read_index(checkpoint: Path) -> Metadata:
+def read_checkpoint_index(checkpoint: Path) -> Metadata:
     """Read the index of the checkpoint in a directory; no function that it names is called.
 
     The index may only name files that the checkpoint's manifest lists, and tensors that fit into them.
@@ -54,7 +55,7 @@ def read_index(checkpoint: Path) -> Metadata:
 
 
 def tensors_in(index: Metadata) -> dict[str, TensorStorageMetadata]:
-    """The entry of each tensor in an index from `read_index`, by name."""
+    """The entry of each tensor in an index from `read_checkpoint_index`, by name."""
     return cast(dict[str, TensorStorageMetadata], index.state_dict_metadata)
 
 
@@ -64,7 +65,7 @@ def why(error: BaseException) -> str:
 
 
 class IndexedReader(FileSystemReader):
-    """torch's reader of a checkpoint, with an index from `read_index`."""
+    """torch's reader of a checkpoint, with an index from `read_checkpoint_index`."""
 
     def __init__(self, checkpoint: Path, index: Metadata) -> None:
         super().__init__(checkpoint)

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Tenso
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.untrusted_files import open_regular
-from trainyard.training.checkpoint.stored_index import DAMAGED, read_index, tensors_in, why
+from trainyard.training.checkpoint.stored_index import DAMAGED, read_checkpoint_index, tensors_in, why
 
 PARTS = ("model", "optimizer")
 
@@ -25,7 +25,7 @@ def state_digests(checkpoint: Path, progress: Progress = UNSEEN) -> dict[str, st
 
     Raises CheckpointError when the checkpoint cannot be read.
     """
-    index = read_index(checkpoint)
+    index = read_checkpoint_index(checkpoint)
     progress.begin("reading the tensors of the last checkpoint", _bytes_of(index))
     try:
         return {part: _digest(checkpoint, index, part, progress) for part in PARTS}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainyard.training.model.shard_assignment import whole
+from trainyard.training.model.shard_assignment import gather_whole
 
 Tensors = dict[str, Tensor]
 _QUICK_BYTES = 1 << 29
@@ -53,7 +53,7 @@ class TrainingState:
         All processes must call it; with `hashed=False` a process only takes part in the gathering.
         """
         parts = {"model": self.model.state_dict(), "optimizer": self._moments()}
-        return {part: digest(tensors, hashed=hashed) for part, tensors in parts.items()}
+        return {part: digest_tensors(tensors, hashed=hashed) for part, tensors in parts.items()}
 
     def is_quick_to_hash(self) -> bool:
         """Whether this process alone can compute the digests in about a second."""
@@ -75,7 +75,7 @@ class TrainingState:
         }
 
 
-def digest(tensors: Mapping[str, Tensor], *, hashed: bool = True) -> str:
+def digest_tensors(tensors: Mapping[str, Tensor], *, hashed: bool = True) -> str:
     """SHA-256 over name, dtype, shape and bytes of each tensor, in order of name.
 
     Sharded tensors are gathered one at a time, so all processes must call it. With `hashed=False` a process
@@ -83,7 +83,7 @@ def digest(tensors: Mapping[str, Tensor], *, hashed: bool = True) -> str:
     """
     total = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = whole(tensors[name].detach())
+        tensor = gather_whole(tensors[name].detach())
         if not hashed:
             continue
         tensor = tensor.cpu().contiguous()

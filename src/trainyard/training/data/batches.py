@@ -2,7 +2,7 @@
 
 The corpus is divided into consecutive windows; each epoch visits them in another order (`order`). There is no
 state to save: the step number is the position. The module knows no devices: a batch is the global batch, and
-`share` divides it between processes.
+`take_share` divides it between processes.
 
 When documents are kept apart, the first token of each is marked: its id is replaced by the bitwise complement
 `~id`, which is below zero. `packing` reads the marks.
@@ -110,7 +110,7 @@ def first_windows(
     return rows if documents is None else _marked(rows, np.arange(available), documents)
 
 
-def share(batch: np.ndarray, *, size: int, rank: int, of: int) -> list[np.ndarray]:
+def take_share(batch: np.ndarray, *, size: int, rank: int, of: int) -> list[np.ndarray]:
     """The micro batches of process `rank` of `of`: `size` sequences each, assigned round-robin by rank."""
     return [batch[first : first + size] for first in range(0, len(batch), size)][rank::of]
 
@@ -120,7 +120,7 @@ def plain_ids(marked: np.ndarray) -> np.ndarray:
     return np.where(marked < 0, ~marked, marked)
 
 
-def counted(batch: np.ndarray) -> int:
+def count_targets(batch: np.ndarray) -> int:
     """The number of targets in `[batch, seq + 1]` tokens that count in the loss."""
     return int(np.count_nonzero(batch[:, 1:] >= 0))
 

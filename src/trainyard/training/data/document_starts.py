@@ -12,7 +12,7 @@ from trainyard.errors import ConfigError
 from trainyard.training.data.batches import Places
 from trainyard.training.data.corpus import CorpusFile
 from trainyard.training.data.document_reader import Piece
-from trainyard.training.data.megatron_index import read_index
+from trainyard.training.data.megatron_index import read_megatron_index
 from trainyard.training.data.preparation import Preparation
 from trainyard.training.data.token_files import places_after
 from trainyard.training.data.validation_split import WHOLE, Portion
@@ -46,7 +46,7 @@ def starts_in(plan: Preparation, file: CorpusFile, portion: Portion = WHOLE) -> 
     if portion.is_whole:
         yield from _starts_of_file(plan, file)
         return
-    dtype = read_index(file.index, file.path).dtype if file.index else plan.data.bin_dtype
+    dtype = read_megatron_index(file.index, file.path).dtype if file.index else plan.data.bin_dtype
     first, end = portion.span(file.size // np.dtype(dtype).itemsize)
     if first < end:
         yield np.zeros(1, np.int64)  # the rest of a document that was cut
@@ -56,7 +56,7 @@ def starts_in(plan: Preparation, file: CorpusFile, portion: Portion = WHOLE) -> 
 
 def _starts_of_file(plan: Preparation, file: CorpusFile) -> Iterator[Places]:
     if file.index is not None:
-        yield from read_index(file.index, file.path).document_starts()
+        yield from read_megatron_index(file.index, file.path).document_starts()
         return
     # For tokens that are not bytes, the end-of-document token is only known if the tokenizer is configured.
     known = plan.vocabulary.digest != "bytes" or plan.vocab_size == plan.vocabulary.size

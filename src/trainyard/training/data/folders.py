@@ -20,7 +20,7 @@ _TEMPORARY = ".tmp"
 _POLL_SECONDS = 0.1
 
 
-def make_folder(path: Path, fill: Callable[[Path], None], is_whole: Callable[[Path], bool]) -> None:
+def fill_folder(path: Path, fill: Callable[[Path], None], is_whole: Callable[[Path], bool]) -> None:
     """Let `fill` fill a temporary folder, then rename it to `path`; replace one there that is not whole.
 
     Raises what `fill` raises, and OSError. A failed attempt leaves nothing behind.

@@ -57,7 +57,7 @@ def index_beside(tokens: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def read_index(path: Path, tokens: Path) -> MegatronIndex:
+def read_megatron_index(path: Path, tokens: Path) -> MegatronIndex:
     """Read the index at `path` of the `.bin` file `tokens`, but not the tokens.
 
     Raises DataError when the index is damaged, has a type that is not for token ids, or does not describe

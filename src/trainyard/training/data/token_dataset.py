@@ -101,7 +101,7 @@ def with_split(config: Config, split: str) -> Config:
     return config.model_copy(update={"data": config.data.model_copy(update={"validation_split": split})})
 
 
-def write_index(prepared: PreparedData, folder: Path) -> None:
+def write_dataset_index(prepared: PreparedData, folder: Path) -> None:
     index = {
         "schema": _SCHEMA,
         "name": prepared.name,

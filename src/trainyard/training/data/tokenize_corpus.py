@@ -27,11 +27,16 @@ from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data.corpus import OTHER_SUFFIX, CorpusFile, nothing_usable
 from trainyard.training.data.document_reader import Piece, read_pieces
 from trainyard.training.data.document_starts import encoded, starts_in
-from trainyard.training.data.folders import make_folder, wait_for_maker
-from trainyard.training.data.megatron_index import read_index
+from trainyard.training.data.folders import fill_folder, wait_for_maker
+from trainyard.training.data.megatron_index import read_megatron_index
 from trainyard.training.data.preparation import Preparation, plans
 from trainyard.training.data.skipped_counts import Skipped, SkipTally, passed_over
-from trainyard.training.data.token_dataset import PreparedData, fingerprint_of, read_prepared, write_index
+from trainyard.training.data.token_dataset import (
+    PreparedData,
+    fingerprint_of,
+    read_prepared,
+    write_dataset_index,
+)
 from trainyard.training.data.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
 from trainyard.training.data.validation_split import Portion
 
@@ -162,12 +167,12 @@ def _remember(before: PreparedData, now: PreparedData, directory: Path) -> None:
     pairs = ((before.train, now.train), (before.validation, now.validation))
     if any(old and new and new.is_large and old.seen != new.seen for old, new in pairs):
         with contextlib.suppress(OSError):  # on a read-only file system they are hashed each time
-            write_index(now, directory)
+            write_dataset_index(now, directory)
 
 
 def _make(plan: Preparation, progress: Progress) -> None:
     try:
-        make_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_whole)
+        fill_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_whole)
     except OSError as error:
         raise DataError(
             f"{plan.directory}: the tokens could not be prepared ({error}). "
@@ -206,7 +211,7 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
         seconds=0.0,
         reused=False,
     )
-    write_index(prepared, folder)
+    write_dataset_index(prepared, folder)
 
 
 def _token_file(
@@ -317,7 +322,7 @@ def _told(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Pi
 
 def _stored_type(plan: Preparation, file: CorpusFile) -> str:
     """The type of the tokens in a `.bin` file. Raises DataError when its index does not fit it."""
-    return read_index(file.index, file.path).dtype if file.index else plan.data.bin_dtype
+    return read_megatron_index(file.index, file.path).dtype if file.index else plan.data.bin_dtype
 
 
 def _is_whole(directory: Path) -> bool:

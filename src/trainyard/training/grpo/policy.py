@@ -30,11 +30,13 @@ def build_policy(config: ModelConfig, *, seed: int, weights: WeightSource | None
     end = end_of_answer(config)
     tokens = {"bos_token_id": None, "eos_token_id": end, "pad_token_id": end}
     policy = LlamaForCausalLM(LlamaConfig(**hugging_face_config(config.architecture), **tokens))
-    fill(policy, config, seed=seed, weights=weights)
+    load_policy_weights(policy, config, seed=seed, weights=weights)
     return policy
 
 
-def fill(policy: nn.Module, config: ModelConfig, *, seed: int, weights: WeightSource | None) -> None:
+def load_policy_weights(
+    policy: nn.Module, config: ModelConfig, *, seed: int, weights: WeightSource | None
+) -> None:
     """Load the starting weights into the policy."""
     if weights is None:
         policy.load_state_dict(build_model(config.architecture, seed=seed).state_dict())

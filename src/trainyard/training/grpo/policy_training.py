@@ -17,10 +17,10 @@ from trainyard.run.progress import Progress
 from trainyard.training.checkpoint.resume import ResumePoint, what_must_fit
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.grpo.arithmetic import evaluate
-from trainyard.training.grpo.policy import answer, build_policy, build_tokenizer, fill
+from trainyard.training.grpo.policy import answer, build_policy, build_tokenizer, load_policy_weights
 from trainyard.training.grpo.policy_state import PolicyState
 from trainyard.training.grpo.questions import Questions, questions_of
-from trainyard.training.grpo.reward import QUESTION_END, judge
+from trainyard.training.grpo.reward import QUESTION_END, judge_answer
 from trainyard.training.grpo.step_records import Steps
 from trainyard.training.grpo.warm_start import warm_start
 from trainyard.training.model.optimizer import build_optimizer
@@ -121,7 +121,9 @@ class PolicySegment(RecipeSegment):
         lines = []
         for question in self._questions.unasked(_SAMPLES):
             given = answer(self._state.model, tokenizer, question, tokens=tokens)
-            verdict = "right" if judge(question, given).is_right else f"wrong, it is {_value(question)}"
+            verdict = (
+                "right" if judge_answer(question, given).is_right else f"wrong, it is {_value(question)}"
+            )
             lines.append(f"{question}{given}    {verdict}")
         return "\n".join(lines)
 
@@ -142,7 +144,9 @@ class PolicySegment(RecipeSegment):
                     state.model, self._questions, config, asked_to_stop=lambda: _stop_reason(context)
                 )
             if done is None:
-                fill(state.model, config.model, seed=config.training.seed, weights=self._weights)
+                load_policy_weights(
+                    state.model, config.model, seed=config.training.seed, weights=self._weights
+                )
                 raise loop.saver.stop()
             context.event(
                 "warm_started", steps=done.steps, first_loss=done.first_loss, final_loss=done.final_loss

@@ -26,7 +26,7 @@ class AnswerVerdict:
     is_right: bool
 
 
-def judge(question: str, answer: str) -> AnswerVerdict:
+def judge_answer(question: str, answer: str) -> AnswerVerdict:
     """Judge the `answer` to a `question` such as `((3+4)-5)=`. The whole answer must be one number."""
     if not _NUMBER.fullmatch(answer):
         return AnswerVerdict(0.0, is_right=False)

@@ -24,7 +24,7 @@ from trainyard.training.checkpoint.training_state import generator_states, resto
 from trainyard.training.grpo.policy import build_tokenizer
 from trainyard.training.grpo.policy_state import PolicyState
 from trainyard.training.grpo.questions import Questions
-from trainyard.training.grpo.reward import judge
+from trainyard.training.grpo.reward import judge_answer
 from trainyard.training.grpo.step_records import Steps
 
 
@@ -114,7 +114,7 @@ def reward(
     prompts: Sequence[str], completions: Sequence[str], *, log_metric: Any, **_more: Any
 ) -> list[float]:
     """TRL's reward function: compute the rewards of answers, and log the share of right ones."""
-    verdicts = [judge(question, answer) for question, answer in zip(prompts, completions, strict=True)]
+    verdicts = [judge_answer(question, answer) for question, answer in zip(prompts, completions, strict=True)]
     log_metric("accuracy", sum(verdict.is_right for verdict in verdicts) / len(verdicts))
     return [verdict.reward for verdict in verdicts]
 

@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from trainyard.training.model.model import Llama
-from trainyard.training.model.shard_assignment import whole
+from trainyard.training.model.shard_assignment import gather_whole
 
 
 def cut_over_group(model: Llama, group: DeviceMesh) -> None:
@@ -78,7 +78,7 @@ def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     for parameter in model.parameters():
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
         groups.setdefault(mesh, []).append(parameter)
-    norms = [whole(_norm(group)) for group in groups.values()]
+    norms = [gather_whole(_norm(group)) for group in groups.values()]
     total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
     for group in groups.values():
         nn.utils.clip_grads_with_norm_(group, limit, total)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trainyard.run.records import Row
-from trainyard.training.data.batches import counted, share
+from trainyard.training.data.batches import count_targets, take_share
 from trainyard.training.data.training_data import Batches
 from trainyard.training.model.loss import compiled_kernels, summed_loss
 from trainyard.training.model.optimizer import learning_rate, set_learning_rate
@@ -155,8 +155,8 @@ class TrainStep:
         """This process's part of the global batch of `step`, on its device."""
         batch, groups = self._batch(step), self._parallel.share
         size = self._context.config.training.batch_size
-        own = share(batch, size=size, rank=groups.rank, of=groups.size)
-        return _OwnBatch(step, max(1, counted(batch)), [self._on_device(part) for part in own])
+        own = take_share(batch, size=size, rank=groups.rank, of=groups.size)
+        return _OwnBatch(step, max(1, count_targets(batch)), [self._on_device(part) for part in own])
 
     def _on_device(self, sequences: np.ndarray) -> Tensor:
         tokens = torch.from_numpy(sequences)

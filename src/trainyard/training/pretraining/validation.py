@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainyard.training.data.batches import counted
+from trainyard.training.data.batches import count_targets
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.run.step_loop import ValidationResult
 from trainyard.training.runtime.world import DataShare
@@ -23,7 +23,7 @@ class Validation:
     def __init__(self, batches: list[np.ndarray], *, text_bytes: Callable[[np.ndarray], int]) -> None:
         """`text_bytes` returns the number of text bytes of target tokens, 0 when it is not known."""
         self._batches = [torch.from_numpy(batch) for batch in batches]
-        self._tokens = max(1, sum(counted(batch) for batch in batches))
+        self._tokens = max(1, sum(count_targets(batch) for batch in batches))
         self._bytes = sum(_target_bytes(batch, text_bytes) for batch in batches)
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ from trainyard.training.checkpoint.checkpoint import SavedCheckpoint, SaveOrigin
 from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
 from trainyard.training.checkpoint.retention import remove_old_checkpoints, whole_steps
 from trainyard.training.checkpoint.save_executors import AtOnce, Engine, PendingResult, open_engine
-from trainyard.training.checkpoint.shards import Shares, fits, share_out
+from trainyard.training.checkpoint.shards import Shares, matches_shares, share_out
 from trainyard.training.run.run_context import RunContext
 
 _GUESS_SECONDS = 5.0
@@ -188,7 +188,7 @@ class Saver:
 
     def _begin(self, engine: Engine) -> None:
         parts, tensors = self._parts, self._state.tensors()
-        if self._shares is None or not fits(self._shares, tensors):
+        if self._shares is None or not matches_shares(self._shares, tensors):
             self._shares = share_out(tensors, parts.world)
         origin = SaveOrigin(parts.run_id, parts.fits)
         job = SaveJob(parts.directory, origin, engine, parts.world, parts.config)

@@ -36,10 +36,10 @@ from trainyard.training.run.step_loop import StepLoop
 from trainyard.training.run.trackers import close_trackers, hyperparameters_of, open_trackers, show_sample
 from trainyard.training.runtime.before_torch import started
 from trainyard.training.runtime.hardware import Peak, cpu_peak_flops, hardware_facts, prepare_device
-from trainyard.training.runtime.shared_directory import opened, with_folders
+from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
-from trainyard.training.runtime.world import ALONE, World, joined
+from trainyard.training.runtime.world import ALONE, World, join_world
 from trainyard.training.weights.weight_source import WeightSource
 
 _LEAVING_SECONDS = 3.0
@@ -56,7 +56,7 @@ def train(
 ) -> dict[str, Any]:
     """Train until done; return the outcome. Raises StoppedError after an early stop with a checkpoint.
 
-    `world` is that of `together`, if the caller has entered it; otherwise this joins the other processes.
+    `world` is that of `join_processes`, if the caller has entered it; else this joins the other processes.
     """
     recipe.check(request)
     request = request.pinned()
@@ -65,13 +65,13 @@ def train(
     with ExitStack() as held:
         if world is None:
             told = partial(_is_asked, stop)
-            entered = together(request.config, request.directory, told=told, listener=listener)
+            entered = join_processes(request.config, request.directory, told=told, listener=listener)
             world = held.enter_context(entered) or ALONE
         show_work(listener, "opening the data")
         world = with_folders(world, shared=request.config.checkpointing.shared)
         segment = held.enter_context(closing(recipe.open(request, processes=world.size)))
         lifecycle = _Lifecycle(request, segment, world, device)
-        held.enter_context(opened(request.directory, world))
+        held.enter_context(lock_run_directory(request.directory, world))
         if segment.advises_on_memory:
             held.enter_context(memory_explained(request.config, request.directory))
         return lifecycle.run(stop, listener)
@@ -81,7 +81,7 @@ def _is_asked(stop: StopRequest) -> bool:
     return stop.reason is not None
 
 
-def together(
+def join_processes(
     config: Config, directory: RunDirectory, *, told: Callable[[], bool], listener: Listener
 ) -> AbstractContextManager[World | None]:
     """Join the other processes of the run; `told` says whether this process was asked to end.
@@ -101,7 +101,7 @@ def _joined(
     keep_nccl_log(directory.logs, device.type)
     # A process that failed has said why, and its launcher ends this one within seconds; so say nothing more.
     show_work(listener, "waiting for the other processes", quiet_seconds=10.0)
-    with joined(device.type, config.compute.strategy, told_to_end=told) as world:
+    with join_world(device.type, config.compute.strategy, told_to_end=told) as world:
         yield world
 
 

@@ -34,7 +34,7 @@ def with_folders(world: World, *, shared: bool) -> World:
 
 
 @contextlib.contextmanager
-def opened(directory: RunDirectory, world: World) -> Iterator[None]:
+def lock_run_directory(directory: RunDirectory, world: World) -> Iterator[None]:
     """Lock the run directory for this run; on every machine where each has its own.
 
     Raises ConfigError on all processes when it is in use, or is not shared as the configuration says.

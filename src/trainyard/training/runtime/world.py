@@ -208,7 +208,7 @@ ALONE = World(rank=0, size=1, local_rank=0, control=None)
 
 
 @contextmanager
-def joined(
+def join_world(
     device: str,
     strategy: str,
     environment: Mapping[str, str] = os.environ,

@@ -18,7 +18,7 @@ from trainyard.errors import CheckpointError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.training.checkpoint.checkpoint import read_state
-from trainyard.training.checkpoint.stored_index import IndexedReader, read_index, tensors_in
+from trainyard.training.checkpoint.stored_index import IndexedReader, read_checkpoint_index, tensors_in
 from trainyard.training.weights.weight_fit import OUTPUT, layers_in
 
 _PART = "model."
@@ -38,7 +38,7 @@ class CheckpointWeights:
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError when its index cannot be read."""
         self.path = path
-        self._index = read_index(path)
+        self._index = read_checkpoint_index(path)
         self._tensors = {
             name.removeprefix(_PART): entry
             for name, entry in tensors_in(self._index).items()

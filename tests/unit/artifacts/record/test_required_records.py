@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.record.manifest import RunManifest, manifest_bytes, parse_manifest
+from trainyard.artifacts.record.manifest import RunManifest, manifest_bytes, parse_run_manifest
 from trainyard.artifacts.record.run_numbers import claim_number
-from trainyard.artifacts.record.statement import restated
+from trainyard.artifacts.record.statement import restate
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.object_store import Store
@@ -41,7 +41,7 @@ def look(store: Store, run: RunDirectory | None = None) -> Verification:
 
 def change_manifest(folder: Path, change: Callable[[RunManifest], RunManifest]) -> None:
     path = folder / MANIFEST
-    path.write_bytes(manifest_bytes(restated(change(parse_manifest(path.read_bytes(), MANIFEST))), ""))
+    path.write_bytes(manifest_bytes(restate(change(parse_run_manifest(path.read_bytes(), MANIFEST))), ""))
 
 
 @pytest.mark.parametrize("name", RECORDS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.record.manifest import parse_manifest
+from trainyard.artifacts.record.manifest import parse_run_manifest
 from trainyard.artifacts.record.statement import resolved_config, statement_problems
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
@@ -88,7 +88,7 @@ def test_a_statement_that_says_otherwise_is_named(
     for name in path[:-1]:
         place = place[name]
     place[path[-1]] = value
-    problems = statement_problems(parse_manifest(json.dumps(changed).encode(), "m"))
+    problems = statement_problems(parse_run_manifest(json.dumps(changed).encode(), "m"))
     assert problems
     assert words in problems[0]
 

@@ -23,7 +23,7 @@ from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.record.run_numbers import claim_number
 from trainyard.artifacts.restore import download, restore
 from trainyard.artifacts.restore.restore import RestoreReport
-from trainyard.artifacts.restore.selection import Selection, select
+from trainyard.artifacts.restore.selection import Selection, parse_selection
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
@@ -447,12 +447,12 @@ def test_names_that_a_file_system_takes_for_one_are_noticed(tmp_path: Path) -> N
 
 def test_a_selection_says_what_it_cannot_mean(store: Store, run: RunDirectory, target: Path) -> None:
     with pytest.raises(ConfigError, match="which run"):
-        select(store, None, "newest")
+        parse_selection(store, None, "newest")
     with pytest.raises(ConfigError, match="neither a step, nor newest, nor a name"):
-        select(store, 1, "Best")
+        parse_selection(store, 1, "Best")
     with pytest.raises(VerificationError, match=r"no checkpoint of step 150.*Steps: 100, 200\."):
-        restore.restore(store, select(store, 1, "150"), target)
-    assert select(store, 1, None) == ALL
+        restore.restore(store, parse_selection(store, 1, "150"), target)
+    assert parse_selection(store, 1, None) == ALL
 
 
 def test_a_plan_changes_nothing(store: Store, run: RunDirectory, target: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, bring
+from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, fetch_resume_source
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import ServiceError, VerificationError
@@ -39,14 +39,14 @@ def stored(store: Store, make_run: Any) -> RunDirectory:
 
 def test_a_new_machine_gets_the_newest_checkpoint_of_the_store(stored: RunDirectory, tmp_path: Path) -> None:
     there = tmp_path / "elsewhere" / NAME
-    found = bring(wanted(there, open_store((tmp_path / "store").as_uri())), open_store)
+    found = fetch_resume_source(wanted(there, open_store((tmp_path / "store").as_uri())), open_store)
     assert found.resume == "auto"
     assert RunDirectory(there).checkpoint_steps() == [200]
     assert json.loads((there / "run.json").read_text())["run_id"] == f"run-{NAME}"
 
 
 def test_the_directory_of_the_segment_before_is_taken_as_it_is(stored: RunDirectory, store: Store) -> None:
-    found = bring(wanted(stored.path, store), open_store)
+    found = fetch_resume_source(wanted(stored.path, store), open_store)
     assert found == Resumption("auto", f"step 200 in {stored.path}")
     assert stored.checkpoint_steps() == [100, 200]
 
@@ -55,7 +55,7 @@ def test_a_directory_that_is_further_than_the_store_wins(
     stored: RunDirectory, store: Store, make_run: Any
 ) -> None:
     make_run(NAME, steps=(300,))
-    assert bring(wanted(stored.path, store), open_store).reason.startswith("step 300")
+    assert fetch_resume_source(wanted(stored.path, store), open_store).reason.startswith("step 300")
 
 
 def test_a_directory_that_another_machine_has_overtaken_is_moved_aside(
@@ -66,7 +66,7 @@ def test_a_directory_that_another_machine_has_overtaken_is_moved_aside(
         stale.mkdir(parents=True)
         for name in ("run.json", "config.yaml"):
             (stale / name).write_bytes((stored.path / name).read_bytes())
-        found = bring(wanted(stale, store), open_store)
+        found = fetch_resume_source(wanted(stale, store), open_store)
         assert found.resume == "auto"
         assert RunDirectory(stale).checkpoint_steps() == [200]
         assert (tmp_path / "machine" / f"{NAME}.until-0{turn}" / "run.json").is_file()
@@ -77,13 +77,13 @@ def test_a_directory_that_another_machine_has_overtaken_is_moved_aside(
 
 def test_a_later_segment_that_finds_nothing_does_not_begin_anew(store: Store, tmp_path: Path) -> None:
     for attempt in ("before the store has a folder", "after"):
-        found = bring(wanted(tmp_path / NAME, store, segment=1), open_store)
+        found = fetch_resume_source(wanted(tmp_path / NAME, store, segment=1), open_store)
         assert found == Resumption("auto", "nothing is there yet"), attempt
         with pytest.raises((VerificationError, ServiceError), match=r"nothing to resume from|does not exist"):
-            bring(wanted(tmp_path / NAME, store), open_store)
+            fetch_resume_source(wanted(tmp_path / NAME, store), open_store)
         (tmp_path / "store").mkdir(exist_ok=True)
     with pytest.raises(VerificationError, match="Segment 2 finds nothing to resume from"):
-        bring(wanted(tmp_path / NAME, store), open_store)
+        fetch_resume_source(wanted(tmp_path / NAME, store), open_store)
 
 
 def test_the_number_of_another_run_is_not_gone_on_with(
@@ -96,16 +96,16 @@ def test_the_number_of_another_run_is_not_gone_on_with(
         look_in_store=True,
     )
     with pytest.raises(VerificationError, match="nothing to resume from"):
-        bring(other, open_store)
+        fetch_resume_source(other, open_store)
 
 
 def test_a_store_that_is_away_does_not_stop_who_has_it_on_disk(stored: RunDirectory, store: Store) -> None:
     def away(_url: str) -> Store:
         raise ServiceError("the store is away")
 
-    assert bring(wanted(stored.path, store), away).reason.startswith("step 200")
+    assert fetch_resume_source(wanted(stored.path, store), away).reason.startswith("step 200")
     with pytest.raises(ServiceError, match="away"):
-        bring(wanted(stored.path.with_name("gh-1"), store), away)
+        fetch_resume_source(wanted(stored.path.with_name("gh-1"), store), away)
 
 
 def test_a_manifest_begins_a_new_run_from_a_checkpoint_beside_it(
@@ -113,15 +113,15 @@ def test_a_manifest_begins_a_new_run_from_a_checkpoint_beside_it(
 ) -> None:
     address = f"{store.url}/manifests/run-1-manifest.json"
     new = wanted(tmp_path / "new" / "gh-5", store, segment=1, resume=address, run_number=5)
-    found = bring(new, open_store)
+    found = fetch_resume_source(new, open_store)
     checkpoint = tmp_path / "new" / f"from-run-{NAME}-step-200" / "checkpoints" / "step-00000200"
     assert found.resume == str(checkpoint)
     assert (checkpoint / "manifest.json").is_file()
-    assert bring(new, open_store).reason.endswith("brought earlier")
+    assert fetch_resume_source(new, open_store).reason.endswith("brought earlier")
     absent = address.replace("run-1-", "run-9-")
     missing = wanted(new.directory.path, store, segment=1, resume=absent, run_number=5)
     with pytest.raises(VerificationError, match=r"has no manifests/run-9-manifest\.json"):
-        bring(missing, open_store)
+        fetch_resume_source(missing, open_store)
 
 
 @pytest.mark.parametrize("damage", ["torn", "the first is gone"])
@@ -139,7 +139,9 @@ def test_a_damaged_manifest_is_not_the_same_as_none(
         manifest.unlink()
     told = "damaged" if damage == "torn" else "run-1-manifest.json, which comes before it"
     with pytest.raises(VerificationError, match=told):
-        bring(wanted(tmp_path / "new" / NAME, store, segment=segment, may_begin=True), open_store)
+        fetch_resume_source(
+            wanted(tmp_path / "new" / NAME, store, segment=segment, may_begin=True), open_store
+        )
 
 
 def damaged(checkpoint: Path) -> None:
@@ -159,7 +161,7 @@ def test_the_local_run_stays_where_the_store_brings_an_older_one(
     make_run(NAME, steps=(150,))
     shutil.rmtree(stored.checkpoint(200))
     damaged(stored_checkpoint(folder, 200))
-    found = bring(wanted(stored.path, store), open_store)
+    found = fetch_resume_source(wanted(stored.path, store), open_store)
     assert found.reason == f"step 150 in {stored.path}: nothing newer in the store verifies"
     assert stored.checkpoint_steps() == [100, 150]
     assert [path.name for path in stored.path.parent.glob(f"{NAME}*")] == [NAME]
@@ -172,17 +174,17 @@ def test_the_local_run_stays_where_nothing_can_be_brought(
     for step in (100, 200):
         damaged(stored_checkpoint(folder, step))
     with pytest.raises(VerificationError, match=r"distcp"):
-        bring(wanted(stored.path, store), open_store)
+        fetch_resume_source(wanted(stored.path, store), open_store)
     assert stored.checkpoint_steps() == [100]
 
 
 def test_a_damaged_local_checkpoint_does_not_count(stored: RunDirectory, store: Store) -> None:
     damaged(stored.checkpoint(200))
-    found = bring(wanted(stored.path, store), open_store)
+    found = fetch_resume_source(wanted(stored.path, store), open_store)
     assert found.reason.startswith(f"run 1 → {stored.path}: ")
     assert stored.checkpoint_steps() == [200]
     assert RunDirectory(stored.path.with_name(f"{NAME}.until-100")).checkpoint_steps() == [100, 200]
-    assert bring(wanted(stored.path, store), open_store).reason == f"step 200 in {stored.path}"
+    assert fetch_resume_source(wanted(stored.path, store), open_store).reason == f"step 200 in {stored.path}"
 
 
 def test_what_was_brought_before_a_kill_is_not_brought_again(
@@ -191,7 +193,7 @@ def test_what_was_brought_before_a_kill_is_not_brought_again(
     beside = stored.path.with_name(f"{NAME}.from-store")
     stored.path.rename(beside)
     damaged(stored_checkpoint(folder, 200))
-    assert bring(wanted(stored.path, store), open_store).reason.endswith("brought earlier")
+    assert fetch_resume_source(wanted(stored.path, store), open_store).reason.endswith("brought earlier")
     assert stored.checkpoint_steps() == [100, 200]
     assert not beside.exists()
 
@@ -207,11 +209,11 @@ def test_a_segment_after_deaths_begins_as_asked_only_where_nothing_was_stored(
         ("gh-8", address, str(tmp_path / "new" / f"from-run-{NAME}-step-200/checkpoints/step-00000200")),
     ):
         new = wanted(tmp_path / "new" / name, store, resume=resume, run_number=5, may_begin=True)
-        assert bring(new, open_store).resume == told
+        assert fetch_resume_source(new, open_store).resume == told
     absent = replace(wanted(tmp_path / "gh-9", store, may_begin=True), store=(tmp_path / "no").as_uri())
-    assert bring(absent, open_store).reason == "nothing is there yet"
+    assert fetch_resume_source(absent, open_store).reason == "nothing is there yet"
     had = wanted(tmp_path / "new" / NAME, store, resume=address, may_begin=True)
-    assert bring(had, open_store).resume == "auto"
+    assert fetch_resume_source(had, open_store).resume == "auto"
     assert RunDirectory(had.directory.path).checkpoint_steps() == [200]
 
 
@@ -222,7 +224,7 @@ def test_a_second_attempt_goes_on_with_its_own_run_and_not_with_the_parent(
     address = f"{store.url}/manifests/run-1-manifest.json"
     path = tmp_path / "new" / "gh-5"
     again = WantedResume(RunDirectory(path), "run-gh-5", address, store.url, 5, segment=1, look_in_store=True)
-    assert bring(again, open_store).resume == "auto"
+    assert fetch_resume_source(again, open_store).resume == "auto"
     assert RunDirectory(path).checkpoint_steps() == [7]
 
 
@@ -240,4 +242,4 @@ def test_what_needs_no_store_asks_none(store: Store, tmp_path: Path, resume: str
         raise AssertionError("the store was asked")
 
     asked = wanted(tmp_path / NAME, store, segment=1, look_in_store=False, resume=resume)
-    assert bring(asked, never).resume == told
+    assert fetch_resume_source(asked, never).resume == told

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.promotion import Promotion, promotable, promote
+from trainyard.artifacts.promotion import Promotion, find_promotable, promote
 from trainyard.artifacts.record.run_numbers import claim_number, runs_in_question
 from trainyard.artifacts.record.signature import check_signature
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.restore.restore import restore
-from trainyard.artifacts.restore.selection import Selection, select
+from trainyard.artifacts.restore.selection import Selection, parse_selection
 from trainyard.artifacts.retention.pruning import prune
 from trainyard.artifacts.retention.pruning_plan import plan_pruning
 from trainyard.artifacts.retention.retention_rules import RetentionRules
@@ -154,7 +154,7 @@ def test_the_newest_that_verifies_stays_though_newer_ones_are_broken(
 
 
 def test_what_was_promoted_stays_unless_told_otherwise(store: Store, run: RunDirectory) -> None:
-    run_id, checkpoint = promotable(store, 1, 200, depth=Depth.LISTING)
+    run_id, checkpoint = find_promotable(store, 1, 200, depth=Depth.LISTING)
     promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
     assert kept(store, RetentionRules(keep_last=1))[200] == "promoted as best"
     [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1, keep_promoted=False))
@@ -265,7 +265,7 @@ def test_what_is_promoted_in_the_very_moment_is_rescued(
     store: Store, run: RunDirectory, folder: Path
 ) -> None:
     [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
-    run_id, checkpoint = promotable(store, 1, 300, depth=Depth.LISTING)
+    run_id, checkpoint = find_promotable(store, 1, 300, depth=Depth.LISTING)
     promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
     told = prune(store, plan, by="ada", rules=RetentionRules(keep_last=1))
     assert told == ["run-1/checkpoint-300/ was promoted meanwhile, and kept"]
@@ -276,7 +276,7 @@ def test_what_is_promoted_in_the_very_moment_is_rescued(
 def test_the_names_are_read_again_before_every_single_checkpoint_goes(
     store: Store, run: RunDirectory, folder: Path
 ) -> None:
-    run_id, checkpoint = promotable(store, 1, 300, depth=Depth.LISTING)
+    run_id, checkpoint = find_promotable(store, 1, 300, depth=Depth.LISTING)
 
     def promote_while_400_goes(key: str) -> None:
         if key == "run-1/checkpoint-400/manifest.json":
@@ -302,7 +302,7 @@ def read_old(folder: Path) -> Promotion:
 def test_what_was_promoted_while_a_pruning_was_killed_is_listed_again_by_the_next(
     store: Store, run: RunDirectory, folder: Path
 ) -> None:
-    run_id, checkpoint = promotable(store, 1, 300, depth=Depth.LISTING)
+    run_id, checkpoint = find_promotable(store, 1, 300, depth=Depth.LISTING)
 
     class Killed(LocalStore):
         def put_new(self, key: str, content: bytes, **rest: Any) -> bool:
@@ -321,13 +321,13 @@ def test_what_was_promoted_while_a_pruning_was_killed_is_listed_again_by_the_nex
     assert prune(store, plan, by="ada", rules=rules) == []
     assert steps_in(folder) == [300, 500]
     assert ok(store, run)
-    assert restore(store, select(store, None, "best"), folder.parent / "back").steps == (300,)
+    assert restore(store, parse_selection(store, None, "best"), folder.parent / "back").steps == (300,)
 
 
 def test_a_run_that_is_stored_while_a_promoted_checkpoint_is_taken_back_is_told(
     store: Store, run: RunDirectory, folder: Path, make_run: Any
 ) -> None:
-    run_id, checkpoint = promotable(store, 1, 300, depth=Depth.LISTING)
+    run_id, checkpoint = find_promotable(store, 1, 300, depth=Depth.LISTING)
     [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
     promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
 

@@ -11,7 +11,7 @@ from tests.unit.artifacts.conftest import MakeRun
 
 from trainyard.artifacts.record.run_numbers import claim_number
 from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
-from trainyard.artifacts.restore.resume_source import WantedResume, bring
+from trainyard.artifacts.restore.resume_source import WantedResume, fetch_resume_source
 from trainyard.artifacts.store.layout import checkpoint_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload import run_following, sync
@@ -189,10 +189,10 @@ def test_fetching_hides_parts_that_are_newer_than_what_is_whole(
     assert sync_run(store, main, 1).problems == ()
     fresh = RunDirectory(tmp_path / "fresh" / RUN)
     wanted = WantedResume(fresh, RUN, "auto", folder.as_uri(), 1, segment=1, look_in_store=True)
-    assert bring(wanted, open_store).resume == "auto"
+    assert fetch_resume_source(wanted, open_store).resume == "auto"
     assert (fresh.checkpoint(200) / OTHERS).is_file()
     assert read_node(fresh) is None
     add_checkpoint(fresh, RunDirectory(tmp_path / "elsewhere"), 300)
-    assert "step 200" in bring(wanted, open_store).reason
+    assert "step 200" in fetch_resume_source(wanted, open_store).reason
     assert fresh.checkpoint_steps() == [200]
     assert (fresh.checkpoints / ".set-aside-step-00000300").is_dir()

@@ -210,7 +210,7 @@ def test_what_is_no_digest_is_no_match_and_told(
 
 
 def test_a_described_manifest_is_put_once(store: Store, checkpoint: Path, metrics: Path) -> None:
-    manifest = standalone_checkpoint.describe_files(checkpoint, metrics, 42, provenance=CI)
+    manifest = standalone_checkpoint.describe_standalone_files(checkpoint, metrics, 42, provenance=CI)
     assert manifest["objects"][0]["sha256"] == sha256_of_file(checkpoint)
     assert manifest["provenance"]["git"] == CI["git"]
     assert standalone_checkpoint.store_manifest(store, manifest, 42)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.config.yaml.scalars import MAX_DIGITS, CoreLoader, dumped, plain_value, value_of
+from trainyard.config.yaml.scalars import MAX_DIGITS, CoreLoader, dump_values, plain_value, value_of
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_number_too_long_to_convert_is_refused_by_its_length() -> None:
     ],
 )
 def test_text_that_looks_like_something_else_is_dumped_so_that_every_reader_sees_text(text: str) -> None:
-    out = dumped({"key": text})
+    out = dump_values({"key": text})
     assert yaml.safe_load(out) == {"key": text}
     node: Any = yaml.compose(out, Loader=CoreLoader)
     value = node.value[0][1]
@@ -118,7 +118,7 @@ def test_text_that_looks_like_something_else_is_dumped_so_that_every_reader_sees
 
 @pytest.mark.parametrize("value", [5e-5, 1e22, 1e-8, 0.1, 1.0, -0.0, 3, True, None, 2**70])
 def test_numbers_are_dumped_so_that_every_reader_sees_the_same_number(value: Any) -> None:
-    out = dumped({"key": value})
+    out = dump_values({"key": value})
     assert yaml.safe_load(out) == {"key": value}
     node: Any = yaml.compose(out, Loader=CoreLoader)
     read = value_of(node.value[0][1].tag, node.value[0][1].value)

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.config.yaml.sources import MAX_BYTES, Fault, read_text
+from trainyard.config.yaml.sources import MAX_BYTES, Fault, read_source
 
 
 def fault(path: Path) -> Fault:
-    found = read_text(path)
+    found = read_source(path)
     assert isinstance(found, Fault)
     return found
 
 
 def test_text_is_read_with_and_without_a_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfname: \xc3\xa9\n")
-    assert read_text(tmp_path / "a.yaml") == "name: é\n"
+    assert read_source(tmp_path / "a.yaml") == "name: é\n"
 
 
 @pytest.mark.parametrize(

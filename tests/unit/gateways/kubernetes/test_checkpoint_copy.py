@@ -28,15 +28,15 @@ from trainyard.gateways.kubernetes.job_reader import FoundJob
 from trainyard.gateways.kubernetes.volumes import checkpoint_copy, helper_pod
 from trainyard.gateways.kubernetes.volumes.checkpoint_copy import (
     Copied,
-    beside,
+    companion_files,
     copy_to_folder,
     copy_to_store,
 )
 from trainyard.gateways.kubernetes.volumes.checkpoint_search import (
     Where,
-    folder_of,
+    job_checkpoint_folder,
     newest_step_on_claim,
-    opened,
+    open_found_folder,
 )
 from trainyard.gateways.kubernetes.volumes.pod_exec import Place
 from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
@@ -198,7 +198,7 @@ def test_a_store_takes_each_file_and_keeps_those_that_are_right(
     data.write_bytes(b"y" * data.stat().st_size)
     once_more = call()
     assert (once_more.kept_files, once_more.fetched_bytes) == (len(done.files) - 1, data.stat().st_size)
-    for text, name in beside(checkpoint, done):
+    for text, name in companion_files(checkpoint, done):
         StoreDelivery(store).write(name, text)
         StoreDelivery(store).write(name, text)
     assert (tmp_path / "store" / shapes.TRACKER).read_text() == "5"
@@ -241,7 +241,7 @@ def pods(*found: Json) -> Json:
 
 
 def listed(server: ExecServer, **where: Any) -> list[str]:
-    with opened(Api(server.access()), Where("team", **where)) as there:
+    with open_found_folder(Api(server.access()), Where("team", **where)) as there:
         return [each.path for each in find_checkpoints(there.listing())]
 
 
@@ -385,4 +385,4 @@ def test_a_job_is_known_by_its_plan(server: ExecServer, volume: Path) -> None:
 def test_the_folder_of_a_run_is_read_from_its_command(words: tuple[str, ...], folder: str) -> None:
 
     wanted = replace(plan(mount_path="/ckpt"), program=Program("own", words))
-    assert folder_of(wanted) == folder
+    assert job_checkpoint_folder(wanted) == folder

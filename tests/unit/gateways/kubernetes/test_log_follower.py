@@ -17,7 +17,7 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
 from tests.unit.jobs.state.shapes import pod, terminated
 
 from trainyard.gateways.kubernetes import log_follower
-from trainyard.gateways.kubernetes.log_follower import follow_logs, written_to
+from trainyard.gateways.kubernetes.log_follower import follow_logs, write_log_files
 from trainyard.gateways.kubernetes.pod_logs import ContainerLog
 
 PODS = "/api/v1/namespaces/team/pods"
@@ -264,7 +264,7 @@ def test_lines_are_shown_and_written_to_a_file_of_each_life(tmp_path: Path) -> N
     first, again = ContainerLog("a", "uid", "c", 0), ContainerLog("a", "uid", "c", 1)
     folder.mkdir(parents=True)
     (folder / first.file_name).write_text("of an earlier time\n")
-    sink = written_to(folder, heard)
+    sink = write_log_files(folder, heard)
     for log, line in [(first, b"one"), (again, b"two"), (first, b"")]:
         sink(log, line)
     assert heard.lines == [("a/c", "one"), ("a/c#1", "two"), ("a/c", "")]
@@ -274,5 +274,5 @@ def test_lines_are_shown_and_written_to_a_file_of_each_life(tmp_path: Path) -> N
 
 def test_bytes_are_written_as_they_came(tmp_path: Path) -> None:
     log = ContainerLog("a", "uid", "c", 0)
-    written_to(tmp_path / "new", lambda *_: None)(log, b"\xff\r")
+    write_log_files(tmp_path / "new", lambda *_: None)(log, b"\xff\r")
     assert (tmp_path / "new" / log.file_name).read_bytes() == b"\xff\r\n"

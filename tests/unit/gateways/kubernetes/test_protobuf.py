@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard.cluster.api_objects import node_of, pod_of
-from trainyard.gateways.kubernetes.protobuf import LISTS, NotDecodableError, continue_token, decoded
+from trainyard.gateways.kubernetes.protobuf import LISTS, NotDecodableError, continue_token, decode_list
 
 RECORDED = json.loads((Path(__file__).parent / "protobuf_lists.json").read_text())
 """Request -> `protobuf` in base64 and `json`, both as Kubernetes 1.34 has answered. The objects have every
@@ -38,7 +38,7 @@ def differences(found: Any, told: Any, path: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("request_", RECORDED)
 def test_the_same_is_kept_of_protobuf_as_of_json(request_: str) -> None:
     body, fields = body_of(request_)
-    found, told = decoded(body, fields), RECORDED[request_]["json"]
+    found, told = decode_list(body, fields), RECORDED[request_]["json"]
     assert list(differences(found, told)) == []
     reduce = REDUCE[request_.partition("?")[0]]
     assert [reduce(item) for item in found["items"]] == [reduce(item) for item in told["items"]]
@@ -48,8 +48,8 @@ def test_the_same_is_kept_of_protobuf_as_of_json(request_: str) -> None:
 
 def test_every_field_that_is_decoded_has_been_seen_of_a_real_server() -> None:
     for path, fields in LISTS.items():
-        seen = set(paths_of(decoded(body_of(f"{path}?limit=500")[0], fields)))
-        seen |= set(paths_of(decoded(body_of(f"{path}?limit=1")[0], fields)))
+        seen = set(paths_of(decode_list(body_of(f"{path}?limit=500")[0], fields)))
+        seen |= set(paths_of(decode_list(body_of(f"{path}?limit=1")[0], fields)))
         assert set(names_of(fields)) - seen == ALWAYS_ABSENT[path]
 
 
@@ -86,7 +86,7 @@ def test_an_answer_that_is_cut_off_is_refused(request_: str) -> None:
     body, fields = body_of(request_)
     for length in range(0, len(body) - 8, 7):
         with pytest.raises(NotDecodableError):
-            decoded(body[:length], fields)
+            decode_list(body[:length], fields)
         assert isinstance(continue_token(body[:length]), str)
 
 
@@ -97,5 +97,5 @@ def test_a_damaged_answer_is_decoded_or_refused_and_never_crashes(request_: str)
         for wrong in (b"\x00", b"\x7f", b"\xff"):
             damaged = body[:place] + wrong + body[place + 1 :]
             with suppress(NotDecodableError):
-                decoded(damaged, fields)
+                decode_list(damaged, fields)
             continue_token(damaged)

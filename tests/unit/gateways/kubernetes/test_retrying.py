@@ -16,7 +16,7 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.job_reader import JobLooking
 from trainyard.gateways.kubernetes.job_retries import Healed, Healing, HealingTimes
 from trainyard.jobs.state.job_state import JobState, State
-from trainyard.jobs.state.state_machine import judge
+from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch import retry
 
 Json = dict[str, Any]
@@ -76,7 +76,7 @@ class Cluster:
         if "status" not in raw:
             self.end(name)
         look = JobLooking(Api(access))
-        return judge(look.look(look.found(namespace, name, kind)))
+        return judge_job(look.look(look.found(namespace, name, kind)))
 
     def end(self, name: str) -> None:
         end = self.ending(name)

@@ -13,7 +13,7 @@ from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.gateways.kubernetes.volumes.volume_agent import main
 from trainyard.jobs.checkpoints.checkpoint_formats import (
     TRACKER,
-    chosen,
+    choose_checkpoint,
     find_checkpoints,
     newest_of_each_run,
     newest_step,
@@ -203,7 +203,7 @@ def test_our_own_manifest_is_believed_only_where_it_fits(tmp_path: Path) -> None
 def test_the_one_that_is_meant(tmp_path: Path) -> None:
     shapes.plant_all(tmp_path, big=100)
     known = list(found(tmp_path).values())
-    assert chosen(known, "verl/global_step_100").step == 100
+    assert choose_checkpoint(known, "verl/global_step_100").step == 100
     for path, step, why in (
         ("verl/global_step_300", None, "is not complete"),
         ("verl/nothing", None, "no checkpoint; list shows"),
@@ -212,14 +212,14 @@ def test_the_one_that_is_meant(tmp_path: Path) -> None:
         ("", 9, "no complete checkpoint of step 9"),
     ):
         with pytest.raises(CheckpointError, match=why):
-            chosen(known, path, step)
+            choose_checkpoint(known, path, step)
     titan = [each for each in known if each.run == "titan"]
-    assert chosen(titan).step == 200
-    assert chosen(titan, step=100).step == 100
+    assert choose_checkpoint(titan).step == 200
+    assert choose_checkpoint(titan, step=100).step == 100
     with pytest.raises(CheckpointError, match=r"of step 300; titan/step-300 is not: no \.metadata"):
-        chosen(titan, step=300)
+        choose_checkpoint(titan, step=300)
     with pytest.raises(CheckpointError, match=r"no complete checkpoint$"):
-        chosen([])
+        choose_checkpoint([])
 
 
 def test_links_are_not_followed_and_folders_are_needed(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.pod_facts import pod_facts, time_of
 from trainyard.jobs.state.pod_failures import explained
 from trainyard.jobs.state.pod_troubles import PATIENCE
-from trainyard.jobs.state.state_machine import judge
+from trainyard.jobs.state.state_machine import judge_job
 from trainyard.run.failure_classes import FailureClass
 
 Json = dict[str, Any]
@@ -101,7 +101,7 @@ PODS: dict[str, tuple[Json, str, int | None]] = {
 
 
 def failure_of(kind: str, pods: list[Json], history: History | None = None, **more: Any) -> JobFailure:
-    state = judge(seen(kind, job(kind, nodes=4, **FAILED), pods, **more), history)
+    state = judge_job(seen(kind, job(kind, nodes=4, **FAILED), pods, **more), history)
     assert state.state is State.FAILED
     assert state.failure is not None
     return state.failure
@@ -122,9 +122,9 @@ def test_a_pod_that_failed_gives_the_class_the_code_and_the_rank(kind: str, name
 
 
 def test_an_exit_with_a_good_checkpoint_is_told_to_scripts() -> None:
-    state = judge(seen("pytorchjob", job("pytorchjob", **FAILED), [ended(75)]))
+    state = judge_job(seen("pytorchjob", job("pytorchjob", **FAILED), [ended(75)]))
     assert state.exit_code == ExitCode.STOPPED
-    assert judge(seen("pytorchjob", job("pytorchjob", **FAILED), [ended(1)])).exit_code == ExitCode.NO
+    assert judge_job(seen("pytorchjob", job("pytorchjob", **FAILED), [ended(1)])).exit_code == ExitCode.NO
 
 
 TOGETHER: dict[str, tuple[Json, int, ExitCode]] = {
@@ -144,7 +144,7 @@ TOGETHER: dict[str, tuple[Json, int, ExitCode]] = {
 def test_one_pod_alone_cannot_say_that_a_job_stopped_with_a_good_checkpoint(other: str) -> None:
     pod, code, exit_code = TOGETHER[other]
     stopped = ended(75, name="stopped", rank=0, at=NOW - 10)
-    state = judge(seen("pytorchjob", job("pytorchjob", **FAILED), [stopped, pod]))
+    state = judge_job(seen("pytorchjob", job("pytorchjob", **FAILED), [stopped, pod]))
     assert state.failure is not None
     assert (state.failure.exit_code, state.exit_code) == (code, exit_code)
 
@@ -321,7 +321,7 @@ def test_a_rayjob_says_itself_why_its_command_failed(
     status: Json, failure_class: str, code: int | None
 ) -> None:
     submitter = ended(1, name="job-submitter", rank=None)
-    state = judge(
+    state = judge_job(
         seen("rayjob", job("rayjob", jobDeploymentStatus="Failed", **status), [*running(), submitter])
     )
     assert state.failure is not None
@@ -331,7 +331,7 @@ def test_a_rayjob_says_itself_why_its_command_failed(
 def test_a_head_that_was_killed_is_the_cause_of_a_failed_rayjob() -> None:
     head = ended(137, name="head", reason="OOMKilled", rank=0)
     raw = job("rayjob", jobDeploymentStatus="Failed", jobStatus="FAILED", reason="AppFailed", message="lost")
-    state = judge(seen("rayjob", raw, [head]))
+    state = judge_job(seen("rayjob", raw, [head]))
     assert state.failure is not None
     assert (state.failure.failure_class, state.failure.pod) == ("oom-host", "head")
 
@@ -367,7 +367,7 @@ def test_what_can_heal_is_waited_for_and_what_cannot_is_not(
     kind: str, reason: str, message: str, age: float, hopeless: bool, failure_class: str | None
 ) -> None:
     stuck = pod("job-1", "Pending", rank=1, state=waiting(reason, message), age=age)
-    state = judge(seen(kind, job(kind), [pod("job-0"), stuck]))
+    state = judge_job(seen(kind, job(kind), [pod("job-0"), stuck]))
     if hopeless:
         assert state.failure is not None
         assert (state.state, state.failure.failure_class) == (State.FAILED, failure_class)
@@ -385,7 +385,7 @@ def test_before_kubernetes_1_32_only_an_event_says_why_a_pull_is_tried_again() -
     why = event(
         "Failed", 'Failed to pull image "x": not found', kind="Warning", involved={"kind": "Pod", "uid": "u1"}
     )
-    state = judge(seen("pytorchjob", job("pytorchjob"), [stuck], events=[why]))
+    state = judge_job(seen("pytorchjob", job("pytorchjob"), [stuck], events=[why]))
     assert state.state is State.FAILED
 
 
@@ -393,14 +393,14 @@ def test_before_kubernetes_1_32_only_an_event_says_why_a_pull_is_tried_again() -
 def test_a_pull_that_was_tried_before_stays_hopeless_while_it_is_tried_again(tried: bool) -> None:
     again = pod("job-1", "Pending", rank=1, uid="u1", state=waiting("ErrImagePull", "x: not found"))
     before = event("BackOff", 'Back-off pulling image "x"', involved={"kind": "Pod", "uid": "u1"})
-    state = judge(seen("pytorchjob", job("pytorchjob"), [again], events=[before] if tried else []))
+    state = judge_job(seen("pytorchjob", job("pytorchjob"), [again], events=[before] if tried else []))
     assert (state.state is State.FAILED) is tried
 
 
 def test_a_lost_node_is_told_while_the_job_waits_for_it() -> None:
     lost = pod("job-1", rank=1, deleting=True, ready=False, disruption="DeletionByTaintManager")
     raw = job("pytorchjob", conditions=[condition("Created"), condition("Running")])
-    state = judge(seen("pytorchjob", raw, [pod("job-0"), lost]))
+    state = judge_job(seen("pytorchjob", raw, [pod("job-0"), lost]))
     assert state.state is State.RESTARTING
     assert state.waiting is not None
     assert state.waiting.failure_class == FailureClass.NODE_LOST
@@ -474,7 +474,7 @@ def test_a_pull_after_a_restart_in_place_is_given_its_own_time() -> None:
         state=waiting("ImagePullBackOff", "Back-off: 503 Service Unavailable"),
         last=terminated(137, at=NOW - 20),
     )
-    state = judge(seen("pytorchjob", job("pytorchjob"), [pod("job-0"), again]))
+    state = judge_job(seen("pytorchjob", job("pytorchjob"), [pod("job-0"), again]))
     assert (state.state, state.failure) == (State.RESTARTING, None)
 
 

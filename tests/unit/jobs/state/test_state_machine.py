@@ -23,7 +23,7 @@ from tests.unit.jobs.state.shapes import (
 from trainyard.errors import ExitCode
 from trainyard.jobs.state.job_state import State
 from trainyard.jobs.state.observed import History
-from trainyard.jobs.state.state_machine import after, judge
+from trainyard.jobs.state.state_machine import after, judge_job
 from trainyard.run.failure_classes import FailureClass
 
 Json = dict[str, Any]
@@ -105,7 +105,7 @@ def expected(kind: str, says: str, pods: str) -> State:
 
 @pytest.mark.parametrize(("kind", "says", "pods"), CASES, ids=["-".join(c).replace(" ", "_") for c in CASES])
 def test_status_and_pods_together_are_the_state(kind: str, says: str, pods: str) -> None:
-    state = judge(seen(kind, job(kind, **SAYS[kind][says]), PODS[pods]))
+    state = judge_job(seen(kind, job(kind, **SAYS[kind][says]), PODS[pods]))
     assert state.state is expected(kind, says, pods)
     assert (state.failure is not None) == (state.state is State.FAILED)
     assert state.reason
@@ -117,7 +117,7 @@ def test_status_and_pods_together_are_the_state(kind: str, says: str, pods: str)
 def test_a_condition_that_does_not_hold_ends_nothing(kind: str, status: str) -> None:
     types = ("Succeeded", "Complete", "Completed", "Failed", "Suspended", "RayClusterSuspended")
     raw = job(kind, **{**SAYS[kind]["running"], "conditions": [condition(t, status) for t in types]})
-    assert judge(seen(kind, raw, running())).state is State.RUNNING
+    assert judge_job(seen(kind, raw, running())).state is State.RUNNING
 
 
 @pytest.mark.parametrize("kind", ["pytorchjob", "hyperpod", "trainjob"])
@@ -125,7 +125,7 @@ def test_a_condition_that_does_not_hold_ends_nothing(kind: str, status: str) -> 
 def test_the_order_of_conditions_says_nothing(kind: str, says: str) -> None:
     conditions = [condition("Created"), *SAYS[kind][says]["conditions"]]
     found = {
-        judge(seen(kind, job(kind, conditions=list(order)))).state
+        judge_job(seen(kind, job(kind, conditions=list(order)))).state
         for order in itertools.permutations(conditions)
     }
     assert found == {State.SUCCEEDED if says == "succeeded" else State.FAILED}
@@ -135,7 +135,7 @@ def test_the_order_of_conditions_says_nothing(kind: str, says: str) -> None:
 def test_a_job_that_says_both_has_not_succeeded(kind: str) -> None:
     ends = [condition("Succeeded"), condition("Completed"), condition("Failed")]
     for order in itertools.permutations(ends):
-        assert judge(seen(kind, job(kind, conditions=list(order)))).state is State.FAILED
+        assert judge_job(seen(kind, job(kind, conditions=list(order)))).state is State.FAILED
 
 
 RAY = [
@@ -151,7 +151,7 @@ RAY = [
 @pytest.mark.parametrize(("deployment", "command"), RAY)
 def test_only_both_statuses_of_a_rayjob_together_are_success(deployment: str, command: str) -> None:
     raw = job("rayjob", jobDeploymentStatus=deployment, jobStatus=command)
-    state = judge(seen("rayjob", raw, running())).state
+    state = judge_job(seen("rayjob", raw, running())).state
     assert (state is State.SUCCEEDED) == (deployment == "Complete" and command == "SUCCEEDED")
     failed = deployment in ("Failed", "ValidationFailed") or (
         deployment == "Complete" and command in ("STOPPED", "FAILED")
@@ -162,12 +162,12 @@ def test_only_both_statuses_of_a_rayjob_together_are_success(deployment: str, co
 def test_a_master_that_succeeds_after_a_worker_died_is_no_success() -> None:
     raw = job("pytorchjob", **SAYS["pytorchjob"]["succeeded"])
     died = [ended(0, name="job-master-0"), ended(1, name="job-worker-0", rank=1, at=1_794_999_900)]
-    state = judge(seen("pytorchjob", raw, died))
+    state = judge_job(seen("pytorchjob", raw, died))
     assert (state.state, state.failure and state.failure.rank) == (State.FAILED, 1)
     crashed = [ended(0, name="job-master-0"), ended(139, name="job-worker-0", rank=1, at=1_795_000_009)]
-    assert judge(seen("pytorchjob", raw, crashed)).state is State.SUCCEEDED
+    assert judge_job(seen("pytorchjob", raw, crashed)).state is State.SUCCEEDED
     taken_down = [ended(0, name="job-master-0"), ended(143, name="job-worker-0", rank=1, deleting=True)]
-    assert judge(seen("pytorchjob", raw, taken_down)).state is State.SUCCEEDED
+    assert judge_job(seen("pytorchjob", raw, taken_down)).state is State.SUCCEEDED
 
 
 def test_a_failure_that_healed_does_not_turn_a_success_red() -> None:
@@ -176,19 +176,19 @@ def test_a_failure_that_healed_does_not_turn_a_success_red() -> None:
     )
     raw = job("pytorchjob", **SAYS["pytorchjob"]["succeeded"])
     observed = seen("pytorchjob", raw, [ended(0, name="job-master-0"), ended(0, name="job-worker-0", rank=1)])
-    state = judge(observed, history)
+    state = judge_job(observed, history)
     assert (state.state, state.restarts) == (State.SUCCEEDED, 1)
 
 
 @pytest.mark.parametrize("kind", SAYS)
 def test_a_job_that_was_deleted_is_never_green_and_never_waited_for(kind: str) -> None:
-    gone = judge(seen(kind, None))
+    gone = judge_job(seen(kind, None))
     assert (gone.state, gone.ended, gone.exit_code) == (State.UNKNOWN, True, ExitCode.NO)
-    deleted = judge(seen(kind, job(kind, **SAYS[kind]["running"]), running(), deleted=True))
+    deleted = judge_job(seen(kind, job(kind, **SAYS[kind]["running"]), running(), deleted=True))
     assert deleted.failure is not None
     assert (deleted.state, deleted.failure.failure_class) == (State.FAILED, FailureClass.CANCELLED)
     if "succeeded" in SAYS[kind]:
-        ended_before = judge(seen(kind, job(kind, **SAYS[kind]["succeeded"]), deleted=True))
+        ended_before = judge_job(seen(kind, job(kind, **SAYS[kind]["succeeded"]), deleted=True))
         assert ended_before.state is State.SUCCEEDED
 
 
@@ -215,7 +215,7 @@ def test_a_job_that_kueue_holds_is_queued_and_never_failed(
     kind: str, conditions: list[Json], words: str, failure_class: str
 ) -> None:
     raw = job(kind, **SAYS[kind]["suspended"])
-    state = judge(seen(kind, raw, owned=[workload(*conditions)]))
+    state = judge_job(seen(kind, raw, owned=[workload(*conditions)]))
     assert (state.state, state.failure) == (State.QUEUED, None)
     assert words in state.reason
     assert state.waiting is not None
@@ -227,7 +227,7 @@ def test_a_workload_that_kueue_gave_up_is_not_waited_for() -> None:
         "Evicted", reason="Deactivated", message="exceeding the maximum number of re-queuing retries"
     )
     raw = job("pytorchjob", **SAYS["pytorchjob"]["suspended"])
-    state = judge(seen("pytorchjob", raw, owned=[workload(over, active=False)]))
+    state = judge_job(seen("pytorchjob", raw, owned=[workload(over, active=False)]))
     assert state.failure is not None
     assert (state.state, state.failure.failure_class) == (State.FAILED, FailureClass.UNSCHEDULABLE)
 
@@ -239,7 +239,7 @@ def test_a_cancelled_job_has_failed_as_cancelled(kind: str) -> None:
         "trainyard.dev/cancelled": "2026-11-20T00:00:00Z",
         "trainyard.dev/retries": "2",
     }
-    state = judge(seen(kind, raw))
+    state = judge_job(seen(kind, raw))
     assert state.failure is not None
     assert (state.state, state.failure.failure_class, state.retries) == (
         State.FAILED, FailureClass.CANCELLED, 2,
@@ -256,7 +256,7 @@ def test_a_job_that_was_cancelled_after_its_failure_keeps_its_cause(
     moment = "2026-11-20T10:00:00Z"
     raw = job("pytorchjob", conditions=[condition("Failed")], completionTime=moment)
     raw["metadata"]["annotations"] = {"trainyard.dev/cancelled": cancelled}
-    state = judge(seen("pytorchjob", raw, pods=[ended(137, name="job-1", rank=1, reason="OOMKilled")]))
+    state = judge_job(seen("pytorchjob", raw, pods=[ended(137, name="job-1", rank=1, reason="OOMKilled")]))
     assert state.failure is not None
     assert state.failure.failure_class == failure_class
 
@@ -274,7 +274,7 @@ REFUSALS = [
 @pytest.mark.parametrize(("message", "failure_class"), REFUSALS)
 def test_pods_that_are_not_even_made_say_why(message: str, failure_class: str) -> None:
     events = [event("FailedCreatePod", message, kind="Warning"), event("SuccessfulCreateService")]
-    state = judge(seen("pytorchjob", job("pytorchjob"), events=events))
+    state = judge_job(seen("pytorchjob", job("pytorchjob"), events=events))
     assert state.state is State.PENDING
     assert state.waiting is not None
     assert (state.waiting.failure_class, state.reason[1:]) == (failure_class, message[1:])
@@ -284,7 +284,7 @@ def test_a_raycluster_that_is_refused_says_so_only_in_an_event() -> None:
     events = [
         event("InvalidRayClusterSpec", "headGroupSpec should have at least one container", kind="Warning")
     ]
-    state = judge(seen("raycluster", job("raycluster"), events=events))
+    state = judge_job(seen("raycluster", job("raycluster"), events=events))
     assert state.failure is not None
     assert (state.state, state.failure.failure_class) == (State.FAILED, FailureClass.CONFIGURATION)
 
@@ -306,7 +306,7 @@ def test_a_pod_that_is_made_anew_is_a_restart_until_it_runs(kind: str) -> None:
             shown = first
         observed = seen(kind, raw, shown)
         history = after(observed, history)
-        found = judge(observed, history)
+        found = judge_job(observed, history)
         assert (found.state, found.restarts) == (state, restarts)
 
 
@@ -314,32 +314,32 @@ def test_restarts_that_only_the_status_knows_are_told() -> None:
     sets = {"kind": "JobSet", "status": {"restarts": 2}}
     made = {"kind": "Job", "status": {"failed": 3}, "metadata": {"labels": {}}}
     raw = job("trainjob", **SAYS["trainjob"]["running"])
-    assert judge(seen("trainjob", raw, running(), owned=[sets, made])).restarts == 5
-    assert judge(seen("rayjob", job("rayjob", **SAYS["rayjob"]["failed"], failed=3))).restarts == 2
+    assert judge_job(seen("trainjob", raw, running(), owned=[sets, made])).restarts == 5
+    assert judge_job(seen("rayjob", job("rayjob", **SAYS["rayjob"]["failed"], failed=3))).restarts == 2
     events = [event("SuccessfulCreatePod", f"Created pod: {n}", count=c) for n, c in (("a", 1), ("b", 4))]
     raw = job("pytorchjob", **SAYS["pytorchjob"]["running"])
-    assert judge(seen("pytorchjob", raw, running(), events=events)).restarts == 3
+    assert judge_job(seen("pytorchjob", raw, running(), events=events)).restarts == 3
 
 
 def test_a_jobset_that_restarts_is_no_failure() -> None:
     restarting = {"kind": "JobSet", "status": {"conditions": [condition("RestartingJobSet")]}}
-    state = judge(seen("trainjob", job("trainjob"), owned=[restarting]))
+    state = judge_job(seen("trainjob", job("trainjob"), owned=[restarting]))
     assert state.state is State.RESTARTING
 
 
 def test_the_pods_of_an_ended_job_that_still_run_are_told() -> None:
     raw = job("pytorchjob", **SAYS["pytorchjob"]["succeeded"])
     still = [ended(0, name="job-0"), pod("job-1", rank=1)]
-    assert judge(seen("pytorchjob", raw, still)).holds
-    assert not judge(seen("pytorchjob", raw, [ended(0), pod("job-1", rank=1, deleting=True)])).holds
-    assert not judge(seen("pytorchjob", job("pytorchjob", **SAYS["pytorchjob"]["running"]), still)).holds
+    assert judge_job(seen("pytorchjob", raw, still)).holds
+    assert not judge_job(seen("pytorchjob", raw, [ended(0), pod("job-1", rank=1, deleting=True)])).holds
+    assert not judge_job(seen("pytorchjob", job("pytorchjob", **SAYS["pytorchjob"]["running"]), still)).holds
 
 
 def test_wanted_pods_that_are_not_there_keep_a_job_from_running() -> None:
     raw = job("pytorchjob", nodes=4, **SAYS["pytorchjob"]["running"])
-    assert judge(seen("pytorchjob", raw, running(2))).state is State.STARTING
+    assert judge_job(seen("pytorchjob", raw, running(2))).state is State.STARTING
     elastic = {"elasticPolicy": {"minReplicas": 2}, "pytorchReplicaSpecs": {"Worker": {"replicas": 4}}}
-    assert judge(seen("pytorchjob", {**raw, "spec": elastic}, running(2))).state is State.RUNNING
+    assert judge_job(seen("pytorchjob", {**raw, "spec": elastic}, running(2))).state is State.RUNNING
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -347,23 +347,25 @@ def test_a_dead_pod_that_a_job_replaced_under_another_name_is_no_reason_for_red(
     """A Job keeps its failed pods, and lists come in the order of random names."""
     dead = ended(1, name="job-b", rank=1, at=1_794_999_000, age=900)
     pods = [dead, ended(0, name="job-a", rank=1, age=300), ended(0, name="job-0", rank=0, age=900)][::order]
-    state = judge(seen("trainjob", job("trainjob", **SAYS["trainjob"]["succeeded"]), pods))
+    state = judge_job(seen("trainjob", job("trainjob", **SAYS["trainjob"]["succeeded"]), pods))
     assert (state.state, state.restarts) == (State.SUCCEEDED, 1)
-    failed = judge(seen("trainjob", job("trainjob", **SAYS["trainjob"]["failed"]), [*pods, ended(3, rank=2)]))
+    failed = judge_job(
+        seen("trainjob", job("trainjob", **SAYS["trainjob"]["failed"]), [*pods, ended(3, rank=2)])
+    )
     assert failed.failure is not None
     assert failed.failure.exit_code == 3
 
 
 def test_pods_without_an_order_do_not_speak_against_a_success() -> None:
     pods = [ended(0, name="a", rank=None), ended(137, name="b", rank=None, at=1_794_999_000)]
-    state = judge(seen("hyperpod", job("hyperpod", **SAYS["hyperpod"]["succeeded"]), pods))
+    state = judge_job(seen("hyperpod", job("hyperpod", **SAYS["hyperpod"]["succeeded"]), pods))
     assert state.state is State.SUCCEEDED
 
 
 def test_workers_that_are_taken_down_after_their_master_are_no_restart() -> None:
     raw = job("pytorchjob", **SAYS["pytorchjob"]["running"])
     pods = [ended(0, name="job-master-0"), pod("job-worker-0", rank=1, deleting=True)]
-    state = judge(seen("pytorchjob", raw, pods), History(ran=True))
+    state = judge_job(seen("pytorchjob", raw, pods), History(ran=True))
     assert (state.state, state.reason) == (State.RUNNING, "Its pods end")
 
 
@@ -373,7 +375,7 @@ def test_a_pod_that_submits_to_ray_is_not_counted() -> None:
     worker = pod("job-worker", rank=None, labels={"ray.io/node-type": "worker"})
     tries = [ended(1, name=f"job-{n}", rank=None, labels=labels) for n in range(2)]
     raw = job("rayjob", **SAYS["rayjob"]["running"])
-    state = judge(
+    state = judge_job(
         seen("rayjob", raw, [head, worker, *tries, pod("job-2", "Pending", rank=None, labels=labels)])
     )
     assert (state.state, state.restarts, state.pods.present) == (State.RUNNING, 0, 2)
@@ -382,5 +384,5 @@ def test_a_pod_that_submits_to_ray_is_not_counted() -> None:
 def test_pods_that_prepare_data_have_no_rank() -> None:
     labels = {"jobset.sigs.k8s.io/replicatedjob-name": "dataset-initializer"}
     done = ended(0, name="job-data", rank=0, labels=labels)
-    state = judge(seen("trainjob", job("trainjob", **SAYS["trainjob"]["running"]), [*running(), done]))
+    state = judge_job(seen("trainjob", job("trainjob", **SAYS["trainjob"]["running"]), [*running(), done]))
     assert (state.state, state.restarts, state.pods.present) == (State.RUNNING, 0, 2)

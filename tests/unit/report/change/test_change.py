@@ -16,7 +16,7 @@ from trainyard.report.change.change import (
     Measured,
     Side,
     comparison_from,
-    measured,
+    measure_run,
     read_rules,
 )
 from trainyard.report.change.change_markdown import MARK, comment, markdown, reasons
@@ -189,11 +189,11 @@ def test_the_shipped_rules_are_valid() -> None:
 
 def test_the_first_quarter_of_the_speeds_is_ignored(new_run: Any) -> None:
     run = new_run().train(100).succeed()
-    found = measured(run.path, 123)
+    found = measure_run(run.path, 123)
     rows = [json.loads(line) for line in run.layout.metrics_file.read_text().splitlines()]
     speeds = sorted(row["tokens_per_second"] for row in rows[25:] if "tokens_per_second" in row)
     assert found.tokens_per_second == pytest.approx(speeds[len(speeds) // 2], rel=0.02)
     assert found.memory_bytes == 123
     assert found.loss is not None
     with pytest.raises(TrainyardError):
-        measured(run.path / "logs", None)
+        measure_run(run.path / "logs", None)

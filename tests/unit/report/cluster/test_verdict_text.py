@@ -8,7 +8,12 @@ import pytest
 
 from trainyard.cluster.checks.check import Severity
 from trainyard.cluster.verdict import Readiness
-from trainyard.report.cluster.verdict_text import answer, refusal, verdict_lines, verdict_markdown
+from trainyard.report.cluster.verdict_text import (
+    summarize_verdict,
+    verdict_lines,
+    verdict_markdown,
+    verdict_refusal,
+)
 
 MARKS = {"error": "❌", "warning": "⚠️", "info": "ℹ️", "skipped": "➖", "passed": "✅"}
 SHOWN = {"error": "error", "warning": "warning", "info": "info", "skipped": "skipped", "passed": "ok"}
@@ -90,7 +95,7 @@ def test_each_state_and_severity_is_said_and_counted(
     name = severity.value
     many = f"{name}s" if count == 2 and name != "skipped" else name
     counted = f"{count} {many}" if count and name != "passed" else "every check passed"
-    assert answer(given) == f"{ANSWERS[state.value]}: {counted}."
+    assert summarize_verdict(given) == f"{ANSWERS[state.value]}: {counted}."
     text, summary = "\n".join(verdict_lines(given, width=80)), verdict_markdown(given)
     assert text.count(f"evidence of {name}") == count
     assert len(re.findall(rf"^{SHOWN[name]} +{name}-", text, re.M)) == count
@@ -129,6 +134,6 @@ def test_no_text_of_a_cluster_ends_a_cell_or_becomes_markup() -> None:
 
 def test_an_annotation_names_the_first_error_only() -> None:
     given = data(entry("warning"), entry("error", 1), entry("error", 2))
-    assert refusal(given) == "Not ready: 2 errors, 1 warning. error-1: evidence of error 1"
+    assert verdict_refusal(given) == "Not ready: 2 errors, 1 warning. error-1: evidence of error 1"
     blind = data(entry("skipped"), verdict="not known")
-    assert refusal(blind) == "Not known: 1 skipped."
+    assert verdict_refusal(blind) == "Not known: 1 skipped."

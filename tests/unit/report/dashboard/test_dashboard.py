@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, rendered
+from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, render_dashboards
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import append_event
 
@@ -152,7 +152,7 @@ def test_a_malformed_record_of_a_run_is_tolerated(tmp_path: Path, content: str) 
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0, "time": 1.0}\n')
     dashboard = TrainingDashboard(str(tmp_path))
     for form in Format:
-        assert rendered([dashboard], form)
+        assert render_dashboards([dashboard], form)
 
 
 @pytest.mark.parametrize(
@@ -230,10 +230,10 @@ def test_the_report_is_printed(new_run: NewRun, capsys: pytest.CaptureFixture[st
 
 def test_several_runs_make_one_document(new_run: NewRun) -> None:
     dashboard = TrainingDashboard(str(new_run().train(10).succeed().path))
-    assert rendered([dashboard] * 2, Format.TEXT).count("TRAINING PROGRESS REPORT") == 2
-    assert len(json.loads(rendered([dashboard] * 2, Format.JSON))) == 2
-    assert rendered([dashboard] * 2, Format.HTML).count("<article>") == 2
-    assert rendered([dashboard] * 2, Format.MARKDOWN).count("### ") == 2
+    assert render_dashboards([dashboard] * 2, Format.TEXT).count("TRAINING PROGRESS REPORT") == 2
+    assert len(json.loads(render_dashboards([dashboard] * 2, Format.JSON))) == 2
+    assert render_dashboards([dashboard] * 2, Format.HTML).count("<article>") == 2
+    assert render_dashboards([dashboard] * 2, Format.MARKDOWN).count("### ") == 2
 
 
 def test_markup_in_the_text_of_a_run_stays_text(new_run: NewRun) -> None:

@@ -18,14 +18,14 @@ from trainyard.report.facts import quantities
     ],
 )
 def test_durations(seconds: float, words: str) -> None:
-    assert quantities.duration(seconds) == words
+    assert quantities.format_duration(seconds) == words
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"), [(1620, "0.45 hours"), (4500, "1.25 hours"), (112, "1 min 52 s"), (9.6, "10 s")]
 )
 def test_hours_are_used_from_six_minutes_on(seconds: float, words: str) -> None:
-    assert quantities.hours(seconds) == words
+    assert quantities.format_hours(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_hours_are_used_from_six_minutes_on(seconds: float, words: str) -> None:
     [(-3, "0 s ago"), (40, "40 s ago"), (720, "12 m ago"), (10800, "3 h ago"), (259200, "3 d ago")],
 )
 def test_ages(seconds: float, words: str) -> None:
-    assert quantities.ago(seconds) == words
+    assert quantities.format_age_ago(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_ages(seconds: float, words: str) -> None:
     ],
 )
 def test_large_numbers_are_scaled(value: float, words: str) -> None:
-    assert quantities.scaled(value) == words
+    assert quantities.format_scaled(value) == words
 
 
 @pytest.mark.parametrize(
@@ -58,17 +58,17 @@ def test_large_numbers_are_scaled(value: float, words: str) -> None:
     [(912, "912 B"), (43_100_000, "43.1 MB"), (8.8e9, "8.8 GB"), (43_100, "43.1 kB"), (1e6, "1.0 MB")],
 )
 def test_sizes(count: float, words: str) -> None:
-    assert quantities.size(count) == words
+    assert quantities.format_size(count) == words
 
 
 @pytest.mark.parametrize(
     ("value", "words"), [(5.5573, "5.56"), (0.01234, "0.0123"), (123.4, "123"), (0, "0")]
 )
 def test_losses(value: float, words: str) -> None:
-    assert quantities.loss(value) == words
+    assert quantities.format_loss(value) == words
 
 
 def test_nouns_agree_with_their_number() -> None:
-    assert quantities.counted(1, "step") == "1 step"
-    assert quantities.counted(5000, "step") == "5,000 steps"
-    assert quantities.percent(0.583) == "58 %"
+    assert quantities.format_count(1, "step") == "1 step"
+    assert quantities.format_count(5000, "step") == "5,000 steps"
+    assert quantities.format_percent(0.583) == "58 %"

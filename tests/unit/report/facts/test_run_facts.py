@@ -10,7 +10,7 @@ import pytest
 from trainyard.report.dashboard.json_report import json_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.text import text_report
-from trainyard.report.facts.headline import RunVerdict, headline
+from trainyard.report.facts.headline import RunVerdict, run_headline
 from trainyard.report.facts.run_facts import read_facts
 from trainyard.report.facts.troubles import degradation
 from trainyard.report.slack.slack_events import SUCCEEDED
@@ -66,7 +66,7 @@ def test_no_report_of_a_run_that_has_not_succeeded_says_proven(
     proof.write_text(json.dumps({k: v for k, v in json.loads(proof.read_text()).items() if k != "finished"}))
     facts = read_facts(run.path, now=START + 200)
     assert facts.proof is None
-    assert headline(facts).verdict is not RunVerdict.PROVEN
+    assert run_headline(facts).verdict is not RunVerdict.PROVEN
     assert "proof" not in json_report(facts)
     for text in (
         text_report(facts),
@@ -147,20 +147,20 @@ def test_the_reason_of_a_failure_is_one_line(new_run: NewRun) -> None:
 @pytest.mark.parametrize("name", ["run.json", "config.yaml", "metrics.jsonl", "events.jsonl"])
 def test_a_proof_of_other_bytes_does_not_count_and_the_report_says_so(new_run: NewRun, name: str) -> None:
     run = new_run().train().succeed().prove()
-    assert headline(read_facts(run.path)).verdict is RunVerdict.PROVEN
+    assert run_headline(read_facts(run.path)).verdict is RunVerdict.PROVEN
     path = run.path / name
     path.write_text(path.read_text() + "\n")
     facts = read_facts(run.path)
     assert facts.proof is None
-    assert headline(facts).reason == "The run has changed since it was proven: prove it again."
-    assert "prove_run.py" in headline(facts).next_step
+    assert run_headline(facts).reason == "The run has changed since it was proven: prove it again."
+    assert "prove_run.py" in run_headline(facts).next_step
 
 
 def test_a_proof_without_digests_does_not_count(new_run: NewRun) -> None:
     run = new_run().train().succeed().prove()
     path = run.layout.report / "proof.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "records"}))
-    assert headline(read_facts(run.path)).verdict is not RunVerdict.PROVEN
+    assert run_headline(read_facts(run.path)).verdict is not RunVerdict.PROVEN
 
 
 def test_a_grace_period_that_is_too_short_is_a_trouble_of_the_run(new_run: NewRun) -> None:

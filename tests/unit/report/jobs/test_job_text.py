@@ -7,11 +7,11 @@ from tests.unit.jobs.state.shapes import ended, job, running, seen
 
 from trainyard.jobs.state.job_records import event_records, listed_record
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
-from trainyard.jobs.state.state_machine import judge
+from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.jobs.job_text import (
-    age_text,
     change_lines,
     event_lines,
+    job_age,
     list_lines,
     status_lines,
     told_line,
@@ -73,7 +73,7 @@ def test_jobs_are_listed_with_their_age() -> None:
     raw = job("pytorchjob")
     raw["metadata"]["creationTimestamp"] = "2026-11-18T00:00:00Z"
     observed = seen("pytorchjob", raw, [*running(1), ended(1, rank=1)])
-    lines = list_lines([listed_record(judge(observed), observed)], width=200)
+    lines = list_lines([listed_record(judge_job(observed), observed)], width=200)
     assert lines[0].split()[:4] == ["namespace", "job", "kind", "state"]
     assert lines[1].split()[:4] == ["team", "job", "pytorchjob", "Restarting"]
     assert "no jobs" in list_lines([], width=80)[0]
@@ -102,7 +102,7 @@ def test_events_are_listed_with_the_newest_last() -> None:
     [(None, "?"), (-1, "0 s"), (59, "59 s"), (60, "1 min"), (7300, "2 h"), (200_000, "2 d")],
 )
 def test_ages_have_one_unit(seconds: float | None, text: str) -> None:
-    assert age_text(seconds) == text
+    assert job_age(seconds) == text
 
 
 def test_changes_are_said_as_done_or_as_what_would_be() -> None:

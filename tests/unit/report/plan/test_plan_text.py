@@ -11,7 +11,7 @@ from trainyard.plan.cost import Rented
 from trainyard.plan.device import cpu, gpu, gpu_of
 from trainyard.plan.instances import find_instance
 from trainyard.plan.training_plan import plan_training
-from trainyard.report.plan.plan_text import lines
+from trainyard.report.plan.plan_text import plan_text_lines
 
 EAGER = ("model.dtype=float32", "compute.compile=false")
 """The settings that take most memory."""
@@ -32,9 +32,9 @@ def plan() -> Callable[..., dict[str, Any]]:
 
 
 def test_the_first_line_says_whether_the_run_fits(plan: Callable[..., dict[str, Any]]) -> None:
-    yes = lines(plan("smoke", on=cpu(cores=2, memory_bytes=2**34)))
+    yes = plan_text_lines(plan("smoke", on=cpu(cores=2, memory_bytes=2**34)))
     assert yes[0] == "smoke-llama fits on 2 CPU cores: 197.0 MB at the peak, 15.2 GB usable"
-    no = lines(plan("training_configuration", *EAGER, on="g6e.xlarge"))
+    no = plan_text_lines(plan("training_configuration", *EAGER, on="g6e.xlarge"))
     assert no[0].startswith(
         "tinyllama-1b does not fit on one L40S (g6e.xlarge): 96.6 GB at the peak, 44.5 GB"
     )
@@ -43,20 +43,20 @@ def test_the_first_line_says_whether_the_run_fits(plan: Callable[..., dict[str, 
 
 def test_every_part_that_takes_memory_has_a_line(plan: Callable[..., dict[str, Any]]) -> None:
     data = plan("training_configuration", on="p5.48xlarge")
-    text = "\n".join(lines(data))
+    text = "\n".join(plan_text_lines(data))
     shown = {name for name, size in data["memory"]["parts"].items() if f"\n    {name} " in text}
     assert shown == {name for name, size in data["memory"]["parts"].items() if size}
     assert {"weights", "moments", "copies", "activations", "logits"} <= shown
 
 
 def test_the_cost_names_price_date_and_number_of_nodes(plan: Callable[..., dict[str, Any]]) -> None:
-    text = "\n".join(lines(plan("training_configuration", on="p5.48xlarge", nodes=2)))
+    text = "\n".join(plan_text_lines(plan("training_configuration", on="p5.48xlarge", nodes=2)))
     assert "2 × p5.48xlarge at $ 55.04 an hour (us-east-1, on demand, 2026-07-20)" in text
     assert "idle          15 of 16 GPUs: the run uses 1" in text
 
 
 def test_the_advice_has_a_line_to_copy(plan: Callable[..., dict[str, Any]]) -> None:
-    text = lines(plan("training_configuration", *EAGER, on="g6e.xlarge"))
+    text = plan_text_lines(plan("training_configuration", *EAGER, on="g6e.xlarge"))
     where = text.index("It fits here with 37.4 GB:")
     assert text[where + 1] == "  --set training.batch_size=1 --set training.gradient_accumulation_steps=16"
     assert text[-1] == "  --instance-type g7e.2xlarge"
@@ -65,7 +65,9 @@ def test_the_advice_has_a_line_to_copy(plan: Callable[..., dict[str, Any]]) -> N
 
 def test_unknown_figures_are_called_unknown(plan: Callable[..., dict[str, Any]]) -> None:
     text = "\n".join(
-        lines(plan("smoke", "training.max_steps=null", "training.epochs=2", on=gpu("Some GPU", 2**36)))
+        plan_text_lines(
+            plan("smoke", "training.max_steps=null", "training.epochs=2", on=gpu("Some GPU", 2**36))
+        )
     )
     assert "its length is not known" in text
     assert "no peak is on record for Some GPU" in text
@@ -74,12 +76,14 @@ def test_unknown_figures_are_called_unknown(plan: Callable[..., dict[str, Any]])
 
 
 def test_a_run_without_a_length_still_has_a_speed(plan: Callable[..., dict[str, Any]]) -> None:
-    text = "\n".join(lines(plan("smoke", "training.max_steps=null", "training.epochs=2", on="g6.xlarge")))
+    text = "\n".join(
+        plan_text_lines(plan("smoke", "training.max_steps=null", "training.epochs=2", on="g6.xlarge"))
+    )
     assert "  speed         about " in text
 
 
 def test_a_model_that_fits_on_no_machine_gets_that_advice(plan: Callable[..., dict[str, Any]]) -> None:
-    text = lines(
+    text = plan_text_lines(
         plan("training_configuration", "model.architecture.num_layers=1000000", on="p6-b300.48xlarge")
     )
     assert text[-1].startswith("Nothing helps: ")
@@ -91,20 +95,23 @@ def test_a_sharded_plan_shows_its_devices_and_advises_more_of_them(
     data = plan("training_configuration", "compute.strategy=fsdp", "training.batch_size=2", on="g6.xlarge")
     data["device"]["devices_used"], data["run"]["shards"] = 8, 8
     data["advice"] = [{"set": [], "nodes": 8, "devices": 8, "peak_bytes": 10**9}]
-    text = lines(data)
+    text = plan_text_lines(data)
     assert "  layout        fsdp: 1 × 8 devices (copies × shards of each)" in text
     data["run"]["tensor_parallel"] = 2
-    assert "  layout        fsdp: 1 × 8 × 2 devices (copies × shards of each × cuts of each)" in lines(data)
+    assert (
+        "  layout        fsdp: 1 × 8 × 2 devices (copies × shards of each × cuts of each)"
+        in plan_text_lines(data)
+    )
     assert text[-2:] == ["It fits on 8 such machines with 1.0 GB each:", "  --num-nodes 8"]
 
 
 def test_main_memory_has_a_line_and_can_be_the_reason_for_no_fit(plan: Callable[..., dict[str, Any]]) -> None:
     small = gpu("H100", 80 * 2**30, host_bytes=12 * 2**30)
     behind = ("compute.compile=false", "checkpointing.mode=async")
-    text = lines(plan("training_configuration", *behind, "training.batch_size=1", on=small))
+    text = plan_text_lines(plan("training_configuration", *behind, "training.batch_size=1", on=small))
     assert "main memory   13.2 GB for the copy that checkpointing.mode: async saves from" in "\n".join(text)
     assert text[0].endswith(" usable, but 13.2 GB of main memory, 2.0 GB too much")
     assert text[text.index("It fits here with 24.2 GB:") + 1] == "  --set checkpointing.mode=sync"
-    text = lines(plan("smoke", "checkpointing.mode=async", on=cpu(cores=2, memory_bytes=2**34)))
+    text = plan_text_lines(plan("smoke", "checkpointing.mode=async", on=cpu(cores=2, memory_bytes=2**34)))
     assert any(line.startswith("    staging ") for line in text)
     assert not any("main memory" in line for line in text)

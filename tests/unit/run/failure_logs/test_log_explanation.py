@@ -8,7 +8,7 @@ import pytest
 
 from trainyard.run.failure_classes import HEALS, FailureClass
 from trainyard.run.failure_logs.evidence_rules import RULES
-from trainyard.run.failure_logs.log_explanation import LogExplanation, events_of, explain, log_of
+from trainyard.run.failure_logs.log_explanation import LogExplanation, events_of, explain_logs, log_of
 
 ROOT = Path(__file__).resolve().parents[4]
 WATCHDOG = (
@@ -215,7 +215,7 @@ CASES: dict[str, tuple[str, str]] = {
 
 
 def explained(text: str, exit_code: int | None = None) -> LogExplanation:
-    return explain([log_of("train.log", text)], exit_code)
+    return explain_logs([log_of("train.log", text)], exit_code)
 
 
 @pytest.mark.parametrize(("klass", "text"), CASES.values(), ids=CASES)
@@ -240,7 +240,7 @@ def test_aftermath_of_others_does_not_hide_the_cause(klass: str, text: str) -> N
     others = [log_of(f"rank{n}.log", f"{REMOTE}\n{WATCHDOG}\n{CHILDREN}") for n in range(3)]
     if klass in ("image-pull", "quota", "unschedulable"):
         return  # then no other rank ran
-    assert str(explain([*others, log_of("rank9.log", text)]).klass) == klass
+    assert str(explain_logs([*others, log_of("rank9.log", text)]).klass) == klass
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_what_heals_is_what_is_not_the_jobs_own_fault() -> None:
 
 
 def test_logs_that_name_different_causes_are_not_guessed_from() -> None:
-    found = explain([log_of("a", OOM), log_of("b", "OSError: [Errno 28] No space left on device")])
+    found = explain_logs([log_of("a", OOM), log_of("b", "OSError: [Errno 28] No space left on device")])
     assert found.klass is FailureClass.UNKNOWN and not found.retryable
     assert "disk-full and oom-gpu" in found.evidence[0] and len(found.evidence) == 3
 
@@ -488,11 +488,11 @@ def test_events_are_read_as_json_of_kubernetes_as_lines_and_as_text() -> None:
         }
     ]
     for text in (json.dumps({"kind": "List", "items": items}), json.dumps(items), json.dumps(items[0])):
-        assert explain([events_of("events", text)]).klass is FailureClass.DISK_FULL
+        assert explain_logs([events_of("events", text)]).klass is FailureClass.DISK_FULL
     lines = '{"event": "started"}\n{"event": "hang_suspected", "step": 3}\n'
-    assert explain([events_of("events.jsonl", lines)]).klass is FailureClass.HANG
+    assert explain_logs([events_of("events.jsonl", lines)]).klass is FailureClass.HANG
     assert (
-        explain([events_of("e", "Warning  Evicted  The node was low on resource: memory.")]).klass
+        explain_logs([events_of("e", "Warning  Evicted  The node was low on resource: memory.")]).klass
         is FailureClass.HOST_MEMORY
     )
 
@@ -501,7 +501,7 @@ def test_events_are_read_as_json_of_kubernetes_as_lines_and_as_text() -> None:
     "text", ["{", "[" * 5000, "null", "3", '"x"', "[]", "[1, null]", "\x00\xff" * 50, "\r\n\r\n"]
 )
 def test_any_text_has_an_answer(text: str) -> None:
-    assert explain([events_of("e", text), log_of("l", text)]).klass is FailureClass.UNKNOWN
+    assert explain_logs([events_of("e", text), log_of("l", text)]).klass is FailureClass.UNKNOWN
 
 
 def test_a_line_of_a_megabyte_is_read_in_a_moment() -> None:

@@ -16,8 +16,8 @@ from torch.distributed.checkpoint import state_dict_loader
 from trainyard.errors import CheckpointError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.training.checkpoint.save_executors import AtOnce, Behind, Engine, open_engine
-from trainyard.training.checkpoint.shards import live, share_out, write_index
-from trainyard.training.checkpoint.staging import NotFiniteError, is_finite
+from trainyard.training.checkpoint.shards import live, share_out, write_checkpoint_index
+from trainyard.training.checkpoint.staging import NotFiniteError, all_finite
 from trainyard.training.runtime.world import ALONE
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -53,7 +53,7 @@ def save(engine: Engine, tensors: Tensors, folder: Path) -> list[bytes]:
     for file in written.files:
         assert file.sha256 == sha256_of_file(folder / file.path)
         assert file.size == (folder / file.path).stat().st_size
-    write_index(folder, shares.index, [written])
+    write_checkpoint_index(folder, shares.index, [written])
     return [path.read_bytes() for path in sorted(folder.glob("*.distcp"))]
 
 
@@ -120,11 +120,11 @@ def test_nothing_is_written_of_what_is_not_finite(tmp_path: Path, behind: Behind
 @pytest.mark.parametrize("place", [0, 57, 99])
 def test_finite_is_what_torch_calls_finite(dtype: torch.dtype, place: int) -> None:
     highest = torch.finfo(dtype).max
-    assert is_finite(torch.full((100,), highest, dtype=dtype))  # though their sum is not
+    assert all_finite(torch.full((100,), highest, dtype=dtype))  # though their sum is not
     for bad in (float("inf"), float("-inf"), float("nan")):
         tensor = torch.full((100,), highest, dtype=dtype)
         tensor[place] = bad
-        assert not is_finite(tensor)
+        assert not all_finite(tensor)
 
 
 def test_signals_are_for_the_trainer(behind: Behind) -> None:

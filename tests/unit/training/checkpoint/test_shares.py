@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
-from trainyard.training.data.batches import TokenBatches, share, window_count
+from trainyard.training.data.batches import TokenBatches, take_share, window_count
 from trainyard.training.data.hugging_face import StreamPosition
 from trainyard.training.data.stream_batches import StreamBatches
 from trainyard.training.data.token_stream import TokenStream
@@ -29,7 +29,7 @@ def inputs_by_rank(source: Batches, steps: int, world: tuple[int, int, int]) -> 
     for step in range(steps):
         batch = source.batch(step)
         for rank in range(ranks):
-            own = share(batch, size=size, rank=rank, of=ranks)
+            own = take_share(batch, size=size, rank=rank, of=ranks)
             assert [len(part) for part in own] == [size] * passes
             read[rank] += [part[:, :-1] for part in own]
     return [np.concatenate(parts) for parts in read]

@@ -3,7 +3,7 @@ import random
 import numpy as np
 import torch
 
-from trainyard.training.checkpoint.training_state import digest, generator_states, restore_generators
+from trainyard.training.checkpoint.training_state import digest_tensors, generator_states, restore_generators
 from trainyard.training.runtime.hardware import seed_everything
 
 
@@ -49,7 +49,7 @@ def test_the_seed_decides_every_generator() -> None:
 
 def test_the_digest_sees_name_type_shape_and_every_bit() -> None:
     base = {"a": torch.arange(6, dtype=torch.float32), "b": torch.ones(2)}
-    assert digest(base) == digest(dict(reversed(base.items())))
+    assert digest_tensors(base) == digest_tensors(dict(reversed(base.items())))
     nudged = base["a"].clone()
     nudged.view(torch.int32)[3] ^= 1
     for other in (
@@ -59,16 +59,16 @@ def test_the_digest_sees_name_type_shape_and_every_bit() -> None:
         {"a": base["a"], "c": base["b"]},
         {"a": base["a"]},
     ):
-        assert digest(other) != digest(base)
+        assert digest_tensors(other) != digest_tensors(base)
 
 
 def test_the_digest_takes_any_layout_and_type() -> None:
     matrix = torch.arange(6, dtype=torch.bfloat16).view(2, 3)
-    assert digest({"m": matrix.T}) == digest({"m": matrix.T.contiguous()})
-    assert digest({"scalar": torch.tensor(1.0)}) != digest({"scalar": torch.tensor(2.0)})
-    assert digest({"empty": torch.empty(0, 3)}) != digest({"empty": torch.empty(0, 4)})
+    assert digest_tensors({"m": matrix.T}) == digest_tensors({"m": matrix.T.contiguous()})
+    assert digest_tensors({"scalar": torch.tensor(1.0)}) != digest_tensors({"scalar": torch.tensor(2.0)})
+    assert digest_tensors({"empty": torch.empty(0, 3)}) != digest_tensors({"empty": torch.empty(0, 4)})
 
 
 def test_a_process_that_only_takes_part_hashes_nothing() -> None:
     one, other = {"m": torch.tensor(1.0)}, {"m": torch.tensor(2.0)}
-    assert digest(one, hashed=False) == digest(other, hashed=False) != digest(one)
+    assert digest_tensors(one, hashed=False) == digest_tensors(other, hashed=False) != digest_tensors(one)

@@ -10,27 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.training.data.folders import make_folder, wait_for_maker
+from trainyard.training.data.folders import fill_folder, wait_for_maker
 
 KILLED = """
 import sys, time
 from pathlib import Path
-from trainyard.training.data.folders import make_folder
+from trainyard.training.data.folders import fill_folder
 def fill(folder):
     (folder / "content").write_text("half")
     print("filling", flush=True)
     time.sleep(60)
-make_folder(Path(sys.argv[1]), fill, lambda path: True)
+fill_folder(Path(sys.argv[1]), fill, lambda path: True)
 """
 RACING = """
 import sys, time
 from pathlib import Path
-from trainyard.training.data.folders import make_folder
+from trainyard.training.data.folders import fill_folder
 def fill(folder):
     (folder / "first").write_text(sys.argv[2])
     time.sleep(0.3)
     (folder / "last").write_text(sys.argv[2])
-make_folder(Path(sys.argv[1]), fill, lambda path: (path / "last").is_file())
+fill_folder(Path(sys.argv[1]), fill, lambda path: (path / "last").is_file())
 """
 
 
@@ -50,7 +50,7 @@ def is_whole(path: Path) -> bool:
 
 
 def test_a_folder_appears_whole_and_nothing_else_stays(tmp_path: Path) -> None:
-    make_folder(tmp_path / "new" / "a", filling("x"), is_whole)
+    fill_folder(tmp_path / "new" / "a", filling("x"), is_whole)
     assert (tmp_path / "new" / "a" / "content").read_text() == "x"
     assert names(tmp_path / "new") == ["a"]
 
@@ -61,20 +61,20 @@ def test_a_failed_attempt_leaves_nothing(tmp_path: Path) -> None:
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        make_folder(tmp_path / "a", fill, is_whole)
+        fill_folder(tmp_path / "a", fill, is_whole)
     assert names(tmp_path) == []
 
 
 def test_a_whole_folder_of_another_process_is_kept(tmp_path: Path) -> None:
-    make_folder(tmp_path / "a", filling("first"), is_whole)
-    make_folder(tmp_path / "a", filling("second"), is_whole)
+    fill_folder(tmp_path / "a", filling("first"), is_whole)
+    fill_folder(tmp_path / "a", filling("second"), is_whole)
     assert (tmp_path / "a" / "content").read_text() == "first"
     assert names(tmp_path) == ["a"]
 
 
 def test_a_broken_folder_is_replaced(tmp_path: Path) -> None:
-    make_folder(tmp_path / "a", filling("broken"), is_whole)
-    make_folder(tmp_path / "a", filling("good"), is_whole)
+    fill_folder(tmp_path / "a", filling("broken"), is_whole)
+    fill_folder(tmp_path / "a", filling("good"), is_whole)
     assert (tmp_path / "a" / "content").read_text() == "good"
     assert names(tmp_path) == ["a"]
 
@@ -82,7 +82,7 @@ def test_a_broken_folder_is_replaced(tmp_path: Path) -> None:
 def test_a_file_in_the_way_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a file")
     with pytest.raises(NotADirectoryError):
-        make_folder(tmp_path / "a", filling("x"), is_whole)
+        fill_folder(tmp_path / "a", filling("x"), is_whole)
     assert names(tmp_path) == ["a"]
 
 
@@ -93,13 +93,13 @@ def test_a_killed_process_leaves_nothing_that_counts_and_the_next_one_cleans_up(
     assert process.stdout is not None
     assert process.stdout.readline() == "filling\n"
     assert len(names(tmp_path)) == 1
-    make_folder(tmp_path / "other", filling("x"), is_whole)
+    fill_folder(tmp_path / "other", filling("x"), is_whole)
     assert len(list(tmp_path.glob(".a.*"))) == 1, "the folder of a living process is left alone"
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=120)
     process.stdout.close()
     assert not (tmp_path / "a").exists()
-    make_folder(tmp_path / "a", filling("whole"), is_whole)
+    fill_folder(tmp_path / "a", filling("whole"), is_whole)
     assert names(tmp_path) == ["a", "other"]
     assert (tmp_path / "a" / "content").read_text() == "whole"
 
@@ -110,7 +110,7 @@ def test_the_folder_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     process.stdout.readline()
-    make_folder(tmp_path / "a", filling("quicker"), is_whole)
+    fill_folder(tmp_path / "a", filling("quicker"), is_whole)
     (theirs,) = tmp_path.glob(".a.*")
     assert (theirs / "content").read_text() == "half"
     process.kill()
@@ -132,11 +132,11 @@ def test_processes_that_race_leave_one_whole_folder(tmp_path: Path) -> None:
 def test_what_one_found_broken_is_not_taken_from_another_who_replaced_it(tmp_path: Path) -> None:
     """The second comes while the first has just judged the broken folder, and not yet taken it away."""
     path = tmp_path / "a"
-    make_folder(path, filling("broken"), is_whole)
+    fill_folder(path, filling("broken"), is_whole)
     seen_by_second: list[str] = []
 
     def second_comes() -> None:
-        make_folder(path, filling("second"), is_whole)
+        fill_folder(path, filling("second"), is_whole)
         seen_by_second.append((path / "content").read_text())
 
     second = threading.Thread(target=second_comes)
@@ -148,7 +148,7 @@ def test_what_one_found_broken_is_not_taken_from_another_who_replaced_it(tmp_pat
             second.join(timeout=0.5)
         return verdict
 
-    make_folder(path, filling("first"), slowly_judged)
+    fill_folder(path, filling("first"), slowly_judged)
     second.join(timeout=120)
     assert seen_by_second == [(path / "content").read_text()]
 
@@ -161,7 +161,7 @@ def test_who_waits_for_a_maker_finds_what_it_made_and_without_one_goes_on(tmp_pa
         begun.set()
         assert go.wait(60)
 
-    maker = threading.Thread(target=make_folder, args=(tmp_path / "a", slowly, is_whole))
+    maker = threading.Thread(target=fill_folder, args=(tmp_path / "a", slowly, is_whole))
     maker.start()
     assert begun.wait(60)
     waiter = threading.Thread(target=wait_for_maker, args=(tmp_path / "a",), kwargs={"seconds": 0})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.errors import DataError
-from trainyard.training.data.megatron_index import read_index
+from trainyard.training.data.megatron_index import read_megatron_index
 from trainyard.training.data.token_dataset import PreparedData
 from trainyard.training.data.tokenize_corpus import prepare_data
 
@@ -61,7 +61,7 @@ def test_what_was_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[list[int]]], dtype: str
 ) -> None:
     tokens = write(tmp_path_factory.mktemp("megatron") / "a_text_document", documents, dtype)
-    index = read_index(tokens.with_suffix(".idx"), tokens)
+    index = read_megatron_index(tokens.with_suffix(".idx"), tokens)
     assert index.dtype == dtype
     sequences = [sequence for part in documents for sequence in part]
     assert index.lengths.tolist() == [len(sequence) for sequence in sequences]

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.directory import RunDirectory
-from trainyard.training.checkpoint.training_state import digest
+from trainyard.training.checkpoint.training_state import digest_tensors
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.export.export import plan_export, write_export
 from trainyard.training.export.exported_tokenizer import byte_tokenizer
@@ -42,7 +42,7 @@ def test_the_exported_numbers_are_those_of_the_last_checkpoint(
     outcome = json.loads(finished.run_file.read_text())["outcome"]
     export = plan_export(finished)
     write_export(export, tmp_path / "out")
-    assert digest(tensors_in(tmp_path / "out")) == outcome["state_sha256"]["model"]
+    assert digest_tensors(tensors_in(tmp_path / "out")) == outcome["state_sha256"]["model"]
     assert export.to_json()["parameters"] == json.loads(finished.run_file.read_text())["plan"]["parameters"]
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["trainyard"] == {
@@ -65,7 +65,7 @@ def test_small_shards_hold_the_same_tensors_under_an_index(finished: RunDirector
     assert set(index["weight_map"].values()) == {
         path.name for path in (tmp_path / "many").glob("*.safetensors")
     }
-    assert digest(tensors_in(tmp_path / "many")) == digest(tensors_in(tmp_path / "one"))
+    assert digest_tensors(tensors_in(tmp_path / "many")) == digest_tensors(tensors_in(tmp_path / "one"))
     for shard in export.shards:
         assert sum(export.sizes[name] for name in shard.tensors) <= 20_000 or len(shard.tensors) == 1
 

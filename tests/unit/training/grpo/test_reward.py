@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.training.grpo.reward import judge
+from trainyard.training.grpo.reward import judge_answer
 
 
 @pytest.mark.parametrize(
@@ -30,17 +30,17 @@ from trainyard.training.grpo.reward import judge
     ],
 )
 def test_only_the_right_number_is_worth_more_than_a_half(answer: str, reward: float) -> None:
-    verdict = judge("(3+4)=", answer)
+    verdict = judge_answer("(3+4)=", answer)
     assert verdict.reward == pytest.approx(reward)
     assert verdict.is_right == (reward == 1.0)
 
 
 @given(st.text(max_size=8))
 def test_any_text_is_judged(answer: str) -> None:
-    assert 0.0 <= judge("((1+2)*3)=", answer).reward <= 1.0
+    assert 0.0 <= judge_answer("((1+2)*3)=", answer).reward <= 1.0
 
 
 def test_nearer_is_worth_more() -> None:
-    rewards = [judge("(9-0)=", str(value)).reward for value in range(10)]
+    rewards = [judge_answer("(9-0)=", str(value)).reward for value in range(10)]
     assert rewards == sorted(rewards)
     assert len(set(rewards)) == 10

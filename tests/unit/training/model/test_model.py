@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainyard.config.schema import ArchitectureConfig
-from trainyard.training.checkpoint.training_state import digest
+from trainyard.training.checkpoint.training_state import digest_tensors
 from trainyard.training.model.model import Llama, build_model, parameter_count, rotary_table, rotate
 
 SHAPE = ArchitectureConfig(
@@ -104,8 +104,8 @@ def test_weights_are_a_pure_function_of_shape_and_seed() -> None:
     torch.manual_seed(123)
     first = build_model(SHAPE, seed=7)
     torch.randn(100)
-    assert digest(first.state_dict()) == digest(build_model(SHAPE, seed=7).state_dict())
-    assert digest(first.state_dict()) != digest(build_model(SHAPE, seed=8).state_dict())
+    assert digest_tensors(first.state_dict()) == digest_tensors(build_model(SHAPE, seed=7).state_dict())
+    assert digest_tensors(first.state_dict()) != digest_tensors(build_model(SHAPE, seed=8).state_dict())
 
 
 def test_tied_weights_are_one_tensor_and_counted_once() -> None:

@@ -10,7 +10,7 @@ from trainyard.config.registries import OPTIMIZERS, OptimizerEntry
 from trainyard.config.schema import ArchitectureConfig, Config, TrainingConfig
 from trainyard.machine.preflight import disk_bytes_needed, gpu_bytes_needed
 from trainyard.plan.device_memory import memory_peaks_of
-from trainyard.plan.workload import workload_of
+from trainyard.plan.workload import training_workload
 from trainyard.training.model.model import build_model
 from trainyard.training.model.optimizer import build_optimizer, learning_rate
 
@@ -88,7 +88,7 @@ def test_an_optimizer_that_is_registered_by_one_line_is_known_everywhere(
     parameters = sum(p.numel() for p in build_model(adamw.model.architecture, seed=0).parameters())
     assert gpu_bytes_needed(adamw) - gpu_bytes_needed(sgd) == 8 * parameters
     assert disk_bytes_needed(adamw, 0) == 3 * disk_bytes_needed(sgd, 0), "12 bytes per parameter, and 4"
-    peaks = [memory_peaks_of(workload_of(config, on_gpu=False))[-1].parts for config in (adamw, sgd)]
+    peaks = [memory_peaks_of(training_workload(config, on_gpu=False))[-1].parts for config in (adamw, sgd)]
     assert [peak.moments for peak in peaks] == [8 * parameters, 0]
 
 

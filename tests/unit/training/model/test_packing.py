@@ -17,7 +17,7 @@ from torch.nn.attention import flex_attention
 from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
 from trainyard.errors import ConfigError, IncompatibleCheckpointError, StoppedError
 from trainyard.run.records import read_rows
-from trainyard.training.data.batches import TokenBatches, counted, first_windows, plain_ids
+from trainyard.training.data.batches import TokenBatches, count_targets, first_windows, plain_ids
 from trainyard.training.data.streamed_dataset import open_stream
 from trainyard.training.data.token_dataset import PreparedData
 from trainyard.training.data.tokenize_corpus import prepare_data
@@ -123,7 +123,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_documents_alone(model: Llam
     torch.testing.assert_close(total, alone)
     for one, other in zip(together, gradients(model), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    assert counted(batch.numpy()) == targets
+    assert count_targets(batch.numpy()) == targets
 
 
 @settings(max_examples=40)

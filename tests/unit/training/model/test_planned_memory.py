@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainyard.config.schema import Config
 from trainyard.plan.device_memory import highest_memory_peak, memory_peaks_of
-from trainyard.plan.workload import workload_of
+from trainyard.plan.workload import training_workload
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.optimizer import build_optimizer
 from trainyard.training.model.parallel import put_on_devices
@@ -58,7 +58,7 @@ def test_accumulation_over_shards_takes_what_is_planned(
             "compute": {"strategy": "fsdp", "threads": 1},
         }
     )
-    work = workload_of(config, on_gpu=False, processes=processes)
+    work = training_workload(config, on_gpu=False, processes=processes)
     with among(processes) as world:
         peak, at_optimizer = measured(config, world)
     planned = {moment.name: moment.parts.total for moment in memory_peaks_of(work)}

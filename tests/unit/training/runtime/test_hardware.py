@@ -15,7 +15,7 @@ from trainyard.training.runtime.hardware import (
     pin_choices,
     prepare_device,
 )
-from trainyard.training.runtime.world import joined
+from trainyard.training.runtime.world import join_world
 
 
 def test_the_memory_of_a_gpu_is_what_all_took_and_the_peak_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_processes_that_do_not_come_together_are_told_of(monkeypatch: pytest.Mon
     monkeypatch.setattr(dist, "init_process_group", alone)
     with (
         pytest.raises(TrainingFailedError, match=r"did not all come together within 300 s \(Timed out"),
-        joined("cpu", "ddp", {"WORLD_SIZE": "2"}),
+        join_world("cpu", "ddp", {"WORLD_SIZE": "2"}),
     ):
         pytest.fail("there is no world")
 

@@ -22,7 +22,7 @@ from trainyard.run.node_folder import NodeFolder, read_node, write_node
 from trainyard.training.checkpoint.node_resume import agreed_resume_point
 from trainyard.training.checkpoint.resume import ResumePoint
 from trainyard.training.runtime import shared_directory
-from trainyard.training.runtime.shared_directory import opened, with_folders
+from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
 from trainyard.training.runtime.world import World
 
 
@@ -95,7 +95,7 @@ def test_the_folder_must_be_what_the_configuration_says(tmp_path: Path, shared: 
     def work(world: World) -> str:
         world = with_folders(world, shared=shared)
         place = tmp_path / ("one" if is_one else str(world.rank // 2))
-        with opened(RunDirectory(place), world):
+        with lock_run_directory(RunDirectory(place), world):
             return "trained"
 
     said = together(work, machines=(2, 2))
@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_written_is_refused_on_all(tmp_path: Path) -> No
     (tmp_path / "1").write_text("a file")
 
     def work(world: World) -> str:
-        with opened(RunDirectory(tmp_path / str(world.rank)), with_folders(world, shared=False)):
+        with lock_run_directory(RunDirectory(tmp_path / str(world.rank)), with_folders(world, shared=False)):
             return "trained"
 
     assert ["cannot be used" in str(error) for error in together(work)] == [True, True]
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_written_is_refused_on_all(tmp_path: Path) -> No
 def test_the_mark_of_a_machine_is_read_back_and_ends_with_its_trainer(tmp_path: Path) -> None:
     def work(world: World) -> NodeFolder | None:
         world, directory = with_folders(world, shared=False), RunDirectory(tmp_path / str(world.rank))
-        with opened(directory, world):
+        with lock_run_directory(directory, world):
             write_node(directory, NodeFolder("r", world.folder, world.folder_count))
             before = read_node(directory)
         assert before is not None

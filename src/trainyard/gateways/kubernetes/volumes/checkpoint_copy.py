@@ -248,7 +248,7 @@ def copy_to_folder(
     (folder / _JOURNAL).unlink(missing_ok=True)
     if folder is partial:
         partial.rename(final)
-    for text, target in beside(checkpoint, copied):
+    for text, target in companion_files(checkpoint, copied):
         if not _is_later(to / target, text):
             _write(to / target, text)
     return copied
@@ -265,12 +265,12 @@ def copy_to_store(
             source, checkpoint, Path(folder), delivery=delivery, prefix=prefix, progress=progress
         )
         copied = copying.copy()
-    for text, name in beside(checkpoint, copied):
+    for text, name in companion_files(checkpoint, copied):
         delivery.write(name, text)
     return copied
 
 
-def beside(checkpoint: FoundCheckpoint, copied: Copied) -> list[tuple[str, str]]:
+def companion_files(checkpoint: FoundCheckpoint, copied: Copied) -> list[tuple[str, str]]:
     """Text and name of the files beside a copy: its record, and the tracker that points at it."""
     name = PurePosixPath(checkpoint.path).name
     found = [(json.dumps(copied.record(checkpoint), indent=1) + "\n", f"{name}.copied.json")]

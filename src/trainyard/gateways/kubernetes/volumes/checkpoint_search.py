@@ -13,7 +13,7 @@ from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
-from trainyard.gateways.kubernetes.volumes.helper_pod import HelperPod, mount_of_path, mounted
+from trainyard.gateways.kubernetes.volumes.helper_pod import HelperPod, mount_claim, mount_of_path
 from trainyard.gateways.kubernetes.volumes.pod_exec import Place
 from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
 from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints, newest_step
@@ -45,7 +45,7 @@ class Where:
 
 
 @contextmanager
-def opened(api: Api, where: Where) -> Iterator[VolumeSource]:
+def open_found_folder(api: Api, where: Where) -> Iterator[VolumeSource]:
     """Give access to the named folder while the body runs.
 
     Raises ConfigError if it does not exist, ServiceError, WaitTimeoutError.
@@ -62,11 +62,11 @@ def opened(api: Api, where: Where) -> Iterator[VolumeSource]:
     claim, folder, helper = where.claim, where.path, HelperPod(where.image, seconds=where.seconds)
     if where.job:
         plan = plan_of(JobLooking(api).found(where.namespace, where.job).raw)
-        claim, folder = plan.claim, where.path or folder_of(plan)
+        claim, folder = plan.claim, where.path or job_checkpoint_folder(plan)
         if not claim:
             raise ConfigError(f"{where.job} has no claim for checkpoints; name its pod with --pod and --path")
         helper = HelperPod(where.image or plan.image, plan.run_as_user, where.seconds)
-    with mounted(api, where.namespace, claim, helper) as there:
+    with mount_claim(api, where.namespace, claim, helper) as there:
         root = str(PurePosixPath(there.path) / folder.strip("/"))
         yield VolumeSource(api, there.place, root, python=where.python)
 
@@ -82,7 +82,7 @@ def plan_of(job: Mapping[str, Any]) -> JobPlan:
         ) from None
 
 
-def folder_of(plan: JobPlan) -> str:
+def job_checkpoint_folder(plan: JobPlan) -> str:
     """The folder of the job's checkpoints, relative to the root of its claim; empty if it is not known."""
     words = plan.program.command
     named = [after for word, after in pairwise(words) if word in _FOLDERS]
@@ -100,10 +100,10 @@ def newest_step_on_claim(access: Access, job: FoundJob) -> int | None:
     api = Api(access)
     try:
         plan = plan_of(job.raw)
-        folder = folder_of(plan)
+        folder = job_checkpoint_folder(plan)
         if not plan.claim or folder in ("", "."):
             return None
-        with opened(api, Where(job.namespace, job=job.name)) as source:
+        with open_found_folder(api, Where(job.namespace, job=job.name)) as source:
             return newest_step(find_checkpoints(source.listing()))
     except TrainyardError as error:
         _logger.warning("the newest checkpoint of %s is not known: %s", job.name, error)

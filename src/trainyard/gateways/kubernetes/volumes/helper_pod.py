@@ -54,7 +54,7 @@ class HelperPod:
 
 
 @contextmanager
-def mounted(api: Api, namespace: str, claim: str, helper: HelperPod) -> Iterator[Mounted]:
+def mount_claim(api: Api, namespace: str, claim: str, helper: HelperPod) -> Iterator[Mounted]:
     """Give a running pod that mounts the claim, or a helper, which is removed at the end.
 
     Raises ConfigError if the claim does not exist or no image is known, ServiceError, WaitTimeoutError.

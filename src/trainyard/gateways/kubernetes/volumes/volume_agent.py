@@ -28,7 +28,7 @@ TEXTS = ("manifest.json", "latest_checkpointed_iteration.txt")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json", ".metadata")
 
 
-def look(root: Path, out: BinaryIO) -> None:
+def list_below(root: Path, out: BinaryIO) -> None:
     """Write a line per file. Files that disappear meanwhile are left out, because the pod may be writing."""
     count = 0
     for folder, folders, names in os.walk(root):
@@ -102,10 +102,10 @@ def safetensors_size(path: Path) -> int | None:
         return None
 
 
-def send(root: Path, name: str, start: int, *, out: BinaryIO, err: BinaryIO) -> None:
+def send_file(root: Path, name: str, start: int, *, out: BinaryIO, err: BinaryIO) -> None:
     """Write the file from `start` on. The digest covers the whole file, so all of it is read."""
     digest, done = hashlib.sha256(), 0
-    with below(root, name).open("rb", buffering=0) as file:
+    with resolve_below(root, name).open("rb", buffering=0) as file:
         before = os.fstat(file.fileno())
         while done < before.st_size:
             most = min(PIECE, before.st_size - done)
@@ -123,7 +123,7 @@ def send(root: Path, name: str, start: int, *, out: BinaryIO, err: BinaryIO) -> 
     write_line(err, {"sha256": digest.hexdigest(), "size": before.st_size, "same": same})
 
 
-def below(root: Path, name: str) -> Path:
+def resolve_below(root: Path, name: str) -> Path:
     """A file below the root. Raises SystemExit for a link, and for a name that leads out of the root."""
     path = root / name
     if path.resolve() != root.resolve() / name or ".." in Path(name).parts:
@@ -144,9 +144,9 @@ def main(words: list[str], out: BinaryIO, err: BinaryIO) -> int:
         if not root.is_dir():
             raise SystemExit(f"there is no folder {root}")
         if command == "look":
-            look(root, out)
+            list_below(root, out)
         else:
-            send(root, words[2], int(words[3]) if command == "send" else sys.maxsize, out=out, err=err)
+            send_file(root, words[2], int(words[3]) if command == "send" else sys.maxsize, out=out, err=err)
     except SystemExit as error:
         write_line(err, {"error": str(error)})
         return 3
