@@ -62,10 +62,11 @@ VENV ?= .venv
 UV_HOME ?= .uv
 ##  TESTS     what make test runs, in the words of pytest: TESTS="tests/unit -x"
 TESTS ?=
-##  COVERAGE  the least share of src that tests must run, in percent; default: 94
-COVERAGE ?= 94
-##  JOBS      how many tests run at once; default: one per processor, at most 4
-JOBS ?= auto
+##  COVERAGE  the least share of src that tests must run, in percent; default: 95
+COVERAGE ?= 95
+##  JOBS      how many tests run at once; default: one more than there are
+##            processors, because some wait; at most 4
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1)
 
 UV := $(UV_HOME)/bin/uv
 INSTALL = VENV="$(VENV)" UV_HOME="$(UV_HOME)" PYTHON="$(PYTHON)" PYTHON_NAMED="$(filter command,$(origin PYTHON))" \

@@ -27,6 +27,7 @@ from tests.unit.cluster.generated import (
 )
 
 WAIT_SECONDS = 60
+_NOT_READY = "node.kubernetes.io/not-ready"
 _STORAGE = (CLAIMS, VOLUMES, CLASSES)
 _STATUS_IS_OURS = (NODES, POOLS)
 """What is created with the status that is given; others get theirs from controllers."""
@@ -122,7 +123,7 @@ class Shown:
         nodes = [self._get(NODES, name) for name in state[NODES]]
         ready = all(
             any(c["type"] == "Ready" and c["status"] == "True" for c in n["status"].get("conditions") or ())
-            and not any("not-ready" in t["key"] for t in n["spec"].get("taints") or ())
+            and not any(t["key"] == _NOT_READY for t in n["spec"].get("taints") or ())
             for n in nodes
         )
         return ready and self._workloads_settled(state) and self._storage_settled(state)

@@ -56,7 +56,7 @@ def kueue_object(kind: str, name: str, *, spec: dict[str, Any]) -> dict[str, Any
 
 
 def cluster_queue(name: str, gpus: int) -> dict[str, Any]:
-    amounts = {"cpu": 10000, "memory": "100Ti", "nvidia.com/gpu": gpus}
+    amounts = {"cpu": 10000, "memory": "100Ti", "nvidia.com/gpu": gpus, "vpc.amazonaws.com/efa": 4 * gpus}
     resources = [{"name": resource, "nominalQuota": amount} for resource, amount in amounts.items()]
     group = {"coveredResources": list(amounts), "flavors": [{"name": "p5", "resources": resources}]}
     return kueue_object("ClusterQueue", name, spec={"namespaceSelector": {}, "resourceGroups": [group]})

@@ -113,8 +113,11 @@ def test_a_record_that_is_none_is_no_end_of_a_training(
     script.wait_for_outcome(tmp_path)
 
 
-def test_an_earlier_verdict_is_not_taken_for_that_of_now(script: Any, tmp_path: Path) -> None:
+def test_an_earlier_verdict_is_not_taken_for_that_of_now(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A proof that cannot be made says no, whatever lies in the folder of reports."""
+    monkeypatch.setattr(script, "OUTCOME_SECONDS", 0.1)
     (tmp_path / "report").mkdir()
     parts = [{"name": name, "holds": True} for name in ("trained", "network", "stored", "repeatable")]
     (tmp_path / "report" / "proof.json").write_text(json.dumps({"proven": True, "parts": parts}))

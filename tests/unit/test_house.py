@@ -4,8 +4,8 @@ Nothing is imported; lazy imports inside functions count like those at the top.
 """
 
 import ast
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, wraps
 from pathlib import Path
 
 import pytest
@@ -172,7 +172,27 @@ def lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) ->
     return total - (docstring.end_lineno - docstring.lineno + 1)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def over(paths: Sequence[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """Make one test of a rule for each path; it names every path that breaks the rule."""
+
+    def test_of(rule: Callable[[Path], None]) -> Callable[[], None]:
+        @wraps(rule, assigned=("__module__", "__name__", "__doc__"))
+        def test() -> None:
+            broken = {}
+            for path in paths:
+                try:
+                    rule(path)
+                except AssertionError as error:
+                    broken[name_of(path)] = str(error)
+            assert broken == {}
+
+        del test.__wrapped__  # pytest would ask for a fixture `path`
+        return test
+
+    return test_of
+
+
+@over(MODULES)
 def test_a_part_imports_only_the_parts_it_may(path: Path) -> None:
     part = part_of(path)
     assert part in MAY_IMPORT, f"{part} has no row in the table of allowed imports"
@@ -230,13 +250,13 @@ def test_every_room_has_its_place_in_the_order(part: str) -> None:
 FOLDERS = sorted({path.parent for path in MODULES})
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+@over(FOLDERS)
 def test_a_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
     modules = sorted(path.name for path in folder.glob("*.py") if path.name != "__init__.py")
     assert len(modules) <= MOST_MODULES or is_registry(folder / "__init__.py")
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+@over(FOLDERS)
 def test_a_room_says_what_lives_there_and_re_exports_nothing(folder: Path) -> None:
     init = folder / "__init__.py"
     assert init in MODULES, "a room has an __init__.py with a docstring"
@@ -254,7 +274,7 @@ def test_a_file_name_stands_for_one_thing() -> None:
     assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if part_of(p) in PURE_PARTS], ids=name_of)
+@over([p for p in MODULES if part_of(p) in PURE_PARTS])
 def test_a_pure_part_asks_no_clock_and_no_machine(path: Path) -> None:
     """Clocks, locks, processes and the environment are read in gateways, or handed in."""
     asked = {
@@ -271,7 +291,7 @@ def test_a_pure_part_asks_no_clock_and_no_machine(path: Path) -> None:
     assert asked - defaults == set()
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if part_of(p) == "gateways"], ids=name_of)
+@over([p for p in MODULES if part_of(p) == "gateways"])
 def test_a_gateway_knows_no_other_gateway_but_process(path: Path) -> None:
     gateway = path.relative_to(LIBRARY / "gateways").parts[0].removesuffix(".py")
     if gateway == "__init__":  # the registry of stores
@@ -281,7 +301,7 @@ def test_a_gateway_knows_no_other_gateway_but_process(path: Path) -> None:
     assert {names[2] for names in dotted if names[2] in known} <= {gateway, "process"}
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+@over([*MODULES, *SCRIPTS])
 def test_the_outside_world_and_torch_are_touched_in_their_place_only(path: Path) -> None:
     part = part_of(path) if path.is_relative_to(LIBRARY) else "scripts"
     tops = {name.split(".")[0] for name in imports(tree(path), path)}
@@ -289,17 +309,17 @@ def test_the_outside_world_and_torch_are_touched_in_their_place_only(path: Path)
     assert elsewhere - MAY_TOUCH.get(name_of(path), set()) == set()
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS, *BENCHMARKS], ids=name_of)
+@over([*MODULES, *SCRIPTS, *BENCHMARKS])
 def test_every_module_says_what_it_is_about(path: Path) -> None:
     assert ast.get_docstring(tree(path)), "no module docstring"
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS, *BENCHMARKS, *TESTS], ids=name_of)
+@over([*MODULES, *SCRIPTS, *BENCHMARKS, *TESTS])
 def test_no_module_is_named_for_nothing(path: Path) -> None:
     assert path.stem not in {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+@over([*MODULES, *SCRIPTS])
 def test_things_stay_small(path: Path) -> None:
     limit = MODULE_LINES if path.is_relative_to(LIBRARY) else SCRIPT_LINES
     text = path.read_text(encoding="utf-8").splitlines()
@@ -309,7 +329,7 @@ def test_things_stay_small(path: Path) -> None:
     assert long == {}, f"functions of more than {FUNCTION_LINES} lines"
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+@over([*MODULES, *SCRIPTS])
 def test_functions_take_few_positional_parameters(path: Path) -> None:
     counts = {f.name: [a.arg for a in (*f.args.posonlyargs, *f.args.args)] for f in functions(path)}
     wide = {
@@ -320,7 +340,7 @@ def test_functions_take_few_positional_parameters(path: Path) -> None:
     assert wide == {}, f"more than {POSITIONAL} positional parameters"
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+@over([*MODULES, *SCRIPTS])
 def test_only_the_top_level_handler_catches_everything(path: Path) -> None:
     if path.parent == LIBRARY / "command":
         return
@@ -330,19 +350,19 @@ def test_only_the_top_level_handler_catches_everything(path: Path) -> None:
         assert not broad, f"{name_of(path)}:{handler.lineno}: except {caught}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@over(MODULES)
 def test_the_library_does_not_print(path: Path) -> None:
     calls = (n for n in ast.walk(tree(path)) if isinstance(n, ast.Call))
     assert [c.lineno for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"] == []
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+@over([*MODULES, *SCRIPTS])
 def test_nobody_edits_the_import_path(path: Path) -> None:
     found = (n for n in ast.walk(tree(path)) if isinstance(n, ast.Attribute) and n.attr == "path")
     assert [n.lineno for n in found if isinstance(n.value, ast.Name) and n.value.id == "sys"] == []
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+@over([*MODULES, *SCRIPTS])
 def test_no_module_level_state_is_changed(path: Path) -> None:
     names = {
         target.id
@@ -364,7 +384,7 @@ def changes_one_of(node: ast.AST, names: set[str]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=name_of)
+@over(SCRIPTS)
 def test_a_scripts_top_imports_nothing_heavy(path: Path) -> None:
     for statement in tree(path).body:
         if not isinstance(statement, ast.Import | ast.ImportFrom):

@@ -5,14 +5,14 @@
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config.registries import STORE_SCHEMES, store_examples
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, VerificationError
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
@@ -20,9 +20,24 @@ if TYPE_CHECKING:
 
 CALL_SECONDS = 30.0
 """Default time limit of one read or write on the connection to a store."""
+MOST_OBJECT_BYTES = 256 << 20
+"""The most bytes of an object that is read as a whole: the manifest of a million objects is smaller."""
 SHOWN_CHARACTERS = 80
 """The most characters of an address that a message repeats."""
 _URL = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<rest>.*)", re.DOTALL)
+
+
+def joined(key: str, chunks: Iterable[bytes]) -> bytes:
+    """Return the bytes of a small object. Raises VerificationError when it is too large for a record."""
+    pieces, size = list[bytes](), 0
+    for chunk in chunks:
+        pieces.append(chunk)
+        size += len(chunk)
+        if size > MOST_OBJECT_BYTES:
+            raise VerificationError(
+                f"{key}: damaged: more than {MOST_OBJECT_BYTES:,} bytes, where a record belongs"
+            )
+    return b"".join(pieces)
 
 
 def no_pace(count: int) -> None:

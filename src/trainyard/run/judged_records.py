@@ -7,13 +7,13 @@ run has changed since. Nothing is judged here.
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import parse_run
-from trainyard.run.untrusted_files import iterate_json_lines, open_regular, read_bytes
+from trainyard.run.untrusted_files import iterate_json_lines, read_bytes, sha256_of_lines
 
 RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl")
 """The records that a proof judges, by name in the run directory."""
@@ -71,7 +71,11 @@ def digests_now(directory: RunDirectory) -> dict[str, str]:
     found = {}
     for name in RECORDS:
         with suppress(FileNotFoundError, DamagedFileError, OSError):
-            with open_regular(directory.path / name, links=False):
-                pass
-            found[name] = sha256_of_file(directory.path / name)
+            path = directory.path / name
+            is_lines = path.suffix == ".jsonl"
+            found[name] = sha256_of_lines(path) if is_lines else _sha256_of_document(path)
     return found
+
+
+def _sha256_of_document(path: Path) -> str:
+    return hashlib.sha256(read_bytes(path, links=False)).hexdigest()

@@ -212,6 +212,12 @@ def ray_version() -> str:
     return subprocess.run([RAY_PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _kit() -> None:
+    """Skip before anything is trained where there is no kit."""
+    kit()
+
+
 @pytest.fixture(scope="session")
 def compiled() -> None:
     """The packages have bytecode: without it, each new container compiles them again."""

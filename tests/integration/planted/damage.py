@@ -43,6 +43,12 @@ def older(path: Path) -> None:
     _replace(path, b"".join(lines[:-1]) if len(lines) > 1 else b"older")
 
 
+def sparse(path: Path) -> None:
+    """A hole of a terabyte, which takes no room and hours to be read."""
+    _replace(path, b"")
+    os.truncate(path, 1 << 40)
+
+
 def not_utf8(path: Path) -> None:
     content = path.read_bytes()
     middle = len(content) // 2
@@ -93,6 +99,7 @@ IN_A_BUCKET: tuple[Damage, ...] = (missing, cut, emptied, one_bit, same_size, lo
 """What may be put in the place of an object: there are no links, pipes and folders."""
 DAMAGES: tuple[Damage, ...] = (
     *IN_A_BUCKET,
+    sparse,
     *(linked, linked_to_other, linked_nowhere, linked_in_a_circle, folder, pipe),
     *((device,) if os.geteuid() == 0 else ()),
 )

@@ -5,7 +5,6 @@ field x wrong value of each record   of a record that is compared: no; all diges
 what is owed and not listed          no
 """
 
-import copy
 import io
 import json
 import pickle
@@ -14,12 +13,12 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.integration.planted.damage import DAMAGES, IN_A_BUCKET, Damage, folder, longer, missing, one_bit
 from tests.integration.planted.objects import Role, Thing
+from tests.integration.planted.planted_fields import Change, changes_of
 from tests.integration.planted.yard import STEPS, Yard
 
 from trainyard.artifacts.record.manifest import (
@@ -70,7 +69,7 @@ def of_things(
     yard_name: str, things: list[Thing], damages: Sequence[Damage] = DAMAGES
 ) -> Iterator[Situation]:
     """Each thing with each damage."""
-    newest = max((each.name for each in things if each.role is Role.MANIFEST), key=len)
+    newest = newest_manifest_of(things)
     for thing in things:
         for damage in damages:
             name = f"{thing.place} {thing.name}: {damage.__name__}"
@@ -89,6 +88,11 @@ def of_things(
                 yield Situation(yard_name, name, plant, seen, seen, seen, brought)
 
 
+def newest_manifest_of(things: list[Thing]) -> str:
+    """The name of the manifest that lists what a run has now."""
+    return max((each.name for each in things if each.role is Role.MANIFEST), key=len, default="")
+
+
 _NOT_BROUGHT = (Role.CLAIM, Role.EARLIER, Role.METRICS)
 
 
@@ -104,124 +108,43 @@ def _on_disk(role: Role, *, is_missing: bool) -> Verdict:
 
 # Fields of records.
 
-MISSING = object()
+
+def of_fields(yard_name: str, yard: Yard, things: list[Thing], *, every: bool = False) -> Iterator[Situation]:
+    """Each class of fields of the JSON records of the disk and of the store, with each wrong value.
+
+    `planted_fields` says what a class is; with `every`, each field.
+    """
+    judged = [each for each in things if each.role not in (Role.LOG, Role.OTHER) and _is_json(each)]
+    newest = newest_manifest_of(things)
+    for change in changes_of(yard, judged, every=every):
+        thing = change.thing
+        name, plant = f"{thing.place} {thing.name}: {change.name}", _written(thing, change.make)
+        if thing.place == "disk":
+            yield Situation(yard_name, name, plant, Verdict.NO, Verdict.NO)
+        elif thing.role is Role.MANIFEST:
+            # A later manifest names the digest of an earlier one.
+            verdict = Verdict.NO if thing.name != newest or _is_compared(change) else Verdict.ANY
+            yield Situation(yard_name, name, plant, verdict, verdict, verdict, Verdict.ANY)
+        else:
+            brought = Verdict.ANY if thing.role in _NOT_BROUGHT else Verdict.NO
+            yield Situation(yard_name, name, plant, Verdict.NO, Verdict.NO, Verdict.NO, brought)
 
 
-@dataclass(frozen=True)
-class _Raw:
-    """JSON as it is written."""
-
-    text: str
-
-
-_DIGITS = _Raw("9" * 5000)
-_DEEP = _Raw("[" * 100_000 + "]" * 100_000)
-_LONG_TEXT = "x" * 100_000
-
-
-def wrong_values(value: object) -> Iterator[tuple[str, Any]]:
-    """Wrong values to plant, by name; a number or text of the right type is not one of them."""
-    yield "missing", MISSING
-    yield "null", None
-    yield "of another type", [] if isinstance(value, dict) else {} if not isinstance(value, str) else 7
-    yield "true", True
-    yield "NaN", float("nan")
-    yield "infinite", float("-inf")
-    yield "huge", 10**400
-    yield "thousands of digits", _DIGITS
-    yield "huge float", 1e308
-    yield "deep", _DEEP
-    yield "surrogate", "\ud800"
-    yield "long text", _LONG_TEXT
-    yield "a list", [{"x": [1]}]
-
-
-def _other_values(value: object) -> Iterator[tuple[str, Any]]:
-    """Wrong ones that are not what is there: some fields may be null, or true."""
-    for name, new in wrong_values(value):
-        if new is MISSING or isinstance(new, _Raw) or json.dumps(new) != json.dumps(value):
-            yield name, new
-
-
-def fields_of(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The place of each field in a JSON value; of a list the first entry stands for all."""
-    if at:
-        yield at
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from fields_of(inner, (*at, key))
-    elif isinstance(value, list) and value:
-        yield from fields_of(value[0], (*at, 0))
-
-
-def with_field(value: Any, at: tuple[Any, ...], new: Any) -> str:
-    """The JSON of `value` with another field at `at`."""
-    changed = copy.deepcopy(value)
-    inner = changed
-    for key in at[:-1]:
-        inner = inner[key]
-    if new is MISSING:
-        del inner[at[-1]]
-        return json.dumps(changed)
-    mark = "@the new value@"
-    inner[at[-1]] = mark if isinstance(new, _Raw) else new
-    text = json.dumps(changed)
-    return text.replace(json.dumps(mark), new.text) if isinstance(new, _Raw) else text
-
-
-def changes_of(thing: Thing, yard: Yard) -> Iterator[tuple[str, Callable[[], str]]]:
-    """The name of each change of one field of a JSON record, or of a line of it, and what makes it."""
-    content = thing.path(yard).read_text()
-    if not thing.name.endswith(".jsonl"):
-        value = json.loads(content)
-        for at in fields_of(value):
-            for name, new in _other_values(_value_at(value, at)):
-                yield f"{'.'.join(map(str, at))} {name}", partial(with_field, value, at, new)
-        return
-    lines = content.splitlines()
-    for number in {0, len(lines) // 2, len(lines) - 1}:
-        value = json.loads(lines[number])
-        for at in fields_of(value):
-            for name, new in _other_values(_value_at(value, at)):
-                change = partial(_with_line, lines, number, partial(with_field, value, at, new))
-                yield f"line {number + 1} {'.'.join(map(str, at))} {name}", change
-
-
-def _with_line(lines: list[str], number: int, line: Callable[[], str]) -> str:
-    return "\n".join([*lines[:number], line(), *lines[number + 1 :]]) + "\n"
-
-
-def of_fields(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situation]:
-    """Each field of each JSON record of the disk and of the store, with each wrong value."""
-    for thing in things:
-        if thing.role in (Role.LOG, Role.OTHER) or not thing.name.endswith((".json", ".jsonl")):
-            continue
-        for change, content in changes_of(thing, yard):
-            name = f"{thing.place} {thing.name}: {change}"
-            plant = _written(thing, content)
-            if thing.place == "disk":
-                yield Situation(yard_name, name, plant, Verdict.NO, Verdict.NO)
-            elif thing.role is Role.MANIFEST:
-                verdict = Verdict.NO if _is_compared(change) else Verdict.ANY
-                yield Situation(yard_name, name, plant, verdict, verdict, verdict, Verdict.ANY)
-            else:
-                brought = Verdict.ANY if thing.role in _NOT_BROUGHT else Verdict.NO
-                yield Situation(yard_name, name, plant, Verdict.NO, Verdict.NO, Verdict.NO, brought)
-
-
-def of_mended_fields(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situation]:
-    """Each field of each JSON record of the disk with each wrong value, all digests mended, stored anew.
+def of_mended_fields(
+    yard_name: str, yard: Yard, things: list[Thing], *, every: bool = False
+) -> Iterator[Situation]:
+    """The same of the JSON records of the disk, all digests mended, stored anew.
 
     Whether such a run is good, nobody can say by rule; storing and judging it ends soon, and in no crash.
     """
-    for thing in things:
-        if thing.place == "store" or thing.role not in (Role.RECORD, Role.CHECKPOINT):
-            continue
-        if thing.name.endswith((".json", ".jsonl")):
-            for change, content in changes_of(thing, yard):
-                plant = _written_and_mended(thing, content)
-                name = f"mended {thing.name}: {change}"
-                yield Situation(yard_name, name, plant, *[Verdict.ANY] * 5)
+    stored = [each for each in things if each.place == "disk" and each.role in (Role.RECORD, Role.CHECKPOINT)]
+    for change in changes_of(yard, filter(_is_json, stored), every=every):
+        plant = _written_and_mended(change.thing, change.make)
+        yield Situation(yard_name, f"mended {change.thing.name}: {change.name}", plant, *[Verdict.ANY] * 5)
+
+
+def _is_json(thing: Thing) -> bool:
+    return thing.name.endswith((".json", ".jsonl"))
 
 
 def _written_and_mended(thing: Thing, content: Callable[[], str]) -> Callable[[Yard], None]:
@@ -270,14 +193,18 @@ def _damaged_and_listed(thing: Thing, damage: Damage) -> Callable[[Yard], None]:
 
 
 _COMPARED = ("run_id", "run_number", "schema", "objects", "outcome", "provenance", "statement", "supersedes")
-_OPTIONAL = ("statement missing", "statement null", "objects.0.etag", "objects.0.store_checksum")
+_NO_STATEMENT = ("missing", "null", "of another type", "a list")
+"""Of the whole statement: manifests of before had none, and an empty one is none."""
 
 
-def _is_compared(change: str) -> bool:
+def _is_compared(change: Change) -> bool:
     """Return whether a field of a manifest repeats a fact that is recorded elsewhere, too."""
-    if change.startswith(_OPTIONAL) or change in ("statement of another type", "statement a list"):
+    path = change.field.path
+    if path == ("statement",) and change.value_name in _NO_STATEMENT:
         return False
-    return change.startswith(_COMPARED)
+    if path[:1] == ("objects",) and path[2:3] in (("etag",), ("store_checksum",)):
+        return False
+    return path[0] in _COMPARED
 
 
 def _written(thing: Thing, content: Callable[[], str]) -> Callable[[Yard], None]:
@@ -287,12 +214,6 @@ def _written(thing: Thing, content: Callable[[], str]) -> Callable[[Yard], None]
         path.write_text(content(), encoding="utf-8", errors="surrogatepass")
 
     return plant
-
-
-def _value_at(value: Any, at: tuple[Any, ...]) -> Any:
-    for key in at:
-        value = value[key]
-    return value
 
 
 # What is owed, what is unlisted, and records that were forged with all digests mended.

@@ -8,7 +8,11 @@ from tests.integration.planted.judging import HUNG, Answer, prove, restore, sync
 from tests.integration.planted.situations import Situation, Verdict
 from tests.integration.planted.yard import Yard
 
-EVERY = os.environ.get("TRAINYARD_EVERY_SITUATION") == "1"
+_ASKED = os.environ.get("TRAINYARD_EVERY_SITUATION")
+EVERY_FIELD = _ASKED == "1"
+"""Each field is planted in, and not only those that stand for their class (`planted_fields`)."""
+EVERY = _ASKED in ("1", "classes")
+"""Every situation is planted, and not only a share."""
 
 
 def a_share(situations: list[Situation], of: int) -> list[Situation]:

@@ -1,8 +1,8 @@
 """Finished runs and their stores, damaged from outside: no false green, no crash, no wait.
 
 What there is to damage is found by walking real runs; the verdict that must follow is a rule (`situations`).
-A run of the tests takes a share of some ten thousand situations, always the same one;
-TRAINYARD_EVERY_SITUATION=1 takes all of them, which is some hours.
+A run of the tests takes a share of the situations, always the same one. TRAINYARD_EVERY_SITUATION=classes
+takes all of them, with fields that stand for their class (`planted_fields`); =1 plants in every single field.
 """
 
 import pytest
@@ -18,8 +18,16 @@ from tests.integration.planted.situations import (
     of_plants,
     of_things,
 )
-from tests.integration.planted.sweep import a_share, mistakes
+from tests.integration.planted.sweep import EVERY_FIELD, a_share, mistakes
 from tests.integration.planted.yard import Yard
+
+
+def fields_in(name: str, yard: Yard) -> list[Situation]:
+    return list(of_fields(name, yard, list(things_of(yard)), every=EVERY_FIELD))
+
+
+def mended_fields_in(name: str, yard: Yard) -> list[Situation]:
+    return list(of_mended_fields(name, yard, list(things_of(yard)), every=EVERY_FIELD))
 
 
 def test_what_nobody_touched_is_proven_verified_and_restored(yards: dict[str, Yard]) -> None:
@@ -35,10 +43,9 @@ def test_each_file_and_object_with_each_damage(yards: dict[str, Yard]) -> None:
 
 
 def test_each_field_of_each_record_with_each_wrong_value(yards: dict[str, Yard]) -> None:
-    yard = yards["followed"]
-    situations = list(of_fields("followed", yard, list(things_of(yard))))
-    assert len(situations) > 1000
-    assert list(mistakes(a_share(situations, 400), yards)) == []
+    situations = [each for name, yard in yards.items() for each in fields_in(name, yard)]
+    assert len(situations) > 10_000
+    assert list(mistakes(a_share(situations, 1600), yards)) == []
 
 
 def test_each_object_that_is_not_listed_or_lies_beside_the_list(yards: dict[str, Yard]) -> None:
@@ -58,19 +65,19 @@ def test_what_was_forged_before_it_was_stored(yards: dict[str, Yard], name: str)
 
 def test_each_mended_field_and_object(yards: dict[str, Yard]) -> None:
     """All digests were mended: what nobody can tell may be answered either way, and soon."""
-    yard = yards["plain"]
-    objects = list(of_mended_objects("plain", list(things_of(yard))))
-    fields = list(of_mended_fields("plain", yard, list(things_of(yard))))
-    assert len(objects) > 80
-    assert len(fields) > 1000
-    assert list(mistakes([*a_share(objects, 16), *a_share(fields, 400)], yards)) == []
+    objects = [
+        each for name, yard in yards.items() for each in of_mended_objects(name, list(things_of(yard)))
+    ]
+    fields = [each for name, yard in yards.items() for each in mended_fields_in(name, yard)]
+    assert len(objects) > 500
+    assert len(fields) > 5000
+    assert list(mistakes([*a_share(objects, 100), *a_share(fields, 1600)], yards)) == []
 
 
 def test_each_wrong_name_of_an_image(yards: dict[str, Yard]) -> None:
     """A proof asks the registry that a record names, which anybody may have written."""
     yard = yards["in_image"]
-    fields = of_mended_fields("in_image", yard, list(things_of(yard)))
-    images = [each for each in fields if each.name.startswith("mended run.json: image_")]
+    images = [each for each in mended_fields_in("in_image", yard) if "run.json: image_" in each.name]
     assert len(images) > 20
     assert list(mistakes(a_share(images, 6), yards)) == []
 
@@ -79,7 +86,7 @@ def test_every_other_reader_of_a_damaged_run_or_store(yards: dict[str, Yard]) ->
     yard = yards["followed"]
     things = list(things_of(yard))
     situations = [*a_share(list(of_things("followed", things)), 60)]
-    situations += a_share(list(of_fields("followed", yard, things)), 1200)
+    situations += a_share(fields_in("followed", yard), 1200)
     for situation in situations:
         readers = DISK if situation.name.startswith("disk ") else STORE
         with yard.damaged(situation.plant) as damaged:

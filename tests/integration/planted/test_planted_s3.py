@@ -1,7 +1,7 @@
 """The same situations, and the same verdicts by rule, where the store is a bucket of a real S3 server.
 
 A run of the tests takes each object with each damage that a bucket can show, and the commands in turn;
-TRAINYARD_EVERY_SITUATION=1 takes all commands, and all fields and plants.
+TRAINYARD_EVERY_SITUATION=classes takes all commands, all plants and each class of fields; =1 each field.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from tests.integration.planted.situations import (
     of_plants,
     of_things,
 )
-from tests.integration.planted.sweep import EVERY, a_share, mistakes
+from tests.integration.planted.sweep import EVERY, EVERY_FIELD, a_share, mistakes
 from tests.integration.planted.yard import Yard
 
 
@@ -60,7 +60,7 @@ def test_each_object_with_each_damage(yard: BucketYard) -> None:
 
 
 def test_each_field_and_each_object_beside_the_list(yard: BucketYard) -> None:
-    fields = list(of_fields("bucket", yard, objects_of(yard)))
+    fields = list(of_fields("bucket", yard, objects_of(yard), every=EVERY_FIELD))
     plants = list(of_plants("bucket", yard, objects_of(yard)))
     assert len(fields) > 1000
     assert wrong(yard, [*a_share(fields, 400), *a_share(plants, 8)]) == []

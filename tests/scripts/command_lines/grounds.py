@@ -168,11 +168,14 @@ BESIDE = {
 """A script -> the options that it is given although the parser does not ask for them."""
 WITH = {"checkpoint": ("metrics",), "metrics": ("checkpoint",)}
 """What an option cannot stand without."""
+ALWAYS = {"write_locks": ["--check"]}
+"""A script -> the words without which it would ask a package index."""
 
 
 def line_for(grounds: Grounds, name: str, tried: Option | None = None, text: str = "") -> list[str]:
     """The words that call `scripts/NAME.py` on what is right, but for `text` as the option that is tried."""
-    words = tried.words(text) if tried and tried.flag else []
+    always = [word for word in ALWAYS.get(name, ()) if not tried or tried.flag != word]
+    words = [*always, *(tried.words(text) if tried and tried.flag else [])]
     last = tried.words(text) if tried and not tried.flag else []
     taken = {tried.name} | set(tried.rivals) if tried else set()
     beside = (*BESIDE.get(name, ()), *WITH.get(tried.name if tried else "", ()))

@@ -20,6 +20,8 @@ from tests.scripts.command_lines.grounds import GOOD, Grounds, lay_out, line_for
 from tests.scripts.command_lines.options import SCRIPTS, Kind, Option, options_of
 from tests.scripts.command_lines.values import RAW, Expected, Value, values_for
 
+from trainyard.command.visible_text import visible_line
+
 MOST_SAID = 4000
 """Letters of an answer that is no "done": nobody reads more of them."""
 ONLY_DRY = ("train", "run_pod", "run_program")
@@ -126,8 +128,10 @@ def is_named(option: Option, text: str, said: str) -> bool:
     """Whether the option is named, or its value, in quotes or shortened; or what was looked for there."""
     if not text and (option.may_be_empty or "(empty)" in said):
         return True
-    words = (option.shown.lstrip("-"), text[:20].strip(), repr(text)[1:10], shlex.quote(text)[:20])
-    return any(word and word in said for word in (*words, "manifests/run-1-manifest"))
+    shown = visible_line(text)
+    words = (option.shown.lstrip("-"), *(each[:20].strip() for each in (text, shown)), repr(text)[1:10])
+    quoted = (shlex.quote(each)[:20] for each in (text, shown))
+    return any(word and word in said for word in (*words, *quoted, "manifests/run-1-manifest"))
 
 
 def strange(answer: Answer, plain: Answer) -> str:

@@ -772,7 +772,7 @@ FAULTS = (
         lambda *_: None,
         "gpu",
         "error",
-        ("no node of type p5en.48xlarge", "no NodePool (general-purpose, system, gpu) makes any"),
+        ("no node of type p5en.48xlarge", "no NodePool (general-purpose, gpu, system) makes any"),
         ("NodePool",),
         options=("--instance-type", "p5en.48xlarge"),
         only=("auto-mode",),

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ class Bucket:
     endpoint: str
     name: str = BUCKET
 
+    @cache  # noqa: B019 - one server in a session
     def client(self) -> Any:
         import boto3
 

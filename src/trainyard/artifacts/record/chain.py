@@ -5,8 +5,8 @@
 
 from trainyard.artifacts.record.manifest import RunManifest, StoredManifest, read_chain
 from trainyard.artifacts.record.run_numbers import owner_of, used_numbers
-from trainyard.artifacts.store.layout import manifest_key, manifest_prefix
-from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.layout import manifest_key, manifest_prefix, metrics_key, run_prefix
+from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.errors import VerificationError
 
 
@@ -29,6 +29,13 @@ def newest_manifest(store: Store, run_number: int) -> tuple[str, RunManifest | N
             f"but the run number belongs to {owner or 'no run'}"
         )
     return chain[-1].key, chain[-1].manifest, problems
+
+
+def listed_objects(store: Store, run_number: int) -> dict[str, StoredObject]:
+    """Return what the store lists of the run, by key: its objects and its metrics document. None is read."""
+    prefix, document = run_prefix(run_number), metrics_key(run_number)
+    documents = (found for found in store.list_objects(document) if found.key == document)
+    return {found.key: found for found in (*store.list_objects(prefix), *documents)}
 
 
 def newest_run(store: Store) -> RunManifest | None:

@@ -6,7 +6,9 @@ describes the stored run.
 """
 
 import contextlib
+import errno
 import json
+import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -273,6 +275,10 @@ def _records(directory: RunDirectory, files: Iterable[Path], *, prefix: str, scr
         copy = scratch / relative
         copy.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError), open_regular(path, links=False) as source:
+            if (
+                os.fstat(source.fileno()).st_size > shutil.disk_usage(scratch).free
+            ):  # a hole can have any size
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             with copy.open("wb") as target:
                 shutil.copyfileobj(source, target, _CHUNK_BYTES)
             yield Item(prefix + relative.as_posix(), copy)

@@ -100,6 +100,8 @@ class Landing:
                         digest.update(chunk)
                         _write(file, chunk)
                         self._count(fetched_bytes=len(chunk))
+                        if file.tell() > entry.size:
+                            break
             except FileNotFoundError:
                 problem = "missing in the store"
                 break
@@ -112,7 +114,8 @@ class Landing:
                 return None
             problem = f"SHA-256 {digest.hexdigest()[:12]}… arrived, the manifest says {entry.sha256[:12]}…"
             if size != entry.size:
-                problem = f"{size:,} bytes arrived, the manifest says {entry.size:,}"
+                least = "at least " if size > entry.size else ""
+                problem = f"{least}{size:,} bytes arrived, the manifest says {entry.size:,}"
             digest = _emptied(file)
         _emptied(file)
         return problem

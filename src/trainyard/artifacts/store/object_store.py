@@ -120,7 +120,7 @@ class Store(Protocol):
         """Return a small object; None if there is none.
 
         If the store sends its own checksum along, the bytes are compared with it, because other objects
-        depend on these.
+        depend on these. Raises VerificationError for an object that is too large for a record.
         """
         ...
 

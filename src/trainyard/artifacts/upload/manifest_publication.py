@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.artifacts.record.chain import listed_objects
 from trainyard.artifacts.record.checkpoints import doomed_steps
 from trainyard.artifacts.record.contents import Contents
 from trainyard.artifacts.record.manifest import (
@@ -25,10 +26,8 @@ from trainyard.artifacts.store.layout import (
     belongs_to_checkpoint,
     checkpoint_step_of,
     manifest_key,
-    metrics_key,
     records_prefix,
     records_version_of,
-    run_prefix,
 )
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.errors import RunConflictError
@@ -69,10 +68,7 @@ class Published:
 def read_store(store: Store, number: int, known_chain: tuple[StoredManifest, ...] = ()) -> Before:
     """Read the state of the run; `known_chain` are manifests read before, which never change."""
     chain = read_chain(store, number, known_chain)
-    there = {found.key: found for found in store.list_objects(run_prefix(number))}
-    if (metrics := store.describe(metrics_key(number))) is not None:
-        there[metrics.key] = metrics
-    return Before(chain, chain[-1].manifest.by_key() if chain else {}, there)
+    return Before(chain, chain[-1].manifest.by_key() if chain else {}, listed_objects(store, number))
 
 
 def build_manifest(

@@ -4,6 +4,7 @@ Only a file that was read counts as compared. Links are never followed, because 
 """
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -143,7 +144,7 @@ def _compare(directory: RunDirectory, place: PurePosixPath, entry: ManifestObjec
     if (link := link_within(directory.path, path)) is not None:
         return f"{link} is a symbolic link, and links in a run are neither stored nor compared"
     try:
-        sha256, size = _digest(path, progress)
+        sha256, size = _digest(path, entry.size, progress)
     except FileNotFoundError:
         if _may_be_gone(directory, place):
             return _GONE
@@ -185,9 +186,12 @@ def _metrics_answer(directory: RunDirectory, manifest: RunManifest, run_id: str)
     return {entry.key: _EQUAL if sha256 == entry.sha256 else "differs from metrics.jsonl on disk"}
 
 
-def _digest(path: Path, progress: Progress) -> tuple[str, int]:
+def _digest(path: Path, expected: int, progress: Progress) -> tuple[str, int]:
+    """Return the file's SHA-256 and size; it is not read when it has another size than expected."""
     digest, size = hashlib.sha256(), 0
     with open_regular(path, links=False) as file:
+        if (now := os.fstat(file.fileno()).st_size) != expected:
+            return "", now
         try:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.chain import listed_objects, newest_manifest
 from trainyard.artifacts.record.checkpoints import checkpoints_of, doomed_steps, own_manifest
 from trainyard.artifacts.record.local_paths import records_of
 from trainyard.artifacts.record.manifest import RunManifest
@@ -20,8 +20,6 @@ from trainyard.artifacts.store.expected_file import claim_of
 from trainyard.artifacts.store.layout import (
     belongs_to_checkpoint,
     checkpoint_step_of,
-    metrics_key,
-    run_prefix,
 )
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
@@ -100,7 +98,7 @@ def verify_run(
     if manifest is None:
         return Verification(0, 0, 0, tuple(problems), "", key)
     # List after reading the manifest, so that objects which a sync adds meanwhile are listed and not missing.
-    listed = _listed(store, run_number)
+    listed = listed_objects(store, run_number)
     notes = _passing(manifest, listed)
     problems += _compare_names(manifest, listed.keys() - notes.keys()) + missing_records(manifest)
     own, parts = ({}, {}) if depth is Depth.LISTING else _compare_own_manifests(store, manifest)
@@ -161,13 +159,6 @@ def _places_compared(depth: Depth, places: str, others: str) -> str:
         return f"SHA-256 equal {places}"
     sampled = ", a sample read back" if depth is Depth.SAMPLE else ""
     return f"the store's own checksums equal {others}{sampled}"
-
-
-def _listed(store: Store, run_number: int) -> dict[str, StoredObject]:
-    listed = {found.key: found for found in store.list_objects(run_prefix(run_number))}
-    if (metrics := store.describe(metrics_key(run_number))) is not None:
-        listed[metrics.key] = metrics
-    return listed
 
 
 @dataclass(frozen=True)

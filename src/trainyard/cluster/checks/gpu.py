@@ -49,7 +49,7 @@ def _no_node(facts: Facts) -> Outcome:
     pools = facts.snapshot.scalers
     able = pools_for(pools, facts.demand)
     if able:
-        made_by = list_names(pool.name for pool in able)
+        made_by = _all(able)
         return warning(
             f"no node {wanted} now{offers}; Karpenter may make some ({made_by})",
             "whether EC2 has them is not known here: reserve the capacity, or see that the first node comes",
@@ -62,7 +62,7 @@ def _no_node(facts: Facts) -> Outcome:
 
 
 def _all(pools: tuple[Scaler, ...]) -> str:
-    return list_names(pool.name for pool in pools)
+    return list_names(sorted(pool.name for pool in pools))
 
 
 CHECK = Check("gpu", "GPUs that can be allocated on each node", judge, essential=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
+from trainyard.gateways import joined
 from trainyard.gateways.local_store.stored_files import (
     CHUNK_BYTES,
     copy_file,
@@ -112,7 +113,7 @@ class LocalStore:
 
     def read_object(self, key: str) -> bytes | None:
         try:
-            return b"".join(self.read_chunks(key))
+            return joined(key, self.read_chunks(key))
         except FileNotFoundError:
             return None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
+from trainyard.gateways import joined
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
 from trainyard.gateways.s3.claims import DeclaredFile
@@ -112,7 +113,7 @@ class S3Store:
                 _Span(key, 0, None, told=told), lambda body, _: body.iter_chunks(_CHUNK_BYTES)
             )
             try:
-                content = b"".join(chunks)
+                content = joined(key, chunks)
             except FileNotFoundError:
                 return None
             if is_as_told(content, told):

@@ -245,7 +245,7 @@ def read_facts(
         history=history,
         events=events,
         checkpoints=_checkpoints(layout),
-        proof=None if outdated else proof,
+        proof=None if outdated or metrics_file != layout.metrics_file else proof,
         proof_is_outdated=outdated,
         config_text=read_config_text(layout.config_file),
         state=state_of(run, history, newest, now=clock() if now is None else now),

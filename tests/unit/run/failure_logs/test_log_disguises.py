@@ -110,9 +110,9 @@ def test_lines_of_other_ranks_between_those_of_the_cause_change_no_class(others:
 
 
 @pytest.mark.slow
-def test_a_log_of_a_hundred_megabytes_is_read_in_bounded_time() -> None:
+def test_a_long_log_is_read_in_bounded_time() -> None:
     long = "21:45:00 INFO  loader: read 41,220 records of part 7 without an error, nothing to repeat here\n"
-    text = long * (100_000_000 // len(long)) + CASES["a gpu is full"][1]
+    text = long * (20_000_000 // len(long)) + CASES["a gpu is full"][1]
     begun = time.process_time()
     assert str(explained(text).klass) == "oom-gpu"
-    assert time.process_time() - begun < 120
+    assert time.process_time() - begun < 24
