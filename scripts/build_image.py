@@ -2,8 +2,8 @@
 """Build training images in AWS, or on this machine, and only where their content is new.
 
 The content is what git tracks and .dockerignore allows, the Dockerfile and the arguments. Its digest is a tag
-in ECR: where that exists already, nothing is built. Several --dockerfile are built side by side. CodeBuild
-checks and pushes what it built, so its result is a digest that was tested; --builder local only builds.
+in ECR; if that tag exists, nothing is built. Several --dockerfile are built in parallel. CodeBuild checks and
+pushes the image that it built, so its result is a tested digest; --builder local only builds.
 
 Reads:      the context; git; AWS_*; TRAINYARD_IMAGE_PROJECT and TRAINYARD_SOURCE_BUCKET for two options
 Writes:     the source into S3 and the image into ECR (codebuild), or the image into docker or buildah
@@ -39,7 +39,7 @@ _logger = logging.getLogger("trainyard.build_image")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    what, where = parser.add_argument_group("the image"), parser.add_argument_group("where it is built")
+    what, where = parser.add_argument_group("the image"), parser.add_argument_group("where to build it")
     what.add_argument("--context", type=arguments.path, default=Path(), metavar="DIR", help="default: .")
     what.add_argument(
         "--dockerfile", type=arguments.path, action="append", metavar="FILE", help="may be repeated"
@@ -51,38 +51,38 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )
     what.add_argument(
-        "--max-context", type=arguments.positive_number, default=500, metavar="MB", help="default: 500"
+        "--max-context", type=arguments.positive, default=500, metavar="MB", help="default: 500"
     )
-    what.add_argument("--commit", default="", metavar="SHA", help="of the source, where git does not know it")
+    what.add_argument("--commit", default="", metavar="SHA", help="the commit, if git does not know it")
     what.add_argument("--expect-content", metavar="DIGEST", help="refuse to build anything else")
     where.add_argument(
         "--builder", choices=("codebuild", "local"), default="codebuild", help="default: codebuild"
     )
-    where.add_argument("--program", choices=("docker", "buildah"), default="", help="of --builder local")
-    where.add_argument("--cache", default="", metavar="REFERENCE", help="of layers, in a registry")
-    where.add_argument("--source", choices=("s3", "github"), default="s3", help="of CodeBuild; default: s3")
+    where.add_argument("--program", choices=("docker", "buildah"), default="", help="for --builder local")
+    where.add_argument("--cache", default="", metavar="REFERENCE", help="layer cache in a registry")
+    where.add_argument("--source", choices=("s3", "github"), default="s3", help="for CodeBuild; default: s3")
     project = os.environ.get("TRAINYARD_IMAGE_PROJECT") or PROJECT
     where.add_argument("--project", default=project, metavar="NAME", help="in CodeBuild; default: trainyard")
     bucket = os.environ.get("TRAINYARD_SOURCE_BUCKET", "")
     where.add_argument(
         "--source-bucket", default=bucket, metavar="NAME", help="default: PROJECT-source-ACCOUNT"
     )
-    where.add_argument("--region", default="", help="of AWS; default: as the environment says")
+    where.add_argument("--region", default="", help="AWS region; default: from the environment")
     where.add_argument(
-        "--level", choices=("quick", "standard", "full"), default="standard", help="of the check"
+        "--level", choices=("quick", "standard", "full"), default="standard", help="level of the check"
     )
     tags = ("auto", "semantic", "git-sha", "latest")
-    where.add_argument("--tags", choices=tags, default="auto", help="of the pushed image; default: auto")
-    where.add_argument("--rebuild", action="store_true", help="also where the content is there already")
+    where.add_argument("--tags", choices=tags, default="auto", help="tags of the pushed image; default: auto")
+    where.add_argument("--rebuild", action="store_true", help="build even if this content is in the registry")
     where.add_argument(
         "--time-limit", type=arguments.duration, default=7200.0, metavar="DURATION", help="default: 2h"
     )
-    where.add_argument("--poll", type=arguments.seconds, default=5.0, metavar="S", help="between two looks")
+    where.add_argument(
+        "--poll", type=arguments.seconds, default=5.0, metavar="S", help="seconds between polls"
+    )
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print what would be built; ask and change nothing"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, ask and change nothing")
     args = parser.parse_args(argv)
     if args.image and args.dockerfile and len(args.dockerfile) > 1:
         parser.error("--image names one image; leave it out where several Dockerfiles are built")
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
-    """Build one after the other: they share the machine."""
+    """Build one after the other, because they share the machine."""
     from trainyard.gateways.images.context_files import copy_files
     from trainyard.gateways.images.ecr_repository import login_to
     from trainyard.gateways.images.local_builder import find_builder
@@ -142,14 +142,14 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
                     on_line=partial(_logger.info, "%s | %s", request.image),
                 )
         else:
-            builder.tag(name, f"{request.image}:latest")  # it may stand for another content since
+            builder.tag(name, f"{request.image}:latest")  # the tag may name another content by now
         facts = {"uri": name, "digest": "", "built": built, "seconds": round(time.monotonic() - begun, 1)}
         results.append(request.record() | facts)
     return results
 
 
 def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
-    """Build side by side; the first that fails is raised when all have ended."""
+    """Build in parallel; raise the first failure when all have ended."""
     from trainyard.command.terminal import show_live
     from trainyard.gateways.ecr import ecr_client, find_digest
     from trainyard.gateways.git import origin_address
@@ -206,7 +206,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
 
 
 def needed_tags(strategy: str, version: str, request: "BuildRequest") -> list[str]:
-    """The tags that an image must have to be the one that is asked for."""
+    """The tags that an image must have to count as the requested one."""
     from trainyard.image.release.tag_strategy import tags_for
 
     versions = [version] if version else []

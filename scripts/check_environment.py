@@ -39,9 +39,9 @@ LOCK = Path(__file__).resolve().parent.parent / "requirements-training.txt"
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True)
     path, runs = arguments.path, Path("runs")
-    parser.add_argument("--run-dir", type=path, default=runs, metavar="DIR", help="where it will write")
+    parser.add_argument("--run-dir", type=path, default=runs, metavar="DIR", help="run directory")
     parser.add_argument("--store", metavar="URL", help="where the run is stored; a folder must have room")
-    parser.add_argument("--lock", type=path, default=LOCK, metavar="FILE", help="what must be installed")
+    parser.add_argument("--lock", type=path, default=LOCK, metavar="FILE", help="lock that must be installed")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     return parser.parse_args(argv)
 
@@ -99,7 +99,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     driver = query_gpus()
     drives = bool(driver.gpus or driver.trouble or local_machine.has_nvidia_driver())
     torch, cuda, memory = ask_torch() if drives else read_torch()
-    is_new = not (run_dir / "run.json").exists()  # of a run that has begun, the store may hold a part
+    is_new = not (run_dir / "run.json").exists()  # the store may hold a part of a run that has begun
     store_folder = local_store_folder(store or config.artifacts.store or "") if is_new else None
     return MachineFacts(
         python=sys.version.split()[0],

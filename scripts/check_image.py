@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Check an image before it is deployed: it holds the lock, everything imports, and it computes.
+"""Check an image before it is deployed: its packages match the lock, import, and compute correctly.
 
-quick looks at versions, imports, user, entry point and size; standard also at CUDA, NCCL, the EFA plugin, a
-model's configuration and secrets in layers; full also runs a forward and backward pass and a sum over two
-processes. A check that gives no answer has failed.
+quick checks versions, imports, user, entry point and size; standard adds CUDA, NCCL, the EFA plugin, a
+model's configuration and secrets in layers; full adds a forward and backward pass and a sum over two
+processes. A check without an answer counts as failed.
 
 Reads:      --image, from docker or buildah here (codebuild: from its registry, in AWS); --lock
 Writes:     --junit, --output; with --builder codebuild a build; in GitHub Actions the job summary
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = "requirements-training.txt"
 MOST_GB, PYTHON = 25, "python"
 LOCAL_ONLY = ("max_size", "lock", "python", "gpus", "junit", "output")
-"""Options that a check in AWS cannot honour, so that it refuses them."""
+"""Options that a check in AWS does not support and refuses."""
 PROBE = ROOT / "docker" / "probe" / "container_probe.py"
 _logger = logging.getLogger("trainyard.check_image")
 
@@ -56,13 +56,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
             "default: codebuild, which takes no --lock, --max-size, --python, --gpus, --junit and --output"
         ),
     )
-    parser.add_argument("--program", choices=("docker", "buildah"), default="", help="of --builder local")
-    lock = "what it holds; may be repeated; default: the locks that were copied into it"
-    parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
     parser.add_argument(
-        "--max-size", type=arguments.positive_number, metavar="GB", help=f"default: {MOST_GB}"
+        "--program", choices=("docker", "buildah"), default="", help="program of --builder local"
     )
-    parser.add_argument("--python", metavar="COMMAND", help=f"in the image; default: {PYTHON}")
+    lock = "a lock that the image must hold; may be repeated; default: the locks that were copied into it"
+    parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
+    parser.add_argument("--max-size", type=arguments.positive, metavar="GB", help=f"default: {MOST_GB}")
+    parser.add_argument("--python", metavar="COMMAND", help=f"Python in the image; default: {PYTHON}")
     parser.add_argument("--cpu", action="store_true", help="the image is for CPU: torch may lack CUDA")
     parser.add_argument("--efa", action="store_true", help="the image must have the EFA plugin of NCCL")
     parser.add_argument("--gpus", action="store_true", help="give the container the GPUs of this machine")
@@ -70,9 +70,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--time-limit", type=arguments.duration, default=1800.0, metavar="DURATION", help="default: 30m"
     )
     project = os.environ.get("TRAINYARD_IMAGE_PROJECT") or "trainyard"
-    parser.add_argument("--project", default=project, metavar="NAME", help="in CodeBuild; default: trainyard")
-    parser.add_argument("--region", default="", help="of AWS; default: as the environment says")
-    parser.add_argument("--poll", type=arguments.seconds, default=5.0, metavar="S", help="between two looks")
+    parser.add_argument(
+        "--project", default=project, metavar="NAME", help="CodeBuild project; default: trainyard"
+    )
+    parser.add_argument("--region", default="", help="AWS region; default: from the environment")
+    parser.add_argument(
+        "--poll",
+        type=arguments.seconds,
+        default=5.0,
+        metavar="S",
+        help="seconds between two requests for the state",
+    )
     parser.add_argument("--junit", type=arguments.path, metavar="FILE", help="write a JUnit report")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -81,7 +89,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     ignored = [name for name in LOCAL_ONLY if getattr(args, name) not in (None, False)]
     if ignored and args.builder == "codebuild":
         named = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
-        parser.error(f"{named}: only with --builder local; a check in AWS does not take this")
+        parser.error(f"{named}: only with --builder local; a check in AWS does not support it")
     return args
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check in seconds what would otherwise fail only after training: store, run number, signing key, role.
+"""Check within seconds the store, run number, signing key and role, which are otherwise used after training.
 
 The store must have a valid address, be listable, and let a small object be written, read back and removed.
 The run number must be free or belong to this run; the first sync claims it. The signing key must be usable.

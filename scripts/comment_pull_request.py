@@ -31,7 +31,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--comparison", type=arguments.path, required=True, metavar="FILE", help="the JSON of it"
     )
     parser.add_argument(
-        "--pull-request", type=arguments.positive_number, required=True, metavar="N", help="its number"
+        "--pull-request", type=arguments.positive, required=True, metavar="N", help="its number"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the comment, write nothing")
     return parser.parse_args(argv)

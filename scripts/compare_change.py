@@ -35,7 +35,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--base", type=arguments.path, required=True, metavar="DIR", help="the checkout to compare with"
     )
-    parser.add_argument("--head", type=arguments.path, required=True, metavar="DIR", help="what is judged")
+    parser.add_argument("--head", type=arguments.path, required=True, metavar="DIR", help="checkout to judge")
     parser.add_argument(
         "--rules", type=arguments.path, metavar="FILE", help="default: .github/comparison.yml"
     )

@@ -26,9 +26,15 @@ from trainyard.errors import ExitCode
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--plan", required=True, metavar="JSON", help="what scripts/plan_run.py resolved")
     parser.add_argument(
-        "--exit-code", type=arguments.natural_number, required=True, metavar="N", help="of scripts/train.py"
+        "--plan", required=True, metavar="JSON", help="plan that scripts/plan_run.py resolved"
+    )
+    parser.add_argument(
+        "--exit-code",
+        type=arguments.natural_number,
+        required=True,
+        metavar="N",
+        help="exit code of scripts/train.py",
     )
     parser.add_argument(
         "--step",

@@ -29,9 +29,9 @@ MOST = 200
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    for flag, meaning in (("--job", "the job"), ("--kind", "its kind"), ("--namespace", "where it is")):
+    for flag, meaning in (("--job", "the job"), ("--kind", "its kind"), ("--namespace", "its namespace")):
         parser.add_argument(flag, type=arguments.text, required=True, metavar="NAME", help=meaning)
-    parser.add_argument("--store", default="", metavar="URL", help="where it stores")
+    parser.add_argument("--store", default="", metavar="URL", help="its store")
     parser.add_argument(
         "--config",
         type=arguments.path,
@@ -40,7 +40,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--thread", default="", metavar="CHANNEL:TS", help="the thread in Slack")
     parser.add_argument(
-        "--watch", type=arguments.positive_number, required=True, metavar="N", help="number of this watch"
+        "--watch", type=arguments.positive, required=True, metavar="N", help="number of this watch"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the decision, dispatch nothing")
     parser.add_argument("--json", action="store_true", help="print the inputs of the dispatch as JSON")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Show a job on a real cluster that is made for it: two nodes, two pods, trained, stored and proven.
+"""Show a job on a real cluster made for it: two nodes and two pods train, store and prove a run.
 
     control plane, two nodes, training operator ──> deploy_training_job.py --monitor ──> prove_run.py ──> gone
 
 The kit in the folder $TRAINYARD_CONTROL_PLANE brings the cluster: API server, kubelets and containerd. It
-needs no container engine and no network. The image of the pods is this machine, with this environment. What
-is shown are the same scripts and the same objects as on any other cluster; there is no GPU.
+needs no container engine and no network. The image of the pods is this machine, with this environment. The
+demonstration uses the same scripts and objects as any other cluster; there is no GPU.
 
 Reads:      TRAINYARD_CONTROL_PLANE; --config
 Writes:     a new folder in --runs, with the run, its report and its store; a temporary one until the end
@@ -61,10 +61,10 @@ SETTINGS = {
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True)
-    runs = "where the run is kept, in a new folder; default: runs"
+    runs = "folder in which the run gets a new folder; default: runs"
     parser.add_argument("--runs", type=arguments.path, default=Path("runs"), metavar="DIR", help=runs)
     parser.add_argument(
-        "--timeout", type=arguments.duration, default="10m", metavar="TIME", help="of the job"
+        "--timeout", type=arguments.duration, default="10m", metavar="TIME", help="time limit of the job"
     )
     parser.add_argument("--keep-logs", action="store_true", help="leave the logs of cluster and operator")
     parser.add_argument("--dry-run", action="store_true", help="only say whether this machine can show it")

@@ -57,7 +57,7 @@ TEXTS = (
     ("--ray-cluster", "NAME", "with raycluster: the name of a cluster that several jobs share"),
 )
 WHOLE = (
-    ("--num-nodes", arguments.positive_number, 1, "default: 1"),
+    ("--num-nodes", arguments.positive, 1, "default: 1"),
     ("--gpu-per-node", arguments.natural_number, None, "default: all GPUs of a node; 0 for none"),
     ("--nproc-per-node", arguments.processes, None, "processes per pod; default: one per GPU"),
     ("--auto-retry", arguments.natural_number, 0, "how often the job may be sent again; default: 0"),
@@ -82,13 +82,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, type=kind, default=default, metavar="N", help=meaning)
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
-    parser.add_argument("--kind", choices=("auto", *JOB_KINDS), help="of the job; default: cluster.kind")
+    parser.add_argument("--kind", choices=("auto", *JOB_KINDS), help="kind of the job; default: cluster.kind")
     add_cluster_options(parser)
     for flag, read, metavar, meaning in REPEATED:
         parser.add_argument(flag, action="append", type=read, default=[], metavar=metavar, help=meaning)
     for flag, meaning in SWITCHES:
         parser.add_argument(flag, action="store_true", help=meaning)
-    parser.add_argument("--timeout", type=arguments.duration, default="7d", metavar="TIME", help="of --wait")
+    parser.add_argument(
+        "--timeout", type=arguments.duration, default="7d", metavar="TIME", help="time limit of --wait"
+    )
     parser.add_argument("own", nargs="*", metavar="COMMAND", help="after --: a program of your own")
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)
@@ -126,7 +128,7 @@ def sent(args: argparse.Namespace, config: "Config") -> int:
     plan = planned(config, seen)
     data, store = plan.to_json(), config.artifacts.store or ""
     tell_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if args.dry_run else "")
-    # The pods of a job that is there already may be what fills the cluster.
+    # If the job exists already, its own pods may fill the cluster.
     if found.exit_code and (args.dry_run or not stands(partial(find, api), plan)):
         return found.exit_code
     return show(args, plan, api=api) if args.dry_run else deploy(args, plan, access, api)
@@ -205,7 +207,7 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
 
 
 def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Api") -> int:
-    """Send the job unless it is there already, and wait for it if asked to."""
+    """Send the job unless it exists already, and wait for its end if requested."""
     from trainyard.gateways.kubernetes.job_reader import JobLooking
     from trainyard.gateways.kubernetes.job_submission import find, submit
     from trainyard.jobs.existing_job import stands
@@ -213,7 +215,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
 
     manifests, kind = KINDS[plan.kind].rendered(plan), KINDS[plan.kind].FOLLOWED
     if there := stands(partial(find, api), plan):
-        output.announce("job", f"{plan.name} is there already, with the same plan")
+        output.announce("job", f"{plan.name} exists already, with the same plan")
     else:
         submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)
         output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Find out from its logs why a training failed: the cause, not the last line, or that it is unknown.
+"""Find the cause of a failed training in its logs, or say that it is unknown.
 
 Reads:      the logs of one run or job, of any trainer; with --events the events of Kubernetes or of a run, as
             JSON or as text; - is stdin
@@ -28,10 +28,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--log", type=arguments.path, nargs="+", required=True, metavar="FILE", help="the logs"
     )
     parser.add_argument(
-        "--exit-code", type=exit_code, metavar="N", help="of the process, -9 or 137 for a signal"
+        "--exit-code", type=exit_code, metavar="N", help="exit code of the process, -9 or 137 for a signal"
     )
     parser.add_argument(
-        "--events", type=arguments.path, metavar="FILE", help="of Kubernetes, or events.jsonl"
+        "--events", type=arguments.path, metavar="FILE", help="events of Kubernetes, or events.jsonl"
     )
     parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
     return parser.parse_args(argv)

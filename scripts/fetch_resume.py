@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bring the checkpoint that a workflow's run resumes from to this machine, unless it is here already.
+"""Fetch the checkpoint from which a workflow's run resumes, unless it is on this machine already.
 
 A later segment uses the directory of the previous one or the newest checkpoint in the store, whichever has
 the later step. If --resume is the address of a manifest, a new run starts from that run's newest checkpoint.
@@ -37,11 +37,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     number = "its number there, or auto: the number that the run of the directory's name has"
     parser.add_argument("--run-number", required=True, metavar="N|auto", help=number)
     parser.add_argument(
-        "--segment", type=arguments.positive_number, default=1, metavar="N", help="of its lineage, from 1"
+        "--segment",
+        type=arguments.positive,
+        default=1,
+        metavar="N",
+        help="number of the segment in its lineage, from 1",
     )
     parser.add_argument("--fetch", default="false", choices=("true", "false"), help="search the store")
-    parser.add_argument("--may-begin", default="false", choices=("true", "false"), help="if nothing is found")
-    wait = "how long to wait for a checkpoint to be stored whole of which a part is here; default: not at all"
+    parser.add_argument(
+        "--may-begin", default="false", choices=("true", "false"), help="start even if no checkpoint is found"
+    )
+    wait = "how long to wait until a checkpoint of which this machine has a part is complete in the store"
     parser.add_argument("--wait", type=arguments.duration, default=0.0, metavar="DURATION", help=wait)
     parser.add_argument("--dry-run", action="store_true", help="print the request, fetch nothing")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
@@ -74,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         progress=display,
     )
     if args.dry_run:
-        found = Resumption(args.resume, "nothing was looked at")
+        found = Resumption(args.resume, "the store was not read")
     else:
         display.begin("looking for the newest checkpoint")
         with (

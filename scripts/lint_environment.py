@@ -29,13 +29,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("files", type=arguments.path, nargs="+", metavar="FILE", help="the files to check")
     parser.add_argument("--instance-type", metavar="TYPE", help="such as p5.48xlarge; ml.p5.48xlarge too")
-    parser.add_argument(
-        "--num-nodes", type=arguments.positive_number, metavar="N", help="machines of the run"
-    )
+    parser.add_argument("--num-nodes", type=arguments.positive, metavar="N", help="machines of the run")
     parser.add_argument(
         "--network", choices=("auto", "efa", "tcp"), default="auto", help="as in compute.network"
     )
-    parser.add_argument("--plugin-version", metavar="V", help="of aws-ofi-nccl in the image, such as 1.15.0")
+    parser.add_argument(
+        "--plugin-version", metavar="V", help="version of aws-ofi-nccl in the image, such as 1.15.0"
+    )
     parser.add_argument("--torch-version", metavar="V", help="such as 2.13")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args(argv)

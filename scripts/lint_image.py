@@ -39,7 +39,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--instance-type", default="", metavar="TYPE", help="the instance type that it will run on"
     )
-    parser.add_argument("--driver", type=driver, metavar="VERSION", help="of NVIDIA, on the machine")
+    parser.add_argument(
+        "--driver", type=driver, metavar="VERSION", help="version of the NVIDIA driver on the machine"
+    )
     parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
     parser.add_argument(
         "--fix", action="store_true", help="correct the lines that have only one correct value"

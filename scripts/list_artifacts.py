@@ -30,7 +30,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--price-per-gb-month",
         type=arguments.amount,
         metavar="USD",
-        help="of 2**30 bytes; default for s3://: 0.023, the list price of S3 Standard in us-east-1",
+        help="price of 2**30 bytes; default for s3://: 0.023, the list price of S3 Standard in us-east-1",
     )
     parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help="time limit of a read, 30")
     parser.add_argument("--json", action="store_true", help="print JSON")

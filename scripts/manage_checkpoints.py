@@ -42,7 +42,7 @@ TEXTS = (
     ("--namespace", "NAME", "default: the context's, else `default`"),
     ("--path", "FOLDER", "the folder to search: absolute with --pod, else relative to the root of the claim"),
     ("--container", "NAME", "with --pod; default: its only or default one"),
-    ("--image", "URI", "of the small pod, with Python; default: that of --job"),
+    ("--image", "URI", "image of the small pod, with Python; default: that of --job"),
     ("--checkpoint", "PATH", "with copy: the path that list shows"),
     ("--storage-class", "NAME", "with create-volume, such as fsx"),
     ("--size", "SIZE", "with create-volume, such as 1200Gi"),
@@ -69,8 +69,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--step", default="", metavar="N", help=newest)
     parser.add_argument("--to", default="", metavar="PLACE", help="with copy: a folder, s3:// or file:///")
     parser.add_argument("--access-mode", choices=MODES, help="with create-volume; default: ReadWriteMany")
-    parser.add_argument("--python", default="python3", metavar="NAME", help="in the pod; default: python3")
-    start = "until the small pod must have started; default: 5m"
+    parser.add_argument(
+        "--python", default="python3", metavar="NAME", help="Python in the pod; default: python3"
+    )
+    start = "time limit for the start of the small pod; default: 5m"
     parser.add_argument("--timeout", type=arguments.duration, default="5m", metavar="TIME", help=start)
     parser.add_argument(
         "--dry-run", action="store_true", help="with copy, create-volume: print the plan, change nothing"

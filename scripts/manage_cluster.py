@@ -54,9 +54,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     plan.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value of --config"
     )
-    plan.add_argument(
-        "--num-nodes", type=arguments.positive_number, default=1, metavar="N", help="default: 1"
-    )
+    plan.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
     plan.add_argument(
         "--gpu-per-node",
         type=arguments.natural_number,
@@ -66,7 +64,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     plan.add_argument(
         "--kind",
         choices=("auto", *JOB_KINDS),
-        help="of the job; default: the first kind that the cluster serves",
+        help="kind of the job; default: the first kind that the cluster serves",
     )
     plan.add_argument(
         "--tolerate", action="append", default=[], metavar="KEY", help="a taint to tolerate; may be repeated"

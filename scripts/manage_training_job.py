@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 COMMANDS = ("list", "status", "logs", "events", "cancel", "delete", "resubmit", "retry")
 VALUES = (
     ("--namespace", arguments.text, "NAME", "default: the context's, else `default`"),
-    ("--pod", arguments.text, "NAME", "with logs: of one pod only"),
-    ("--timeout", arguments.duration, "DURATION", "of --follow and retry (default: 24h) and of delete (10m)"),
-    ("--tail", arguments.positive_number, "N", "with logs: the last N lines of each container"),
+    ("--pod", arguments.text, "NAME", "with logs: only those of this pod"),
+    ("--timeout", arguments.duration, "DURATION", "for --follow and retry (default: 24h) and delete (10m)"),
+    ("--tail", arguments.positive, "N", "with logs: the last N lines of each container"),
     ("--save", arguments.path, "DIR", "with logs, delete: where logs go; delete: runs/jobs/NS/JOB/logs"),
 )
 SWITCHES = (
-    ("--all-namespaces", "with list: everywhere"),
+    ("--all-namespaces", "with list: in all namespaces"),
     ("--follow", "with status, logs: until the job has ended"),
     ("--previous", "with logs: also those of containers before their restart"),
     ("--no-logs", "with delete: do not save the logs"),
@@ -64,7 +64,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     parser.add_argument("job", nargs="?", metavar="JOB", help="the job's name; not for list")
     parser.add_argument(
-        "--kind", choices=JOB_KINDS, help="of the job; default: the first kind that has a job of this name"
+        "--kind", choices=JOB_KINDS, help="default: the first kind that has a job of this name"
     )
     for flag, kind, metavar, meaning in VALUES:
         parser.add_argument(flag, type=kind, metavar=metavar, help=meaning)

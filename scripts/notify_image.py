@@ -35,13 +35,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("moment", choices=MOMENTS, help="the event")
     parser.add_argument(
-        "--dockerfile", type=arguments.path, required=True, metavar="FILE", help="of the image"
+        "--dockerfile", type=arguments.path, required=True, metavar="FILE", help="Dockerfile of the image"
     )
     parser.add_argument("--image", default="", metavar="NAME", help="default: the folder of the Dockerfile")
     parser.add_argument(
         "--memory", type=arguments.path, required=True, metavar="FILE", help="the state of the thread"
     )
-    parser.add_argument("--result", type=arguments.path, metavar="FILE", help="of build_image.py --output")
+    parser.add_argument(
+        "--result", type=arguments.path, metavar="FILE", help="result of build_image.py --output"
+    )
     parser.add_argument("--reason", default="", help="why it failed")
     parser.add_argument("--dry-run", action="store_true", help="print the message, send nothing")
     parser.add_argument("--json", action="store_true", help="print the message as JSON")

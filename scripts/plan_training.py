@@ -35,7 +35,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--instance-type", metavar="TYPE", help="for example g6.xlarge; default: this machine"
     )
     parser.add_argument(
-        "--num-nodes", type=arguments.positive_number, default=1, metavar="N", help="machines; default: 1"
+        "--num-nodes", type=arguments.positive, default=1, metavar="N", help="machines; default: 1"
     )
     parser.add_argument(
         "--nproc-per-node",

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _withdraw(args)
     number, step = parse_run_number(args.run_number), None
     if number is None:
-        raise ConfigError("--run-number auto: which run? Give its number")
+        raise ConfigError("--run-number auto needs a run; give its number")
     if args.step != "newest":
         step = arguments.step(args.step)
         if step is None:

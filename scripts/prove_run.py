@@ -46,9 +46,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
     depth = "how much is read back; default: full up to 10 GB, sample above"
     parser.add_argument("--depth", choices=("listing", "sample", "full"), help=depth)
-    only = "the exit code speaks of these parts alone, such as trained,stored; default: all four"
+    only = "the exit code covers only these parts, such as trained,stored; default: all four"
     parser.add_argument("--only", type=part_names, default=PARTS, metavar="PARTS", help=only)
-    parser.add_argument("--dry-run", action="store_true", help="judge and tell, but write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="report the verdict, write nothing")
     parser.add_argument("--json", action="store_true", help="print the proof as JSON")
     return parser.parse_args(argv)
 

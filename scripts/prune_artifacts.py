@@ -34,11 +34,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     which.add_argument("--run-number", metavar="N", help="this run")
     which.add_argument("--all-runs", action="store_true", help="every run of the store")
     parser.add_argument(
-        "--keep-last", type=arguments.positive_number, metavar="N", help="keep the newest N of each run"
+        "--keep-last", type=arguments.positive, metavar="N", help="keep the newest N of each run"
     )
     parser.add_argument(
         "--keep-every",
-        type=arguments.positive_number,
+        type=arguments.positive,
         metavar="STEPS",
         help="keep those at multiples of STEPS",
     )

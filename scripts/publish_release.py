@@ -28,7 +28,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--tag", required=True, help="such as v1.2.3; it must be on GitHub")
     parser.add_argument(
-        "--dist", type=arguments.path, required=True, metavar="DIR", help="what build_release.py wrote"
+        "--dist", type=arguments.path, required=True, metavar="DIR", help="folder that build_release.py wrote"
     )
     parser.add_argument(
         "--notes", type=arguments.path, required=True, metavar="FILE", help="the notes of the release"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Push an image that was built here: the digest is read back, scanned, and only then tagged for people.
+"""Push an image that was built here, read its digest back, scan it, and only then set its tags.
 
-A tag that cannot move is respected: a version names one image for ever. To the pushed digest the list of its
-packages (CycloneDX) and its provenance (SLSA) are attached. With several --region each gets the same digest.
+An immutable tag is never moved: a version names one image permanently. The list of packages (CycloneDX) and
+the provenance (SLSA) are attached to the pushed digest. Each of several --region gets the same digest.
 
 Reads:      --image, from docker or buildah here; git, or --commit and --version; --lock; AWS_*
 Writes:     the image, its tags and attachments into ECR, or into --registry; --output; in GitHub Actions the
@@ -40,24 +40,22 @@ _logger = logging.getLogger("trainyard.push_image")
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--image", required=True, metavar="NAME", help="name:tag, in docker or buildah here")
-    parser.add_argument("--repository", required=True, metavar="NAME", help="where it goes")
+    parser.add_argument("--repository", required=True, metavar="NAME", help="repository to push to")
     tags = ("auto", "semantic", "git-sha", "latest")
     parser.add_argument("--tags", choices=tags, default="auto", help="default: auto")
-    parser.add_argument("--region", action="append", default=[], help="of ECR; may be repeated")
+    parser.add_argument("--region", action="append", default=[], help="region of ECR; may be repeated")
     parser.add_argument(
         "--registry", default="", metavar="HOST", help="instead of ECR, such as 127.0.0.1:5000"
     )
     parser.add_argument("--program", choices=("docker", "buildah"), default="", help="default: what answers")
-    parser.add_argument("--commit", default="", metavar="SHA", help="where git does not know it")
+    parser.add_argument("--commit", default="", metavar="SHA", help="commit, if git does not know it")
     parser.add_argument("--version", default="", metavar="X.Y.Z", help="default: a tag of git on the commit")
-    lock = "what it holds; may be repeated; default: the locks that were copied into it"
+    lock = "a lock of the image; may be repeated; default: the locks that were copied into it"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
     passed = "the level of check_image.py that it passed; kept as a tag"
     parser.add_argument("--checked", choices=("quick", "standard", "full"), default="", help=passed)
     levels = ("critical", "high", "medium", "low", "none")
-    parser.add_argument(
-        "--fail-on", choices=levels, default="critical", help="of ECR's scan; default: critical"
-    )
+    parser.add_argument("--fail-on", choices=levels, default="critical", help="lowest severity that fails")
     parser.add_argument(
         "--scan-limit", type=arguments.duration, default=600.0, metavar="DURATION", help="default: 10m"
     )
@@ -66,7 +64,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="print what would be pushed; change nothing")
     args = parser.parse_args(argv)
     if args.registry and args.region:
-        parser.error("--region is of ECR; leave it out with --registry")
+        parser.error("--region is for ECR; omit it with --registry")
     return args
 
 

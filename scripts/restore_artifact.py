@@ -103,7 +103,7 @@ def _run_number(args: argparse.Namespace, store: "Store") -> int | None:
         return found
     number = parse_run_number(text) if text is not None else None
     if text is not None and number is None:
-        raise ConfigError("--run-number auto: which run? Give its number")
+        raise ConfigError("--run-number auto needs a run; give its number")
     return number
 
 

@@ -29,9 +29,7 @@ HANDED_ON = ("TRAINYARD_", "NCCL_", "FI_", "TORCH_", "AWS_", "HF_", "WANDB_")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument(
-        "--num-nodes", type=arguments.positive_number, default=1, metavar="N", help="default: 1"
-    )
+    parser.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
     parser.add_argument(
         "--nproc-per-node", type=arguments.processes, default=1, metavar="N", help="processes per node"
     )

@@ -44,7 +44,9 @@ OUTCOME_SECONDS = 120.0
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True)
-    parser.add_argument("--run-dir", type=arguments.path, required=True, metavar="DIR", help="of the run")
+    parser.add_argument(
+        "--run-dir", type=arguments.path, required=True, metavar="DIR", help="directory of the run"
+    )
     parser.add_argument(
         "--nproc-per-node", type=arguments.processes, metavar="N", help="processes of this pod"
     )

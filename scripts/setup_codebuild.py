@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Set up AWS once for building images with CodeBuild: registry, project, buckets, log group, roles.
 
-What is there already and right is not touched, what differs is changed and said, so it can run again at any
-time. infrastructure/setup-codebuild.sh calls it; infrastructure/cloudformation.yaml and the module in
-infrastructure/terraform make the same resources, from the same list.
+It leaves correct resources alone, changes those that differ, and reports each change, so it can be run again
+at any time. infrastructure/setup-codebuild.sh calls it. infrastructure/cloudformation.yaml and the module in
+infrastructure/terraform make the same resources from the same list.
 
-Reads:      its flags; what the account has; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL)
+Reads:      its flags; the resources of the account; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL)
 Writes:     the resources in AWS, unless --dry-run; a line for each on stdout, with --json as data. --delete
             removes them, except buckets and repositories that hold something, and the OIDC provider
-Exit codes: 0 the account agrees with the list; 1 with --dry-run: something is to be done; 2 wrong usage;
+Exit codes: 0 the account agrees with the list; 1 with --dry-run: changes are needed; 2 wrong usage;
             4 AWS refused or could not be reached
 Example:    scripts/setup_codebuild.py --project-name lab --region us-west-2 --github OWNER/REPO --dry-run
 """
@@ -35,31 +35,32 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--tag-mutability", choices=("IMMUTABLE", "MUTABLE"), default="IMMUTABLE", help=mutable
     )
-    size = "of the build machine; default: BUILD_GENERAL1_LARGE"
+    size = "size of the build machine; default: BUILD_GENERAL1_LARGE"
     parser.add_argument("--compute-type", default="BUILD_GENERAL1_LARGE", metavar="TYPE", help=size)
-    limit = "of a build, 5 to 2160; default: 120"
-    parser.add_argument(
-        "--timeout-minutes", type=arguments.positive_number, default=120, metavar="N", help=limit
-    )
-    parser.add_argument(
-        "--log-days", type=arguments.positive_number, default=30, metavar="N", help="default: 30"
-    )
-    github = "whose jobs may start builds; without it no role is made for GitHub"
+    limit = "time limit of a build, 5 to 2160; default: 120"
+    parser.add_argument("--timeout-minutes", type=arguments.positive, default=120, metavar="N", help=limit)
+    parser.add_argument("--log-days", type=arguments.positive, default=30, metavar="N", help="default: 30")
+    github = "repository whose jobs may start builds; without it GitHub gets no role"
     parser.add_argument("--github", default="", metavar="OWNER/REPO", help=github)
-    parser.add_argument("--environment", default="training", metavar="NAME", help="of those jobs: training")
+    parser.add_argument(
+        "--environment",
+        default="training",
+        metavar="NAME",
+        help="environment of those jobs; default: training",
+    )
     form = "for a repository created after 15 July 2026"
-    parser.add_argument("--owner-id", type=arguments.positive_number, metavar="N", help=form)
-    parser.add_argument("--repository-id", type=arguments.positive_number, metavar="N", help=form)
-    parser.add_argument("--no-provider", action="store_true", help="leave GitHub's OIDC provider to others")
+    parser.add_argument("--owner-id", type=arguments.positive, metavar="N", help=form)
+    parser.add_argument("--repository-id", type=arguments.positive, metavar="N", help=form)
+    parser.add_argument("--no-provider", action="store_true", help="do not make GitHub's OIDC provider")
     cluster = "the EKS cluster in which these jobs start training"
     parser.add_argument("--cluster", default="", metavar="NAME", help=cluster)
     webhook = "build pushes to its main branch by themselves"
     parser.add_argument("--webhook-repository", default="", metavar="OWNER/REPO", help=webhook)
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
-        "--delete", action="store_true", help="remove the resources instead, none that holds data"
+        "--delete", action="store_true", help="remove the resources, except those that hold data"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the changes, make none")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args(argv)
 
@@ -74,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.infrastructure.settings import Account, settings_for, wanted_resources
 
     aws = AwsAccount(args.region)
-    # Wrong choices are named before AWS is asked anything.
+    # Report wrong choices before the first request to AWS.
     settings_for(chosen, Account("0" * 12, aws.region))
     number, partition = aws.identity()
     settings = settings_for(chosen, Account(number, aws.region, partition))
@@ -97,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def chosen_by(args: argparse.Namespace) -> dict[str, Any]:
-    """The choices of the list of resources, from the flags."""
+    """Return the values of the flags for the choices in the list of resources."""
     from trainyard.repository.trust_policy import Form, Subject
 
     subjects = []
@@ -106,7 +107,7 @@ def chosen_by(args: argparse.Namespace) -> dict[str, Any]:
         form = Form.NAMES if None in ids.values() else Form.IMMUTABLE
         subjects = Subject(args.github, args.environment, **ids).texts(form)
     elif args.delete:
-        subjects = ["repo:any/any:environment:any"]  # the role is found by its name
+        subjects = ["repo:any/any:environment:any"]  # roles are looked up by name
     return {
         "Project": args.project_name,
         "Repository": args.ecr_repository,
@@ -122,7 +123,7 @@ def chosen_by(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def told(changes: "Iterator[ResourceChange]", *, delete: bool) -> "Iterator[ResourceFinding]":
-    """What was found and done, in the words of the list."""
+    """Return the finding for one resource: its state, and whether a change was kept."""
     from trainyard.infrastructure.agreement import ResourceFinding, Standing
 
     for change in changes:

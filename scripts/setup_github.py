@@ -45,7 +45,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     whose = "default: git's remote origin"
     parser.add_argument("--repository", default="", metavar="[HOST/]OWNER/NAME", help=whose)
     parser.add_argument("--store", default="", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--labels", default="", help="of the runner, as gpu,h100; default: self-hosted,gpu")
+    parser.add_argument(
+        "--labels", default="", help="labels of the runner, as gpu,h100; default: self-hosted,gpu"
+    )
     parser.add_argument("--aws-role", default="", metavar="ARN", help="the role that jobs assume for s3://")
     more = "another variable of docs/workflows.md; may be repeated"
     parser.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE", help=more)

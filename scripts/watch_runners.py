@@ -39,7 +39,7 @@ AGAIN = "look again after this time, and keep only findings of both looks; defau
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--labels", default="", metavar="JSON", help=LABELS)
-    parser.add_argument("--workflow", default="training_ci.yml", metavar="FILE", help="what trains")
+    parser.add_argument("--workflow", default="training_ci.yml", metavar="FILE", help="workflow that trains")
     parser.add_argument(
         "--tell", default="", metavar="TEXT", help="send this text to Slack, and do nothing else"
     )

@@ -26,18 +26,20 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--account", required=True, metavar="ID", help="the AWS account, twelve digits")
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--environment", default="", metavar="NAME", help="of the job, such as training")
-    place.add_argument("--ref", default="", help="of a job without environment, such as refs/heads/main")
+    place.add_argument(
+        "--environment", default="", metavar="NAME", help="environment of the job, such as training"
+    )
+    place.add_argument("--ref", default="", help="ref of a job without environment, such as refs/heads/main")
     parser.add_argument(
-        "--owner-id", type=arguments.positive_number, metavar="N", help="needed for the immutable form"
+        "--owner-id", type=arguments.positive, metavar="N", help="needed for the immutable form"
     )
     parser.add_argument(
-        "--repository-id", type=arguments.positive_number, metavar="N", help="needed for the immutable form"
+        "--repository-id", type=arguments.positive, metavar="N", help="needed for the immutable form"
     )
     parser.add_argument(
         "--form", choices=("names", "immutable", "both"), help="default: immutable with ids, else names"
     )
-    parser.add_argument("--workflow", default="", metavar="FILE", help="also ask for this workflow on main")
+    parser.add_argument("--workflow", default="", metavar="FILE", help="also require this workflow on main")
     parser.add_argument("--partition", default="aws", help="aws, aws-cn or aws-us-gov; default: aws")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="default: stdout")
     return parser.parse_args(argv)

@@ -42,13 +42,13 @@ variable "ecr_repository" {
 }
 
 variable "tag_mutability" {
-  description = "IMMUTABLE: a tag names one image for ever; MUTABLE: a tag such as latest may move"
+  description = "IMMUTABLE: a tag always names the same image; MUTABLE: a tag such as latest may move"
   type        = string
   default     = "IMMUTABLE"
 
   validation {
     condition     = can(regex("^(IM)?MUTABLE$", var.tag_mutability))
-    error_message = "tag_mutability: IMMUTABLE: a tag names one image for ever; MUTABLE: a tag such as latest may move."
+    error_message = "tag_mutability: IMMUTABLE: a tag always names the same image; MUTABLE: a tag such as latest may move."
   }
 }
 
@@ -181,7 +181,7 @@ resource "aws_ecr_lifecycle_policy" "image_repository" {
   })
 }
 
-# the layer cache of buildx, whose one tag is written anew by every build
+# the layer cache of buildx, whose only tag every build replaces
 resource "aws_ecr_repository" "cache_repository" {
   name                 = "${var.ecr_repository}-cache"
   image_tag_mutability = "MUTABLE"
@@ -216,7 +216,7 @@ resource "aws_ecr_lifecycle_policy" "cache_repository" {
   })
 }
 
-# what is built: one archive for each content
+# sources of builds: one archive per content
 resource "aws_s3_bucket" "source_bucket" {
   bucket = "${var.project_name}-source-${local.account}-${local.region}"
 }
@@ -325,7 +325,7 @@ resource "aws_s3_bucket_policy" "source_bucket_policy" {
   })
 }
 
-# what builds keep: reports and records
+# reports and records of builds
 resource "aws_s3_bucket" "artifact_bucket" {
   bucket = "${var.project_name}-artifacts-${local.account}-${local.region}"
 }
@@ -427,7 +427,7 @@ resource "aws_cloudwatch_log_group" "log_group" {
   retention_in_days = var.log_days
 }
 
-# what a build may do
+# the permissions of a build
 resource "aws_iam_role" "build_role" {
   name        = "${var.project_name}-build"
   description = "Trainyard: builds, checks and pushes images in CodeBuild"
@@ -627,14 +627,14 @@ resource "aws_codebuild_webhook" "builds" {
   }
 }
 
-# lets AWS believe the tokens of GitHub Actions; one for the whole account
+# lets AWS trust the tokens of GitHub Actions; one per account
 resource "aws_iam_openid_connect_provider" "github_provider" {
   count          = local.makes_provider ? 1 : 0
   url            = "https://token.actions.githubusercontent.com"
   client_id_list = ["sts.amazonaws.com"]
 }
 
-# what jobs of GitHub Actions may do, without keys
+# the permissions of GitHub Actions jobs, which need no keys
 resource "aws_iam_role" "github_role" {
   count       = local.trusts_github ? 1 : 0
   name        = "${var.project_name}-github"
@@ -719,7 +719,7 @@ resource "aws_iam_role_policy" "github_role" {
   })
 }
 
-# who the role of GitHub is in the cluster: a member of a group, with no policy of EKS
+# the identity of GitHub's role in the cluster: a member of a group, without an EKS policy
 resource "aws_eks_access_entry" "access_entry" {
   count             = local.uses_cluster ? 1 : 0
   cluster_name      = var.cluster

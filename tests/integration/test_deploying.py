@@ -159,7 +159,7 @@ def test_the_same_job_is_taken_up_and_another_of_its_name_left_alone(
 ) -> None:
     again = send(deploy, kind)
     assert again.returncode == 0, again.stderr
-    assert "is there already, with the same plan" in again.stderr
+    assert "exists already, with the same plan" in again.stderr
     other = send(deploy, kind, nodes=1)
     assert other.returncode == 2
     assert "is there already, with another plan (" in other.stderr

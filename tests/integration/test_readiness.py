@@ -125,7 +125,7 @@ def test_what_is_wrong_with_the_way_to_the_store_is_said_in_seconds(
     assert done.returncode == 1, done.stderr
     assert re.search(r"^store: .{20}", done.stderr, re.M)
     assert (
-        f"  fix: mend that, and ask again in seconds: scripts/check_readiness.py --store s3://{bucket}"
+        f"  fix: fix that, then check again in seconds: scripts/check_readiness.py --store s3://{bucket}"
         in done.stderr
     )
     assert "1 check failed. Nothing was started." in done.stderr

@@ -192,9 +192,7 @@ def test_a_checkpoint_whose_own_manifest_is_of_other_files_does_not_verify(
     )
     store_contents(bucket.store, replace(contents, groups=unbound), 1)
     [problem] = verify_run(bucket.store, 1, depth=depth).problems
-    assert problem == (
-        f"{OTHER}: run-1/checkpoint-100/manifest.json and the run's manifest do not say the same of it"
-    )
+    assert problem == (f"{OTHER}: run-1/checkpoint-100/manifest.json and the run's manifest differ about it")
 
 
 def retrain(checkpoint: Path) -> None:

@@ -382,7 +382,7 @@ def test_a_sync_that_is_killed_in_the_middle_of_a_file_goes_on_with_the_parts_th
         patch.setattr(proxy, "_choose", choose)
         assert sync.wait(60) == -signal.SIGKILL
     found = verify_run(store, 1, depth=Depth.LISTING)
-    assert found.problems == ("manifests/run-1-manifest.json: missing; nothing vouches for run 1",)
+    assert found.problems == ("manifests/run-1-manifest.json: missing, so run 1 cannot be verified",)
     proxy.log.clear()
     assert sync_run(open_store(store.url, call_seconds=20), run, 1).problems == ()
     assert sum("partNumber=" in line for line, _ in proxy.log) <= 2

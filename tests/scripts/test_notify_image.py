@@ -68,7 +68,7 @@ def test_a_build_is_one_thread_whose_first_message_shows_how_it_ended(
     done = program("succeeded", result={"builds": [BUILT]}, **bot)
     assert done.returncode == 0
     again = program("succeeded", result={"builds": [BUILT]}, **bot)
-    assert "told already" in again.stderr
+    assert "posted before" in again.stderr
     assert slack_server.methods == ["chat.postMessage", "chat.postMessage", "chat.update"]
     begun, ended, first = slack_server.bodies
     assert begun["text"] == f"{TITLES['started']} · main@3f2c1ab by push"

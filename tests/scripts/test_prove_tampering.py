@@ -311,7 +311,7 @@ def test_a_damaged_copy_on_disk_leads_back_to_a_proof(
     proof = yard.prove()
     assert failing(proof) == ["stored"]
     assert words not in evidence(proof)
-    assert "the store holds it whole, the copy on this disk is damaged" in evidence(proof)
+    assert "the store has the complete run, but the copy on this disk is damaged" in evidence(proof)
     move = next_steps(proof).partition(" && ")[0].split()
     assert move[0] == "mv"
     Path(move[1]).rename(move[2])
@@ -375,11 +375,11 @@ def test_a_record_that_was_changed_is_not_proven(
 METRICS: list[tuple[Callable[[list[dict[str, Any]]], object], str]] = [
     (lambda rows: rows.clear(), "no row with a step and a loss"),
     (lambda rows: rows.pop(0), "no row of step 3"),
-    (lambda rows: rows.pop(4), "was to be logged"),
+    (lambda rows: rows.pop(4), "should have been logged"),
     (lambda rows: rows.pop(), "the last loss on record is of step 18"),
     (lambda rows: rows.insert(1, rows[0]), "a row of step 3 after that of step 3"),
     (lambda rows: rows.reverse(), "no row of step 3"),
-    (lambda rows: rows.insert(0, {"step": 1, "loss": 5.0}), "step 1, which was not to be logged"),
+    (lambda rows: rows.insert(0, {"step": 1, "loss": 5.0}), "step 1, which should not have been logged"),
     (lambda rows: rows[2].update(loss=float("nan")), "loss is nan"),
     (lambda rows: rows[2].pop("loss"), "has no loss"),
     (lambda rows: rows[2].update(grad_norm=float("inf")), "grad_norm is inf"),

@@ -83,7 +83,7 @@ def test_a_bad_set_ends_with_2() -> None:
     )
 
 
-@pytest.mark.parametrize(("unbuffered", "code", "said"), [("", 0, ""), ("1", 1, "Cut short: ")])
+@pytest.mark.parametrize(("unbuffered", "code", "said"), [("", 0, ""), ("1", 1, "Interrupted: ")])
 def test_a_reader_that_leaves_early_is_met_without_a_traceback(unbuffered: str, code: int, said: str) -> None:
     """Whether the script had all said, or was cut short in the middle, is a matter of buffers."""
     line = shlex.join([sys.executable, "scripts/show_config.py", "--config", "configs/smoke.yaml"])

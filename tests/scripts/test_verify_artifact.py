@@ -122,13 +122,13 @@ def test_a_local_checkpoint_is_checked_without_a_store(run: RunDirectory) -> Non
     done = verify("--run-dir", run.path)
     assert done.returncode == 1
     assert f"{run.checkpoint(100) / 'data'}: missing" in done.stderr
-    assert "no whole checkpoint" in done.stderr
+    assert "no complete checkpoint" in done.stderr
 
 
 def test_a_run_that_is_not_stored_ends_with_exit_1(run: RunDirectory, folder: Path) -> None:
     done = verify("--store", folder.as_uri(), "--run-number", 8)
     assert done.returncode == 1
-    assert "nothing vouches for run 8" in done.stderr
+    assert "so run 8 cannot be verified" in done.stderr
     run.run_file.write_text('{"run_id": "someone"}')
     done = verify("--store", folder.as_uri(), "--run-dir", run.path)
     assert done.returncode == 1
@@ -166,7 +166,7 @@ def test_a_checkpoint_of_another_run_or_step_is_named(run: RunDirectory) -> None
     assert done.returncode == 1
     assert f"{path}: is of run run-b, not of run run-a" in done.stderr
     write_manifest(path, CheckpointManifest(90, "run-a", time.time(), describe_files(path)))
-    assert f"{path}: its manifest.json is of step 90" in verify("--run-dir", run.path).stderr
+    assert f"{path}: its manifest.json says step 90" in verify("--run-dir", run.path).stderr
 
 
 def test_a_signature_is_held_against_a_public_key_and_its_lack_is_a_no(

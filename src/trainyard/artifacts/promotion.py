@@ -127,7 +127,7 @@ def promote(
     if not _is_held(store, moved):
         now = _undone(store, moved, old)
         raise RunConflictError(
-            f"{checkpoint.prefix} was removed by retention, or stored anew, while it was given the name: "
+            f"{checkpoint.prefix} was removed by retention, or stored again, while it was promoted: "
             f"{now}. Promote another one."
         )
     return moved
@@ -197,7 +197,7 @@ def _undone(store: Store, moved: Promotion, old: bytes | None) -> str:
     try:
         for then in (nothing,) if old is None else (old, nothing):
             if not _put(store, moved.name, old=now, new=then):
-                return f"{moved.name} was moved by somebody else since"
+                return f"{moved.name} was moved by somebody else meanwhile"
             found = _parse(then, key)
             if not found.digest:
                 break
@@ -209,7 +209,7 @@ def _undone(store: Store, moved: Promotion, old: bytes | None) -> str:
             f"{error}\n{moved.name} points at step {moved.step} of run {moved.run_number}, which was removed "
             f"meanwhile. When the store answers: scripts/promote_artifact.py --withdraw --name {moved.name}"
         ) from error
-    return f"nothing is {moved.name} now"
+    return f"no checkpoint is {moved.name} now"
 
 
 def require_name(name: str) -> None:

@@ -1,10 +1,9 @@
-"""The types of all command lines: each parses the text of one option, or explains why it
-is wrong.
+"""The types of all command lines: each parses the text of one option, or explains why it is wrong.
 
     text of an option --type--> value | ArgumentTypeError, which argparse prints with the option's name
 
 Numbers are written in ASCII digits, have bounds, and are neither infinite nor "not a number". Nothing is
-opened here: of a path only its names are checked.
+opened here: only the names in a path are checked.
 """
 
 import argparse
@@ -124,7 +123,7 @@ def natural_number(value: str) -> int:
     return found
 
 
-def positive_number(value: str) -> int:
+def positive(value: str) -> int:
     """A whole number above 0."""
     if not (found := step(value)):
         raise argparse.ArgumentTypeError(f"{quote(value)} is not a whole number above 0")

@@ -7,9 +7,9 @@ from trainyard.command import arguments
 JOB_KINDS = ("pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
 """The kinds of jobs that a script takes as --kind."""
 _TEXTS = (
-    ("--context", "NAME", "of the kubeconfig; default: the current one"),
+    ("--context", "NAME", "context of the kubeconfig; default: the current one"),
     ("--cluster", "NAME", "an EKS or HyperPod cluster instead of a kubeconfig"),
-    ("--region", "REGION", "of AWS; default: as the environment says"),
+    ("--region", "REGION", "AWS region; default: from the environment"),
 )
 
 

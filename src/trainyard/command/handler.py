@@ -24,7 +24,7 @@ _FLUSH_SECONDS = 3.0
 _LONGEST_WORD = 1000
 """Longest word in any other message; longer than paths that people use."""
 _WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
-"""Errors for a name that does not exist; the person who gave it is told."""
+"""Errors for a name that does not exist; the person who gave it sees the message."""
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
 """Errors that a machine may raise for any file."""
 _logger = logging.getLogger("trainyard")
@@ -50,7 +50,9 @@ def exit_code_of(main: Callable[[], int]) -> int:
 def _have_streams() -> None:
     """Make output possible: a closed stream is redirected to nowhere, and every character can be encoded."""
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
-        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # else a file would get its number
+        while (
+            descriptor := os.open(os.devnull, os.O_RDWR)
+        ) <= 2:  # otherwise the next file would get its descriptor
             pass
         os.close(descriptor)
         sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
@@ -75,7 +77,7 @@ def _answer_of(main: Callable[[], int]) -> int:
     try:
         return main()
     except SystemExit as leaving:
-        return int(leaving.code or 0)  # argparse has said it all: the help, or wrong usage
+        return int(leaving.code or 0)  # argparse has printed the help or the error
     except TrainyardError as error:
         _say(f"{arguments.with_short_words(str(error), most=_LONGEST_WORD)}\n")
         return error.exit_code
@@ -84,7 +86,7 @@ def _answer_of(main: Callable[[], int]) -> int:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         _logger.debug("where the pipe broke:", exc_info=True)
-        _say("Cut short: what read the output has closed it (broken pipe).\n")
+        _say("Interrupted: the reader of the output has closed it (broken pipe).\n")
         return ExitCode.NO
     except Exception as error:  # the one top-level handler
         if isinstance(error, OSError) and error.errno in _FULL:
@@ -97,7 +99,7 @@ def _answer_of(main: Callable[[], int]) -> int:
             return ExitCode.USAGE
         if isinstance(error, FileNotFoundError) and (folder := _missing_folder(error)):
             _logger.debug("where the folder was missing:", exc_info=True)
-            _say(f"{folder[:300]}: no such folder. Make it first, or name another place.\n")
+            _say(f"{folder[:300]}: no such folder. Create it first, or name another one.\n")
             return ExitCode.USAGE
         if isinstance(error, OSError) and error.errno in (*_WRONG_NAMES, *_REFUSED):
             _logger.debug("where the file was refused:", exc_info=True)

@@ -52,7 +52,7 @@ class _LineFormatter(logging.Formatter):
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):
-    """Writes to the stderr of that moment: a live line, or a test, puts a stream of its own in its place."""
+    """Writes to the current `sys.stderr`, which a live line or a test may have replaced."""
 
     def __init__(self) -> None:
         # As `logging.lastResort`: the initialiser of StreamHandler would set a stream.

@@ -31,7 +31,7 @@ def script_parser(doc: str | None, *, reads_config: bool = False) -> argparse.Ar
     `reads_config` adds those of the scripts that work for a configuration.
     """
     result = _Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.register("type", None, arguments.text)  # of every option that names no type
+    result.register("type", None, arguments.text)  # the type of every option without one
     if reads_config:
         result.add_argument(
             "--config", type=arguments.path, required=True, metavar="FILE", help="the configuration"

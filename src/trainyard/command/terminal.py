@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 INDENT = 16
 """Cells before the text of a finished line: two spaces, the phase in 13 cells, one space."""
 _WIDEST, _COLUMNS = 97, 80
-"""The greatest width of a finished line in cells, and the width of a terminal that does not tell its own."""
+"""The greatest width of a finished line in cells, and the width of a terminal that does not report one."""
 _NARROWEST_TEXT = 12
 _DRAW_SECONDS = 0.2
 _TELL_SECONDS = 0.5

@@ -71,7 +71,7 @@ def _impossible_stream(config: Config) -> Iterator[Impossible]:
         if getattr(data, name) is not None:
             yield Impossible((f"data.{name}", dataset), f"is not read beside {dataset}: {fix}")
     if config.training.epochs is not None:
-        reason = f"how long an epoch of {data.hugging_face.dataset} is is not known: set it to null"
+        reason = f"the length of an epoch of {data.hugging_face.dataset} is not known: set it to null"
         yield Impossible(("training.epochs", dataset), f"{reason}, and training.max_steps to a number")
 
 

@@ -118,7 +118,7 @@ class TrainingConfig(Section):
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 42
     """Seed of every random generator, 32 bits."""
     validation_steps: Positive | None = None
-    """Validate after every so many steps; null validates at the end only."""
+    """Number of steps between two validations; null validates at the end only."""
     validation_batches: Positive = 20
     """Global batches per validation."""
 
@@ -151,7 +151,7 @@ class ComputeConfig(Section):
     deterministic: bool = True
     """Use deterministic kernels only, so that a resumed run is bitwise the same."""
     network: Literal["auto", "efa", "tcp"] = "auto"
-    """Between machines: efa and tcp are asked for; auto uses EFA where the instance type has it."""
+    """Network between machines: efa, tcp, or auto, which uses EFA where the instance type has it."""
     threads: Annotated[int, Field(gt=0, le=4096)] | None = None
     """CPU threads; null uses one per core. Another count may round differently."""
 
@@ -204,13 +204,13 @@ class CheckpointingConfig(Section):
     """When checkpoints are saved, and how many are kept."""
 
     save_steps: Positive = 500
-    """Save a checkpoint after every so many steps, and at the end."""
+    """Number of steps between two checkpoints; one is also saved at the end."""
     mode: Literal["sync", "async", "async_process"] = "sync"
-    """sync: training waits; async: a process writes a copy behind training; async_process: its older name."""
+    """sync: training waits; async: a process saves a copy in the background; async_process: its old name."""
     keep_last: Positive = 5
     """Number of newest checkpoints to keep; older ones are removed once a newer one is complete."""
     keep_every: Positive | None = None
-    """Also keep the checkpoint of every so many steps for ever; null keeps only the newest ones."""
+    """Also keep every checkpoint whose step is a multiple of this; null keeps only the newest ones."""
     shared: bool = True
     """Whether all machines of a run share its directory; false: each keeps and stores its own part."""
 
@@ -230,11 +230,11 @@ class MonitoringConfig(Section):
     """What is logged, how often, and where."""
 
     log_steps: Positive = 10
-    """Write a row of metrics after every so many steps."""
+    """Number of steps between two rows of metrics."""
     tensorboard: bool = True
     """Write event files for TensorBoard beside metrics.jsonl."""
     hang_factor: Annotated[float, Field(ge=2)] | None = 10.0
-    """A step longer than this many times the median is a hang and ends the run; null waits for ever."""
+    """A step longer than this many times the median is a hang and ends the run; null disables this."""
     hang_seconds: Annotated[float, Field(gt=0, le=86400)] = 180.0
     """Shortest time that counts as a hang; the first step, compilation and saving get ten times as long."""
     wandb: WandbConfig = Field(default_factory=WandbConfig)

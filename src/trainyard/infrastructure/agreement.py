@@ -1,8 +1,8 @@
-"""Whether what an account has agrees with the list: per resource a verdict, and the settings that differ.
+"""Compare an account with the list: a verdict per resource, and the settings that differ.
 
-    wanted, found  ──>  differences  ──>  Standing
+    wanted, found  ──compare_settings──>  Standing
 
-Only what the list names is compared. What people added beside it, such as a rule or a tag, is theirs.
+Only settings in the list are compared. Settings that people added, such as a rule or a tag, are left alone.
 """
 
 import json
@@ -16,7 +16,7 @@ from trainyard.infrastructure.values import Resource
 
 
 class Standing(StrEnum):
-    """How a resource stands."""
+    """The state of a resource compared with the list."""
 
     AGREES = "ok"
     MADE = "made"
@@ -33,23 +33,23 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class ResourceFinding:
-    """One resource, and what was done or would be done about it."""
+    """One resource, and the change that was or would be made."""
 
     resource: Resource
     name: str
-    """As AWS knows it."""
+    """Its name in AWS."""
     standing: Standing
     text: str = ""
     differences: tuple[str, ...] = field(default=())
 
     def row(self) -> str:
-        """It as a line of a table."""
+        """The finding as a line of a table."""
         about = self.text or ", ".join(self.differences)
         kind = self.resource.type.removeprefix("AWS::").replace("::", " ")
         return f"{self.standing:<12} {kind:<20} {self.name}{'  ' if about else ''}{about}".rstrip()
 
     def record(self) -> dict[str, Any]:
-        """It as plain data."""
+        """The finding as plain data."""
         return {
             "resource": self.resource.name,
             "type": self.resource.type,
@@ -74,7 +74,7 @@ def compare_settings(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
 
 
 def _listed(value: Any) -> Any:
-    """The order in a list of actions, variables or modes means nothing; one element may stand alone."""
+    """Normalise lists of actions, variables or modes: their order is ignored, and `[x]` equals `x`."""
     if isinstance(value, Mapping):
         return {key: _listed(inner) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -21,7 +21,7 @@ _HEADING = """\
 #   aws cloudformation deploy --stack-name trainyard --template-file infrastructure/cloudformation.yaml \\
 #     --capabilities CAPABILITY_NAMED_IAM --parameter-overrides Subjects=repo:OWNER/REPO:environment:training
 #
-# What holds data (buckets, repositories) stays when the stack is deleted.
+# Buckets and repositories hold data and are kept when the stack is deleted.
 """
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Special = Callable[[Any, int], str | None]
-"""The expression of a value at a depth; None for a value of the language itself."""
+"""Returns the expression of a value at a depth; None for a plain value."""
 _SHORT = 80
 
 
 @dataclass(frozen=True)
 class Raw:
-    """An expression as it stands."""
+    """An expression that is written unchanged."""
 
     text: str
 
@@ -44,7 +44,7 @@ def _nothing(value: Any, depth: int) -> None:  # noqa: ARG001 - has the form of 
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes blocks; `special` is asked first at every value."""
+    """Writes blocks; `special` is called first for every value."""
 
     special: Special = _nothing
 
@@ -96,7 +96,7 @@ class Writer:
                 return "\n".join(["{", *self._arguments(keyed, depth + 1), "  " * depth + "}"])
             case list() | tuple():
                 return self._list(value, depth)
-        raise TypeError(f"{value!r} has no form in Terraform")
+        raise TypeError(f"{value!r} cannot be written in Terraform")
 
     def _list(self, values: Sequence[Any], depth: int) -> str:
         inner = [self.expression(each, depth + 1) for each in values]

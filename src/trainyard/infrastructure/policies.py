@@ -1,4 +1,4 @@
-"""What the two roles may do: every action, on which resource, and the caller who needs it.
+"""The permissions of the two roles: every action, its resources, and the caller that needs it.
 
     GRANTS  ──>  the policy of CodeBuild's role, the policy of GitHub's role
 
@@ -35,10 +35,10 @@ class Grant:
     caller: Caller
     why: str
     condition: str = ""
-    """The condition of the list of resources under which the statement is there; empty: always."""
+    """The condition of the list of resources under which the statement applies; empty: always."""
 
     def statement(self) -> dict[str, Any]:
-        """It as a statement of an IAM policy."""
+        """The grant as a statement of an IAM policy."""
         return {
             "Sid": self.sid,
             "Effect": "Allow",
@@ -125,8 +125,8 @@ BUILD_GRANTS = (
         ("ecr:DescribeRepositories", "ecr:DescribeImages", "ecr:DescribeImageScanFindings"),
         _REPOSITORIES[:1],
         Caller.SCRIPTS,
-        "the address of the repository and whether its tags are immutable, whether a content is there "
-        "already, the digest after a push, and the findings of the scan",
+        "the address of the repository and whether its tags are immutable, whether the content "
+        "exists already, the digest after a push, and the findings of the scan",
     ),
 )
 """The role of CodeBuild."""
@@ -144,14 +144,14 @@ GITHUB_GRANTS = (
         ("s3:PutObject", "s3:GetObject"),
         (f"{_S3}{SOURCE_BUCKET}/${{Project}}/source/*",),
         Caller.SCRIPTS,
-        "the archive, once for each content; GetObject permits the question whether it is there (HeadObject)",
+        "the archive, once per content; GetObject also permits HeadObject, which shows whether it exists",
     ),
     Grant(
         "SeeTheSource",
         ("s3:ListBucket",),
         (f"{_S3}{SOURCE_BUCKET}",),
         Caller.SCRIPTS,
-        "without it S3 answers AccessDenied instead of not found for an archive that is not there yet",
+        "without it S3 answers AccessDenied instead of not found for an archive that does not exist yet",
     ),
     Grant(
         "ReadTheBuildLog",
@@ -172,7 +172,7 @@ GITHUB_GRANTS = (
         ("eks:DescribeCluster",),
         (f"arn:${{Partition}}:eks:{_HERE}:cluster/${{Cluster}}",),
         Caller.SCRIPTS,
-        "address and certificate of the API server; what the role may do there is the cluster's to say",
+        "address and certificate of the API server; the cluster decides what the role may do there",
         condition="UsesCluster",
     ),
 )

@@ -29,7 +29,7 @@ DEPLOYERS = "trainyard-deployers"
 
 @dataclass(frozen=True)
 class Choice:
-    """A parameter of all three doors."""
+    """A parameter of the script, the template and the module."""
 
     name: str
     flag: str
@@ -61,7 +61,7 @@ CHOICES = (
         "TagMutability",
         "tag-mutability",
         "IMMUTABLE",
-        "IMMUTABLE: a tag names one image for ever; MUTABLE: a tag such as latest may move",
+        "IMMUTABLE: a tag always names the same image; MUTABLE: a tag such as latest may move",
         pattern=r"^(IM)?MUTABLE$",
     ),
     Choice(
@@ -132,7 +132,7 @@ _CACHED = {"tagStatus": "any", "countType": "sinceImagePushed", "countUnit": "da
 
 
 def _bucket(name: str, why: str, expiry: Mapping[str, Any] | None) -> Resource:
-    """A bucket that is versioned, encrypted and private, and whose left-overs go by themselves."""
+    """A versioned, encrypted and private bucket, whose leftovers expire by rule."""
     rules = [
         {
             "Id": "abort-incomplete-uploads",
@@ -243,7 +243,7 @@ RESOURCES = (
     Resource(
         "CacheRepository",
         "AWS::ECR::Repository",
-        "the layer cache of buildx, whose one tag is written anew by every build",
+        "the layer cache of buildx, whose only tag every build replaces",
         {
             "RepositoryName": "${Repository}-cache",
             "ImageTagMutability": "MUTABLE",
@@ -255,9 +255,9 @@ RESOURCES = (
         },
         keeps_data=True,
     ),
-    _bucket(SOURCE_BUCKET, "what is built: one archive for each content", _SOURCE_EXPIRY),
+    _bucket(SOURCE_BUCKET, "sources of builds: one archive per content", _SOURCE_EXPIRY),
     _tls_only("SourceBucket"),
-    _bucket(ARTIFACT_BUCKET, "what builds keep: reports and records", None),
+    _bucket(ARTIFACT_BUCKET, "reports and records of builds", None),
     _tls_only("ArtifactBucket"),
     Resource(
         "LogGroup",
@@ -268,7 +268,7 @@ RESOURCES = (
     Resource(
         "BuildRole",
         "AWS::IAM::Role",
-        "what a build may do",
+        "the permissions of a build",
         {
             "RoleName": "${Project}-build",
             "Description": "Trainyard: builds, checks and pushes images in CodeBuild",
@@ -334,7 +334,7 @@ RESOURCES = (
     Resource(
         "GitHubProvider",
         "AWS::IAM::OIDCProvider",
-        "lets AWS believe the tokens of GitHub Actions; one for the whole account",
+        "lets AWS trust the tokens of GitHub Actions; one per account",
         {"Url": f"https://{ISSUER}", "ClientIdList": ["sts.amazonaws.com"]},
         condition="MakesProvider",
         keeps_data=True,
@@ -342,7 +342,7 @@ RESOURCES = (
     Resource(
         "GitHubRole",
         "AWS::IAM::Role",
-        "what jobs of GitHub Actions may do, without keys",
+        "the permissions of GitHub Actions jobs, which need no keys",
         {
             "RoleName": "${Project}-github",
             "Description": "Trainyard: starts builds from GitHub Actions",
@@ -355,7 +355,7 @@ RESOURCES = (
     Resource(
         "AccessEntry",
         "AWS::EKS::AccessEntry",
-        "who the role of GitHub is in the cluster: a member of a group, with no policy of EKS",
+        "the identity of GitHub's role in the cluster: a member of a group, without an EKS policy",
         {
             "ClusterName": "${Cluster}",
             "PrincipalArn": Arn("GitHubRole"),

@@ -1,4 +1,4 @@
-"""What the user chose for one account and region, checked, as the settings that the list of resources needs.
+"""Check the user's choices for one account and region, and return the settings that the list needs.
 
 values of CHOICES, account, region  ──>  Settings | ConfigError with every wrong choice
 """
@@ -83,7 +83,7 @@ def _mismatches(choice: Choice, texts: list[str]) -> Iterator[str]:
 
 def _too_long(values: Mapping[str, Any], account: Account) -> Iterator[str]:
     if not _REGION.fullmatch(account.region):
-        yield f"--region: {account.region[:40]!r} is no region such as us-west-2"
+        yield f"--region: {account.region[:40]!r} is not a region such as us-west-2"
         return
     texts = {"Project": values["Project"], "Account": account.number, "Region": account.region}
     longest = max((_filled(name, texts) for name in (SOURCE_BUCKET, ARTIFACT_BUCKET)), key=len)

@@ -2,8 +2,8 @@
 
     CHOICES, RESOURCES  ──>  infrastructure/terraform/main.tf
 
-Terraform's AWS provider cuts some resources of CloudFormation in pieces: a bucket is six, a role two. Each
-type has a function here that says which. The text is generated and never edited by hand.
+Terraform's AWS provider splits some resources of CloudFormation: a bucket into six, a role into two. One
+function per type makes the pieces. The text is generated and never edited by hand.
 """
 
 import json
@@ -283,7 +283,7 @@ _MAKERS: Mapping[str, Callable[[Resource], Iterator[tuple[str, HclBlock]]]] = {
 
 
 def _special(value: Any, depth: int) -> str | None:
-    """The values of the list that stand for something else, and the texts with placeholders."""
+    """Write values of the list, and texts with placeholders, as expressions of Terraform."""
     match value:
         case str():
             if alone := PLACEHOLDER.fullmatch(value):

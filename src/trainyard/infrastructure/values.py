@@ -16,7 +16,7 @@ PLACEHOLDER = re.compile(r"\$\{([A-Za-z]+)\}")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter as a value of its own, where a text with a placeholder would not do: a list or a number."""
+    """A parameter as a whole value: a list or a number, which no text with a placeholder can be."""
 
     name: str
 
@@ -58,12 +58,12 @@ class Resource:
     condition: str = ""
     """The condition under which it is made; empty: always."""
     keeps_data: bool = False
-    """It holds what people made, or what others use too: removing the stack leaves it."""
+    """It holds data or is shared with others, so it is kept when the stack is removed."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the placeholders, parameters and conditions stand for in one account and region."""
+    """The values of placeholders, parameters and conditions in one account and region."""
 
     texts: Mapping[str, str]
     values: Mapping[str, Any]

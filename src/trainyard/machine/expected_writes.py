@@ -14,7 +14,7 @@ _EMBEDDED_CORPUS_BYTES = 64_000_000
 _PREPARED_BYTES_PER_BYTE = 2
 """A byte of text becomes at most one token of two bytes."""
 _RECORD_BYTES, _ROW_BYTES = 1_000_000, 1_000
-"""Of the records that a sync copies before it sends them, and of each logged row in them."""
+"""Size of the records that a sync copies before it sends them, and of each logged row in them."""
 
 
 class Disk(Protocol):
@@ -35,7 +35,7 @@ def expected_writes(
 ) -> tuple[ExpectedWrites, ...]:
     """Return the prepared data, the copy in a store that is a folder, and the copies of records.
 
-    `store_folder` is None for a store that is no folder, or one that may hold a part of the run already.
+    `store_folder` is None for a store that is not a folder, or one that may hold a part of the run already.
     """
     found = []
     if not made_data(config.recipe):
@@ -45,7 +45,7 @@ def expected_writes(
     if store_folder is not None:
         found.append(_writes("the stored copy", store_folder, store_bytes_needed(config), disk))
     rows = (config.training.max_steps or 0) // config.monitoring.log_steps
-    return (*found, _writes("records on their way", scratch, _RECORD_BYTES + rows * _ROW_BYTES, disk))
+    return (*found, _writes("records to be sent", scratch, _RECORD_BYTES + rows * _ROW_BYTES, disk))
 
 
 def _writes(what: str, path: Path, needed: int, disk: Disk) -> ExpectedWrites:

@@ -4,7 +4,7 @@ It reads no metadata. A package is allowed when every licence statement in its m
 licences in `ALLOWED`, or when `EXCEPTIONS` has the package with what it declares and the reason. Everything
 else is refused, also an unknown licence, until a person has read it.
 
-    Pin, Declared ──judge──> Finding     (allowed, excepted, refused; elsewhere: for another platform)
+    Pin, Declared ──judge_licences──> Finding   (allowed, excepted, refused; elsewhere: for another platform)
 """
 
 import re

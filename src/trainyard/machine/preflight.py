@@ -2,7 +2,7 @@
 
 It asks no driver and reads no file. Every check gives a finding, so that all problems are reported at once.
 
-    Facts + Config ──judge──> Finding, Finding, …      (the worst verdict decides)
+    Facts + Config ──judge_machine──> Finding, Finding, …      (the worst verdict decides)
 
 The need for GPU memory and disk is a lower bound and not a forecast: a machine below it cannot train this
 configuration, a machine above it may still run out. `plan` computes the need for main memory from the model's
@@ -307,7 +307,7 @@ def _torch_problem(device: str, facts: MachineFacts) -> tuple[str, str] | None:
             f"--set model.device=cuda:{usable - 1}",
         )
     return (
-        f"the driver shows {gpu_names(facts)}, but torch can use none of it",
+        f"the driver shows {gpu_names(facts)}, but torch cannot use any of it",
         "check CUDA_VISIBLE_DEVICES, and that /dev/nvidia* may be opened by this user",
     )
 

@@ -105,12 +105,12 @@ def _role(answers: Answers) -> Iterator[PreflightFinding]:
 def _store(answers: Answers) -> Iterator[PreflightFinding]:
     if not answers.asked:
         return
-    fix = f"mend that, and ask again in seconds: {answers.again} {shlex.quote(answers.url)}"
+    fix = f"fix that, then check again in seconds: {answers.again} {shlex.quote(answers.url)}"
     if not answers.is_address:
-        fix = f"name another store, and ask it in seconds: {answers.again} s3://BUCKET/PREFIX"
+        fix = f"name another store, and check it in seconds: {answers.again} s3://BUCKET/PREFIX"
     if answers.url.startswith("file:"):
         another = f"{answers.again} file:///FOLDER"
-        fix = f"name a folder that this user may write and that has room, and ask it in seconds: {another}"
+        fix = f"name a folder that this user may write and that has room, and check it in seconds: {another}"
     for problem in answers.problems:
         yield PreflightFinding("store", PreflightVerdict.FAILED, problem, fix)
     if not answers.problems:

@@ -69,7 +69,7 @@ def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:
 
 
 def _plan_problem(run: RecordedFacts, settings: Mapping[str, Any]) -> str | None:
-    """Why the plan is not the configuration's; with a smaller plan fewer steps would count as all of them."""
+    """Why the plan differs from the configuration; a smaller plan would count fewer steps as all of them."""
     plan = section_or_empty(run, "plan")
     most, epochs = (
         integer_or_none(setting(settings, f"training.{name}")) for name in ("max_steps", "epochs")

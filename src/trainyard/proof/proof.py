@@ -209,7 +209,7 @@ def _network(hardware: RecordedFacts, place: ProofPlace, *, asked: object) -> Pa
         "network",
         False,
         f"{size:,} processes, but nothing shows which network joined them",
-        "nothing makes it hold yet: docs/runbooks/recovery.md#not-proven-network says what is known of it",
+        "there is no fix yet: docs/runbooks/recovery.md#not-proven-network says what is known",
     )
 
 
@@ -237,7 +237,7 @@ def _stored(
         step = _mending_step(run, checkpoint, found, place=place)
         return Part("stored", False, f"{objects} verified; {problem or checkpoint.text}", step)
     if problem is not None and found.damaged:
-        text = f"the store holds it whole, the copy on this disk is damaged: {problem}"
+        text = f"the store has the complete run, but the copy on this disk is damaged: {problem}"
         return Part("stored", False, text, place.set_aside_command(found.damaged))
     if problem is not None:
         return Part("stored", False, f"{objects} verified; {problem}", place.sync_command)
@@ -245,7 +245,7 @@ def _stored(
         return Part("stored", False, f"{objects} verified; {other}", place.again)
     read = "; its last tensors have the digests in run.json" if again.state is not None else ""
     left = len(found.verification.leftovers)
-    note = f"; {left} leftovers of a sync or a removal that was cut short, not vouched for" if left else ""
+    note = f"; {left} leftovers of an interrupted sync or removal were not verified" if left else ""
     return Part("stored", True, f"{objects}: {found.compared}{read}{note}")
 
 
@@ -308,7 +308,7 @@ def _repeatable(
         note = f"; {again.image_note}" if again.image_note else ""
         return Part("repeatable", True, f"{provenance_line(run)}{note}")
     if other_program(run) is not None:
-        step = "nothing makes it hold yet: docs/jobs.md#what-is-proven-of-other-programs says why"
+        step = "there is no fix yet: docs/jobs.md#what-is-proven-of-other-programs says why"
     elif "commit" in missing:
         step = (
             "train from a git repository with at least one commit, or in an image that was built from one "

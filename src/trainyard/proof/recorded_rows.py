@@ -118,8 +118,11 @@ def _place_problem(row: RecordedFacts, before: int | None, cadence: Cadence) -> 
         return None
     due = cadence.due_after(max(before or 0, cadence.begins_after, cadence.free_until))
     if step > due:
-        return f"metrics.jsonl has no row of step {due:,}, which was to be logged; the next is of {step:,}"
-    return f"metrics.jsonl has a row of step {step:,}, which was not to be logged" if step < due else None
+        missing = f"metrics.jsonl has no row of step {due:,}, which should have been logged"
+        return f"{missing}; the next is of {step:,}"
+    return (
+        f"metrics.jsonl has a row of step {step:,}, which should not have been logged" if step < due else None
+    )
 
 
 def _end_problem(last: int | None, cadence: Cadence) -> str | None:

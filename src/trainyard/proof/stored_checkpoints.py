@@ -114,7 +114,7 @@ def leftover_problem(saved: Mapping[int, Any], verification: StoreVerdict) -> st
     for key in verification.leftovers:
         match = _CHECKPOINT.match(key)
         if match is not None and int(match[1] or -1) not in saved:
-            return f"{key}: called a leftover, and the run saved no such checkpoint; remove it"
+            return f"{key}: listed as a leftover, but the run saved no such checkpoint; remove it"
     return None
 
 

@@ -1,6 +1,6 @@
 """This repository itself: its set-up on GitHub, the trust policy of its AWS role, its releases and its
 references.
 
-In: what was found on GitHub and AWS, docstrings, the changelog, and a way to ask that is handed in.
+In: the state of GitHub and AWS, docstrings, the changelog, and a way to ask that is handed in.
 Out: steps with a verdict, policies, release archives, the script reference. It opens no connection.
 """

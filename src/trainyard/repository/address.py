@@ -28,7 +28,7 @@ def of_remote(url: str) -> tuple[str, str]:
     found = _URL.fullmatch(url) or _SCP.fullmatch(url)
     if found is None:
         raise ConfigError(
-            "git's remote origin is no repository of GitHub: name one with --repository OWNER/REPO"
+            "git's remote origin is not a repository of GitHub: name one with --repository OWNER/REPO"
         )
     host = found["host"].lower()
     if url.startswith(("ssh:", "git:")) or "://" not in url:

@@ -62,7 +62,7 @@ class _Mapping:
         for key, value in node.value:
             name = str(key.value)
             if name in names:
-                yield key, (*path, name), "stands here twice; CodeBuild takes one of them"
+                yield key, (*path, name), "is given twice; CodeBuild uses one of them"
             elif name not in self.keys:
                 near = difflib.get_close_matches(name[:40], self.keys, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"valid here: {', '.join(self.keys)}"
@@ -88,7 +88,7 @@ class _Named:
             return
         for key, value in node.value:
             if not self.names.fullmatch(str(key.value)):
-                yield key, (*path, str(key.value)), "is no name of a variable: letters, digits and _"
+                yield key, (*path, str(key.value)), "is not the name of a variable: letters, digits and _"
             yield from self.inner(value, (*path, str(key.value)))
 
 
@@ -136,9 +136,13 @@ def _command(node: yaml.Node, path: Path) -> Found:
     if not command:
         yield node, path, "is empty"
     elif "\n" in command:
-        yield node, path, "has several lines; write one command a line, or fold it with >-"
+        yield node, path, "has several lines; write one command per line, or fold it with >-"
     elif re.match(r"(exec|exit)\b", command):
-        yield node, path, f"{command.split()[0]} ends the shell that all commands share, and finally with it"
+        yield (
+            node,
+            path,
+            f"{command.split()[0]} ends the shell that all commands share, so finally does not run",
+        )
 
 
 def _reports(node: yaml.Node, path: Path) -> Found:
@@ -233,7 +237,7 @@ def _exported(root: yaml.MappingNode) -> Found:
         set_here = re.search(rf"(?<![\w$]){re.escape(str(node.value))}=", commands)
         if str(node.value) not in declared and not set_here:
             path = ("env", "exported-variables", str(number))
-            yield node, path, f"{node.value} is exported, and neither declared nor set by a command"
+            yield node, path, f"{node.value} is exported, but neither declared nor set by a command"
 
 
 def _child(node: yaml.Node | None, name: str) -> yaml.Node | None:

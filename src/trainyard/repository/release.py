@@ -48,7 +48,7 @@ def read_release(root: Path, tag: str) -> Release:
     """
     named = _TAG.fullmatch(tag)
     if named is None:
-        raise ConfigError(f"{tag[:80]!r} is no tag of a release, such as v1.2.3 or v1.2.3rc1")
+        raise ConfigError(f"{tag[:80]!r} is not the tag of a release, such as v1.2.3 or v1.2.3rc1")
     version = named[1]
     places = {
         "pyproject.toml": _project_version(root / "pyproject.toml"),

@@ -113,8 +113,8 @@ def refuse_unfit(about: About, found: Mapping[str, Any]) -> None:
         )
     if not (found.get("permissions") or {}).get("admin"):
         raise ServiceError(
-            f"You are not an administrator of {about.name}, and only one may set it up. Ask for it, or "
-            "name your own copy: --repository OWNER/NAME"
+            f"You are not an administrator of {about.name}, but only one may set it up. Ask to become "
+            "one, or name your own copy: --repository OWNER/NAME"
         )
 
 

@@ -160,7 +160,7 @@ def environment_step(name: str, found: Json | None, policies: Sequence[Json], ab
             Todo(HERE, f"{on_host(about.host)}gh api --method DELETE {add.path}/{policy.get('id')}")
             for policy in others
         )
-        text = f"limited to {limit}, and {_names(others)} too: remove what should not be"
+        text = f"limited to {limit}, and {_names(others)} too: remove those that should not be allowed"
         return SetupStep(row, SetupVerdict.YOU, text, todo=(*remove, settings))
     more = "; add a reviewer before you release" if name == "release" and not _reviewers(found) else ""
     return SetupStep(row, SetupVerdict.OK, f"limited to {limit}{more}")
@@ -199,7 +199,7 @@ def role_step(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: 
     if held is not None and trusted.fits(held):
         return SetupStep(name, SetupVerdict.OK, f"{trusted.name} trusts {subject}")
     if held is not None:
-        text = f"{trusted.name} trusts {_listed(subjects_of(held)) or 'nobody of GitHub'} → {subject}"
+        text = f"{trusted.name} trusts {_listed(subjects_of(held)) or 'no subject of GitHub'} → {subject}"
         return SetupStep(name, SetupVerdict.YOU, text, todo=todo)
     if assumed_by:
         return SetupStep(name, SetupVerdict.OK, f"{trusted.name} was assumed by run {assumed_by}")
@@ -252,7 +252,7 @@ def lacking_labels(
         said += f"; {each.get('name')} lacks {', '.join(missing)}"
         body = {"labels": missing}
         give = SetupChange("POST", f"{about.base}/actions/runners/{each.get('id')}/labels", body)
-        note = f"if {each.get('name')} is the one that is meant"
+        note = f"if {each.get('name')} is the intended runner"
         todo.append(Todo(HERE, give.command_line(about.host, about.name), note))
     return said, tuple(todo)
 
@@ -376,11 +376,11 @@ def branch_rule(found: Sequence[Json] | None, about: About) -> SetupStep:
         for check in (rule.get("parameters") or {}).get("required_status_checks", ())
     ]
     if "ci" in checks:
-        return SetupStep("branch rule", SetupVerdict.OK, f"{about.branch} asks for the check ci")
+        return SetupStep("branch rule", SetupVerdict.OK, f"{about.branch} requires the check ci")
     why = (
         "could not be read: not on this plan?"
         if found is None
-        else f"{about.branch} does not ask for the check ci"
+        else f"{about.branch} does not require the check ci"
     )
     return SetupStep("branch rule", SetupVerdict.OPTIONAL, f"{why}; {about.page}/settings/rules")
 

@@ -46,7 +46,7 @@ def runner_command(registration: Registration) -> str:
     given = f" --labels {shlex.quote(labels)}" if labels else ""
     return f"""\
 sudo bash -s <<'TRAINYARD'
-# Make this machine a runner of {registration.address}; do what is left of it when run again.
+# Make this machine a runner of {registration.address}; running it again does the remaining steps.
 set -euo pipefail
 give() {{
   [ -d "$1" ] || install -d -o runner "$1"

@@ -130,7 +130,7 @@ class Setup:
     def _settled(self, name: str, judge: Callable[[], SetupStep]) -> SetupStep:
         """A step after its changes were made and read back, or with the reason why they were not."""
         if self._cut:
-            return SetupStep(name, SetupVerdict.UNREACHED, "run it again: what is done stays done")
+            return SetupStep(name, SetupVerdict.UNREACHED, "run it again: finished steps are kept")
         try:
             step = judge()
             return self._changed(step, judge) if step.verdict is SetupVerdict.CHANGE else step
@@ -305,7 +305,7 @@ class Setup:
             for each in get_content(self._ask, f"{self._about.base}/actions/runners/downloads")
             if each.get("os") == "linux" and each.get("sha256_checksum")
         }
-        token, note = "TOKEN", "a run without --dry-run puts in a token that is valid for an hour"
+        token, note = "TOKEN", "a run without --dry-run inserts a token that is valid for an hour"
         if not self._manner.dry_run:
             answer = self._ask(for_token.method, for_token.path)
             if not 200 <= answer.status < 300:

@@ -42,7 +42,7 @@ def remaining_tasks(steps: Sequence[SetupStep], host: str, repository: str, *, d
         parts += ["A run without --dry-run would make these calls:", "\n".join(calls)]
     numbered = [(step, todo) for step in steps for todo in step.todo]
     if numbered:
-        parts.append("What remains for you, in this order:")
+        parts.append("Your remaining steps, in this order:")
     for number, (step, todo) in enumerate(numbered, 1):
         title = f"{number}. {step.name}: {todo.where}" + (f"; {todo.note}" if todo.note else "")
         parts += [textwrap.fill(title, WIDTH, subsequent_indent="   "), todo.command]
@@ -75,7 +75,10 @@ def _summary(steps: Sequence[SetupStep]) -> str:
     if checked == needed:
         return f"All {needed} steps are checked."
     if counts[SetupVerdict.REFUSED] or counts[SetupVerdict.UNREACHED]:
-        left = "GitHub refused, or could not be reached. What is done stays done: fix it and run this again."
+        left = (
+            "GitHub refused, or could not be reached. "
+            "Finished steps are kept: fix the cause and run this again."
+        )
     else:
-        left = "Run this again to go on and to check."
+        left = "Run this again to continue and to check."
     return f"{checked} of {needed} steps are checked. {left}"

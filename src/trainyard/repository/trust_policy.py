@@ -49,12 +49,12 @@ class Subject:
         if not re.fullmatch(r"[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}", self.repository, re.ASCII):
             raise ConfigError(f"{self.repository[:140]!r} is not OWNER/REPO")
         if bool(self.environment) == bool(self.ref):
-            raise ConfigError("Name an environment or a ref, one of the two: a subject has either.")
+            raise ConfigError("Name either an environment or a ref: a subject has exactly one of them.")
         place = self.environment or self.ref
         if re.search(r"[*?$\s\x00-\x1f]", place) or len(place) > 255:
             raise ConfigError(f"{place[:80]!r} would match more than one place, or none. Name one.")
         if self.ref and not re.match(r"refs/(heads|tags)/[^/]", self.ref):
-            raise ConfigError(f"{self.ref!r} is no ref such as refs/heads/main or refs/tags/v1.2.3")
+            raise ConfigError(f"{self.ref!r} is not a ref such as refs/heads/main or refs/tags/v1.2.3")
 
     def text(self, form: Form) -> str:
         """The `sub` of the token in one form. Raises ConfigError when ids are needed and not known."""
@@ -83,14 +83,16 @@ def trust_policy(
     repository where it is known. STS looks at them since January 2026. Raises ConfigError when impossible.
     """
     if not re.fullmatch(r"\d{12}", account, re.ASCII):
-        raise ConfigError(f"{account[:40]!r} is no AWS account, which has twelve digits")
+        raise ConfigError(f"{account[:40]!r} is not an AWS account, which has twelve digits")
     if partition not in _PARTITIONS:
         raise ConfigError(f"{partition!r} is none of {', '.join(_PARTITIONS)}")
     subjects = subject.texts(form)
     equal: dict[str, Any] = {"aud": AUDIENCE, "sub": subjects if len(subjects) > 1 else subjects[0]}
     if workflow:
         if not re.fullmatch(r"[\w.-]+\.ya?ml", workflow, re.ASCII):
-            raise ConfigError(f"{workflow[:80]!r} is no file of .github/workflows, such as training_ci.yml")
+            raise ConfigError(
+                f"{workflow[:80]!r} is not a file of .github/workflows, such as training_ci.yml"
+            )
         path = f"{subject.repository}/.github/workflows/{workflow}"
         equal["job_workflow_ref"] = f"{path}@{subject.ref or 'refs/heads/main'}"
         if subject.repository_id is not None:

@@ -63,7 +63,7 @@ def parse_runner_labels(text: str) -> tuple[str, ...]:
     except DamagedFileError:
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f'{text[:80]!r} is no list of labels such as gpu,h100 or ["self-hosted","gpu"]')
+        raise ConfigError(f'{text[:80]!r} is not a list of labels such as gpu,h100 or ["self-hosted","gpu"]')
     labels = tuple(dict.fromkeys(name.strip() for name in names))
     if not labels or not all(re.fullmatch(r"[\w.-]{1,256}", label, re.ASCII) for label in labels):
         raise ConfigError(f"{text[:80]!r}: a label has letters, digits, '-', '_' and '.'")
@@ -73,7 +73,7 @@ def parse_runner_labels(text: str) -> tuple[str, ...]:
 def labels_of_variable(text: str) -> tuple[str, ...]:
     """The labels in the variable's value, which the workflow reads as JSON. Raises ConfigError."""
     if not text.lstrip().startswith("["):
-        raise ConfigError(f'{text[:80]!r} is no JSON list of labels such as ["self-hosted","gpu"]')
+        raise ConfigError(f'{text[:80]!r} is not a JSON list of labels such as ["self-hosted","gpu"]')
     return parse_runner_labels(text)
 
 
@@ -86,7 +86,7 @@ def checked_store(url: str) -> str:
     """`url` if it is a valid address of a store. Raises ConfigError."""
     form = "|".join(scheme.strict_pattern for scheme in STORE_SCHEMES.values())
     if len(url) > 1000 or not re.fullmatch(form, url):
-        raise ConfigError(f"{url[:140]!r} is no store such as {store_examples()}")
+        raise ConfigError(f"{url[:140]!r} is not a store such as {store_examples()}")
     return url.rstrip("/")
 
 
@@ -101,7 +101,7 @@ def checked_variable(text: str) -> tuple[str, str]:
     if name in SECRETS:
         raise ConfigError(f"{name} is a secret: --secret {name}")
     if name not in OTHERS:
-        raise ConfigError(f"{name[:80]!r} is no variable that the workflows read: see docs/workflows.md")
+        raise ConfigError(f"{name[:80]!r} is not a variable that the workflows read: see docs/workflows.md")
     return name, value
 
 
@@ -109,14 +109,16 @@ def checked_secret(text: str) -> tuple[str, str]:
     """Environment and name of `NAME` or `ENVIRONMENT/NAME`. Raises ConfigError."""
     place, _, name = text.rpartition("/")
     if name not in SECRETS:
-        raise ConfigError(f"{name[:80]!r} is no secret that the workflows read: {', '.join(sorted(SECRETS))}")
+        raise ConfigError(
+            f"{name[:80]!r} is not a secret that the workflows read: {', '.join(sorted(SECRETS))}"
+        )
     if place and place not in ENVIRONMENTS:
-        raise ConfigError(f"{place[:80]!r} is no environment of the workflows: {', '.join(ENVIRONMENTS)}")
+        raise ConfigError(f"{place[:80]!r} is not an environment of the workflows: {', '.join(ENVIRONMENTS)}")
     return place or SECRETS[name], name
 
 
 def checked_role(arn: str) -> str:
     """`arn` if it is the ARN of a role. Raises ConfigError."""
     if not re.fullmatch(r"arn:aws(-cn|-us-gov)?:iam::\d{12}:role/[\w+=,.@/-]{1,512}", arn, re.ASCII):
-        raise ConfigError(f"{arn[:140]!r} is no role such as arn:aws:iam::123456789012:role/trainyard-ci")
+        raise ConfigError(f"{arn[:140]!r} is not a role such as arn:aws:iam::123456789012:role/trainyard-ci")
     return arn

@@ -1,5 +1,5 @@
-"""What goes on after a job ends or dies: runners, dead jobs, and the next segment of a long run.
+"""Act when a job ends or dies: watch runners, find dead jobs, choose the next segment of a long run.
 
-In: what GitHub says of runners and jobs, and a run's handover. Out: findings, and segments to dispatch.
+In: GitHub's lists of runners and jobs, and a run's handover. Out: findings, and segments to dispatch.
 Pure: the calls to GitHub are handed in.
 """

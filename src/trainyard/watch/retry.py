@@ -79,7 +79,7 @@ class Retry:
     seconds: float
     """Seconds from now before which the job is not sent."""
     record: RetryRecord
-    """As the new job has it."""
+    """The record of the new job."""
     avoided: tuple[AvoidedNode, ...]
     why: str
 
@@ -113,7 +113,7 @@ def record_of(job: Json) -> RetryRecord:
     notes = annotations_of(job)
     allowed = str(notes.get(AUTO_RETRY) or "0")
     if not (allowed.isascii() and allowed.isdecimal()):
-        raise DamagedFileError(f"the annotation {AUTO_RETRY} is no number: {allowed[:60]!r}")
+        raise DamagedFileError(f"the annotation {AUTO_RETRY} is not a number: {allowed[:60]!r}")
     text = notes.get(RETRY_RECORD)
     if text is None:
         return RetryRecord(int(allowed))

@@ -26,7 +26,7 @@ def test_two_pods_train_store_and_are_proven_equal_to_two_processes_without_a_cl
     proof = nodes.prove(job)
     assert proof["proven"] is True, proof
     again = nodes.deploy(job, kind)
-    assert "is there already, with the same plan" in again
+    assert "exists already, with the same plan" in again
     assert "Succeeded" in again, "a job that has ended is told as it ended, also without --wait"
 
 

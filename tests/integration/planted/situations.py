@@ -229,7 +229,7 @@ def of_plants(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situa
     for key in (*_BESIDE, "run-1/checkpoint-8/planted", "run-1/logs/.incoming/planted"):
         name = f"store {key}: beside the manifest"
         yield Situation(yard_name, name, _object_beside(key), Verdict.NO, Verdict.NO, Verdict.NO, Verdict.ANY)
-        name = f"store {key}: called a leftover"
+        name = f"store {key}: listed as a leftover"
         seen = Verdict.ANY if key in _LIKE_A_LEFTOVER else Verdict.NO
         yield Situation(yard_name, name, _leftover(key), Verdict.NO, seen, seen, Verdict.ANY)
     for records in ("../../x/", "run-1/", "run-2/records-1/", "run-1/records-1/../"):

@@ -103,7 +103,7 @@ def test_a_runner_that_lacks_a_label_is_named_with_the_call_that_gives_it(
     wanted = (
         """gh api --method POST repos/me/lab/actions/runners/7/labels --input - <<< '{"labels": ["h100"]}'"""
     )
-    assert f"if gpu-1 is the one that is meant: {wanted}" in done.todo("runner")
+    assert f"if gpu-1 is the intended runner: {wanted}" in done.todo("runner")
 
 
 def test_without_environments_secrets_are_the_repositorys(fresh: Any, complete: Any, set_up: SetUp) -> None:

@@ -83,7 +83,7 @@ def test_a_parent_whose_manifests_are_damaged_is_broken(
 ) -> None:
     path = folder / "manifests/run-2-manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": "other"}))
-    assert "of run other" in walk_lineage(store, 3, depth=Depth.LISTING).problems[0]
+    assert "belongs to run other" in walk_lineage(store, 3, depth=Depth.LISTING).problems[0]
 
 
 def test_a_parent_that_retention_removed_is_on_record(store: Store, three: RunDirectory) -> None:

@@ -59,7 +59,9 @@ def test_restore_takes_the_name_and_notices_when_it_no_longer_fits(
 ) -> None:
     give(store, "production", 100)
     assert restore(store, parse_selection(store, None, "production"), tmp_path / "back").steps == (100,)
-    with pytest.raises(ConfigError, match="was given to step 100 of run 1, not to one of run 2"):
+    with pytest.raises(
+        ConfigError, match="the name belongs to step 100 of run 1, not to a checkpoint of run 2"
+    ):
         parse_selection(store, 2, "production")
     pointer = folder / "promoted/production.json"
     pointer.write_text(json.dumps(json.loads(pointer.read_text()) | {"digest": "0" * 64}))
@@ -175,7 +177,7 @@ def remove(store: Store, **rules: Any) -> None:
         prune(store, plan, by="eve", rules=chosen)
 
 
-GONE = "run-1/checkpoint-200/ was removed by retention, or stored anew, while it was given the name: "
+GONE = "run-1/checkpoint-200/ was removed by retention, or stored again, while it was promoted: "
 
 
 @pytest.mark.parametrize("had", [None, 300])
@@ -183,7 +185,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_promoted_does_not_keep_the_nam
     race: Callable[..., str], store: Store, had: int | None
 ) -> None:
     message = race(lambda: remove(store, keep_every=100_000), had=had)
-    words = "best is step 300 of run 1 again" if had else "nothing is best now"
+    words = "best is step 300 of run 1 again" if had else "no checkpoint is best now"
     assert message == f"{GONE}{words}. Promote another one."
     found = read_promotion(store, "best")
     assert (found and (found.step, found.by, found.previous)) == ((300, "ada", {}) if had else None)
@@ -195,7 +197,7 @@ def test_its_own_manifest_that_is_gone_is_enough(race: Callable[..., str], folde
 
 
 def test_the_name_does_not_go_back_to_what_was_removed_too(race: Callable[..., str], store: Store) -> None:
-    assert "nothing is best now" in race(lambda: remove(store, keep_last=1), had=100)
+    assert "no checkpoint is best now" in race(lambda: remove(store, keep_last=1), had=100)
     assert read_promotion(store, "best") is None
     assert give(store, "best", 300).previous == {}
 
@@ -203,7 +205,7 @@ def test_the_name_does_not_go_back_to_what_was_removed_too(race: Callable[..., s
 def test_a_name_that_nothing_had_is_not_given_back(race: Callable[..., str], store: Store) -> None:
     give(store, "best", 100)
     withdraw(store, "best", by="ada")
-    assert "nothing is best now" in race(lambda: remove(store, keep_last=1), had=None)
+    assert "no checkpoint is best now" in race(lambda: remove(store, keep_last=1), had=None)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before it is looked at", "while it is put back"])
@@ -218,7 +220,7 @@ def test_a_name_that_somebody_moves_meanwhile_stays_with_what_it_was_moved_to(
         if not late:
             move()
 
-    said = "best was moved by somebody else since" if late else "best was moved by somebody else meanwhile"
+    said = "best was moved by somebody else meanwhile"
     assert said in race(remove_all, move, had=100)
     found = read_promotion(store, "best")
     assert found is not None

@@ -13,7 +13,7 @@ from trainyard.command import arguments
 
 NUMBERS: dict[Callable[[str], float], tuple[float, float]] = {
     arguments.natural_number: (0, 10**18 - 1),
-    arguments.positive_number: (1, 10**18 - 1),
+    arguments.positive: (1, 10**18 - 1),
     arguments.processes: (1, 1024),
     arguments.amount: (0, 1e308),
     arguments.rate: (0.001, 1e6),
@@ -74,8 +74,8 @@ def test_a_number_is_within_its_bounds_or_refused(value: str) -> None:
     ("read", "text", "value"),
     [
         (arguments.natural_number, "0", 0),
-        (arguments.positive_number, "12", 12),
-        (arguments.positive_number, "9" * 18, 10**18 - 1),
+        (arguments.positive, "12", 12),
+        (arguments.positive, "9" * 18, 10**18 - 1),
         (arguments.amount, "0.0125", 0.0125),
         (arguments.amount, "1e9", 1e9),
         (arguments.share, ".4", 0.4),

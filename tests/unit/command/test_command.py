@@ -155,7 +155,7 @@ def test_an_error_keeps_its_code_when_nobody_reads_the_output_before_it() -> Non
 def test_a_main_that_was_cut_short_by_its_reader_is_not_done(body: str, variables: dict[str, str]) -> None:
     done = piped_to_nobody(body, env=os.environ | variables)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith("Cut short: ")
+    assert done.stderr.startswith("Interrupted: ")
 
 
 def test_a_reader_that_stops_early_does_not_turn_a_no_into_done() -> None:

@@ -21,7 +21,7 @@ FULL = Path("/dev/full")
         (SystemExit(0), 0, ""),
         (SystemExit(None), 0, ""),
         (KeyboardInterrupt(), 130, "Interrupted.\n"),
-        (BrokenPipeError(), 1, "Cut short: what read the output has closed it (broken pipe).\n"),
+        (BrokenPipeError(), 1, "Interrupted: the reader of the output has closed it (broken pipe).\n"),
         (
             OSError(errno.ENOSPC, "No space left"),
             1,

@@ -98,7 +98,7 @@ def test_a_stream_has_no_epochs_to_count() -> None:
     stream = {"hugging_face": {"dataset": "a/b"}}
     (found,) = impossible_combinations(config(data=stream, training={"epochs": 2}))
     assert found.keys[0] == "training.epochs"
-    assert found.reason.startswith("how long an epoch of a/b is is not known: set it to null")
+    assert found.reason.startswith("the length of an epoch of a/b is not known: set it to null")
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_store_that_is_registered_by_one_line_is_known_everywhere(tmp_path: Pa
         "shelf://top",
         f"TRAINYARD_STORE: 'desk://top' is not a store; write {EXAMPLES}",
     ]
-    assert found["set_up"] == ["shelf://top", f"'desk://top' is no store such as {EXAMPLES}"]
+    assert found["set_up"] == ["shelf://top", f"'desk://top' is not a store such as {EXAMPLES}"]
 
 
 @pytest.mark.parametrize("scheme", STORE_SCHEMES)

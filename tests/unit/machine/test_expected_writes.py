@@ -43,7 +43,7 @@ def needed(made: Config, disk: Disk, store_folder: Path | None = None) -> dict[s
 
 def test_the_copies_of_records_grow_with_the_logged_rows() -> None:
     made = config("training.max_steps=600", "monitoring.log_steps=10")
-    assert needed(made, FullDisk())["records on their way"] == 1_000_000 + 60 * 1_000
+    assert needed(made, FullDisk())["records to be sent"] == 1_000_000 + 60 * 1_000
 
 
 def test_a_store_that_is_a_folder_holds_a_copy_of_the_run() -> None:

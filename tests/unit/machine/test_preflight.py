@@ -393,7 +393,7 @@ def test_unknown_memory_is_not_judged() -> None:
 def test_needs_on_one_disk_are_added_up_but_not_across_disks(together: bool, store: int) -> None:
     own = disk_bytes_needed(config(), CPU_BOX.data_bytes)
     room = ExpectedWrites("the stored copy", "/srv/store", store, 71 * GB, 0 if together else 1)
-    other = ExpectedWrites("records on their way", "/tmp", 40 * GB, 71 * GB, 0 if together else 2)
+    other = ExpectedWrites("records to be sent", "/tmp", 40 * GB, 71 * GB, 0 if together else 2)
     findings = judge_machine(config(), replace(CPU_BOX, rooms=(room, other)))
     disks = [found for found in findings if found.check == "disk"]
     assert len(disks) == (1 if together else 3)

@@ -226,7 +226,7 @@ def test_how_a_run_begins_is_said(smoke: Config) -> None:
     assert f"from `{MANIFEST}`" in summary(smoke, planned(smoke, resume=MANIFEST))
     later = summary(smoke, planned(smoke, FIRST.next(step=9, died=False)))
     assert "segment 2 of at most 20" in later
-    assert "where the segment before ended" in later
+    assert "where the previous segment ended" in later
 
 
 def test_a_price_is_an_amount() -> None:

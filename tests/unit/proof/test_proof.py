@@ -191,12 +191,15 @@ AGAIN = "scripts/train.py --config runs/a/config.yaml"
         ([{"step": 100, "val_loss": 1.0}], "the row of step 100 has no loss"),
         ([whole_rows()[0], None, *whole_rows()[1:]], "a line that cannot be read after step 100"),
         ([None, *whole_rows()], "a line that cannot be read at the beginning"),
-        (whole_rows()[1:], "no row of step 100, which was to be logged; the next is of 200"),
+        (whole_rows()[1:], "no row of step 100, which should have been logged; the next is of 200"),
         (
             whole_rows()[:2] + whole_rows()[3:],
-            "no row of step 300, which was to be logged; the next is of 400",
+            "no row of step 300, which should have been logged; the next is of 400",
         ),
-        ([whole_rows()[0], {"step": 150, "loss": 1.0}], "a row of step 150, which was not to be logged"),
+        (
+            [whole_rows()[0], {"step": 150, "loss": 1.0}],
+            "a row of step 150, which should not have been logged",
+        ),
         (list(reversed(whole_rows())), "no row of step 100"),
         ([{"step": 0, "loss": 1.0}, *whole_rows()], "a row of step 0, before the run's first one"),
     ],
@@ -530,7 +533,9 @@ def test_a_damaged_copy_on_disk_of_a_whole_store_is_set_aside() -> None:
     damaged = Path("runs/a/checkpoints/step-00000600")
     problem = "run-7/checkpoint-600/state.bin: SHA-256 0… on disk"
     stored = part(judge(found=Found(Verdict(problems=(problem,)), damaged=(damaged,))), "stored")
-    assert stored.evidence == f"the store holds it whole, the copy on this disk is damaged: {problem}"
+    assert (
+        stored.evidence == f"the store has the complete run, but the copy on this disk is damaged: {problem}"
+    )
     assert stored.next_step == (
         f"mv {damaged} runs/a/checkpoints/.set-aside-step-00000600"
         " && scripts/prove_run.py --run-dir runs/a --store file:///store"

@@ -66,7 +66,7 @@ def test_an_empty_section_of_the_changelog_is_refused(checkout: Make) -> None:
 
 @pytest.mark.parametrize("tag", ["1.2.0", "v1.2", "v1.2.0-rc1", "v1.2.0; rm", "nightly", ""])
 def test_an_invalid_tag_is_refused(checkout: Make, tag: str) -> None:
-    with pytest.raises(ConfigError, match="is no tag of a release"):
+    with pytest.raises(ConfigError, match="is not the tag of a release"):
         read_release(checkout(), tag)
 
 

@@ -61,14 +61,14 @@ def test_the_tasks_are_numbered_over_all_steps_with_their_commands_whole() -> No
         SetupStep("secrets", SetupVerdict.WAITS, "none", todo=(Todo("in the browser", "https://x"),)),
     ]
     assert remaining_tasks(steps, "github.com", "o/r", dry_run=False).split("\n\n") == [
-        "What remains for you, in this order:",
+        "Your remaining steps, in this order:",
         "1. runner: on the GPU machine",
         "scripts/a.sh " + "x" * 90,
         "2. runner: here; wait until it is online wait until it is online wait until it\n   is online",
         "gh run list",
         "3. secrets: in the browser",
         "https://x",
-        "1 of 3 steps are checked. Run this again to go on and to check.",
+        "1 of 3 steps are checked. Run this again to continue and to check.",
     ]
 
 
@@ -87,7 +87,7 @@ def test_only_a_dry_run_with_changes_shows_its_calls(
     ][: len(changes)]
     shown = dry_run and changes
     expected = ["A run without --dry-run would make these calls:", "\n".join(calls)] if shown else []
-    summary = "0 of 1 steps are checked. Run this again to go on and to check."
+    summary = "0 of 1 steps are checked. Run this again to continue and to check."
     assert text.split("\n\n") == [*expected, summary]
 
 
@@ -101,11 +101,11 @@ def test_the_last_line_counts_what_is_checked_and_says_how_to_go_on(
         expected = f"All {needed} steps are checked."
     elif {SetupVerdict.REFUSED, SetupVerdict.UNREACHED} & set(pair):
         expected = (
-            f"{checked} of {needed} steps are checked. GitHub refused, or could not be reached. What is done"
-            " stays done: fix it and run this again."
+            f"{checked} of {needed} steps are checked. GitHub refused, or could not be reached. Finished"
+            " steps are kept: fix the cause and run this again."
         )
     else:
-        expected = f"{checked} of {needed} steps are checked. Run this again to go on and to check."
+        expected = f"{checked} of {needed} steps are checked. Run this again to continue and to check."
     text = remaining_tasks([step(one) for one in pair], "github.com", "o/r", dry_run=False)
     assert " ".join(text.split()) == expected
     assert all(len(line) <= WIDTH for line in text.splitlines())

@@ -105,11 +105,11 @@ def test_a_colon_in_a_name_is_written_as_github_does() -> None:
         ({"repository": "me"}, "is not OWNER/REPO"),
         ({"repository": "me/*"}, "is not OWNER/REPO"),
         ({"repository": "me/lab\n"}, "is not OWNER/REPO"),
-        ({"environment": ""}, "Name an environment or a ref"),
-        ({"ref": MAIN}, "Name an environment or a ref"),
+        ({"environment": ""}, "Name either an environment or a ref"),
+        ({"ref": MAIN}, "Name either an environment or a ref"),
         ({"environment": "*"}, "would match more than one place"),
         ({"environment": "", "ref": "refs/heads/*"}, "would match more than one place"),
-        ({"environment": "", "ref": "main"}, "is no ref such as refs/heads/main"),
+        ({"environment": "", "ref": "main"}, "is not a ref such as refs/heads/main"),
     ],
 )
 def test_a_subject_that_is_none_or_many_is_refused(subject: dict[str, str], message: str) -> None:
@@ -125,7 +125,7 @@ def test_what_is_missing_or_impossible_is_named() -> None:
         trust_policy(names, account="12345678901", form=Form.NAMES)
     with pytest.raises(ConfigError, match="is none of aws, aws-cn"):
         trust_policy(names, account=ACCOUNT, form=Form.NAMES, partition="aws:iam")
-    with pytest.raises(ConfigError, match=r"is no file of \.github/workflows"):
+    with pytest.raises(ConfigError, match=r"is not a file of \.github/workflows"):
         trust_policy(names, account=ACCOUNT, form=Form.NAMES, workflow="../x.yml")
 
 

@@ -63,7 +63,7 @@ def test_a_valid_store_is_accepted(url: str) -> None:
     "url", ["s3://", "s3://A", "s3:/x", "file://x", "file:///", "https://x", "/mnt", " s3://ml"]
 )
 def test_an_invalid_store_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="is no store"):
+    with pytest.raises(ConfigError, match="is not a store"):
         variables.checked_store(url)
 
 

@@ -19,14 +19,14 @@ def newest_manifest(store: Store, run_number: int) -> tuple[str, RunManifest | N
         return first, None, [str(error)]
     problems = _gaps(store, run_number, len(chain))
     if not chain:
-        return first, None, problems or [f"{first}: missing; nothing vouches for run {run_number}"]
+        return first, None, problems or [f"{first}: missing, so run {run_number} cannot be verified"]
     for number, link in enumerate(chain):
         problems += _judge(link, chain[number - 1] if number else None, run_number)
     owner = owner_of(store, run_number)
     if owner != chain[-1].manifest.run_id:
         problems.append(
-            f"{chain[-1].key}: of run {chain[-1].manifest.run_id}, "
-            f"but the number belongs to {owner or 'no run'}"
+            f"{chain[-1].key}: belongs to run {chain[-1].manifest.run_id}, "
+            f"but the run number belongs to {owner or 'no run'}"
         )
     return chain[-1].key, chain[-1].manifest, problems
 
@@ -47,7 +47,7 @@ def newest_run(store: Store) -> RunManifest | None:
 
 
 def _gaps(store: Store, run_number: int, length: int) -> list[str]:
-    """Report manifests that the chain does not reach: an earlier one was removed, or these were planted."""
+    """Report manifests that the chain does not reach: an earlier one was removed, or these were added."""
     expected = {manifest_key(run_number, version) for version in range(1, length + 1)}
     listed = {found.key for found in store.list_objects(manifest_prefix(run_number))}
     missing = manifest_key(run_number, length + 1)
@@ -63,7 +63,8 @@ def _judge(link: StoredManifest, before: StoredManifest | None, run_number: int)
         problems.append(f"{link.key}: does not name {before.key if before else 'nothing'} as its predecessor")
     if before and before.manifest.run_id != manifest.run_id:
         problems.append(
-            f"{link.key}: of run {manifest.run_id}, the one before it of {before.manifest.run_id}"
+            f"{link.key}: belongs to run {manifest.run_id}, "
+            f"the manifest before it to run {before.manifest.run_id}"
         )
     if len(manifest.by_key()) != len(manifest.objects):
         problems.append(f"{link.key}: lists an object twice")

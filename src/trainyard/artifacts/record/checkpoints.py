@@ -101,7 +101,7 @@ def own_manifest(store: Store, checkpoint: Checkpoint) -> tuple[bytes, str | Non
     if content is None:
         return b"", f"{marker.key}: missing in the store"
     if hashlib.sha256(content).hexdigest() != marker.sha256:
-        return b"", f"{marker.key}: other bytes in the store than the run's manifest says"
+        return b"", f"{marker.key}: its bytes in the store differ from the run's manifest"
     return content, _difference(content, checkpoint)
 
 
@@ -117,4 +117,4 @@ def _difference(content: bytes, checkpoint: Checkpoint) -> str | None:
     own = {checkpoint.prefix + file.path: (file.size, file.sha256) for file in manifest.files}
     listed.pop(name)
     wrong = sorted(key for key in listed.keys() | own.keys() if listed.get(key) != own.get(key))
-    return f"{wrong[0]}: {name} and the run's manifest do not say the same of it" if wrong else None
+    return f"{wrong[0]}: {name} and the run's manifest differ about it" if wrong else None

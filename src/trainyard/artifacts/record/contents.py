@@ -150,7 +150,7 @@ def contents_of(
     for step in reversed(directory.checkpoint_steps()):
         _look_at_checkpoint(directory.checkpoint(step), step, found)
     nameless = [path for path, is_name in by_name.items() if not is_name]
-    found.notes += [f"{path}: no store can hold a name that is not UTF-8; passed over" for path in nameless]
+    found.notes += [f"{path}: skipped, because its name is not UTF-8" for path in nameless]
     groups = (*found.groups, Group(RECORDS, (*records, *metrics)))
     return Contents(run, groups, tuple(found.problems), tuple(found.notes), version, _config(scratch))
 
@@ -197,7 +197,7 @@ def checkpoint_group(
         step = manifest.step
     elif step != manifest.step:
         raise CheckpointError(
-            f"{path}: its {MANIFEST_NAME} is of step {manifest.step}, its name of step {step}"
+            f"{path}: its {MANIFEST_NAME} says step {manifest.step}, its name says step {step}"
         )
     keys = checkpoint_prefix(run_number, step)
     vouched = described.sha256 in named
@@ -247,7 +247,7 @@ def _look_at_checkpoint(path: Path, step: int, found: _Found) -> None:
         found.problems.append(f"checkpoint-{step} was not uploaded: {link} is a symbolic link")
         return
     if not (path / MANIFEST_NAME).exists():
-        found.notes.append(f"{path}: no {MANIFEST_NAME}, the save was never completed; passed over")
+        found.notes.append(f"{path}: skipped, because it has no {MANIFEST_NAME}: the save never ended")
         return
     try:
         group = checkpoint_group(path, found.run_number, step, named=found.named, is_part=found.keeps_parts)

@@ -41,7 +41,7 @@ def places_of(entries: Iterable[ManifestObject], run_number: int) -> dict[PurePo
             continue
         place = _place_of(entry.key, run_number)
         if place in found:
-            raise VerificationError(f"{entry.key!r}: would lie where {found[place].key!r} lies, at {place}")
+            raise VerificationError(f"{entry.key!r}: has the same path as {found[place].key!r}, {place}")
         found[place] = entry
     document = found.get(_METRICS)
     if document and document.key == metrics_key(run_number) and PurePosixPath("run.json") in found:
@@ -68,7 +68,7 @@ def safe_place(key: str, parts: list[str]) -> PurePosixPath:
     """Return the path of these parts of `key`. Raises VerificationError when it is not a safe path."""
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise VerificationError(
-            f"{key!r}: no name of a file below a run directory. Nothing was written for it."
+            f"{key!r}: is not the path of a file below a run directory. It was not written."
         )
     try:
         os.fsencode("/".join(parts))

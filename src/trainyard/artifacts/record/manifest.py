@@ -233,34 +233,34 @@ def _own_records(records: str, run_number: int) -> str:
     """Return the records prefix of an open manifest, which must be a folder of its own run."""
     version = records_version_of(records)
     if records and (version is None or records != records_prefix(run_number, version)):
-        raise ValueError(f"records are in {records[:200]!r}, which is no folder of run {run_number}")
+        raise ValueError(f"records are in {records[:200]!r}, which is not a folder of run {run_number}")
     return records
 
 
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError(f"{str(value)[:80]!r} is no object")
+        raise TypeError(f"{str(value)[:80]!r} is not an object")
     return value
 
 
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise TypeError(f"{str(value)[:80]!r} is no list")
+        raise TypeError(f"{str(value)[:80]!r} is not a list")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{str(value)[:80]!r} is no text")
+        raise TypeError(f"{str(value)[:80]!r} is not a text")
     return value
 
 
 def _seconds(value: object) -> float:
     """Return a time that can be displayed. Raises TypeError or ValueError for anything else."""
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{str(value)[:80]!r} is no time")
+        raise TypeError(f"{str(value)[:80]!r} is not a time")
     if not 0 <= value < _END_OF_TIME:
-        raise ValueError(f"{value} is no time in Unix seconds")
+        raise ValueError(f"{value} is not a time in Unix seconds")
     return float(value)
 
 

@@ -20,7 +20,7 @@ from trainyard.run.untrusted_files import parse_json_object
 
 _MOST_DIGITS = 15
 _RACES = 20
-"""How often other runs may take the next free number before we give up."""
+"""Give up after other runs have taken the next free number this many times."""
 _logger = logging.getLogger(__name__)
 
 
@@ -37,7 +37,7 @@ def find_run_number(store: Store, text: str | None, run_dir: Path | None) -> int
     """Return the run number of a command line: `text`, else the number of the run in `run_dir`."""
     number = parse_run_number(text or "auto")
     if number is None and run_dir is None:
-        raise ConfigError("--run-number: which run? Give a number, or --run-dir")
+        raise ConfigError("--run-number is missing. Give a number, or --run-dir")
     if number is None:
         run_id = str(read_run(RunDirectory(run_dir or Path()).run_file)["run_id"])
         number = number_of_run(store, run_id)
@@ -116,7 +116,7 @@ def runs_in_question(store: Store, text: str | None) -> list[int]:
         return used
     number = parse_run_number(text)
     if number is None:
-        raise ConfigError("--run-number auto: which run? Give its number")
+        raise ConfigError("--run-number auto needs a run; give its number")
     if number not in used:
         raise VerificationError(f"{store.url} holds no run {number}")
     return [number]

@@ -80,15 +80,15 @@ def statement_problems(manifest: RunManifest) -> list[str]:
         return [f"{name} has no predicate"]
     config, expected = predicate.get("config"), restate(manifest).statement
     problems = [
-        f"{name} says another {key} than the manifest"
+        f"{name} has another {key} than the manifest"
         for key in ("_type", "predicateType", "subject")
         if not same_json(given.get(key), expected[key])
     ]
     if config and not resolved_config(_plain(config), manifest.provenance):
-        problems.append(f"{name} has another configuration than the one on record")
+        problems.append(f"{name} has another configuration than the run's record")
     wanted = expected["predicate"]
     other = sorted(key for key in {*wanted, *predicate} if not same_json(wanted.get(key), predicate.get(key)))
-    return problems + [f"{name} says another {key} than the manifest" for key in other]
+    return problems + [f"{name} has another {key} than the manifest" for key in other]
 
 
 def _plain(config: object) -> dict[str, Any]:

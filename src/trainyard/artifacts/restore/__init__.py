@@ -1,4 +1,4 @@
-"""From the store to a disk: a run, one checkpoint, or what an interrupted run goes on from.
+"""From the store to a disk: a run, one checkpoint, or the checkpoint that an interrupted run resumes from.
 
 In: a store, a run number and a choice of checkpoint. Out: a run directory whose files were compared with the
 manifest.

@@ -74,7 +74,7 @@ class Landing:
         with file:
             if parts is not None:
                 return self._land_parts(file, PartedObject(self._store, entry, parts))
-            digest = _digest_of_what_is_there(file, entry) if existed else hashlib.sha256()
+            digest = _digest_so_far(file, entry) if existed else hashlib.sha256()
             self._progress.advance(file.tell())
             if existed and file.tell() == entry.size and digest.hexdigest() == entry.sha256:
                 self._count(kept=1)
@@ -144,7 +144,7 @@ def _opened(path: Path) -> tuple[FileIO, bool]:
         return os.fdopen(os.open(path, how | os.O_CREAT, 0o666), "r+b", buffering=0), False
 
 
-def _digest_of_what_is_there(file: FileIO, entry: ManifestObject) -> "hashlib._Hash":
+def _digest_so_far(file: FileIO, entry: ManifestObject) -> "hashlib._Hash":
     """Return the digest of the file so far, at its end; empty a file that cannot be a beginning."""
     size = os.fstat(file.fileno()).st_size
     if size > entry.size:
@@ -175,6 +175,6 @@ def require_distinct(folder: Path, places: Mapping[PurePosixPath, ManifestObject
         other = found.setdefault((status.st_dev, status.st_ino), place)
         if other != place:
             raise VerificationError(
-                f"{folder} takes {str(other)!r} and {str(place)!r} for one name. "
-                "Restore to a file system that tells them apart."
+                f"{folder}: its file system treats {str(other)!r} and {str(place)!r} as one name. "
+                "Restore to a file system that distinguishes them."
             )

@@ -34,7 +34,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
 
 _TIMES_OVERTAKEN = 3
-"""How often a sync may replace the records while they are read before we give up."""
+"""Give up after a sync has replaced the records this many times while they were read."""
 _Places = dict[PurePosixPath, ManifestObject]
 _logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class RestoreReport:
 
     def summary(self) -> str:
         """One line for people."""
-        kept = f", {self.kept} of them there already" if self.kept else ""
+        kept = f", {self.kept} of them already there" if self.kept else ""
         size = f"{self.files} files, {size_text(self.bytes)}"
         less = "" if self.has_records else "; only a checkpoint: no record of its run is stored"
         less += "; stored while the run was still going" if self.is_open else ""
@@ -268,7 +268,7 @@ def _require_room(work: Path, manifest: RunManifest, wanted: list[Checkpoint]) -
         missing += max(0, entry.size - bytes_on_disk(path))
     if missing > (free := shutil.disk_usage(work).free):
         raise TrainyardError(
-            f"No space left on {work.parent} ({size_text(free)} free, {size_text(missing)} are to come). "
+            f"No space left on {work.parent} ({size_text(free)} free, {size_text(missing)} needed). "
             "Nothing was fetched. Free space there, or choose another --to."
         )
 
@@ -280,12 +280,12 @@ def _held(work: Path) -> Iterator[None]:
         work.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise ConfigError(f"--to: {work} cannot be made ({error.strerror}). Choose another one.") from None
+        raise ConfigError(f"--to: {work} cannot be created ({error.strerror}). Choose another one.") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise ConfigError(f"{work}: another restore is at work there. Wait for it.") from None
+        raise ConfigError(f"{work}: another restore is writing to it. Wait until it has ended.") from None
     finally:
         os.close(descriptor)
         if work.is_dir() and not any(work.iterdir()):
@@ -294,7 +294,7 @@ def _held(work: Path) -> Iterator[None]:
 
 @contextmanager
 def _retry_suggested(work: Path) -> Iterator[None]:
-    """Add to an error of the disk where the files that arrived are."""
+    """Add the place of the fetched files to an error of the store or the disk."""
     try:
         yield
     except (ServiceError, VerificationError) as error:
@@ -309,8 +309,8 @@ def _retry_suggested(work: Path) -> Iterator[None]:
 def _what_is_left(work: Path) -> str:
     nothing = "Nothing is under the final name"
     if not any(work.iterdir()):
-        return f"{nothing}, and nothing arrived."
-    return f"{nothing}. What arrived is kept in {work}: run the same command again to continue."
+        return f"{nothing}, and nothing was fetched."
+    return f"{nothing}. The fetched files are kept in {work}: run the same command again to continue."
 
 
 def _keep_only(work: Path, places: Mapping[PurePosixPath, ManifestObject]) -> None:

@@ -81,12 +81,12 @@ def fetch_resume_source(wanted: WantedResume, open_store: OpenStore) -> Resumpti
         if wanted.segment > 1 and not wanted.may_begin:
             raise VerificationError(
                 f"Segment {wanted.segment} finds nothing to resume from: {wanted.directory.path} has no "
-                f"whole checkpoint on this machine, and {wanted.store} has none of run "
+                f"complete checkpoint on this machine, and {wanted.store} has none of run "
                 f"{wanted.run_number or wanted.run_id}. "
                 "Nothing was started."
             )
         if wanted.resume == "auto":
-            return Resumption("auto", "nothing is there yet")
+            return Resumption("auto", "there is no checkpoint yet")
     return _as_asked(wanted, open_store)
 
 
@@ -173,9 +173,10 @@ def _newest_stored(wanted: WantedResume, store: Store) -> int | None:
     _, manifest, problems = newest_manifest(store, number)
     if manifest is None or problems:
         raise VerificationError(
-            "\n".join(problems) + f"\nWhat {wanted.store} has of run {number} cannot be trusted, and may "
-            "be ahead of this machine. Nothing was started. Fix it first: scripts/verify_artifact.py "
-            f"--store {wanted.store} --run-number {number} says what is wrong."
+            "\n".join(problems)
+            + f"\nThe manifests of run {number} in {wanted.store} cannot be trusted, and the "
+            "store may be ahead of this machine. Nothing was started. Fix it first: "
+            f"scripts/verify_artifact.py --store {wanted.store} --run-number {number} says what is wrong."
         )
     return _newest_step(manifest) if manifest.run_id == wanted.run_id else None
 
@@ -192,7 +193,7 @@ def _restored(wanted: WantedResume, store: Store, *, here: int | None, stored: i
     """Restore the run from the store beside the local one, which is then moved aside if it is older."""
     path = wanted.directory.path
     beside = RunDirectory(path.with_name(f"{path.name}.from-store"))
-    brought, how = _newest_here(beside), f"step {stored} of {wanted.store}, brought earlier"
+    brought, how = _newest_here(beside), f"step {stored} of {wanted.store}, fetched earlier"
     if brought is None or brought < stored:
         _move_aside(beside.path, brought)
         number = _number(wanted, store)
@@ -220,13 +221,15 @@ def _remove_parts(directory: RunDirectory, *, until: int) -> None:
 
 
 def _set_aside_parts(directory: RunDirectory, *, after: int) -> None:
-    """Hide this machine's parts of checkpoints after step `after`, which no store has whole."""
+    """Hide this machine's parts of checkpoints after step `after`, which no store has completely."""
     for step in directory.checkpoint_steps():
         path = directory.checkpoint(step)
         if step > after:
             aside = path.with_name(f".set-aside-{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
-            _logger.warning("%s is a part of a checkpoint that is not stored whole: moved to %s", path, aside)
+            _logger.warning(
+                "%s is a part of a checkpoint that is not completely stored: moved to %s", path, aside
+            )
             path.rename(aside)
 
 
@@ -255,7 +258,7 @@ def _parent(wanted: WantedResume, place: ManifestPlace, store: Store) -> Resumpt
     beside = RunDirectory(wanted.directory.path.with_name(f"from-{manifest.run_id}-step-{step}"))
     checkpoint = beside.checkpoint(step)
     if beside.run_file.is_file() and read_run(beside.run_file)["run_id"] == manifest.run_id:
-        return Resumption(str(checkpoint), f"step {step} of run {place.run_number}, brought earlier")
+        return Resumption(str(checkpoint), f"step {step} of run {place.run_number}, fetched earlier")
     selection = Selection(place.run_number, step=step)
     report = restore(store, selection, beside.path, progress=wanted.progress)
     return Resumption(str(checkpoint), report.summary())

@@ -29,7 +29,7 @@ def parse_selection(store: Store, run_number: int | None, step: str | None) -> S
     if step is not None and not _is_number(step) and step not in (NEWEST, NONE):
         return _promoted(store, run_number, step)
     if run_number is None:
-        raise ConfigError("--run-number: which run? Give a number, or --step with a promoted name.")
+        raise ConfigError("--run-number is missing. Give a number, or --step with a promoted name.")
     if step in (None, NEWEST, NONE):
         return Selection(run_number, newest=step == NEWEST, none=step == NONE)
     return Selection(run_number, int(step))
@@ -54,7 +54,8 @@ def select_checkpoints(manifest: RunManifest, selection: Selection) -> list[Chec
         )
     if selection.digest not in (None, match[0].digest):
         raise VerificationError(
-            f"{match[0].prefix}: is {match[0].digest[:12]}… now; {str(selection.digest)[:12]}… was promoted"
+            f"{match[0].prefix}: has the digest {match[0].digest[:12]}… now; "
+            f"{str(selection.digest)[:12]}… was promoted"
         )
     return match
 
@@ -65,8 +66,8 @@ def _promoted(store: Store, run_number: int | None, name: str) -> Selection:
         raise ConfigError(f"--step {name}: neither a step, nor newest, nor a name that was promoted")
     if run_number not in (None, promotion.run_number):
         raise ConfigError(
-            f"--step {name}: was given to step {promotion.step} of run {promotion.run_number}, "
-            f"not to one of run {run_number}. Leave --run-number out to take that one."
+            f"--step {name}: the name belongs to step {promotion.step} of run {promotion.run_number}, "
+            f"not to a checkpoint of run {run_number}. Omit --run-number to restore that step."
         )
     return Selection(promotion.run_number, promotion.step, digest=promotion.digest)
 

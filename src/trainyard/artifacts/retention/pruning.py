@@ -43,10 +43,10 @@ def prune(
             # Check right before the marker is deleted: a later promotion or sync checks the marker
             # afterwards.
             if _is_listed(store, plan, each.checkpoint):
-                kept.append(f"{each.checkpoint.prefix} was stored anew meanwhile, and kept")
+                kept.append(f"{each.checkpoint.prefix} was stored again meanwhile, so it was kept")
             elif rules.keep_promoted and each.checkpoint.digest in names_by_digest(store):
                 _vouch_again(store, plan.run_number, each.checkpoint, signer=signer)
-                kept.append(f"{each.checkpoint.prefix} was promoted meanwhile, and kept")
+                kept.append(f"{each.checkpoint.prefix} was promoted meanwhile, so it was kept")
             else:
                 _delete(store, each.checkpoint)
         for owed in plan.owed:
@@ -107,8 +107,8 @@ def _vouch_again(
         _put(store, chain, replace(newest, objects=objects, pruned=pruned), signer=signer)
     except RunConflictError:
         raise RunConflictError(
-            f"{checkpoint.prefix} was promoted meanwhile and is whole, but its run was stored again just "
-            "then, so that no manifest lists it. The same command finishes it."
+            f"{checkpoint.prefix} was promoted meanwhile and is complete, but its run was stored again at "
+            "the same time, so no manifest lists it. Run the same command again to finish."
         ) from None
 
 
@@ -118,7 +118,9 @@ def _put(
     """Put the manifest. Raises RunConflictError when somebody else put one meanwhile."""
     newest = chain[-1]
     if signer is None and next(iter(store.list_objects(signature_prefix(manifest.run_number))), None):
-        _logger.warning("run %d was signed, and its new manifest is not: no key is set", manifest.run_number)
+        _logger.warning(
+            "run %d was signed, but its new manifest is not, because no key is set", manifest.run_number
+        )
     following = replace(
         manifest, created=time.time(), supersedes={"key": newest.key, "sha256": newest.sha256}
     )

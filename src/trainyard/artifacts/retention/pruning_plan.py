@@ -93,7 +93,7 @@ class RunPruning:
         if self.superseded:
             size = size_text(sum(self.superseded.values()))
             what = f"{len(self.superseded)} records of earlier manifests"
-            found.append(f"remove  run {self.run_number}  {what}  {size}  newer ones are there")
+            found.append(f"remove  run {self.run_number}  {what}  {size}  newer ones are stored")
         found += [f"remove  {key}  left over from an earlier pruning" for key in self.unfinished]
         return found
 
@@ -152,7 +152,7 @@ def _children(store: Store) -> dict[str, list[int]]:
         for number, chain in zip(numbers, pool.map(lambda n: read_chain(store, n), numbers), strict=True):
             parent = chain[-1].manifest.provenance.get("parent") if chain else None
             if not chain:
-                _logger.warning("run %d has no manifest, so what it was started from is not known", number)
+                _logger.warning("run %d has no manifest, so its parent checkpoint is not known", number)
             if isinstance(parent, Mapping) and parent.get("manifest_sha256"):
                 found.setdefault(str(parent["manifest_sha256"]), []).append(number)
     return found
@@ -208,7 +208,7 @@ def _superseded(store: Store, manifest: RunManifest, listed: Mapping[str, Stored
     prefix = run_prefix(manifest.run_number)
     own = [entry for entry in records_of(manifest) if entry.key.startswith(prefix)]
     if wrong := compare_objects(store, own, listed, depth=Depth.LISTING, seed=new_seed()):
-        _logger.warning("%s; records of earlier manifests stay", next(iter(wrong.values())))
+        _logger.warning("%s; records of earlier manifests are kept", next(iter(wrong.values())))
         return {}
     kept = {entry.key for entry in own}
     old = {key: records_version_of(key) for key in listed.keys() - kept}

@@ -27,7 +27,7 @@ def store_settings(run_dir: Path | None, *, url: str | None, encryption: str | N
 
 def _settings(run_dir: Path) -> dict[str, Any]:
     if not run_dir.is_dir():
-        raise ConfigError(f"{run_dir}: there is no such run directory")
+        raise ConfigError(f"{run_dir}: the run directory does not exist")
     path = RunDirectory(run_dir).config_file
     try:
         return read_settings(read_bytes(path), str(path))

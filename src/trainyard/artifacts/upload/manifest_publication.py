@@ -88,7 +88,7 @@ def build_manifest(
     leftovers = sorted(key for key in known if _may_be_left_over(key, before.version))
     are_parts = contents.version is not None and setting(contents.config, "checkpointing.shared") is False
     for key in () if are_parts else leftovers:  # parts of other machines come before they can be listed
-        _logger.warning("%s: sent by a sync that was cut short, and no longer on this machine", key)
+        _logger.warning("%s: an interrupted sync sent it, and it is no longer on this machine", key)
     newest = before.chain[-1] if before.chain else None
     objects = tuple(entries[key] for key in sorted(entries))
     supersedes = {"key": newest.key, "sha256": newest.sha256} if newest else {}

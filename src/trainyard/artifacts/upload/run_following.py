@@ -106,7 +106,7 @@ class Followed:
         why = {
             Ending.OUTCOME: "the run is over",
             Ending.STOPPED: "asked to stop",
-            Ending.SILENT: "the run fell silent, with no outcome",
+            Ending.SILENT: "the run stopped writing without an outcome",
         }[self.ending]
         return f"{self.checkpoints} checkpoints stored while it was trained; {why}"
 

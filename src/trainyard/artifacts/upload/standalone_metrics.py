@@ -32,7 +32,7 @@ def read_metrics(path: Path) -> list[Row]:
         return _lines(path, content)
     rows = value.get("rows", [value]) if isinstance(value, dict) else value
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ConfigError(f"{path}: holds no metrics, which are a JSON object, or a list of objects")
+        raise ConfigError(f"{path}: is not a metrics file, which holds a JSON object or a list of objects")
     return rows
 
 
@@ -59,7 +59,7 @@ def _lines(path: Path, content: bytes) -> list[Row]:
         if row is not None:
             rows.append(row)
         elif line.strip() and (number < len(lines) or not rows):
-            raise ConfigError(f"{path}: line {number} is no JSON object, so these are no metrics")
+            raise ConfigError(f"{path}: line {number} is not a JSON object, so it is not a metrics file")
     if not rows:
-        raise ConfigError(f"{path}: is empty, so these are no metrics")
+        raise ConfigError(f"{path}: is empty, so it is not a metrics file")
     return rows

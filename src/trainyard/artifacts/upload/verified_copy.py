@@ -1,4 +1,4 @@
-"""Take files that were copied from elsewhere into a store, one by one, each verified by the store itself."""
+"""Store files that were copied from elsewhere, one by one; the store itself verifies each."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ class StoreDelivery:
         self._store = store
 
     def size_of(self, name: str) -> int | None:
-        """The size of the object; None where there is none."""
+        """The size of the object; None if it does not exist."""
         there = self._store.describe(name)
         return None if there is None else there.size
 
     def has(self, name: str, *, size: int, sha256: str) -> bool:
-        """Whether the object is there with these bytes; it is read where its checksum cannot tell."""
+        """Whether the object is there with these bytes; it is read if its checksum is not enough."""
         there = self._store.describe(name)
         if there is None or there.size != size:
             return False
@@ -29,7 +29,7 @@ class StoreDelivery:
         return sha256_of_chunks(self._store.read_chunks(name)) == (sha256, size)
 
     def deliver(self, path: Path, name: str, *, sha256: str) -> None:
-        """Store the file. Raises VerificationError where its bytes are not those of the digest."""
+        """Store the file. Raises VerificationError if its bytes do not match the digest."""
         upload = self._store.stage(path, name, metadata={})
         if upload.sha256 != sha256:
             upload.abort()
@@ -39,7 +39,7 @@ class StoreDelivery:
         upload.commit()
 
     def write(self, name: str, text: str) -> None:
-        """Store a small object; one that is there with another content is replaced."""
+        """Store a small object; replace one with other content."""
         content = text.encode()
         while not self._store.put_new(name, content, metadata={}):
             old = self._store.read_object(name)

@@ -1,4 +1,4 @@
-"""Whether what is in the store is what the trainer wrote.
+"""Verify that the store holds what the trainer wrote.
 
 In: a manifest, the store, and the run directory if there is one. Out: every object that differs, by name.
 Nothing is changed.

@@ -101,7 +101,7 @@ def _compare(
         return "missing in the store"
     agrees = checksum_agrees(described.checksum, entry.sha256, entry.checksum)
     if agrees is False:
-        return f"the store computes {described.checksum['value']}, other bytes than the manifest's"
+        return f"the store computed {described.checksum['value']}, which the manifest does not have"
     # A CRC can be forged, but the ETag changes with the bytes.
     replaced = described.checksum.get("algorithm") != SHA256 and described.etag != entry.etag
     if read_back or agrees is None or replaced:

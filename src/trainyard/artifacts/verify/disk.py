@@ -169,7 +169,7 @@ def _may_be_gone(directory: RunDirectory, place: PurePosixPath) -> bool:
 
 
 def _is_part(directory: RunDirectory, place: PurePosixPath) -> bool:
-    """Whether the file is one that another machine wrote: shards, never what the main one completes."""
+    """Whether another machine wrote the file. Only shards can be: the main one writes all other files."""
     return place.parts[0] == directory.checkpoints.name and is_shard(place.name) and keeps_parts(directory)
 
 
@@ -183,7 +183,7 @@ def _metrics_answer(directory: RunDirectory, manifest: RunManifest, run_id: str)
         sha256, _ = sha256_of_chunks(chunks)
     except DamagedFileError as error:
         return {entry.key: str(error)}
-    return {entry.key: _EQUAL if sha256 == entry.sha256 else "not what metrics.jsonl on disk says"}
+    return {entry.key: _EQUAL if sha256 == entry.sha256 else "differs from metrics.jsonl on disk"}
 
 
 def _digest(path: Path, expected: int, progress: Progress) -> tuple[str, int]:

@@ -169,7 +169,7 @@ def _stored_checkpoint(store: Store, prefix: str, listed: Mapping[str, str]) -> 
     except CheckpointError as error:
         return StoredCheckpoint(problem=f"cannot be read: {error}")
     other = [file.path for file in manifest.files if listed.get(prefix + file.path) != file.sha256]
-    problem = f"has other bytes in {other[0]} than its {MANIFEST_NAME} says" if other else None
+    problem = f"differs from its {MANIFEST_NAME} in {other[0]}" if other else None
     return StoredCheckpoint(sha256(content).hexdigest(), manifest.run_id, manifest.step, problem)
 
 

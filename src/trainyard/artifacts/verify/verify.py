@@ -207,7 +207,7 @@ def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> Lo
             problems.append(str(error))
     problems += _links_in(directory)
     if not whole:
-        problems.append(f"{directory.path}: no whole checkpoint")
+        problems.append(f"{directory.path}: no complete checkpoint")
     return LocalVerification(tuple(whole), tuple(problems), parts)
 
 
@@ -270,11 +270,11 @@ def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:
     try:
         run = parse_json_object(content, key)
     except DamagedFileError as error:
-        return [f"{error}; the manifest's provenance was compared with nothing"]
+        return [f"{error}; the manifest's provenance could not be compared"]
     outcome = run.pop("outcome", {})
     if same_json(run, manifest.provenance) and same_json(outcome, manifest.outcome):
         return []
-    return [f"run-{manifest.run_number}: the manifest's provenance is not that of the stored run.json"]
+    return [f"run-{manifest.run_number}: the manifest's provenance differs from the stored run.json"]
 
 
 def _links_in(directory: RunDirectory) -> list[str]:

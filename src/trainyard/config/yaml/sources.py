@@ -30,7 +30,7 @@ def read_source(path: Path) -> str | Fault:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return Fault("is no regular file; name a file", opened=False)
+                return Fault("is not a regular file; name a file", opened=False)
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         near = _nearest(path)

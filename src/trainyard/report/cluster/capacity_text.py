@@ -43,7 +43,7 @@ def _answer(data: Json) -> list[str]:
     whole = len(data["whole_nodes_free"])
     answers = {
         "now": f"It fits now: {free} places for {wanted}, {gpus}, {whole} nodes wholly free.",
-        "later": f"It does not fit now: {free} places for {wanted}, {gpus}; {places} when all is given back.",
+        "later": f"It does not fit now: {free} places for {wanted}, {gpus}; {places} once other jobs end.",
         "never": f"It cannot fit: {places} places for {wanted}, even if nothing ran there ({gpus}).",
         "unknown": f"Whether it fits is not known: {data['unknown']}.",
     }
@@ -59,7 +59,7 @@ def _answer(data: Json) -> list[str]:
 def node_table(nodes: Sequence[Json], *, width: int) -> list[str]:
     """A line for each node: what it has, what is free, what is wrong.
 
-    Where that is wider than `width`, a type or zone that all nodes share is told once, above the table.
+    Where that is wider than `width`, a type or zone that all nodes share is shown once, above the table.
     """
     columns = {
         "node": [node["name"] for node in nodes],

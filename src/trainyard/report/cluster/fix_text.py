@@ -10,7 +10,7 @@ def fix_lines(data: Mapping[str, Any], *, width: int) -> list[str]:
     """The safe steps first, then those that a person has to do."""
     steps = data["steps"]
     if not steps:
-        return ["Nothing is to be done."]
+        return ["Nothing needs to be done."]
     automatic = [step for step in steps if step["automatic"]]
     manual = [step for step in steps if not step["automatic"]]
     lines: list[str] = []

@@ -270,7 +270,7 @@ def _located(source: Path) -> tuple[Path, Path]:
         return source.parent, source
     if source.is_dir():
         raise ConfigError(
-            f"{source}: is no run directory: it has no run.json, no metrics.jsonl and no checkpoints/."
+            f"{source}: is not a run directory: it has no run.json, no metrics.jsonl and no checkpoints/."
         )
     if source.exists():
         raise ConfigError(f"{source}: is neither a run directory nor a metrics file, which ends with .jsonl.")

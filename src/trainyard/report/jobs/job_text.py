@@ -54,7 +54,7 @@ def next_job_command(data: Json) -> str:
 def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
     """A line for each job."""
     if not jobs:
-        return ["There are no jobs of ours here; --all-namespaces looks everywhere."]
+        return ["There are no jobs of Trainyard in this namespace; --all-namespaces searches all."]
     heads = ("namespace", "job", "kind", "state", "pods", "restarts", "age", "why")
     rows = [
         (
@@ -119,7 +119,10 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
         yield "waits for", f"{waiting['class']}"
     yield "pods", _pods(data["pods"]) + (", and they still hold their GPUs" if data["holds"] else "")
     if data["restarts"] or data["retries"]:
-        yield "restarts", f"{data['restarts']} by the operator or its nodes, {data['retries']} submitted anew"
+        yield (
+            "restarts",
+            f"{data['restarts']} by the operator or its nodes, {data['retries']} submitted again",
+        )
     if data["auto_retry"]:
         yield "retries", f"{data['retries']} made, at most {data['auto_retry']} after failures"
     if data["followed_by"]:

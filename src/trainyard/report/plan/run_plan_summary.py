@@ -64,7 +64,9 @@ def markdown_plan(planned: Planned) -> str:
     if only:
         parts.append("Nothing was started.")
     if planned.untold:
-        parts.append(f"To train, it has to be told {_both(planned.untold)}:\n\n{_commands(planned.untold)}")
+        parts.append(
+            f"To train, the repository has to say {_both(planned.untold)}:\n\n{_commands(planned.untold)}"
+        )
     return "\n\n".join(parts) + "\n"
 
 
@@ -86,7 +88,7 @@ def untold_markdown(untold: Sequence[UntoldSetting], *, is_refused: bool, hints:
 
 def _headline(untold: Sequence[UntoldSetting], is_refused: bool) -> str:
     happened = "Nothing was started" if is_refused else "Nothing was trained"
-    return f"{happened}: this run was not told {_both(untold)}"
+    return f"{happened}: the repository does not say {_both(untold)}"
 
 
 def _both(untold: Sequence[UntoldSetting]) -> str:
@@ -118,7 +120,7 @@ def _rows(planned: Planned) -> Iterator[tuple[str, str]]:
     yield "begins", _beginning(outputs["resume"], int(outputs["segment"]))
     yield (
         "stops itself",
-        f"after {escape_markdown(outputs['deadline'])} with a checkpoint, and goes on in a next segment",
+        f"after {escape_markdown(outputs['deadline'])} with a checkpoint, and continues in another segment",
     )
     yield "model", f"{escape_markdown(planned.model)}, {format_scaled(planned.parameters)} parameters"
     yield "length", _length(planned)
@@ -128,12 +130,12 @@ def _rows(planned: Planned) -> Iterator[tuple[str, str]]:
 
 def _unlabelled(planned: Planned) -> str:
     asks = [each.variable for each in planned.untold if each.what == "where to train"]
-    return f"not named yet: {_code(asks[0])} is not set" if asks else "the one that this runs on"
+    return f"not named yet: {_code(asks[0])} is not set" if asks else "the machine that this command runs on"
 
 
 def _beginning(resume: str, segment: int) -> str:
     if segment > 1:
-        return "where the segment before ended: the runner's own directory, else the store"
+        return "where the previous segment ended: the runner's own directory, else the store"
     if resume == "none":
         return "at step 0"
     if resume == "auto":

@@ -27,7 +27,7 @@ class ImageBuild:
     """The known facts about a build."""
 
     name: str
-    """Of the image."""
+    """The name of the image."""
     dockerfile: str
     ci: Mapping[str, str] = field(default_factory=dict)
     """The result of `identity.ci_facts`."""

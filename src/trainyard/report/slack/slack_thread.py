@@ -68,7 +68,7 @@ def parse_address(text: str) -> SlackThread:
     match = _ADDRESS.fullmatch(text)
     if match is None:
         raise ConfigError(
-            f"--thread: {text[:80]!r} is no thread. It is the channel's ID and the first message's ts, "
+            f"--thread: {text[:80]!r} is not a thread. It is the channel's ID and the first message's ts, "
             "such as C0123ABCD:1732140000.000100; the step output slack_thread has it."
         )
     return SlackThread(match[1], match[2])
@@ -150,7 +150,7 @@ class PostResult(StrEnum):
     """Whether an event was posted, in words for the log."""
 
     POSTED = "posted"
-    POSTED_BEFORE = "told already: nothing sent"
+    POSTED_BEFORE = "posted before: nothing sent"
     SWITCHED_OFF = "notifications.slack.enabled is false: nothing sent"
     NOT_CONFIGURED = "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set: nothing sent"
 

@@ -104,7 +104,7 @@ def where_to_look(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
 def is_copied(phase: str, text: str) -> bool:
     """Whether people copy the text of this line, so that it must not be broken: a command or a path.
 
-    What follows a failure may be a sentence (`next`), and that is broken as any other.
+    The next step after a failure (`next`) may be a sentence, which is wrapped like any other text.
     """
     return phase in _COPIED or (phase == "next" and is_command(text))
 

@@ -2,7 +2,7 @@
 
     begin, advance ──> what, 1.2 of 4.8 GB, 210 MB/s, 0:17 left ──> line (terminal), tell (log)
 
-It does not write to the terminal; `command.terminal.shown` asks for the line. The clock is passed in.
+It does not write to the terminal; `command.terminal.show_live` asks for the line. The clock is passed in.
 """
 
 import logging

@@ -164,7 +164,7 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
 def summary_line(outcome: Mapping[str, Any], *, done_before: bool = False) -> str:
     """`600 steps, 19.7 M tokens in 1:52 · loss 5.56 → 1.08 · validation 1.71 bits/byte`.
 
-    Steps that were all `done_before` are said to be.
+    With `done_before`, it says that all steps were done before.
     """
     tokens, seconds = format_scaled(outcome["tokens"]), format_duration(outcome["seconds"])
     line = f"{outcome['steps']} steps, {tokens} tokens in {seconds}"

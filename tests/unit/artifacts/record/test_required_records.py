@@ -129,7 +129,7 @@ def test_records_that_point_elsewhere_are_no_manifest(
 ) -> None:
     value = json.loads((folder / MANIFEST).read_text()) | {"records": records}
     (folder / MANIFEST).write_text(json.dumps(value))
-    assert "no folder of run 1" in look(store).problems[0]
+    assert "not a folder of run 1" in look(store).problems[0]
 
 
 @pytest.mark.parametrize(

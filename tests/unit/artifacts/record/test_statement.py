@@ -75,7 +75,7 @@ def test_another_config_than_the_one_on_record_is_not_claimed() -> None:
         (("predicateType",), "urn:x", "another predicateType"),
         (("predicate", "git", "commit"), "0" * 40, "another git"),
         (("predicate", "added"), 1, "another added"),
-        (("predicate", "config", "training", "seed"), -1, "another configuration than the one on record"),
+        (("predicate", "config", "training", "seed"), -1, "another configuration than the run's record"),
         (("predicate", "config"), 5, "another config"),
         (("predicate",), None, "has no predicate"),
     ],
@@ -100,4 +100,4 @@ def test_a_stored_manifest_with_another_statement_does_not_verify(
     stored["statement"]["predicate"]["git"]["dirty"] = False
     (folder / "manifests/run-1-manifest.json").write_text(json.dumps(stored))
     found = verify_run(store, 1, depth=Depth.LISTING)
-    assert found.problems == ("run-1: the statement says another git than the manifest",)
+    assert found.problems == ("run-1: the statement has another git than the manifest",)

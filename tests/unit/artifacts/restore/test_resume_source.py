@@ -78,7 +78,7 @@ def test_a_directory_that_another_machine_has_overtaken_is_moved_aside(
 def test_a_later_segment_that_finds_nothing_does_not_begin_anew(store: Store, tmp_path: Path) -> None:
     for attempt in ("before the store has a folder", "after"):
         found = fetch_resume_source(wanted(tmp_path / NAME, store, segment=1), open_store)
-        assert found == Resumption("auto", "nothing is there yet"), attempt
+        assert found == Resumption("auto", "there is no checkpoint yet"), attempt
         with pytest.raises((VerificationError, ServiceError), match=r"nothing to resume from|does not exist"):
             fetch_resume_source(wanted(tmp_path / NAME, store), open_store)
         (tmp_path / "store").mkdir(exist_ok=True)
@@ -117,7 +117,7 @@ def test_a_manifest_begins_a_new_run_from_a_checkpoint_beside_it(
     checkpoint = tmp_path / "new" / f"from-run-{NAME}-step-200" / "checkpoints" / "step-00000200"
     assert found.resume == str(checkpoint)
     assert (checkpoint / "manifest.json").is_file()
-    assert fetch_resume_source(new, open_store).reason.endswith("brought earlier")
+    assert fetch_resume_source(new, open_store).reason.endswith("fetched earlier")
     absent = address.replace("run-1-", "run-9-")
     missing = wanted(new.directory.path, store, segment=1, resume=absent, run_number=5)
     with pytest.raises(VerificationError, match=r"has no manifests/run-9-manifest\.json"):
@@ -193,7 +193,7 @@ def test_what_was_brought_before_a_kill_is_not_brought_again(
     beside = stored.path.with_name(f"{NAME}.from-store")
     stored.path.rename(beside)
     damaged(stored_checkpoint(folder, 200))
-    assert fetch_resume_source(wanted(stored.path, store), open_store).reason.endswith("brought earlier")
+    assert fetch_resume_source(wanted(stored.path, store), open_store).reason.endswith("fetched earlier")
     assert stored.checkpoint_steps() == [100, 200]
     assert not beside.exists()
 
@@ -211,7 +211,7 @@ def test_a_segment_after_deaths_begins_as_asked_only_where_nothing_was_stored(
         new = wanted(tmp_path / "new" / name, store, resume=resume, run_number=5, may_begin=True)
         assert fetch_resume_source(new, open_store).resume == told
     absent = replace(wanted(tmp_path / "gh-9", store, may_begin=True), store=(tmp_path / "no").as_uri())
-    assert fetch_resume_source(absent, open_store).reason == "nothing is there yet"
+    assert fetch_resume_source(absent, open_store).reason == "there is no checkpoint yet"
     had = wanted(tmp_path / "new" / NAME, store, resume=address, may_begin=True)
     assert fetch_resume_source(had, open_store).resume == "auto"
     assert RunDirectory(had.directory.path).checkpoint_steps() == [200]

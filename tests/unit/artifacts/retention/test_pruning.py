@@ -256,7 +256,7 @@ def test_a_step_that_is_trained_and_stored_anew_while_others_are_removed_stays(
 
     [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
     told = prune(watched(folder, store_anew), plan, by="ada", rules=RetentionRules(keep_last=1))
-    assert told == ["run-1/checkpoint-200/ was stored anew meanwhile, and kept"]
+    assert told == ["run-1/checkpoint-200/ was stored again meanwhile, so it was kept"]
     assert steps_in(folder) == [200, 500]
     assert ok(store, run)
 
@@ -268,7 +268,7 @@ def test_what_is_promoted_in_the_very_moment_is_rescued(
     run_id, checkpoint = find_promotable(store, 1, 300, depth=Depth.LISTING)
     promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
     told = prune(store, plan, by="ada", rules=RetentionRules(keep_last=1))
-    assert told == ["run-1/checkpoint-300/ was promoted meanwhile, and kept"]
+    assert told == ["run-1/checkpoint-300/ was promoted meanwhile, so it was kept"]
     assert steps_in(folder) == [300, 500]
     assert ok(store, run)
 
@@ -288,7 +288,7 @@ def test_the_names_are_read_again_before_every_single_checkpoint_goes(
 
     [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
     told = prune(watched(folder, promote_while_400_goes), plan, by="ada", rules=RetentionRules(keep_last=1))
-    assert told == ["run-1/checkpoint-300/ was promoted meanwhile, and kept"]
+    assert told == ["run-1/checkpoint-300/ was promoted meanwhile, so it was kept"]
     assert steps_in(folder) == [300, 500]
     assert ok(store, run)
 
@@ -338,7 +338,7 @@ def test_a_run_that_is_stored_while_a_promoted_checkpoint_is_taken_back_is_told(
                 sync_run(store, run, 1)
             return super().put_new(key, content, **rest)
 
-    with pytest.raises(RunConflictError, match="checkpoint-300/ was promoted meanwhile and is whole"):
+    with pytest.raises(RunConflictError, match="checkpoint-300/ was promoted meanwhile and is complete"):
         prune(Raced(folder), plan, by="ada", rules=RetentionRules(keep_last=1))
     assert apply(store, RetentionRules(keep_last=2)) == []
     assert steps_in(folder) == [300, 500, 600]
@@ -358,7 +358,7 @@ def test_a_damaged_chain_is_not_pruned(store: Store, run: RunDirectory, folder: 
     manifest = folder / "manifests/run-1-manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"run_id": "other"}))
     [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
-    assert "of run other" in plan.problem
+    assert "belongs to run other" in plan.problem
     assert plan.lines()[0].startswith("run 1: nothing is removed")
 
 
@@ -403,7 +403,7 @@ def test_records_that_newer_ones_supersede_go_and_the_newest_stay(
     size = sum(path.stat().st_size for n in (1, 2) for path in (folder / f"run-1/records-{n}").iterdir())
     assert (plan.bytes, plan.doomed, len(plan.to_json()["superseded"])) == (size, [], 8)
     assert (
-        f"remove  run 1  8 records of earlier manifests  {size_text(size)}  newer ones are there"
+        f"remove  run 1  8 records of earlier manifests  {size_text(size)}  newer ones are stored"
         in plan.lines()
     )
 
@@ -447,7 +447,7 @@ def test_records_stay_while_those_of_the_newest_manifest_are_not_whole(
     (folder / "run-1/records-3/metrics.jsonl").write_text("torn")
     assert plan_pruning(store, [1], ALL_STAY)[0].superseded == {}
     assert "metrics.jsonl: 4 bytes in the store, the manifest says" in caplog.text
-    assert "records of earlier manifests stay" in caplog.text
+    assert "records of earlier manifests are kept" in caplog.text
 
 
 def test_records_that_a_sync_is_sending_are_not_touched(
@@ -503,6 +503,6 @@ def test_the_new_manifest_is_signed_and_without_a_key_that_is_said(
         [plan] = plan_pruning(store, [1], rules)
         prune(store, plan, by="ada", rules=rules, signer=signer)
         assert len(list((folder / "signatures/run-1").iterdir())) == signatures
-        assert ("was signed, and its new manifest is not" in caplog.text) is (signer is None)
+        assert ("was signed, but its new manifest is not" in caplog.text) is (signer is None)
     assert check_signature(store, 1, None).signature_key == ""
     assert ok(store, run)

@@ -36,5 +36,5 @@ def test_a_configuration_that_is_no_yaml_is_named(tmp_path: Path, text: str) -> 
 
 
 def test_a_run_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such run directory"):
+    with pytest.raises(ConfigError, match="the run directory does not exist"):
         store_settings(tmp_path / "none", url="s3://ours", encryption=None)

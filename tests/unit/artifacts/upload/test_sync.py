@@ -132,7 +132,7 @@ def test_a_save_that_was_never_completed_is_no_checkpoint(store: Store, folder: 
     report = sync_run(store, run, None)
     assert report.problems == ()
     assert len(report.notes) == 1
-    assert "never completed" in report.notes[0]
+    assert "the save never ended" in report.notes[0]
     assert not any("checkpoint-200" in key for key in keys(folder))
 
 
@@ -179,7 +179,7 @@ def test_what_a_sync_that_was_cut_short_left_is_accounted_for(
     shutil.rmtree(run.checkpoint(100))
     sync_run(store, run, None)
     assert len(manifest(folder)["leftovers"]) == 3
-    assert "run-1/checkpoint-100/.metadata: sent by a sync that was cut short" in caplog.text
+    assert "run-1/checkpoint-100/.metadata: an interrupted sync sent it" in caplog.text
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
     (folder / "run-1/checkpoint-100/planted").write_text("x")
     assert not verify_run(store, 1, depth=Depth.FULL).ok
@@ -366,7 +366,7 @@ KILLED = """
     store.sync_file = or_die(store.sync_file)
     store.sync_directory = or_die(store.sync_directory)
     store.copy_file = or_die(store.copy_file)
-    store.digest_of = or_die(store.digest_of)
+    store.hash_stored_file = or_die(store.hash_stored_file)
     sync_run(store.LocalStore(Path(sys.argv[1])), RunDirectory(Path(sys.argv[2])), 1)
 """
 

@@ -108,7 +108,7 @@ def test_a_missing_manifest_vouches_for_nothing(store: Store, run: RunDirectory,
     (folder / MANIFEST).unlink()
     found = verify_run(store, 1, depth=Depth.LISTING)
     assert (found.objects_total, found.run_id) == (0, "")
-    assert found.problems == (f"{MANIFEST}: missing; nothing vouches for run 1",)
+    assert found.problems == (f"{MANIFEST}: missing, so run 1 cannot be verified",)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"schema": 9}'])
@@ -128,14 +128,14 @@ def test_a_manifest_of_another_number(store: Store, run: RunDirectory, folder: P
 
 def test_a_manifest_of_another_run(store: Store, run: RunDirectory, folder: Path) -> None:
     edit(folder / MANIFEST, run_id="someone")
-    assert f"{MANIFEST}: of run someone, but the number belongs to run-run" in problems(store)
+    assert f"{MANIFEST}: belongs to run someone, but the run number belongs to run-run" in problems(store)
 
 
 def test_a_manifest_with_another_provenance_than_the_stored_run(
     store: Store, run: RunDirectory, folder: Path
 ) -> None:
     edit(folder / MANIFEST, provenance={"run_id": "run-run", "git": {"commit": "forged"}})
-    assert problems(store) == ("run-1: the manifest's provenance is not that of the stored run.json",)
+    assert problems(store) == ("run-1: the manifest's provenance differs from the stored run.json",)
 
 
 @pytest.mark.parametrize("depth", list(Depth))
@@ -150,8 +150,8 @@ def test_a_manifest_with_another_provenance_than_the_stored_run(
         (b'{"run_id": "run-r', "not readable as JSON"),
         (b"\xff\xfe", "is not UTF-8"),
         (b"[" * 100_000, "not readable as JSON"),
-        (b"{}", "provenance is not that of the stored run.json"),
-        (b'{"outcome": 3}', "provenance is not that of the stored run.json"),
+        (b"{}", "provenance differs from the stored run.json"),
+        (b'{"outcome": 3}', "provenance differs from the stored run.json"),
     ],
 )
 def test_a_stored_record_that_is_none_is_named(
@@ -259,7 +259,7 @@ def test_local_checkpoints_are_read_whole(run: RunDirectory) -> None:
 
 def test_no_whole_checkpoint_is_a_problem(make_run: Any) -> None:
     found = verify_directory(make_run(steps=()))
-    assert found.problems[0].endswith("no whole checkpoint")
+    assert found.problems[0].endswith("no complete checkpoint")
     assert found.to_json()["ok"] is False
 
 

@@ -44,7 +44,7 @@ def test_a_file_beyond_the_limit_is_refused_unread(tmp_path: Path) -> None:
 
 
 def test_an_endless_file_is_refused() -> None:
-    assert fault(Path("/dev/zero")).message.startswith("is no regular file")
+    assert fault(Path("/dev/zero")).message.startswith("is not a regular file")
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_a_file_below_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
-    assert fault(tmp_path / "pipe.yaml").message.startswith("is no regular file")
+    assert fault(tmp_path / "pipe.yaml").message.startswith("is not a regular file")

@@ -55,7 +55,7 @@ def test_the_whole_text_is_the_answer_then_the_nodes_then_who_holds_the_rest() -
     assert lines == [
         "train · Kubernetes 1.31 · 2 nodes × 8 GPUs",
         "",
-        "It does not fit now: 1 places for 2, 8 of 16 GPUs free; 2 when all is given back.",
+        "It does not fit now: 1 places for 2, 8 of 16 GPUs free; 2 once other jobs end.",
         "",
         "node   type         zone        GPUs free  EFA free  state",
         "gpu-1  p5.48xlarge  us-west-2a  8 of 8     32 of 32  fit",
@@ -75,7 +75,7 @@ def test_the_whole_text_is_the_answer_then_the_nodes_then_who_holds_the_rest() -
     ("fits", "answer"),
     [
         ("now", "It fits now: 1 places for 2, 8 of 16 GPUs free, 1 nodes wholly free."),
-        ("later", "It does not fit now: 1 places for 2, 8 of 16 GPUs free; 2 when all is given back."),
+        ("later", "It does not fit now: 1 places for 2, 8 of 16 GPUs free; 2 once other jobs end."),
         ("never", "It cannot fit: 2 places for 2, even if nothing ran there (8 of 16 GPUs free)."),
         ("unknown", "Whether it fits is not known: pods cannot be listed."),
     ],

@@ -56,7 +56,7 @@ def test_every_step_is_shown_under_its_heading_with_its_result(
     given = [step | {"result": result if step["automatic"] else ""} for step in steps]
     text = fix_lines({"applied": applied, "steps": given}, width=200)
     if not steps:
-        assert text == ["Nothing is to be done."]
+        assert text == ["Nothing needs to be done."]
         return
     heading = "Applied:" if applied else "Would be applied with --apply:"
     assert (heading in text) == (AUTOMATIC in steps)

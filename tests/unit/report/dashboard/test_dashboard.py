@@ -134,7 +134,7 @@ def test_an_existing_path_that_is_no_run_is_refused(tmp_path: Path, name: str) -
     (tmp_path / "folder").mkdir()
     for file in ("notes.txt", "metrics.json", "passwd"):
         (tmp_path / file).write_text("root:x:0:0:root\n")
-    with pytest.raises(ConfigError, match=r"is no run directory|is neither a run directory|no such run"):
+    with pytest.raises(ConfigError, match=r"is not a run directory|is neither a run directory|no such run"):
         TrainingDashboard(str(tmp_path / name))
 
 

@@ -149,6 +149,6 @@ def test_the_memory_of_posted_events_is_bounded() -> None:
 
 @pytest.mark.parametrize("text", ["", "#training:1.2", "C0123", "C0123:12", "c0123:1.2", "C0123:1.2\n"])
 def test_an_invalid_address_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no thread"):
+    with pytest.raises(ConfigError, match="is not a thread"):
         parse_address(text)
     assert parse_address("C0123:1732140000.000100").address == "C0123:1732140000.000100"
