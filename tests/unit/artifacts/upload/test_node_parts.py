@@ -245,4 +245,4 @@ def test_a_run_that_has_no_number_yet_has_nothing_to_fetch(
     folder.mkdir()
     fresh = RunDirectory(tmp_path / "fresh" / RUN)
     wanted = WantedResume(fresh, RUN, "auto", folder.as_uri(), None, segment=1, look_in_store=True)
-    assert fetch_resume_source(wanted, open_store).reason == "nothing is there yet"
+    assert fetch_resume_source(wanted, open_store).reason == "there is no checkpoint yet"
