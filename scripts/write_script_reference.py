@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, handler, output
-from trainyard.command.parser import script_parser
+from trainyard.command import handler, output
+from trainyard.command.parser import generator_parser
 from trainyard.errors import CheckFailedError, ExitCode
 
 if TYPE_CHECKING:
@@ -30,35 +30,22 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument(
-        "--root", type=arguments.path, default=_ROOT, metavar="DIR", help="default: this checkout"
-    )
-    choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--check", action="store_true", help="write nothing, exit 1 if it is not current")
-    choice.add_argument("--dry-run", action="store_true", help="write nothing, print the path")
-    return parser.parse_args(argv)
+    return generator_parser(__doc__, _ROOT).parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    from trainyard.repository.generated_files import update_generated
     from trainyard.repository.script_reference import render_script_reference
 
     with ThreadPoolExecutor() as pool:
         text = render_script_reference(list(pool.map(described, sorted((_ROOT / "scripts").glob("*.py")))))
-    path = args.root / REFERENCE
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
+    script = Path(__file__).name
+    if update_generated({REFERENCE: text}, args.root, script=script, check=args.check, dry_run=args.dry_run):
+        output.announce("generated", f"{REFERENCE}{' would be written' if args.dry_run else ' written'}")
+    else:
         output.announce("generated", f"{REFERENCE} is current", "ok")
-        return ExitCode.DONE
-    if args.check:
-        from trainyard.run.commands import script_command
-
-        command_line = script_command("write_script_reference.py")
-        raise CheckFailedError(f"Not current: {REFERENCE}. Run {command_line} and commit the result.")
-    if not args.dry_run:
-        write(path, text)
-    output.announce("generated", f"{REFERENCE}{' would be written' if args.dry_run else ' written'}")
     return ExitCode.DONE
 
 
@@ -73,13 +60,6 @@ def described(path: Path) -> "Script":
     if not done.ok or docstring is None:
         raise CheckFailedError(f"{path}: gives no help. {done.stderr.strip()}".strip())
     return Script(path.stem, docstring, done.stdout)
-
-
-def write(path: Path, text: str) -> None:
-    from trainyard.run.atomic_files import make_folder, write_bytes_atomically
-
-    make_folder(path.parent)
-    write_bytes_atomically(path, text.encode())
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: Any, setup_gith
     assert begun.stdout.count(REGISTRATION) == 1
     assert "the token in it is for one hour, until 11:12 UTC" in begun.stdout.replace("\n   ", " ")
     assert "gh workflow run training_ci.yml --repo" in begun.stdout
-    rows = begun.stdout.partition("What remains")[0].splitlines()
+    rows = begun.stdout.partition("Your remaining")[0].splitlines()
     assert [line for line in rows if len(line) > 80] == []
     assert [line.split()[-1] for line in rows if line.startswith("  runner  ")] == ["you"]
 
