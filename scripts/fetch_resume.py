@@ -34,9 +34,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--resume", type=str, required=True, help="auto, none, a manifest's address, or a checkpoint"
     )
     parser.add_argument("--store", required=True, metavar="URL", help="where the run is stored")
-    parser.add_argument(
-        "--run-number", type=arguments.positive, required=True, metavar="N", help="its number there"
-    )
+    number = "its number there, or auto: the number that the run of the directory's name has"
+    parser.add_argument("--run-number", required=True, metavar="N|auto", help=number)
     parser.add_argument(
         "--segment",
         type=arguments.positive,
@@ -48,6 +47,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--may-begin", default="false", choices=("true", "false"), help="start even if no checkpoint is found"
     )
+    wait = "how long to wait until a checkpoint of which this machine has a part is complete in the store"
+    parser.add_argument("--wait", type=arguments.duration, default=0.0, metavar="DURATION", help=wait)
     parser.add_argument("--dry-run", action="store_true", help="print the request, fetch nothing")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     return parser.parse_args(argv)
@@ -56,6 +57,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, fetch_resume_source
     from trainyard.command.terminal import show_live
     from trainyard.gateways import open_store, require_address
@@ -70,10 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_id=args.run_dir.name,
         resume=args.resume,
         store=args.store,
-        run_number=args.run_number,
+        run_number=parse_run_number(args.run_number),
         segment=args.segment,
         look_in_store=args.fetch == "true",
         may_begin=args.may_begin == "true",
+        wait_seconds=args.wait,
         progress=display,
     )
     if args.dry_run:

@@ -9,6 +9,9 @@ only the parts `trained` and `stored` of the proof must hold. A pod that starts 
 done does not train, because its peers have ended and it would wait for them. If the operator does not number
 the nodes, the pod whose name ends in -0 is the first one.
 
+With `checkpointing.shared: false` and several nodes, every pod fetches the newest stored checkpoint before it
+trains, and stores its own part of each checkpoint while it trains (docs/multi_node.md).
+
 Reads:      the configuration; the operator's variables (PET_NODE_RANK and others); TRAINYARD_POD
 Writes:     the run directory, the store and the proof, through these scripts
 Exit codes: that of the first script that does not end with 0: 1 training failed or is not proven; 2 wrong
@@ -18,15 +21,22 @@ Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /ch
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode, TrainyardError
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+    from trainyard.jobs.pod_commands import PodRun
+    from trainyard.run.node_folder import NodeFolder
 
 HERE = Path(__file__).resolve().parent
 OUTCOME_SECONDS = 120.0
@@ -53,20 +63,107 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.config.load import config_sha256, load_config
     from trainyard.gateways.job_files import place_files
-    from trainyard.run.launch_environment import is_first_node
 
     if not args.dry_run:
         place_files(os.environ)
     config = load_config(args.config, args.set).config
-    store = config.artifacts.store
-    train = [] if is_trained(args.run_dir, config_sha256(config)) else training_command(args)
-    after = commands_after(args, store) if store and is_first_node(os.environ) else []
+    pod, digest, apart = pod_of(args, config), config_sha256(config), is_apart(args, config)
     if args.dry_run:
-        output.print_json({"commands": [command for command in (train, *after) if command]})
+        output.print_json(plan_of(pod, digest, apart=apart))
         return ExitCode.DONE
-    if train:
-        tell_short_grace(args.run_dir, args.grace)
-    return run_in_order(train, after, args.run_dir)
+    if apart and (code := fetched(pod, digest)) != ExitCode.DONE:
+        return code
+    if is_trained(args.run_dir, digest):
+        return run_in_order(after(pod, apart=apart))
+    tell_short_grace(args.run_dir, args.grace)
+    if (code := trained(pod, digest, apart=apart)) != ExitCode.DONE:
+        return code
+    following = after(pod, apart=apart)
+    if len(following) > 1:
+        wait_for_outcome(args.run_dir)
+    return run_in_order(following)
+
+
+def pod_of(args: argparse.Namespace, config: "Config") -> "PodRun":
+    from trainyard.jobs.pod_commands import PodRun
+
+    return PodRun(
+        (sys.executable, str(HERE)),
+        args.run_dir,
+        args.config,
+        changes=args.set,
+        store=config.artifacts.store or "",
+        grace=args.grace,
+        processes=args.nproc_per_node,
+        program=args.program,
+    )
+
+
+def is_apart(args: argparse.Namespace, config: "Config") -> bool:
+    """Return whether this is one of several pods that have run directories of their own."""
+    from trainyard.jobs.pod_commands import require_resumable
+    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
+
+    if args.program or config.checkpointing.shared:
+        return False
+    place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
+    if not isinstance(place, NodeLauncher) or place.nodes == 1:
+        return False
+    run_id = os.environ.setdefault("TRAINYARD_RUN_ID", args.run_dir.name)
+    require_resumable(run_id, args.run_dir, config.artifacts.store)
+    return True
+
+
+def plan_of(pod: "PodRun", digest: str, *, apart: bool) -> dict[str, Any]:
+    """Return what would be run; without a shared directory, also what runs beside the training."""
+    trains = not is_trained(pod.run_dir, digest)
+    first = pod.before(node_of(pod.run_dir)) if apart and trains else []
+    commands = [*first, *([pod.train()] if trains else []), *after(pod, apart=apart)]
+    return {"commands": commands, **({"beside_training": pod.beside()} if apart and trains else {})}
+
+
+def fetched(pod: "PodRun", digest: str) -> int:
+    """Store what an earlier start of this pod left, and bring the newest stored checkpoint."""
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.node_folder import forget_node
+
+    if is_trained(pod.run_dir, digest):
+        return ExitCode.DONE
+    *left, bring = pod.before(node_of(pod.run_dir))
+    code = run_in_order(left)
+    if code == ExitCode.NO:  # such as the part of a machine that is gone
+        said = "not all that was saved could be stored; the run goes on from the newest that is stored whole"
+        output.announce("artifacts", said, "degraded")
+    elif code != ExitCode.DONE:
+        return code
+    if (code := run_in_order([bring])) == ExitCode.DONE and not is_trained(pod.run_dir, digest):
+        forget_node(RunDirectory(pod.run_dir))  # the trainer marks it again, and is followed from then on
+    return code
+
+
+def trained(pod: "PodRun", digest: str, *, apart: bool) -> int:
+    """Train, and without a shared directory store this machine's parts beside it."""
+    from trainyard.gateways.process import run_beside, run_passing_signals
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.node_folder import mark_trained
+
+    if not apart:
+        return run_passing_signals(pod.train())
+    code = run_beside(pod.train(), pod.beside())
+    if code == ExitCode.DONE:
+        mark_trained(RunDirectory(pod.run_dir), digest)
+    return code
+
+
+def after(pod: "PodRun", *, apart: bool) -> list[list[str]]:
+    """Return the commands that this pod runs once the training is done."""
+    from trainyard.run.launch_environment import is_first_node
+
+    if not pod.store:
+        return []
+    if apart and (node := node_of(pod.run_dir)) is not None:
+        return pod.after(is_main=node.is_main)
+    return pod.after(is_main=True) if is_first_node(os.environ) else []
 
 
 def tell_short_grace(run_dir: Path, grace: float) -> None:
@@ -86,8 +183,20 @@ def tell_short_grace(run_dir: Path, grace: float) -> None:
 
 def is_trained(run_dir: Path, digest: str) -> bool:
     """Return whether this configuration was trained to its end in `run_dir`."""
-    run = record_of(run_dir)
+    node, run = node_of(run_dir), record_of(run_dir)
+    if node is not None and node.trained == digest:
+        return True
     return run.get("config_sha256") == digest and run.get("outcome", {}).get("status") == "succeeded"
+
+
+def node_of(run_dir: Path) -> "NodeFolder | None":
+    """Return the mark of a machine that has a run directory of its own; None without a readable one."""
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.node_folder import read_node
+
+    with suppress(TrainyardError):
+        return read_node(RunDirectory(run_dir))
+    return None
 
 
 def record_of(run_dir: Path) -> dict[str, Any]:
@@ -100,43 +209,12 @@ def record_of(run_dir: Path) -> dict[str, Any]:
         return {}
 
 
-def training_command(args: argparse.Namespace) -> list[str]:
-    changes = [word for change in args.set for word in ("--set", change)]
-    processes = ["--nproc-per-node", str(args.nproc_per_node)] if args.nproc_per_node else []
-    if args.program:
-        program = [sys.executable, str(HERE / "run_program.py"), "--program", str(args.program)]
-        place = ["--config", str(args.config), *changes, "--run-dir", str(args.run_dir)]
-        return [*program, *place, "--grace", f"{args.grace:.3f}s", *processes]
-    return [
-        *(sys.executable, str(HERE / "train.py"), "--config", str(args.config), *changes),
-        *("--run-dir", str(args.run_dir), "--resume", "auto", "--grace", f"{args.grace:.3f}s", *processes),
-    ]
-
-
-def commands_after(args: argparse.Namespace, store: str) -> list[list[str]]:
-    """Return the commands that store and prove the run, in order."""
-    run = ["--run-dir", str(args.run_dir)]
-    stored = [*run, "--store", store, "--run-number", "auto"]
-    only = ["--only", "trained,stored"] if args.program else []
-    return [
-        [sys.executable, str(HERE / "training_artifact_sync.py"), *stored, "--once"],
-        [sys.executable, str(HERE / "prove_run.py"), *stored, *only],
-        [sys.executable, str(HERE / "training_dashboard.py"), str(args.run_dir), "--write"],
-    ]
-
-
-def run_in_order(train: list[str], after: Sequence[list[str]], run_dir: Path) -> int:
+def run_in_order(commands: Sequence[list[str]]) -> int:
     """Run the commands in order until one fails; return its exit code, else 0."""
     from trainyard.gateways.process import run_passing_signals
 
-    code = run_passing_signals(train) if train else ExitCode.DONE
-    if code == ExitCode.DONE and after:
-        wait_for_outcome(run_dir)
-    for command in after:
-        if code != ExitCode.DONE:
-            break
-        code = run_passing_signals(command)
-    return code
+    codes = (run_passing_signals(command) for command in commands)
+    return next((code for code in codes if code != ExitCode.DONE), ExitCode.DONE)
 
 
 def wait_for_outcome(run_dir: Path) -> None:

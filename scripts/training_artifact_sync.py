@@ -101,11 +101,12 @@ def _add_ways(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--once", action="store_true", help="one pass; this is also the default")
     how.add_argument("--follow", action="store_true", help=FOLLOW)
     how.add_argument("--dry-run", action="store_true", help="print the plan, send nothing")
-    for flag, help_ in (
-        ("--silence", "with --follow: how long a run may write nothing; default: 30m"),
-        ("--outage", "with --follow: how long the store may be away; default: 30m"),
+    for flag, default, help_ in (
+        ("--silence", 1800.0, "with --follow: how long a run may write nothing; default: 30m"),
+        ("--outage", 1800.0, "with --follow: how long the store may be away; default: 30m"),
+        ("--others", 600.0, "how long to wait at the end for what other machines store; default: 10m"),
     ):
-        parser.add_argument(flag, type=arguments.duration, default=1800.0, metavar="DURATION", help=help_)
+        parser.add_argument(flag, type=arguments.duration, default=default, metavar="DURATION", help=help_)
     behind = "with --follow: continue in the background; process id in FILE, log in FILE.log"
     parser.add_argument("--behind", type=arguments.path, metavar="FILE", help=behind)
     rate = "with --follow: MB read per second; default: 200"
@@ -157,6 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run: Any = preview.preview_run if args.dry_run else sync.sync_run
         with show_live(display):
             store = _open(args, pace=display.advance)
+            shows |= {} if args.dry_run else {"others_seconds": args.others}
             result = run(store, RunDirectory(args.run_dir), wanted, **signed, **shows)
     if args.json or args.dry_run:
         output.print_json(result.to_json()) if args.json else output.print_text(result.text())
@@ -169,7 +171,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
     from trainyard.artifacts.upload import node_parts, pace, run_following
 
-    stop, limits = signals.stand_back(args.behind), run_following.Patience(args.silence, args.outage)
+    stop = signals.stand_back(args.behind)
+    limits = run_following.Patience(args.silence, args.outage, others_seconds=args.others)
     run_following.wait_for_run(directory, limits, stop)
     store = _open(args, pace=pace.Pace(args.max_rate * 1e6))
     if node_parts.is_further_machine(directory):

@@ -2,7 +2,8 @@
 
 Usage: stream_processes.py FOLDER, which holds `texts/` and `groups.json`, a list of objects with `name`,
 `processes`, `interleaved`, `first`, `last` (steps) and `after` (the group whose position is resumed from, or
-null). Each process writes `NAME-RANK.json`: SHA-256 of its batches, texts that it encoded, last position.
+null). Each process writes `NAME-RANK.json`: SHA-256 of its batches, texts that it encoded, last position; and
+the same of the first tokens, as validation reads them.
 """
 
 import hashlib
@@ -18,11 +19,14 @@ import torch.distributed as dist
 
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.training.data.document_reader import Piece
+from trainyard.training.data.stream_batches import first_tokens
 from trainyard.training.data.streamed_dataset import open_stream
+from trainyard.training.data.token_stream import TokenStream
 from trainyard.training.data.vocabulary import ByteVocabulary, TokenArray
 from trainyard.training.runtime.world import ALONE, World
 
 LENGTH, GLOBAL_BATCH, SHUFFLED = 256, 12, 24
+BEGINNINGS = (1, 50_000, 10**7)
 
 
 class Counting(ByteVocabulary):
@@ -65,8 +69,17 @@ def draw(folder: Path, group: dict[str, Any], rank: int) -> None:
     digests = [hashlib.sha256(batches.batch(step).tobytes()).hexdigest() for step in steps]
     batches.close()
     found = {"digests": digests, "texts": Counting.texts, "position": batches.position(group["last"])}
+    found |= first_of(opened.train, world)
     (folder / f"{group['name']}-{rank}.json").write_text(json.dumps(found))
     world.wait()
+
+
+def first_of(stream: TokenStream, world: World) -> dict[str, Any]:
+    """The first tokens of an epoch, fewer than all and more, and the texts that were encoded for them."""
+    Counting.texts = 0
+    beginnings = [first_tokens(stream, count, world) for count in BEGINNINGS]
+    digests = [hashlib.sha256(tokens.tobytes()).hexdigest() for tokens in beginnings]
+    return {"beginnings": digests, "sizes": [tokens.size for tokens in beginnings], "read": Counting.texts}
 
 
 def main(folder: Path) -> int:

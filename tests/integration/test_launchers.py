@@ -50,29 +50,55 @@ def pytorchjob(port: int, *, per_node: str, nodes: int = 2) -> Environments:
     ]
 
 
-def elastic_pytorchjob(port: int) -> Environments:
+def old_pytorchjob(port: int, *, nodes: int = 2) -> Environments:
+    """As operators before 1.7 write it: `RANK` and `WORLD_SIZE` count pods, and nothing counts processes."""
+    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": str(nodes)}
+    return [{**common, "RANK": str(node)} for node in range(nodes)]
+
+
+def elastic_pytorchjob(port: int, *, per_node: str = "1") -> Environments:
     common = {"PET_RDZV_ENDPOINT": f"localhost:{port}", "PET_RDZV_BACKEND": "c10d"}
-    return [{"PYTHONUNBUFFERED": "1", **common, "PET_NNODES": "2:2", "PET_NPROC_PER_NODE": "1"}] * 2
+    return [{"PYTHONUNBUFFERED": "1", **common, "PET_NNODES": "2:2", "PET_NPROC_PER_NODE": per_node}] * 2
 
 
-def trainjob(port: int, *, per_node: str = "2") -> Environments:
+def trainjob(port: int, *, per_node: str = "2", nodes: int = 2) -> Environments:
     return [
         {
-            "PET_NNODES": "2",
+            "PET_NNODES": str(nodes),
             "PET_NPROC_PER_NODE": per_node,
             "PET_NODE_RANK": str(node),
             "PET_MASTER_ADDR": "localhost",
             "PET_MASTER_PORT": str(port),
             "JOB_COMPLETION_INDEX": str(node),
         }
-        for node in range(2)
+        for node in range(nodes)
     ]
 
 
-def jobset(port: int) -> Environments:
+def jobset(port: int, **more: str) -> Environments:
     """A plain JobSet: Kubernetes gives the index, the author of the pod template the rest."""
-    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "NNODES": "2"}
+    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "NNODES": "2", **more}
     return [{**common, "JOB_COMPLETION_INDEX": str(node)} for node in range(2)]
+
+
+AGENT = f"""#!{sys.executable}
+import os, sys
+place = ["--node-rank=" + os.environ["STAND_IN_RANK"], "--master-addr=localhost"]
+words = [word for word in sys.argv[1:] if not word.startswith(("--shutdown", "--server"))]
+assert "--server-port=8080" in sys.argv and "--shutdown-signal=SIGTERM" in sys.argv, sys.argv
+line = [sys.executable, "-m", "torch.distributed.run", *place, "--master-port=" + os.environ["STAND_IN_PORT"]]
+os.execv(sys.executable, [*line, *words])
+"""
+"""In place of `hyperpodrun`: it hears its rank from the environment instead of the operator's server."""
+
+
+def hyperpod(port: int, folder: Path) -> Environments:
+    """As HyperPod's operator writes it, with its agent in the image."""
+    (folder / "hyperpodrun").write_text(AGENT)
+    (folder / "hyperpodrun").chmod(0o755)
+    common = {"NNODES": "2", "NPROC_PER_NODE": "1", "AGENT_PORT": "8080", "STAND_IN_PORT": str(port)}
+    path = f"{folder}:{os.environ['PATH']}"
+    return [{**common, "PATH": path, "STAND_IN_RANK": str(node)} for node in range(2)]
 
 
 class Nodes:
@@ -163,6 +189,29 @@ def test_a_pytorchjobs_variables_alone_start_one_run_over_two_nodes(nodes: Nodes
     assert run["plan"]["samples_per_step"] == 8
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "here", "world"),
+    [("old", 2, 4), ("elastic", 2, 4), ("one node", 2, 2), ("jobset", 2, 4), ("hyperpod", 1, 2)],
+)
+def test_each_launchers_variables_alone_give_its_shape(
+    nodes: Nodes, launcher: str, here: int, world: int
+) -> None:
+    environments = {
+        "old": lambda: old_pytorchjob(free_port()),
+        "elastic": lambda: elastic_pytorchjob(free_port(), per_node="2"),
+        "one node": lambda: trainjob(free_port(), per_node="2", nodes=1),
+        "jobset": lambda: jobset(free_port(), NPROC_PER_NODE="2"),
+        "hyperpod": lambda: hyperpod(free_port(), nodes.folder),
+    }[launcher]()
+    more = ("--nproc-per-node", "2") if launcher == "old" else ()
+    name = launcher.replace(" ", "-")
+    for code, errors in nodes.finish(environments, "training.max_steps=2", run_dir=name, more=more):
+        assert code == 0, errors
+    hardware = nodes.run(name)["hardware"]
+    assert (hardware["world_size"], hardware["local_world_size"]) == (world, here)
+
+
 def test_a_contradiction_is_refused_before_torch_is_imported(nodes: Nodes) -> None:
     environment = {**pytorchjob(1, per_node="8")[0], "WORLD_SIZE": "7", "PYTHONPROFILEIMPORTTIME": "1"}
     ((code, errors),) = nodes.finish([environment], run_dir="refused")
@@ -233,7 +282,8 @@ else:  # a file of another node may show late
 
 
 def descendants(pid: int) -> list[int]:
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for path in threads for child in path.read_text().split()]
     return [*children, *(below for child in children for below in descendants(child))]
 
 

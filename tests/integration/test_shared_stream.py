@@ -88,3 +88,20 @@ def test_each_process_encodes_its_share_of_the_texts(
     rows = 64
     assert whole > 1000
     assert all(abs(count - whole / processes) <= 2.5 * rows for count in counts), (whole, counts)
+
+
+@pytest.mark.slow
+def test_validation_reads_the_same_tokens_in_any_number_of_processes_which_share_the_work(
+    drawn: dict[str, list[dict[str, Any]]],
+) -> None:
+    alone = drawn["1-of-1"][0]
+    assert alone["sizes"][:2] == [1, 50_000]
+    assert 50_000 < alone["sizes"][2] < 10**7, "the split is read once, and not repeated"
+    for processes in (1, 2, 3, 4):
+        found = drawn[f"{processes}-of-1"]
+        assert all(
+            (one["beginnings"], one["sizes"]) == (alone["beginnings"], alone["sizes"]) for one in found
+        )
+        assert all(one["read"] <= alone["read"] / processes + 400 for one in found), [
+            one["read"] for one in found
+        ]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ import pytest
 
 from trainyard.config.load import config_sha256, load_config
 from trainyard.gateways.process import run_passing_signals
+from trainyard.jobs.pod_commands import PodRun
 from trainyard.jobs.recipes.wrapped_program import save_seconds
+from trainyard.run.directory import RunDirectory
+from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "configs" / "smoke.yaml"
@@ -93,6 +97,74 @@ def test_a_pod_whose_grace_period_was_too_short_before_says_a_longer_one(
         assert save_seconds(int(wanted)) == 1.5 * 42
 
 
+APART = ("--set", "checkpointing.shared=false", "--set", "compute.strategy=ddp")
+STORED = ("--set", "artifacts.store=s3://runs")
+
+
+def pod_of_two(program: Program, run_dir: Path, rank: int, *more: str) -> dict[str, Any]:
+    """The plan of one of two pods that have folders of their own, in the environment of a TrainJob."""
+    words = ("--config", SMOKE, "--run-dir", run_dir, "--grace", "60s", *APART, *STORED, *more, "--dry-run")
+    place = {"PET_NNODES": "2", "PET_NODE_RANK": str(rank), "PET_MASTER_ADDR": "localhost"}
+    done = program("run_pod.py", *words, **place)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def names_of(planned: dict[str, Any]) -> list[str]:
+    return [Path(line[1]).stem for line in planned["commands"]]
+
+
+def test_pods_with_folders_of_their_own_fetch_before_and_store_beside_the_training(
+    program: Program, tmp_path: Path
+) -> None:
+    for rank in (0, 1):
+        fresh = pod_of_two(program, tmp_path / "fresh", rank)
+        assert names_of(fresh)[:2] == ["fetch_resume", "train"]
+        assert Path(fresh["beside_training"][1]).name == "training_artifact_sync.py"
+        assert "--follow" in fresh["beside_training"]
+        assert fresh["beside_training"][-2:] == ["--others", "60.000s"]
+    directory = RunDirectory(tmp_path / "again")
+    directory.path.mkdir()
+    stored = ["training_artifact_sync", "fetch_resume", "train", "training_artifact_sync"]
+    for rank in (0, 1):
+        write_node(directory, NodeFolder("again", 1 - rank, 2))  # the rendezvous may number them anew
+        again = pod_of_two(program, directory.path, rank)
+        proven = ["prove_run", "training_dashboard"] if rank == 1 else []
+        assert names_of(again) == [*stored, *proven]
+        assert ("--wait" in again["commands"][1]) is (rank == 0), "the main machine waits while it stores"
+
+
+def test_a_further_pod_that_has_trained_to_the_end_only_stores_what_is_left(
+    program: Program, tmp_path: Path
+) -> None:
+    """It has no outcome, which the main machine records, and its peers have ended."""
+    directory = RunDirectory(tmp_path)
+    write_node(directory, NodeFolder("a", 1, 2))
+    digest = config_sha256(load_config(SMOKE, [*APART, *STORED][1::2]).config)
+    assert "train" in names_of(pod_of_two(program, tmp_path, 1))
+    mark_trained(directory, digest)
+    assert names_of(pod_of_two(program, tmp_path, 1)) == ["training_artifact_sync"]
+    other = pod_of_two(program, tmp_path, 1, "--set", "training.max_steps=7")
+    assert "train" in names_of(other), "another configuration is another training"
+
+
+def test_pods_with_folders_of_their_own_that_could_not_resume_are_refused(
+    program: Program, tmp_path: Path
+) -> None:
+    words = ("--config", SMOKE, "--run-dir", tmp_path / "a", *APART)
+    place = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "localhost"}
+    done = program("run_pod.py", *words, **place)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no store to resume from. Set artifacts.store" in done.stderr
+    assert not (tmp_path / "a").exists()
+    other = program("run_pod.py", *words, *STORED, **place, TRAINYARD_RUN_ID="b")
+    assert (other.returncode, other.stdout) == (2, "")
+    assert "TRAINYARD_RUN_ID is b, and --run-dir ends in a" in other.stderr
+    alone = program("run_pod.py", *words, "--dry-run", PET_NNODES="1", PET_NODE_RANK="0")
+    assert names_of(json.loads(alone.stdout)) == ["train"], "one node keeps whole checkpoints"
+
+
 def test_of_another_program_two_parts_must_hold(program: Program, tmp_path: Path) -> None:
     given = ("--config", SMOKE, "--set", "artifacts.store=s3://runs", "--run-dir", tmp_path)
     done = program("run_pod.py", *given, "--program", tmp_path / "program.json", "--dry-run")
@@ -122,17 +194,16 @@ def test_an_earlier_verdict_is_not_taken_for_that_of_now(
     parts = [{"name": name, "holds": True} for name in ("trained", "network", "stored", "repeatable")]
     (tmp_path / "report" / "proof.json").write_text(json.dumps({"proven": True, "parts": parts}))
     (tmp_path / "run.json").write_text("{")
-    args = script.parse_args(["--config", str(SMOKE), "--run-dir", str(tmp_path), "--program", "x"])
-    _, proving, _ = script.commands_after(args, (tmp_path / "store").as_uri())
-    assert script.run_in_order([], [proving], tmp_path) == 1
+    pod = PodRun((sys.executable, str(script.HERE)), tmp_path, SMOKE, store=(tmp_path / "store").as_uri())
+    _, proving, _ = replace(pod, program=Path("x")).after(is_main=True)
+    assert script.run_in_order([proving]) == 1
 
 
 @pytest.mark.parametrize(("code", "ran"), [(0, True), (1, False), (75, False)])
 def test_what_comes_after_a_failure_is_left_out(code: int, ran: bool, script: Any, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"run_id": "a", "outcome": {}}')
     train = [sys.executable, "-c", f"raise SystemExit({code})"]
     mark = [sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"]
-    assert script.run_in_order(train, [mark], tmp_path) == code
+    assert script.run_in_order([train, mark]) == code
     assert (tmp_path / "ran").exists() is ran
 
 

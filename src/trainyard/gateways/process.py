@@ -1,13 +1,14 @@
 """Run other programs, with a time limit unless a person attends to them."""
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ _TORCHRUN_PREFIX = "PET_"
 """torchrun takes a variable of this prefix for an option that its command line leaves out."""
 _END_SECONDS = 5.0
 """Seconds that a program may take to end after it was asked to."""
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,29 @@ def run_passing_signals(command: Sequence[str]) -> int:
 
     It inherits everything and has no time limit. A signal that arrives before it runs is passed on too.
     """
+    with _signals_passed() as run:
+        return run(command)
+
+
+def run_beside(
+    command: Sequence[str], companion: Sequence[str], *, pause: float = 60.0, patience: float = 3600.0
+) -> int:
+    """Run `command` as `run_passing_signals` does, and beside it `companion`, which no signal reaches.
+
+    A `companion` that ends while `command` runs is started again after `pause` seconds. When `command` has
+    ended, `companion` gets SIGTERM, and SIGKILL if it runs `patience` seconds longer.
+    """
+    with _signals_passed() as run:
+        beside = _Companion(companion, pause)
+        try:
+            return run(command)
+        finally:
+            beside.end(patience)
+
+
+@contextlib.contextmanager
+def _signals_passed() -> Iterator[Callable[[Sequence[str]], int]]:
+    """Take SIGTERM and SIGINT, and give a function that runs a command and passes them on to it."""
     came: list[int] = []
     started: list[subprocess.Popen[bytes]] = []
 
@@ -187,17 +212,58 @@ def run_passing_signals(command: Sequence[str]) -> int:
         for process in started:
             process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    def run(command: Sequence[str]) -> int:
         process = subprocess.Popen(list(command))
         started.append(process)
         if came:
             process.send_signal(came[-1])
         code = process.wait()
+        return 128 - code if code < 0 else code
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield run
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return 128 - code if code < 0 else code
+
+
+class _Companion:
+    """A program that is kept running until `end`."""
+
+    def __init__(self, command: Sequence[str], pause: float) -> None:
+        self._command, self._pause = list(command), pause
+        self._over, self._turn = threading.Event(), threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._keeper = threading.Thread(target=self._keep, name="companion", daemon=True)
+        self._keeper.start()
+
+    def end(self, patience: float) -> None:
+        """Ask it to end, and end it after `patience` seconds."""
+        with self._turn:
+            self._over.set()
+            process = self._process
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+        process.kill()
+        self._keeper.join()
+
+    def _keep(self) -> None:
+        while True:
+            with self._turn:
+                if self._over.is_set():
+                    return
+                self._process = process = subprocess.Popen(self._command, start_new_session=True)
+            code = process.wait()
+            if self._over.is_set():
+                return
+            if code:
+                text = "%s ended with %d and is started again in %.0f s"
+                _logger.warning(text, " ".join(self._command[:2]), code, self._pause)
+            self._over.wait(self._pause)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ def warnings_of(plan: JobPlan) -> list[str]:
             f"{plan.image}: named by a tag, which may be moved: pods that start later may run another image. "
             "Name the image with its digest (@sha256:…)"
         )
-    if not plan.claim and plan.program.name != own_command.NAME:
+    # Several nodes without a volume keep their checkpoints in the store (`checkpointing.shared: false`).
+    if not plan.claim and not plan.several_nodes and plan.program.name != own_command.NAME:
         found.append(
             "no volume: checkpoints are on the pod's own disk, and gone with it. Name a claim with --volume"
         )

@@ -8,7 +8,7 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.recipes import own_command
+from trainyard.jobs.recipes import own_command, trainyard_trainer
 from trainyard.plan.environment.environment_lint import looks_secret
 from trainyard.plan.environment.surroundings import VariableScope, instance_called
 from trainyard.plan.environment.variable_rules import LintSeverity, judge_variable
@@ -93,7 +93,12 @@ def _room_problems(
 
 
 def _storage_problems(config: Config, plan: JobPlan) -> Iterator[str]:
-    if plan.several_nodes and not plan.claim and plan.program.name != own_command.NAME:
+    apart = (
+        plan.several_nodes and plan.program.name == trainyard_trainer.NAME and not config.checkpointing.shared
+    )
+    if apart:
+        yield from _problems_apart(config, plan)
+    elif plan.several_nodes and not plan.claim and plan.program.name != own_command.NAME:
         yield (
             f"{plan.nodes} nodes need a volume that all of them share for checkpoints: name its claim with "
             "--volume, or set cluster.volume.claim"
@@ -103,6 +108,20 @@ def _storage_problems(config: Config, plan: JobPlan) -> Iterator[str]:
     store = config.artifacts.store or ""
     if store.startswith("file:") and not (plan.claim and store.startswith(f"file://{plan.mount_path}/")):
         yield f"artifacts.store: {store} is a folder of the pod, gone with it; use s3://, or the volume"
+
+
+def _problems_apart(config: Config, plan: JobPlan) -> Iterator[str]:
+    """Problems of nodes that have a run directory each, on their own disks."""
+    if not config.artifacts.store:
+        yield (
+            f"checkpointing.shared: false, so each of the {plan.nodes} pods has only its part of a "
+            "checkpoint, which is gone with the pod, and there is no store: set artifacts.store"
+        )
+    if plan.claim:
+        yield (
+            f"checkpointing.shared: false, but the claim {plan.claim} is one folder for all {plan.nodes} "
+            "pods: leave out --volume (cluster.volume.claim), or set checkpointing.shared to true"
+        )
 
 
 def _network_problems(plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:

@@ -30,6 +30,8 @@ class NodeFolder:
     nodes: int
     is_over: bool = False
     """Whether the trainer has ended, so that no further checkpoint comes."""
+    trained: str | None = None
+    """The SHA-256 of the configuration that was trained to its end here; None before."""
 
     @property
     def is_main(self) -> bool:
@@ -40,9 +42,9 @@ class NodeFolder:
 def write_node(directory: RunDirectory, node: NodeFolder) -> None:
     """Mark the directory; that of a run with one directory loses the mark of an earlier segment."""
     if node.nodes == 1:
-        (directory.path / _NAME).unlink(missing_ok=True)
+        forget_node(directory)
     else:
-        write_json_atomically(directory.path / _NAME, asdict(node))
+        write_json_atomically(node_file(directory), asdict(node))
 
 
 def end_node(directory: RunDirectory) -> None:
@@ -50,6 +52,19 @@ def end_node(directory: RunDirectory) -> None:
     with contextlib.suppress(OSError, DamagedFileError):
         if (node := read_node(directory)) is not None:
             write_node(directory, replace(node, is_over=True))
+
+
+def mark_trained(directory: RunDirectory, config_sha256: str) -> None:
+    """Record in a marked directory that this configuration was trained to its end; nothing happens to any
+    other.
+    """
+    if (node := read_node(directory)) is not None:
+        write_node(directory, replace(node, trained=config_sha256))
+
+
+def forget_node(directory: RunDirectory) -> None:
+    """Remove the mark of an earlier segment, so that a follower waits for the next one."""
+    node_file(directory).unlink(missing_ok=True)
 
 
 def read_node(directory: RunDirectory) -> NodeFolder | None:
@@ -65,9 +80,10 @@ def read_node(directory: RunDirectory) -> NodeFolder | None:
             whole_number(value["node"]),
             whole_number(value["nodes"]),
         )
+        trained = require_text(value["trained"]) if value.get("trained") is not None else None
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{path}: not the mark of a machine ({error})") from None
-    return NodeFolder(run_id, node, nodes, value.get("is_over") is True)
+    return NodeFolder(run_id, node, nodes, value.get("is_over") is True, trained)
 
 
 def keeps_parts(directory: RunDirectory) -> bool:

@@ -28,6 +28,7 @@ def refused(*overrides: str, **changes: Any) -> list[str]:
     return lines
 
 
+APART = ("checkpointing.shared=false", "artifacts.store=s3://runs")
 WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     ((), {"name": "Llama"}, "--job-name Llama"),
     ((), {"name": "1b"}, "--job-name 1b"),
@@ -42,6 +43,13 @@ WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("cluster.pod.cpu=400",), {}, "cluster.pod.cpu: 400 are more"),
     (("cluster.pod.memory=3Ti",), {}, "cluster.pod.memory"),
     ((), {"nodes": 2, "claim": ""}, "2 nodes need a volume"),
+    (APART[:1], {"nodes": 2, "claim": ""}, "there is no store: set artifacts.store"),
+    (APART, {"nodes": 2}, "the claim fsx is one folder for all 2 pods: leave out --volume"),
+    (
+        ("checkpointing.shared=false", "artifacts.store=file:///data"),
+        {"nodes": 2, "claim": ""},
+        "artifacts.store: file:///data is a folder of the pod",
+    ),
     ((), {"mount_path": "data"}, "does not begin with /"),
     (("artifacts.store=file:///data",), {}, "artifacts.store: file:///data is a folder of the pod"),
     (("compute.network=efa",), {"nodes": 2, "instance_type": "g5.xlarge"}, "has no EFA interface"),
@@ -71,6 +79,15 @@ def test_what_cannot_run_is_refused(overrides: tuple[str, ...], changes: dict[st
 def test_all_problems_are_named_at_once() -> None:
     lines = refused("compute.strategy=single", name="A", image="", claim="", nodes=2, namespace="_")
     assert len(lines) == 5
+
+
+def test_pods_that_keep_parts_need_no_volume_and_have_all_their_problems_named_at_once() -> None:
+    made = plan("compute.strategy=ddp", *APART, nodes=2, claim="")
+    assert warnings_of(made) == []
+    assert made.program.command[made.program.command.index("--run-dir") + 1] == "/scratch/llama"
+    assert len(refused("compute.strategy=ddp", APART[0], nodes=2)) == 2
+    alone = plan("compute.strategy=ddp", *APART, claim="")
+    assert "no volume" in warnings_of(alone)[0], "the parts of one node are all of it, and it is not followed"
 
 
 def test_the_nodes_of_the_cluster_decide_over_the_catalogue() -> None:

@@ -271,13 +271,23 @@ COMMON = [
         "pytorchjob-2-own-command",
         {"nodes": 2, "command": ("torchrun", "train.py", "--steps", "10"), "token_secret": "hf"},
     ),
+    (
+        "trainjob-2-own-folders",
+        {
+            "kind": "trainjob",
+            "nodes": 2,
+            "claim": "",
+            "settings": ("checkpointing.shared=false", "artifacts.store=s3://runs"),
+        },
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "changes"), COMMON, ids=[name for name, _ in COMMON])
 def test_common_jobs_stay_as_they_are(name: str, changes: dict[str, Any]) -> None:
     """TRAINYARD_WRITE_GOLDEN=1 writes the files anew; the plan and the configuration are left out of them."""
-    bodies = objects(plan("compute.strategy=ddp", **changes))
+    rest = {key: value for key, value in changes.items() if key != "settings"}
+    bodies = objects(plan("compute.strategy=ddp", *changes.get("settings", ()), **rest))
     for body in bodies:
         annotations = body["metadata"].get("annotations", {})
         for key in (PLAN, "trainyard.dev/config-sha256", "trainyard.dev/cluster-sha256"):

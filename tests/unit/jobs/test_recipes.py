@@ -113,6 +113,7 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
         {},
         "compute.cpu_offload: True is for",
     ),
+    ("megatron", ("checkpointing.shared=false",), {}, "checkpointing.shared: False is for"),
     ("megatron", (), {"processes_per_node": 4}, "--nproc-per-node 4: this recipe has a process per GPU"),
     (
         "megatron",

@@ -247,6 +247,65 @@ def test_what_contradicts_itself_is_refused(name: str) -> None:
     assert str(refused.value).endswith("Nothing was started.")
 
 
+SHAPES = ((1, 1), (2, 1), (2, 2))
+CHANGES: dict[str, tuple[tuple[str, ...], Callable[[str], str]]] = {
+    "another number of nodes": (("PET_NNODES", "NNODES"), lambda value: str(int(value.split(":")[0]) + 1)),
+    "another rank": (("PET_NODE_RANK", "NODE_RANK", "RANK"), lambda value: str(int(value) + 1)),
+    "another number of processes": (
+        ("PET_NPROC_PER_NODE", "NPROC_PER_NODE"),
+        lambda value: str(int(value) + 1),
+    ),
+    "another address": (("PET_MASTER_ADDR", "MASTER_ADDR"), lambda _: "elsewhere"),
+    "another port": (("PET_MASTER_PORT", "MASTER_PORT"), lambda value: str(int(value) + 1)),
+}
+"""Names of one thing, and another value of it."""
+
+
+@pytest.mark.parametrize(("operator", "shape", "change"), [*product(OPERATORS, SHAPES, CHANGES)])
+def test_two_names_of_one_thing_with_two_values_are_refused_in_every_operators_pod(
+    operator: str, shape: tuple[int, int], change: str
+) -> None:
+    nodes, per_node = shape
+    names, other = CHANGES[change]
+    environment = OPERATORS[operator](nodes, nodes - 1, per_node)
+    given = next((environment[name] for name in names if name in environment), None)
+    if given is None or (nodes == 1 and change in ("another address", "another port")):
+        return  # one node meets nobody, so no address matters
+    for name in names:
+        changed = environment | {name: other(given)}
+        if len({changed[known] for known in names if known in changed}) == 1:
+            continue  # the only name that this operator sets
+        with pytest.raises(ConfigError, match=f"{name}=.*contradict"):
+            place_in_run(changed, has_agent=True)
+
+
+@pytest.mark.parametrize(("operator", "shape"), [*product(OPERATORS, SHAPES)])
+def test_what_does_not_fit_the_shape_is_refused_in_every_operators_pod(
+    operator: str, shape: tuple[int, int]
+) -> None:
+    nodes, per_node = shape
+    environment = OPERATORS[operator](nodes, nodes - 1, per_node)
+    asked = per_node if operator in SAYS_NO_PROCESSES else None
+    wrong = [
+        {"WORLD_SIZE": str(nodes * per_node + 5), "PET_NNODES": str(nodes)},
+        {"PET_NNODES": f"{nodes}:{nodes + 1}"},
+        {"LOCAL_RANK": "0", "RANK": "", "WORLD_SIZE": ""},
+        {"LOCAL_RANK": str(per_node), "LOCAL_WORLD_SIZE": str(per_node), "RANK": "0", "WORLD_SIZE": "9"},
+    ]
+    ranks = [name for name in ("PET_NODE_RANK", "RANK") if name in environment]
+    if ranks or operator == "jobset":
+        wrong.append({name: str(nodes) for name in ranks or ("JOB_COMPLETION_INDEX",)})
+    if nodes > 1:
+        wrong.append(dict.fromkeys(("PET_MASTER_ADDR", "MASTER_ADDR", "PET_RDZV_ENDPOINT"), ""))
+        wrong.append(
+            dict.fromkeys(("PET_NODE_RANK", "RANK", "JOB_COMPLETION_INDEX", "PET_RDZV_ENDPOINT"), "")
+        )
+    for changed in wrong:
+        with pytest.raises(ConfigError, match="Nothing was started"):
+            # Without its agent, so that an operator's numbers alone are not enough.
+            place_in_run(environment | changed, asked)
+
+
 def test_processes_that_another_launcher_did_not_start_are_refused() -> None:
     with pytest.raises(ConfigError, match="--nproc-per-node 4 contradicts LOCAL_WORLD_SIZE=8"):
         place_in_run(worker(), 4)

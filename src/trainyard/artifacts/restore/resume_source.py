@@ -9,6 +9,7 @@ renamed, and only to replace it with a complete and newer one from the store.
 
 import logging
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.record.manifest import RunManifest, parse_run_manifest
+from trainyard.artifacts.record.run_numbers import number_of_run
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.layout import manifest_prefix
@@ -29,6 +31,7 @@ from trainyard.run.node_folder import keeps_parts
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.segment import ManifestPlace, manifest_place
 
+_POLL_SECONDS = 2.0
 OpenStore = Callable[[str], Store]
 _logger = logging.getLogger(__name__)
 
@@ -42,7 +45,8 @@ class WantedResume:
     resume: str
     """auto, none, the address of a manifest, or the path of a checkpoint."""
     store: str
-    run_number: int
+    run_number: int | None
+    """Its number in the store; None means the one that the store knows it by, if any."""
     segment: int
     """Counted from 1. Unless `may_begin`, a segment above 1 must find an earlier one's checkpoint."""
     look_in_store: bool
@@ -50,6 +54,8 @@ class WantedResume:
     """Whether a later segment may start from scratch, because no earlier one has stored anything."""
     progress: Progress = UNSEEN
     """Receives the progress of downloads."""
+    wait_seconds: float = 0.0
+    """How long to wait for the main machine to list a checkpoint of which this machine has a newer part."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,8 @@ def fetch_resume_source(wanted: WantedResume, open_store: OpenStore) -> Resumpti
             raise VerificationError(
                 f"Segment {wanted.segment} finds nothing to resume from: {wanted.directory.path} has no "
                 f"complete checkpoint on this machine, and {wanted.store} has none of run "
-                f"{wanted.run_number}. Nothing was started."
+                f"{wanted.run_number or wanted.run_id}. "
+                "Nothing was started."
             )
         if wanted.resume == "auto":
             return Resumption("auto", "there is no checkpoint yet")
@@ -101,7 +108,7 @@ def _same_run(wanted: WantedResume, open_store: OpenStore) -> Resumption | None:
     """
     here = _newest_here(wanted.directory)
     try:
-        stored = _newest_stored(wanted, open_store(wanted.store))
+        stored = _newest_listed(wanted, open_store(wanted.store))
     except ServiceError as error:
         # A folder that does not exist yet holds nothing. A bucket that does not answer may hold hours of
         # work.
@@ -133,23 +140,49 @@ def _newest_here(directory: RunDirectory) -> int | None:
     return None
 
 
+def _newest_listed(wanted: WantedResume, store: Store) -> int | None:
+    """Return `_newest_stored`, after waiting for a checkpoint of which this machine has a newer part.
+
+    The main machine lists it once every machine has stored its part, and may be about to.
+    """
+    deadline = time.monotonic() + wanted.wait_seconds
+    part = _newest_part(wanted.directory)
+    while (stored := _newest_stored(wanted, store)) is None or stored < part:
+        if time.monotonic() >= deadline or not part:
+            break
+        time.sleep(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+    return stored
+
+
+def _newest_part(directory: RunDirectory) -> int:
+    """Return the newest step of which this machine has at least its own part; 0 without any."""
+    if not keeps_parts(directory):
+        return 0
+    steps = directory.checkpoint_steps()
+    return max((step for step in steps if (directory.checkpoint(step) / MANIFEST_NAME).exists()), default=0)
+
+
 def _newest_stored(wanted: WantedResume, store: Store) -> int | None:
     """Return the newest stored step of this run; None when the number is free or belongs to another run.
 
     Raises VerificationError for damaged manifests: they do not mean that there are none.
     """
-    if next(iter(store.list_objects(manifest_prefix(wanted.run_number))), None) is None:
+    number = _number(wanted, store)
+    if number is None or next(iter(store.list_objects(manifest_prefix(number))), None) is None:
         return None
-    _, manifest, problems = newest_manifest(store, wanted.run_number)
+    _, manifest, problems = newest_manifest(store, number)
     if manifest is None or problems:
         raise VerificationError(
             "\n".join(problems)
-            + f"\nThe manifests of run {wanted.run_number} in {wanted.store} cannot be trusted, and the "
+            + f"\nThe manifests of run {number} in {wanted.store} cannot be trusted, and the "
             "store may be ahead of this machine. Nothing was started. Fix it first: "
-            f"scripts/verify_artifact.py --store {wanted.store} --run-number {wanted.run_number} "
-            "says what is wrong."
+            f"scripts/verify_artifact.py --store {wanted.store} --run-number {number} says what is wrong."
         )
     return _newest_step(manifest) if manifest.run_id == wanted.run_id else None
+
+
+def _number(wanted: WantedResume, store: Store) -> int | None:
+    return number_of_run(store, wanted.run_id) if wanted.run_number is None else wanted.run_number
 
 
 def _newest_step(manifest: RunManifest) -> int | None:
@@ -163,17 +196,28 @@ def _restored(wanted: WantedResume, store: Store, *, here: int | None, stored: i
     brought, how = _newest_here(beside), f"step {stored} of {wanted.store}, fetched earlier"
     if brought is None or brought < stored:
         _move_aside(beside.path, brought)
-        report = restore(
-            store, Selection(wanted.run_number, newest=True), beside.path, progress=wanted.progress
-        )
+        number = _number(wanted, store)
+        assert number is not None, "the store has a checkpoint of the run"
+        report = restore(store, Selection(number, newest=True), beside.path, progress=wanted.progress)
         brought, how = max(report.steps), replace(report, directory=str(path)).summary()
     if here is not None and brought <= here:
         shutil.rmtree(beside.path)
         return Resumption("auto", f"step {here} in {path}: nothing newer in the store verifies")
+    _remove_parts(RunDirectory(path), until=brought)
     _move_aside(path, here)
     beside.path.rename(path)
     sync_directory(path.parent)
     return Resumption("auto", how)
+
+
+def _remove_parts(directory: RunDirectory, *, until: int) -> None:
+    """Remove this machine's parts of checkpoints up to step `until`, which was brought whole.
+
+    Otherwise each restart would leave a copy of them on the disk of the machine.
+    """
+    for step in directory.checkpoint_steps() if keeps_parts(directory) else ():
+        if step <= until:
+            shutil.rmtree(directory.checkpoint(step))
 
 
 def _set_aside_parts(directory: RunDirectory, *, after: int) -> None:

@@ -53,6 +53,8 @@ class Patience:
     """How long a store that was reachable may be away, or a disk may be full."""
     poll_seconds: float = 5.0
     """Between two looks at the run directory."""
+    others_seconds: float | None = None
+    """How long the last pass waits for the parts of other machines; None means as long as `sync_run` does."""
 
 
 class Ending(StrEnum):
@@ -101,9 +103,11 @@ class Followed:
         """One line for people."""
         if self.last is not None:
             return f"{self.last.summary()}; {self.checkpoints} checkpoints while it was trained"
-        why = (
-            "asked to stop" if self.ending is Ending.STOPPED else "the run stopped writing without an outcome"
-        )
+        why = {
+            Ending.OUTCOME: "the run is over",
+            Ending.STOPPED: "asked to stop",
+            Ending.SILENT: "the run stopped writing without an outcome",
+        }[self.ending]
         return f"{self.checkpoints} checkpoints stored while it was trained; {why}"
 
 
@@ -215,7 +219,7 @@ class _Following:
         while True:
             ending = watch.ending()
             try:
-                if (followed := self._pass(ending, watch)) is not None:
+                if (followed := self._pass(ending, watch, patience)) is not None:
                     return followed
                 away_since, pause = 0.0, _FIRST_PAUSE
                 watch.stop.wait(patience.poll_seconds)
@@ -227,9 +231,15 @@ class _Following:
                 watch.stop.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _pass(self, ending: Ending | None, watch: _Watch) -> Followed | None:
+    def _pass(self, ending: Ending | None, watch: _Watch, patience: Patience) -> Followed | None:
         if ending is Ending.OUTCOME:
-            last = sync_run(self._store, self._directory, self._number, signer=self._signer)
+            last = sync_run(
+                self._store,
+                self._directory,
+                self._number,
+                signer=self._signer,
+                others_seconds=patience.others_seconds,
+            )
             return Followed(ending, self._stored, last, last.problems)
         self._bring_new(watch)
         if ending is None:

@@ -22,7 +22,7 @@ from trainyard.artifacts.store.hashing import calculate_file_hash, checksum_agre
 from trainyard.artifacts.store.layout import checkpoint_prefix, manifest_key, metrics_key
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.preview import Preview, number_for, preview_contents
-from trainyard.artifacts.upload.standalone_metrics import read_metrics, find_step
+from trainyard.artifacts.upload.standalone_metrics import find_step, read_metrics
 from trainyard.artifacts.upload.sync import retry_suggested, store_contents
 from trainyard.artifacts.upload.upload import Sending
 from trainyard.errors import ConfigError, TrainyardError

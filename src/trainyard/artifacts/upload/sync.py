@@ -49,11 +49,12 @@ def sync_run(
     *,
     signer: ManifestSigner | None = None,
     progress: Progress = UNSEEN,
+    others_seconds: float | None = None,
 ) -> SyncReport:
     """Store the run as number `wanted` (None: the number it has, else the next free one).
 
     `progress` receives the bytes that need not be sent; the store reports those that it sends (`open_store`,
-    `pace`).
+    `pace`). `others_seconds` is that of `store_contents`.
 
     Raises RunConflictError when the number belongs to another run, and ServiceError when the store gives up.
     The ServiceError says which files are still local and gives the command that finishes the upload.
@@ -70,7 +71,9 @@ def sync_run(
         ),
     ):
         contents = contents_of(directory, number, Path(scratch))
-        return store_contents(store, contents, number, signer=signer, progress=progress)
+        return store_contents(
+            store, contents, number, signer=signer, progress=progress, others_seconds=others_seconds
+        )
 
 
 def store_contents(

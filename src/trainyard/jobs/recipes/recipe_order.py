@@ -105,6 +105,7 @@ def common_problems(order: RecipeOrder) -> Iterator[str]:
         ("compute.gradient_compression", compute.gradient_compression, "none"),
         ("compute.replicas", compute.replicas, 1),
         ("data.hugging_face.dataset", order.config.data.hugging_face.dataset, None),
+        ("checkpointing.shared", order.config.checkpointing.shared, True),
     ):
         if found != kept:
             yield f"{name}: {found} is for the trainer of this repository; leave it out with this recipe"

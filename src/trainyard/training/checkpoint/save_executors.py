@@ -1,7 +1,7 @@
 """Run the work of a save: in training's own thread, or in the background by a thread and a writer process.
 
-    mode sync    training waits: stage (nothing is copied), write, complete
-    mode async   a thread copies the state into shared memory, then asks the writer process for the rest
+    sync    training waits: stage (nothing is copied), write, complete
+    async   a thread copies the state into shared memory, then asks the writer process for the rest
 
 `checkpoint_save` decides what the work is. Nothing here communicates with other processes of the run.
 """
@@ -34,8 +34,7 @@ class PendingResult(Protocol[Result_co]):
 
 
 class Engine(Protocol):
-    """Does the work of one save at a time. All methods except `start` and `close` are called in started
-    work."""
+    """Does the work of one save at a time. Started work calls all methods except `start` and `close`."""
 
     def start(self, work: Callable[[], Result]) -> PendingResult[Result]:
         """Run `work` after the work that was started before."""
@@ -44,8 +43,7 @@ class Engine(Protocol):
         """Protect the tensors to be written from later steps; on a GPU by copies on `stream`."""
 
     def write(self, path: Path) -> Written:
-        """Write the staged tensors below `path`; if one is not finite, raise NotFiniteError and write
-        nothing."""
+        """Write the staged tensors below `path`. Raises NotFiniteError, before it writes anything."""
 
     def do(self, work: Callable[[], Result]) -> Result:
         """Do other work on files. `work` can be pickled."""

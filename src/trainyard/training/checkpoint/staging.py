@@ -2,9 +2,8 @@
 
     weights and moments --fill, beside the next backward pass--> Copies --writer process--> files
 
-The memory is one anonymous block (`memfd_create`), pinned where the weights are on a GPU, and is kept from
-save to save. docs/decisions/0017 says why it is not torch's own shared memory. When to copy, and when the
-copy must be complete, is decided in `checkpoint_save`.
+The memory is one anonymous block (`memfd_create`), pinned for weights on a GPU, and kept from save to save;
+docs/decisions/0017 says why it is not torch's own. `checkpoint_save` decides when to copy.
 """
 
 import math

@@ -2,9 +2,8 @@
 
     trainer: Copies.fill --path--> writer: torch's own writer, digests, fsync --files--> trainer
 
-Each trainer starts one before its first step, and it communicates with that trainer only. It takes no part in
-collectives and sees no GPU. It ignores Ctrl-C and SIGTERM, because the trainer handles them, and ends at once
-when its trainer is gone.
+Each trainer starts one before its first step. It takes no part in collectives and sees no GPU. It ignores
+Ctrl-C and SIGTERM, because the trainer handles them, and ends at once when its trainer is gone.
 """
 
 import os
@@ -61,8 +60,7 @@ class WriterProcess:
         return written
 
     def do(self, work: Callable[[], Result]) -> Result:
-        """Return the result of `work`, which can be pickled, in the process. Raises its OSError or
-        TrainyardError."""
+        """Return the result of `work`, which is pickled. Raises its OSError or TrainyardError."""
         result: Result = self._ask(("do", work))
         return result
 
@@ -135,8 +133,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _end_with_trainer() -> None:
-    """End with the trainer, because a writer that outlived it would write into the folder of the resumed
-    run."""
+    """End with the trainer: otherwise a writer would go on writing into the folder of the resumed run."""
     trainer = parent_process()
     assert trainer is not None
     trainer.join()

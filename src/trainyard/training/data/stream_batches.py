@@ -10,21 +10,36 @@ next block (`stream_reading`). When the block is needed, the processes exchange 
 thread, so each has the whole block and the order does not depend on their number.
 """
 
+import math
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from trainyard.errors import TrainyardError
+from trainyard.training.data.hugging_face import StreamPosition
 from trainyard.training.data.order import Permutation
 from trainyard.training.data.stream_reading import Chunk, ChunkOrder, ChunkReader
-from trainyard.training.data.token_stream import Position, Tokens, TokenStream, Windows
+from trainyard.training.data.token_stream import (
+    CHUNK_ROWS,
+    ChunkTokens,
+    Position,
+    Tokens,
+    TokenStream,
+    Windows,
+)
 from trainyard.training.runtime.world import ALONE, World
 
+_Own = TypeVar("_Own")
+_MOST_CHUNKS = 64
+"""The most chunks that a process encodes between two exchanges of the first tokens."""
 _END_SECONDS = 2.0
 """`close` waits this long for a running read; one that hangs on the network is abandoned."""
 
@@ -139,7 +154,9 @@ class StreamBatches:
         while (windows := reading.order.take(count, self._length)) is None:
             if reading.ahead is None:
                 self._read_ahead(reading)
-            chunks = self._exchanged(reading)
+            assert reading.ahead is not None
+            ahead, reading.ahead = reading.ahead, None
+            chunks = _exchanged(self._world, ahead.result)
             reading.reader.note_ends(chunks)
             reading.order.add(chunks, reading.rounds)
         self._read_ahead(reading)
@@ -150,21 +167,6 @@ class StreamBatches:
         reader = ChunkReader(self._stream, start, rank=self._world.rank, of=self._world.size)
         self._reading = _Reading(reader, ChunkOrder(self._stream.name, start), Event())
         return self._reading
-
-    def _exchanged(self, reading: _Reading) -> list[Chunk]:
-        """The chunks of all processes, once each has read its own. All raise the error of one."""
-        assert reading.ahead is not None
-        ahead, reading.ahead = reading.ahead, None
-        error: Exception | None = None
-        chunks: list[Chunk] = []
-        try:
-            chunks = ahead.result()
-        except (TrainyardError, OSError) as failure:
-            error = failure
-        answers = self._world.gather((error, chunks))
-        if first := error or next((other for other, _ in answers if other is not None), None):
-            raise first
-        return [chunk for _, own in answers for chunk in own]
 
     def _read_ahead(self, reading: _Reading) -> None:
         """Begin to read what the next block lacks, in a daemon thread.
@@ -185,6 +187,60 @@ class StreamBatches:
         reading.ahead = future
         self._thread = Thread(target=read, name="data", daemon=True)
         self._thread.start()
+
+
+def first_tokens(stream: TokenStream, count: int, world: World) -> Tokens:
+    """`stream.first_tokens(count)`, whose encoding the processes of `world` share; all must call it.
+
+    An error of reading in one process is raised in all of them.
+    """
+    beginning = _Beginning(stream, world)
+    parts, size, chunks = [np.empty(0, np.int64)], 0, world.size
+    while size < count and not beginning.is_at_end:
+        found = sorted(_exchanged(world, partial(beginning.read, chunks)), key=itemgetter(0))
+        parts += [tokens.astype(np.int64) for _, tokens in found]
+        size = sum(part.size for part in parts)
+        usual = max(1, size // (len(parts) - 1))
+        chunks = min(math.ceil((count - size) / usual), _MOST_CHUNKS * world.size)
+    return np.concatenate(parts)[:count]
+
+
+class _Beginning:
+    """The first texts of a stream: every process reads all of them and encodes its share of the chunks."""
+
+    def __init__(self, stream: TokenStream, world: World) -> None:
+        self._stream, self._world = stream, world
+        (self._texts,) = stream.tracks(1)
+        self._place: StreamPosition = None
+        self._number = 0
+        self.is_at_end = False
+
+    def read(self, count: int) -> list[tuple[int, ChunkTokens]]:
+        """Read up to `count` further chunks; return the numbers and the tokens of those of this process."""
+        numbers, own = [], []
+        while count and not self.is_at_end:
+            texts, self._place = self._texts.read(self._place, CHUNK_ROWS)
+            if self._number % self._world.size == self._world.rank:
+                numbers.append(self._number)
+                own.append(texts)
+            self.is_at_end = self._place is None
+            self._number += 1
+            count -= 1
+        return list(zip(numbers, self._stream.encode(own), strict=True))
+
+
+def _exchanged(world: World, read: Callable[[], list[_Own]]) -> list[_Own]:
+    """What all processes read, once each has read its own. All raise the error of one."""
+    error: Exception | None = None
+    own: list[_Own] = []
+    try:
+        own = read()
+    except (TrainyardError, OSError) as failure:
+        error = failure
+    answers = world.gather((error, own))
+    if first := error or next((other for other, _ in answers if other is not None), None):
+        raise first
+    return [one for _, others in answers for one in others]
 
 
 class _Answering(AbstractContextManager[None]):

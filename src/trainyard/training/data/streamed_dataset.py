@@ -18,10 +18,11 @@ from trainyard.errors import DataError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.data.batches import first_windows, plain_ids
 from trainyard.training.data.hugging_face import DatasetOrigin, TextStream, find_origin
-from trainyard.training.data.stream_batches import StreamBatches
+from trainyard.training.data.stream_batches import StreamBatches, first_tokens
 from trainyard.training.data.token_dataset import with_split
 from trainyard.training.data.token_stream import Tokens, TokenStream
 from trainyard.training.data.vocabulary import load_vocabulary
+from trainyard.training.runtime.world import World
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,14 @@ class StreamedData:
             tracks=self.tracks,
         )
 
-    def validation_windows(self, *, length: int, count: int) -> Tokens:
-        """Up to `count` windows `[window, length + 1]` from the start of the validation split."""
-        tokens = self.validation.first_tokens(count * length + 1) if self.validation else self.start[:0]
+    def validation_windows(self, *, length: int, count: int, world: World) -> Tokens:
+        """Up to `count` windows `[window, length + 1]` from the start of the validation split.
+
+        The processes of `world` share the work, and get the same windows.
+        """
+        if self.validation is None:
+            return first_windows(self.start[:0], length=length, count=count)
+        tokens = first_tokens(self.validation, count * length + 1, world)
         return first_windows(tokens, length=length, count=count)
 
     def prompt(self, count: int) -> list[int]:

@@ -103,7 +103,7 @@ class PretrainingSegment(RecipeSegment):
         context.state.model.train()
         step = TrainStep(context, loop.saver, parallel=self._parallel, batches=self._batches)
         step.warm_up_reducer()
-        validation = self._validation()
+        validation = self._validation(context.world)
         validate = partial(validation.run, step.forward, share=self._parallel.share) if validation else None
         loop.run(step.run, validate=validate)
 
@@ -121,11 +121,11 @@ class PretrainingSegment(RecipeSegment):
     def close(self) -> None:
         self._batches.close()
 
-    def _validation(self) -> Validation | None:
+    def _validation(self, world: World) -> Validation | None:
         """None when the validation tokens do not fill one sequence."""
         training, length = self._config.training, self._config.data.sequence_length
         count = self.length.samples_per_step * training.validation_batches
-        windows = self._data.validation_windows(length=length, count=count)
+        windows = self._data.validation_windows(length=length, count=count, world=world)
         if not len(windows):
             return None
         size = training.batch_size

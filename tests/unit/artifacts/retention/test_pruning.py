@@ -373,7 +373,7 @@ def test_which_runs_are_meant(store: Store, run: RunDirectory) -> None:
     assert runs_in_question(store, None) == runs_in_question(store, "1") == [1]
     with pytest.raises(VerificationError, match="holds no run 2"):
         runs_in_question(store, "2")
-    with pytest.raises(ConfigError, match="which run"):
+    with pytest.raises(ConfigError, match="needs a run"):
         runs_in_question(store, "auto")
 
 

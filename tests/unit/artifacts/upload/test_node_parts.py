@@ -127,7 +127,7 @@ def test_without_a_number_a_further_machine_waits_for_the_main_one(
 
 
 def test_the_main_machine_stores_a_checkpoint_once_the_others_have(
-    machines: tuple[RunDirectory, RunDirectory], store: Store
+    machines: tuple[RunDirectory, RunDirectory], store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     main, other = machines
     running = RunningRun(store, main, 1)
@@ -140,6 +140,7 @@ def test_the_main_machine_stores_a_checkpoint_once_the_others_have(
         assert report.problems == ()
         assert store.describe(checkpoint_prefix(1, step) + MANIFEST_NAME) is not None
     assert (running.bring_newest(frozenset()), running.waits) == (None, False)
+    assert "cut short" not in caplog.text, "parts of others that are not listed yet are no leftovers"
 
 
 def test_both_follow_a_run_to_its_end(
@@ -168,6 +169,7 @@ def test_both_follow_a_run_to_its_end(
     assert (found["main"].ending, found["other"].ending) == (Ending.OUTCOME, Ending.OUTCOME)
     assert found["main"].problems == found["other"].problems == ()
     assert found["other"].checkpoints == 3
+    assert found["other"].summary() == "3 checkpoints stored while it was trained; the run is over"
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=main).problems == ()
 
 
@@ -196,3 +198,51 @@ def test_fetching_hides_parts_that_are_newer_than_what_is_whole(
     assert "step 200" in fetch_resume_source(wanted, open_store).reason
     assert fresh.checkpoint_steps() == [200]
     assert (fresh.checkpoints / ".set-aside-step-00000300").is_dir()
+
+
+def test_a_machine_with_a_newer_part_waits_until_the_main_one_lists_it(
+    machines: tuple[RunDirectory, RunDirectory], store: Store, folder: Path
+) -> None:
+    """Otherwise machines that start again at once would not agree on the checkpoint."""
+    main, other = machines
+    sync_node(store, other, 7)
+    wanted = WantedResume(
+        other, RUN, "auto", folder.as_uri(), None, segment=1, look_in_store=True, wait_seconds=60.0
+    )
+    listing = threading.Timer(0.5, sync_run, (open_store(folder.as_uri()), main, 7))
+    listing.start()
+    try:
+        assert "run 7" in fetch_resume_source(wanted, open_store).reason
+    finally:
+        listing.join()
+    assert other.checkpoint_steps() == [200]
+    assert (other.checkpoint(200) / "trainer_state.json").is_file()
+    (aside,) = other.path.parent.glob(f"{other.path.name}.until-*")
+    assert RunDirectory(aside).checkpoint_steps() == [], "parts of what is stored whole would fill the disk"
+
+
+def test_a_part_that_nobody_lists_is_waited_for_only_so_long(
+    machines: tuple[RunDirectory, RunDirectory], store: Store, folder: Path
+) -> None:
+    main, other = machines
+    sync_node(store, other, 7)
+    assert sync_run(store, main, 7).problems == ()
+    add_checkpoint(main, other, 300)
+    wanted = WantedResume(
+        other, RUN, "auto", folder.as_uri(), None, segment=1, look_in_store=True, wait_seconds=0.5
+    )
+    started = time.monotonic()
+    assert fetch_resume_source(wanted, open_store).resume == "auto"
+    assert 0.5 <= time.monotonic() - started < 30
+    assert other.checkpoint_steps() == [200]
+    (aside,) = other.path.parent.glob(f"{other.path.name}.until-*")
+    assert RunDirectory(aside).checkpoint_steps() == [300], "the only copy of this part is kept"
+
+
+def test_a_run_that_has_no_number_yet_has_nothing_to_fetch(
+    store: Store, folder: Path, tmp_path: Path
+) -> None:
+    folder.mkdir()
+    fresh = RunDirectory(tmp_path / "fresh" / RUN)
+    wanted = WantedResume(fresh, RUN, "auto", folder.as_uri(), None, segment=1, look_in_store=True)
+    assert fetch_resume_source(wanted, open_store).reason == "there is no checkpoint yet"

@@ -11,10 +11,10 @@ from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.jobs.job_text import (
     change_lines,
     event_lines,
+    followed_line,
     job_age,
     list_lines,
     status_lines,
-    followed_line,
 )
 from trainyard.run.failure_classes import FailureClass
 

@@ -25,6 +25,7 @@ from trainyard.training.data.token_stream import TokenStream
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.data.training_data import data_at_hand, ready_data
 from trainyard.training.data.vocabulary import ByteVocabulary
+from trainyard.training.runtime.world import ALONE
 
 Run = Callable[..., dict[str, Any]]
 Stop = Callable[[int], dict[str, Any]]
@@ -196,15 +197,18 @@ def test_tokens_are_those_of_token_files(folder: Path, tmp_path: Path) -> None:
     count = prepared.train.tokens
     assert streamed.train.first_tokens(count + 9).tolist() == prepared.train.open().tolist()
     assert streamed.prompt(5) == prepared.prompt(5) == prepared.train.open()[:5].tolist()
-    assert not len(streamed.validation_windows(length=16, count=3))
+    assert not len(streamed.validation_windows(length=16, count=3, world=ALONE))
 
 
 def test_validation_is_the_start_of_its_split_and_not_repeated(folder: Path) -> None:
     streamed = opened(folder)
     assert streamed.validation is not None
     tokens = streamed.validation.first_tokens(10**6)
-    assert streamed.validation_windows(length=16, count=2).ravel()[:17].tolist() == tokens[:17].tolist()
-    assert len(streamed.validation_windows(length=16, count=10**4)) == (tokens.size - 1) // 16
+    assert (
+        streamed.validation_windows(length=16, count=2, world=ALONE).ravel()[:17].tolist()
+        == tokens[:17].tolist()
+    )
+    assert len(streamed.validation_windows(length=16, count=10**4, world=ALONE)) == (tokens.size - 1) // 16
 
 
 def test_the_fingerprint_is_of_the_content_not_of_the_place(folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,153 @@
+"""What nodes wait for: data that take long to prepare, and a stop within its grace period. CPU, gloo.
+
+Two nodes in the environment of a JobSet. A module that Python imports first makes one of them slow.
+"""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.test_launchers import (
+    Nodes,
+    descendants,
+    ended,
+    environment_of,
+    free_port,
+    jobset,
+)
+
+ENDLESS = ("training.max_steps=100000", "training.lr_scheduler=constant")
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    result = Nodes(tmp_path)
+    yield result
+    result.end()
+
+
+def slowed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """Let every worker import `module` first."""
+    text = f"import os\nif 'LOCAL_RANK' in os.environ:\n    exec({module!r})\n"
+    (nodes.folder / "sitecustomize.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(nodes.folder))
+
+
+SLOW_DATA = """
+import time
+from trainyard.training import recipe
+from trainyard.training.runtime import world
+world._START_SECONDS = world._CONTROL_SECONDS = 15
+ready_data = recipe.ready_data
+def prepared(*given):
+    if os.environ["RANK"] == "1":
+        time.sleep(22)
+    return ready_data(*given)
+recipe.ready_data = prepared
+"""
+"""A machine prepares its data for longer than the processes wait to join, or for each other's messages."""
+
+
+@pytest.mark.slow
+def test_data_that_take_longer_to_prepare_than_the_join_may_take_are_waited_for(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowed(nodes, monkeypatch, SLOW_DATA)
+    begun = time.monotonic()
+    for code, errors in nodes.finish(jobset(free_port()), run_dir="prepared"):
+        assert code == 0, errors
+    assert time.monotonic() - begun > 22
+    assert nodes.run("prepared")["hardware"]["world_size"] == 2
+
+
+SLOW_STEPS = """
+import time
+from trainyard.training.pretraining.step import TrainStep
+run, fsync = TrainStep.run, os.fsync
+def slow_run(self):
+    if os.environ["RANK"] == "1":
+        time.sleep(2)
+    return run(self)
+def slow_fsync(file):
+    time.sleep(0.1)
+    fsync(file)
+TrainStep.run, os.fsync = slow_run, slow_fsync
+"""
+"""One process has slow steps, and all have a slow disk."""
+
+
+def rows_of(events: Path, kind: str) -> list[dict[str, Any]]:
+    lines = events.read_text().splitlines() if events.exists() else []
+    return [row for row in map(json.loads, lines) if row["event"] == kind]
+
+
+def wait_for(both: "list[subprocess.Popen[str]]", condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 180
+    while not condition():
+        for node in both:
+            assert node.poll() is None, node.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def workers_of(node: "subprocess.Popen[str]") -> list[int]:
+    return [pid for pid in descendants(node.pid) if b"LOCAL_RANK=" in environment_of(pid)]
+
+
+def timed_ends(both: "list[subprocess.Popen[str]]", told: Callable[[], object]) -> list[float]:
+    """The seconds from `told` until each process has ended."""
+    told()
+    begun, ends = time.monotonic(), dict[int, float]()
+    while len(ends) < len(both):
+        assert time.monotonic() - begun < 120
+        for number, process in enumerate(both):
+            if process.poll() is not None:
+                ends.setdefault(number, time.monotonic() - begun)
+        time.sleep(0.02)
+    return list(ends.values())
+
+
+@pytest.mark.slow
+def test_every_rank_ends_with_75_within_the_time_that_was_told_and_the_launcher_gives_it_that_time(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowed(nodes, monkeypatch, SLOW_STEPS)
+    settings, folders = (*ENDLESS, "checkpointing.save_steps=2"), ["stopped"] * 2
+    events = nodes.folder / "stopped" / "events.jsonl"
+    both = nodes.start(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "3s"))
+    wait_for(both, lambda: rows_of(events, "grace_too_short"))
+    (told,) = rows_of(events, "grace_too_short")
+    saved = rows_of(events, "checkpoint_saved")[0]["whole_after_seconds"]
+    assert (told["grace_seconds"], saved > 0.1) == (3.0, True)
+    assert told["needed_seconds"] >= 2 + saved / 2 + 2, "the slowest step of any rank, a save, and the end"
+    both[0].send_signal(signal.SIGTERM)
+    for code, errors in ended(both):
+        assert code == 75, errors
+
+    before = len(rows_of(events, "checkpoint_saved"))
+    both = nodes.start(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "90s"))
+    wait_for(both, lambda: len(rows_of(events, "checkpoint_saved")) > before)
+    seconds = timed_ends(both, lambda: both[1].send_signal(signal.SIGTERM))
+    for code, errors in ended(both):
+        assert code == 75, errors
+    outcome = nodes.run("stopped")["outcome"]
+    assert outcome["status"] == "stopped"
+    assert outcome["seconds_since_signal"] <= outcome["grace_seconds_needed"]
+    assert max(seconds) <= 1.5 * outcome["grace_seconds_needed"], "the time that the warning asks for"
+
+    record = nodes.folder / "stopped" / "run.json"
+    slow = {**nodes.run("stopped"), "outcome": {**outcome, "grace_seconds_needed": 400.0}}
+    record.write_text(json.dumps(slow))
+    both = nodes.start(jobset(free_port()), *settings, run_dirs=folders)
+    for node in both:
+        wait_for(both, lambda node=node: workers_of(node))  # type: ignore[misc]
+        assert b"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600\0" in environment_of(workers_of(node)[0])
+    wait_for(both, lambda: len(rows_of(events, "resumed")) > 1)
+    both[0].send_signal(signal.SIGTERM)
+    for code, errors in ended(both):
+        assert code == 75, errors

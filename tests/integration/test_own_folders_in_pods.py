@@ -1,0 +1,185 @@
+"""Jobs whose pods share no volume: every pod is one `run_pod.py` with a folder of its own, and one store.
+
+The pods run in the environment of a TrainJob, on loopback. CPU, gloo.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.test_launchers import HOUSE, OURS, Nodes, descendants, free_port, trainjob
+
+NAME = "llama"
+SETTINGS = (
+    *("checkpointing.shared=false", "compute.strategy=fsdp", "compute.network=tcp"),
+    *("training.max_steps=60", "checkpointing.save_steps=20", "training.lr_scheduler=constant"),
+)
+
+
+SLOW = """
+import os, time
+if "LOCAL_RANK" in os.environ and os.path.exists({file!r}):
+    from trainyard.training.pretraining.step import TrainStep
+    run = TrainStep.run
+    def slow_run(self):
+        time.sleep(0.5)
+        return run(self)
+    TrainStep.run = slow_run
+"""
+"""Steps that take long enough for what happens beside them."""
+
+
+class Pods(Nodes):
+    """The two pods of a job, started again as an operator does."""
+
+    def pods(self, *more: str, grace: str = "60s") -> "list[subprocess.Popen[str]]":
+        paths = (
+            *(f"data.train_path={self.folder}/train.txt", f"data.prepared_directory={self.folder}/prepared"),
+            f"artifacts.store={self.store.as_uri()}",
+        )
+        (self.folder / "sitecustomize.py").write_text(SLOW.format(file=str(self.slow)))
+        words = [word for setting in (*paths, *SETTINGS, *more) for word in ("--set", setting)]
+        clean = {name: value for name, value in os.environ.items() if not name.startswith((*OURS, "GITHUB_"))}
+        begun = []
+        for rank, own in enumerate(trainjob(free_port(), per_node="1")):
+            line = [sys.executable, str(HOUSE / "scripts" / "run_pod.py"), *words, "--grace", grace]
+            line += ["--config", f"{self.folder}/config.yaml", "--run-dir", str(self.pod(rank).absolute())]
+            variables = {**clean, "CI": "true", "TRAINYARD_RUN_ID": NAME, **own}
+            variables["PYTHONPATH"] = str(self.folder)
+            begun.append(
+                subprocess.Popen(
+                    line,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    cwd=HOUSE,
+                    env=variables,
+                )
+            )
+        self._started += begun
+        return begun
+
+    @property
+    def slow(self) -> Path:
+        """A file: while it exists, the steps are slow."""
+        return self.folder / "slow"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    def pod(self, rank: int) -> Path:
+        """The run directory of a pod, on its own disk."""
+        return self.folder / f"pod-{rank}" / NAME
+
+    def end(self) -> None:
+        for process in self._started:
+            kill(process)
+
+
+def kill(process: "subprocess.Popen[str]") -> None:
+    """End a pod as its node would with it: everything at once."""
+    if process.poll() is not None:
+        return
+    for pid in (*descendants(process.pid), process.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def ended(pods: "list[subprocess.Popen[str]]") -> list[tuple[int, str]]:
+    said = [pod.communicate(timeout=600)[0] for pod in pods]
+    return [(pod.returncode, text) for pod, text in zip(pods, said, strict=True)]
+
+
+def until(pods: "list[subprocess.Popen[str]]", condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        for pod in pods:
+            assert pod.poll() is None, pod.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    result = Pods(tmp_path)
+    result.store.mkdir()
+    result.slow.touch()
+    yield result
+    result.end()
+
+
+def run_of(directory: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((directory / "run.json").read_text())
+    return result
+
+
+def events(directory: Path, kind: str) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["event"] == kind]
+
+
+def uninterrupted(nodes: Nodes) -> dict[str, Any]:
+    """The outcome of the same training, never stopped, on nodes that share a folder."""
+    shared = tuple(setting for setting in SETTINGS if not setting.startswith("checkpointing.shared"))
+    for code, errors in nodes.finish(trainjob(free_port(), per_node="1"), *shared, run_dir="whole"):
+        assert code == 0, errors
+    result: dict[str, Any] = nodes.run("whole")["outcome"]
+    return result
+
+
+@pytest.mark.slow
+def test_pods_that_are_killed_and_lose_their_disks_go_on_from_the_store_to_the_same_weights(
+    pods: Pods,
+) -> None:
+    first = pods.pods()
+    until(first, lambda: (pods.store / "manifests" / "run-1-manifest.json").exists())
+    for pod in first:
+        kill(pod)
+    ended(first)
+    assert "outcome" not in run_of(pods.pod(0)), "it was killed in the middle"
+    for rank in (0, 1):
+        shutil.rmtree(pods.pod(rank).parent)
+
+    pods.slow.unlink()
+    for code, said in ended(pods.pods()):
+        assert code == 0, said
+    main, other = (pods.pod(rank) for rank in (0, 1))
+    assert [row["step"] in (20, 40) for row in events(main, "resumed")] == [True]
+    assert json.loads((main / "report" / "proof.json").read_text())["proven"] is True
+    last = other / "checkpoints/step-00000060"
+    assert {path.name for path in last.iterdir()} == {"manifest.json", "__1_0.distcp"}
+    assert run_of(main)["outcome"]["state_sha256"] == uninterrupted(pods)["state_sha256"]
+
+    for code, said in ended(pods.pods()):  # as after a failure to store: nothing is trained again
+        assert code == 0, said
+        assert "waiting for the other processes" not in said
+
+
+def parts(directory: Path) -> set[str]:
+    """The checkpoints of which a pod has its part."""
+    return {path.parent.name for path in directory.glob("checkpoints/step-*/manifest.json")}
+
+
+@pytest.mark.slow
+def test_a_pod_that_is_killed_in_place_goes_on_from_what_it_had_not_stored_yet(pods: Pods) -> None:
+    """The store is slower than the training here: no part of the last checkpoints was sent."""
+    first = pods.pods(grace="3s")
+    until(first, lambda: parts(pods.pod(0)) & parts(pods.pod(1)))
+    kill(first[1])
+    codes = [code for code, _ in ended(first)]
+    assert codes[0] == 1, "the other one lost a process"
+    newest = max(parts(pods.pod(0)) & parts(pods.pod(1)))
+    pods.slow.unlink()
+    for code, said in ended(pods.pods()):
+        assert code == 0, said
+    assert f"step-{events(pods.pod(0), 'resumed')[-1]['step']:08}" == newest
