@@ -125,13 +125,13 @@ def show_status(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -
 
 def follow(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> "JobState":
     from trainyard.gateways.kubernetes.job_follower import follow_job
-    from trainyard.report.jobs.job_text import told_line
+    from trainyard.report.jobs.job_text import followed_line
 
     return follow_job(
         look.api.access,
         **job.place,
         seconds=args.timeout or 24 * 3600.0,
-        tell=lambda state: output.announce("job", told_line(state.record())),
+        tell=lambda state: output.announce("job", followed_line(state.record())),
     )
 
 

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not args.dry_run:
             result, thread = post_once(event, slack, args.memory)
     except (TrainyardError, OSError) as error:
-        _logger.warning("Slack was not told: %s", error)
+        _logger.warning("No message was sent to Slack: %s", error)
         return 0
     message, sent = event.message, result is PostResult.POSTED
     if sent:
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif result is PostResult.POSTED_BEFORE:
         output.announce("slack", result)
     else:
-        print(f"Slack would be told: {message.text}")
+        print(f"Would be sent to Slack: {message.text}")
     return 0
 
 

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if event is not None and not args.dry_run:
             result, thread = post(event, facts, args.run_dir / FILE_NAME)
     except (TrainyardError, OSError) as error:
-        _logger.warning("Slack was not told: %s", error)
+        _logger.warning("No message was sent to Slack: %s", error)
         return 0
     if args.json:
         message = {"text": event.message.text, "blocks": event.message.blocks} if event else {}
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif event is None:
         output.announce("slack", "no trouble is on record: nothing sent")
     elif result is PostResult.NOT_CONFIGURED:
-        output.print_text(f"Slack would be told: {event.message.text}")
+        output.print_text(f"Would be sent to Slack: {event.message.text}")
     return 0
 
 

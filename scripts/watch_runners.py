@@ -122,7 +122,7 @@ def tell_slack(text: str) -> int:
     try:
         sent = slack.post(said, [{"type": "section", "text": {"type": "mrkdwn", "text": said}}])
     except ServiceError as error:
-        output.announce("slack", f"was not told: {error}", "degraded")
+        output.announce("slack", f"no message was sent: {error}", "degraded")
         return ExitCode.DONE
     output.announce("slack", said if sent else "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set")
     return ExitCode.DONE

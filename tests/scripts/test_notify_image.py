@@ -117,5 +117,5 @@ def test_a_result_that_cannot_be_read_is_no_claim_of_an_image(
 def test_a_slack_that_is_not_there_is_a_warning(program: Program, address: str) -> None:
     done = program("failed", SLACK_WEBHOOK_URL=address)
     assert done.returncode == 0
-    assert "Slack was not told" in done.stderr
+    assert "No message was sent to Slack" in done.stderr
     assert "verysecret" not in done.stdout + done.stderr

@@ -164,7 +164,7 @@ def test_without_webhook_and_token_it_prints_what_it_would_send(
 ) -> None:
     done = program("notify_slack.py", "succeeded", "--run-dir", loud_run.path)
     assert done.returncode == 0
-    assert done.stdout.startswith("Slack would be told: ⚠ Training")
+    assert done.stdout.startswith("Would be sent to Slack: ⚠ Training")
     assert "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set" in done.stderr
 
 
@@ -173,7 +173,7 @@ def test_a_dry_run_sends_nothing(program: Program, slack: FakeSlack, loud_run: R
         *("notify_slack.py", "failed", "--run-dir", loud_run.path, "--dry-run"), SLACK_WEBHOOK_URL=slack.url
     )
     assert done.returncode == 0
-    assert done.stdout.startswith("Slack would be told: ")
+    assert done.stdout.startswith("Would be sent to Slack: ")
     assert slack.bodies == []
 
 
@@ -187,7 +187,7 @@ def test_a_refusal_is_a_warning(
         SLACK_WEBHOOK_URL=slack.url + "/verysecret",
     )
     assert done.returncode == 0
-    assert f"WARN  Slack was not told: Slack answered {status}" in done.stderr
+    assert f"WARN  No message was sent to Slack: Slack answered {status}" in done.stderr
     assert "verysecret" not in done.stderr + done.stdout
 
 
@@ -197,7 +197,7 @@ def test_a_slack_that_is_not_there_is_a_warning(
 ) -> None:
     done = program("notify_slack.py", "succeeded", "--run-dir", loud_run.path, SLACK_WEBHOOK_URL=address)
     assert done.returncode == 0
-    assert "WARN  Slack was not told: " in done.stderr
+    assert "WARN  No message was sent to Slack: " in done.stderr
     assert "verysecret" not in done.stderr + done.stdout
 
 
@@ -342,7 +342,7 @@ def test_a_torn_memory_is_as_good_as_none(
 def test_a_plan_that_is_none_is_a_warning(program: Program, slack: FakeSlack, plan: str) -> None:
     done = program("notify_slack.py", "started", "--run-dir", "r", "--plan", plan, **bot(slack))
     assert (done.returncode, slack.bodies) == (0, [])
-    assert "WARN  Slack was not told: --plan: " in done.stderr
+    assert "WARN  No message was sent to Slack: --plan: " in done.stderr
 
 
 def test_a_thread_that_is_none_is_wrong_usage(program: Program) -> None:

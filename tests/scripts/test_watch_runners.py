@@ -151,7 +151,7 @@ def test_slack_is_told_in_one_message_and_its_trouble_is_a_warning(
 
     monkeypatch.setattr(slack, "post", refuse)
     assert watch_runners.main(["--tell", "x"]) == 0
-    assert "was not told: channel_not_found" in capsys.readouterr().err
+    assert "no message was sent: channel_not_found" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_a_build_that_stops_early_is_gone_on_with_by_one_on_another_machine(
         "post_build": "FAILED",
     }
     assert "not proven: trained" in first.log
-    assert "Slack would be told" in first.log
+    assert "Would be sent to Slack" in first.log
 
     handed_on = {name: first.exported[name] for name in ("RUN_ID", "RUN_NUMBER")}
     second = build(new_machine("second"), CODEBUILD_BUILD_NUMBER="42", **handed_on, **asked)
@@ -215,6 +215,6 @@ def test_a_configuration_that_is_wrong_ends_it_before_training(new_machine: Any,
     assert "unknown key; did you mean max_steps?" in built.log
     assert built.exported["TRAIN_CODE"] == ""
     assert (
-        "Slack would be told: ❌ Training 1 failed · it could not begin: the log of the build says"
+        "Would be sent to Slack: ❌ Training 1 failed · it could not begin: the log of the build says"
         in built.log
     )

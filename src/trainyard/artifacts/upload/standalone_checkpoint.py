@@ -22,7 +22,7 @@ from trainyard.artifacts.store.hashing import calculate_file_hash, checksum_agre
 from trainyard.artifacts.store.layout import checkpoint_prefix, manifest_key, metrics_key
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.preview import Preview, number_for, preview_contents
-from trainyard.artifacts.upload.standalone_metrics import read_metrics, step_told_by
+from trainyard.artifacts.upload.standalone_metrics import find_step, read_metrics
 from trainyard.artifacts.upload.sync import retry_suggested, store_contents
 from trainyard.artifacts.upload.upload import Sending
 from trainyard.errors import ConfigError, TrainyardError
@@ -179,7 +179,7 @@ def _contents(
 def _checkpoint(path: Path, number: int) -> Group:
     if (path / MANIFEST_NAME).is_file():
         return checkpoint_group(path, number)
-    keys = checkpoint_prefix(number, step_told_by(path))
+    keys = checkpoint_prefix(number, find_step(path))
     if path.is_file():
         return Group("checkpoint", (Item(keys + path.name, path),))
     return Group(

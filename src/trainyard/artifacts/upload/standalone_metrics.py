@@ -36,7 +36,7 @@ def read_metrics(path: Path) -> list[Row]:
     return rows
 
 
-def step_told_by(checkpoint: Path) -> int | None:
+def find_step(checkpoint: Path) -> int | None:
     """Return a checkpoint's step from the manifest beside it, its name or its folder's name; else None.
 
     Names such as `step-00000500`, `checkpoint-500.pt` and `global_step500` contain a step.

@@ -27,7 +27,7 @@ def status_lines(data: Json, *, width: int) -> list[str]:
     return [*lines, "", f"  next        {command}"] if command else lines
 
 
-def told_line(data: Json) -> str:
+def followed_line(data: Json) -> str:
     """One plain line about a job that is being followed."""
     restarts = f", {_times(data['restarts'], 'restart')}" if data["restarts"] else ""
     return f"{data['job']}: {data['state']} ({data['reason']}{restarts})"
