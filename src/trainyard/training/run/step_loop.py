@@ -82,7 +82,8 @@ class StepLoop:
             self._write_profile()
         if self._state.step % self._context.config.checkpointing.save_steps == 0:
             self.saver.save()
-        self.saver.tell_grace(self._slowest_usual)
+        if self._slowest_usual:
+            self.saver.tell_grace(self._slowest_usual)
 
     def stop_if_asked(self) -> None:
         """Raise StoppedError, after a save, if a process was asked to stop."""

@@ -497,6 +497,17 @@ def test_what_a_stop_takes_is_measured_recorded_and_compared_with_the_grace_peri
     assert grace_needed(tmp_path / "nothing") == grace_needed(None) == 0.0
 
 
+def test_what_a_stop_takes_is_not_said_before_a_usual_step_was_measured(
+    tiny_config: Build, run_training: Run, stop_after: Stop
+) -> None:
+    """The first step of a segment compiles; without any step the estimate would be too short."""
+    for steps, known in ((1, False), (2, True)):
+        asked = stop_after(steps)
+        with pytest.raises(StoppedError):
+            run_training(tiny_config(checkpointing={"save_steps": 1}), f"after-{steps}", **asked)
+        assert (asked["stop"].needed is not None) is known
+
+
 def test_a_stop_removes_nothing(
     tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
 ) -> None:
