@@ -21,6 +21,7 @@ REQUEST = request_of(
     places=(".", "D"),
     options={"platform": "linux/amd64", "target": "", "build_args": {}, "ignore_files": []},
     git={},
+    digests={},
 )
 CONTENT = REQUEST.tag
 
