@@ -180,7 +180,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     builder = AwsBuilder(
         aws,
         context_files,
-        partial(find_digest, client=ecr_client(aws.region, aws.session)),
+        partial(find_digest, client=ecr_client(aws.region, aws.session), needs_repository=True),
         partial(needed_tags, args.tags, version),
         account=aws.account(),
         options=options,

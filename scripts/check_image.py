@@ -134,12 +134,12 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
 
 def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts") -> "list[Answer]":
     """The checks that run in a container."""
-    from trainyard.image.building.build_request import LOCKS_LABEL
+    from trainyard.image.building.build_request import locks_in
     from trainyard.image.release.check_levels import MODEL, linux_markers, probe_answers, probe_request
     from trainyard.machine.package_lock import read_pins
     from trainyard.run.untrusted_files import read_named_text
 
-    paths = args.lock or [ROOT / name for name in facts.labels.get(LOCKS_LABEL, LOCK).split()]
+    paths = args.lock or [ROOT / name for name in locks_in(facts.labels) or (LOCK,)]
     texts = [read_named_text(path, "Name a lock with --lock FILE.") for path in paths]
     linux = linux_markers(facts.architecture)
     packages = {pin.name: pin.version for text in texts for pin in read_pins(text) if pin.applies(linux)}

@@ -13,6 +13,7 @@ Example:    scripts/push_image.py --image fsdp:latest --repository fsdp --tags a
 """
 
 import argparse
+import hashlib
 import logging
 import os
 import sys
@@ -24,16 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output, signals
 from trainyard.command.parser import script_parser
-from trainyard.errors import CheckFailedError, ExitCode, VerificationError
+from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.ecr_repository import EcrRepository
     from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
-    from trainyard.gateways.images.registry import Registry
+    from trainyard.image.release.release_order import ReleasePlace
     from trainyard.image.release.tag_strategy import Tag
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCK = "requirements-training.txt"
 _logger = logging.getLogger("trainyard.push_image")
 
 
@@ -72,8 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.images.local_builder import find_builder
+    from trainyard.image.building.build_request import CONTENT_LABEL
     from trainyard.image.context.image_names import require_region, require_repository
     from trainyard.image.release.label_origin import is_own_build, without_origin
+    from trainyard.image.release.release_order import release
+    from trainyard.image.release.tag_strategy import check_tags
 
     signals.end_at_signals()
     require_repository(args.repository)
@@ -90,11 +93,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         plan |= {"tags": [tag.name for tag in tags]}
         output.print_json(plan) if args.json else print("\n".join(f"  {key}: {v}" for key, v in plan.items()))
         return ExitCode.DONE
-    regions = [""] if args.registry else args.region or [os.environ.get("AWS_REGION", "")]
-    results = [push_to(args, region, (builder, facts), tags) for region in regions]
-    if len({result["digest"] for result in results}) > 1:
-        raise VerificationError(f"The regions hold different digests of {args.image}: {results}")
-    return tell(args, results)
+    named = dict.fromkeys(args.region) or [os.environ.get("AWS_REGION", "")]
+    places = [place_of(args, region, builder) for region in ([""] if args.registry else named)]
+    texts, content = lock_texts(args, facts), facts.labels.get(CONTENT_LABEL, "")
+    found = release(
+        places,
+        image_id=facts.image_id,
+        tags=lambda digest: [*tags, *check_tags(args.checked, content, digest)],
+        files=partial(attachments_of, args, facts, texts),
+    )
+    return tell(args, [one.record() for one in found])
 
 
 def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "list[Tag]":
@@ -123,91 +131,84 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
     )
 
 
-def push_to(
-    args: argparse.Namespace, region: str, built: "tuple[LocalBuilder, ImageFacts]", tags: "list[Tag]"
-) -> dict[str, Any]:
-    """Push to one registry: push, read back, scan, tag, attach."""
+def place_of(args: argparse.Namespace, region: str, builder: "LocalBuilder") -> "ReleasePlace":
+    """Ask for the repository and log in, before anything is pushed anywhere."""
     from trainyard.gateways.images.ecr_repository import EcrRepository
     from trainyard.gateways.images.local_builder import Login
     from trainyard.gateways.images.registry import Registry
-    from trainyard.image.building.build_request import CONTENT_LABEL
-    from trainyard.image.context.build_context import checked_tag, content_tag
-    from trainyard.image.release.tag_strategy import Tag, plan_tags
+    from trainyard.image.release.release_order import ReleasePlace
 
-    builder, facts = built
     ecr = None if args.registry else EcrRepository(args.repository, region)
-    immutable = ecr.tags_are_immutable() if ecr else False
+    fixed = ecr.fixed_tags() if ecr else lambda _tag: False
     login = ecr.login() if ecr else Login(args.registry, "", "")
-    registry = Registry(login)
+
+    def push(target: str) -> str:
+        digest = builder.push(args.image, target, login)
+        _logger.info("%s@%s pushed", target, digest)
+        return digest
+
+    scan = partial(scanned, args, ecr) if ecr else lambda _digest: "the registry does not scan"
     name = f"{login.host}/{args.repository}"
-    said = builder.push(args.image, f"{name}:build-{facts.image_id[:12]}", login)
-    held = registry.digest_of(args.repository, said)
-    if held != said:
-        raise VerificationError(f"{name}: {builder.program} says it pushed {said}, the registry holds {held}")
-    _logger.info("%s@%s pushed and read back", name, said)
-    scan = scanned(args, ecr, said) if ecr else "the registry does not scan"
-    content = facts.labels.get(CONTENT_LABEL, "")
-    if args.checked and content:
-        name_of_check = checked_tag(args.checked, content_tag(content), said)
-        tags = [*tags, Tag(name_of_check, moves=False, needed=False)]
-    steps = plan_tags(tags, said, lambda tag: registry.digest_of(args.repository, tag), immutable=immutable)
-    attached = attach(args, registry, said, facts)
-    for step in steps:
-        if step.action in ("set", "moved"):
-            registry.tag(args.repository, said, step.tag)
-        if step.action != "skipped" and registry.digest_of(args.repository, step.tag) != said:
-            raise VerificationError(f"{name}:{step.tag} does not name {said} after it was set")
-    return {
-        "uri": f"{name}@{said}",
-        "digest": said,
-        "tags": [vars(step) for step in steps],
-        "scan": scan,
-        "attached": attached,
-    }
+    return ReleasePlace(Registry(login), args.repository, name, fixed, push, scan)
 
 
 def scanned(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
-    """Return the result of the scan. Raises CheckFailedError if it found too much; no tag is set then."""
+    """Return the result of the scan. Raises CheckFailedError if it found too much."""
     from trainyard.image.release.scan_verdict import judge_scan
 
     seconds = 0.0 if args.fail_on == "none" else args.scan_limit
     scan = ecr.scan(digest, seconds=seconds)
     verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
     if not verdict.ok:
-        raise CheckFailedError(
-            f"{args.repository}@{digest} in {ecr.region}: {verdict.says}. It was not tagged."
-        )
+        raise CheckFailedError(f"{args.repository}@{digest} in {ecr.region}: {verdict.says}.")
     return verdict.says
 
 
-def attach(
-    args: argparse.Namespace, registry: "Registry", digest: str, facts: "ImageFacts"
-) -> dict[str, str]:
-    """Attach packages and provenance; media type -> digest."""
-    from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
+def attachments_of(
+    args: argparse.Namespace, facts: "ImageFacts", locks: list[str], digest: str
+) -> dict[str, bytes]:
+    """Packages, if a lock is known, and provenance, by media type."""
+    from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL
     from trainyard.image.release import attachments
     from trainyard.image.release.check_levels import linux_markers
     from trainyard.machine.package_lock import read_pins
-    from trainyard.run.untrusted_files import read_named_text
 
-    paths = args.lock or [ROOT / name for name in facts.labels.get(LOCKS_LABEL, LOCK).split()]
-    texts = [read_named_text(path, "Name a lock with --lock FILE.") for path in paths]
     linux = linux_markers(facts.architecture)
-    pins = [pin for text in texts for pin in read_pins(text) if pin.applies(linux)]
+    pins = [pin for text in locks for pin in read_pins(text) if pin.applies(linux)]
     labels = {
         "commit": facts.labels.get(COMMIT_LABEL, args.commit),
         "content": facts.labels.get(CONTENT_LABEL, ""),
     }
     bases = facts.labels.get(BASES_LABEL, "").split()
     builder = os.environ.get("CODEBUILD_BUILD_ARN") or "https://trainyard.dev/local-builder"
-    packages = attachments.bill_of_materials(args.repository, digest, pins)
     origin = attachments.provenance_statement(
         args.repository, digest, facts=labels, bases=bases, builder=builder
     )
-    return {
-        kind: registry.attach(args.repository, digest, content, kind)
-        for kind, content in ((attachments.BOM_TYPE, packages), (attachments.PROVENANCE_TYPE, origin))
-    }
+    if not locks:
+        _logger.warning("%s names no lock, so no list of its packages is attached; see --lock", args.image)
+        return {attachments.PROVENANCE_TYPE: origin}
+    packages = attachments.bill_of_materials(args.repository, digest, pins)
+    return {attachments.BOM_TYPE: packages, attachments.PROVENANCE_TYPE: origin}
+
+
+def lock_texts(args: argparse.Namespace, facts: "ImageFacts") -> list[str]:
+    """The locks of the image. Raises ConfigError if one of this checkout is not the one that is in it."""
+    from trainyard.image.building.build_request import locks_in
+    from trainyard.run.untrusted_files import read_named_text
+
+    hint = "Name a lock with --lock FILE."
+    if args.lock:
+        return [read_named_text(path, hint) for path in args.lock]
+    texts = []
+    for name, digest in locks_in(facts.labels).items():
+        text = read_named_text(ROOT / name, hint)
+        if digest and hashlib.sha256(text.encode()).hexdigest() != digest:
+            raise ConfigError(
+                f"{name} of this checkout is not the lock that is in {args.image}, so its packages are not "
+                "known. Check out the commit that it was built from, or name its lock with --lock FILE."
+            )
+        texts.append(text)
+    return texts
 
 
 def tell(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:

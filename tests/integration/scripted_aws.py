@@ -7,8 +7,10 @@ registry and no scan; here is one, over the same port. Everything else goes on t
 import base64
 import hashlib
 import json
+import re
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +23,17 @@ BEFORE = ("SUBMITTED", "QUEUED", "PROVISIONING", "DOWNLOAD_SOURCE", "INSTALL", "
 AFTER = ("POST_BUILD", "UPLOAD_ARTIFACTS", "FINALIZING")
 PHASES = (*BEFORE, *AFTER)
 _HOPS = ("connection", "expect", "content-length", "transfer-encoding")
+_STATUS = {"403": 403, "400": 400, "503": 503, "SlowDown": 503, "AccessDenied": 403, "InternalError": 500}
+"""An error code of S3 -> the status it comes with, which is all that an answer to HEAD says; else 400."""
+_SETTINGS = (
+    "versioning",
+    "encryption",
+    "publicAccessBlock",
+    "ownershipControls",
+    "lifecycle",
+    "policy",
+    "versions",
+)
 _KEPT = ("Content-Type", "Location", "ETag", "Docker-Content-Digest", "x-amzn-RequestId", "x-amzn-errortype")
 
 
@@ -93,7 +106,11 @@ class ScriptedAws:
         self.builds: list[Build] = []
         self.refusals: dict[str, list[tuple[str, str]]] = {}
         """An operation -> the errors (code, message) that its next calls get."""
+        self.immutable = False
+        """Whether the registry takes a tag only once, as ECR then does, even for the same image."""
         self.scan: dict[str, Any] = {"imageScanStatus": {"status": "COMPLETE"}, "imageScanFindings": {}}
+        self.regions: dict[str, ScriptedAws] = {}
+        """Servers for other regions: a call is signed for its region."""
         self.registry: dict[str, bytes] = {}
         """Path -> blob or manifest."""
         self.types: dict[str, str] = {}
@@ -162,6 +179,23 @@ class ScriptedAws:
                 return 200, {"authorizationData": [data]}
             return (200, self.scan) if operation == "DescribeImageScanFindings" else None
 
+    def refusal_in_xml(self, method: str, path: str, body: bytes) -> tuple[int, bytes] | None:
+        """Return the scripted error of a call of S3 or of a service that names the operation in a form."""
+        form = urllib.parse.parse_qs(body.decode(errors="replace")) if method == "POST" else {}
+        place, _, query = path.strip("/").partition("?")
+        about = next((f"?{name}" for name in _SETTINGS if name in query.split("&")[0].split("=")[0]), "")
+        named = f"{method.capitalize()}{'Object' if '/' in place.strip('/') else 'Bucket'}{about}"
+        operation = form.get("Action", [named])[0]
+        with self._lock:
+            self.calls.append(operation)
+            if not self.refusals.get(operation):
+                return None
+            code, message = self.refusals[operation].pop(0)
+        said = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+        if "Action" in form:
+            return 403, f"<ErrorResponse>{said}</ErrorResponse>".encode()
+        return _STATUS.get(code, 400), said.encode()
+
     def distribution(
         self, method: str, path: str, body: bytes, kind: str
     ) -> tuple[int, dict[str, str], bytes]:
@@ -180,29 +214,42 @@ class ScriptedAws:
                 return 201, {}, b""
             digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
             if method == "PUT":
+                tag = plain.rpartition("/")[2]
+                if self.immutable and plain in self.registry and not tag.startswith("sha256:"):
+                    said = {"code": "TAG_INVALID", "message": f"The image tag '{tag}' already exists"}
+                    return 400, {}, json.dumps({"errors": [said]}).encode()
                 for key in (plain, f"{plain.rpartition('/')[0]}/{digest}"):
                     self.registry[key], self.types[key] = body, kind
-                return 201, {"Docker-Content-Digest": digest}, b""
+                has_subject = (
+                    self.immutable and b'"subject"' in body
+                )  # ECR keeps the list of referrers itself
+                said = {"OCI-Subject": "x"} if has_subject else {}
+                return 201, {"Docker-Content-Digest": digest} | said, b""
             found = self.registry.get(plain)
             if found is None:
                 return 404, {}, b"{}"
             return 200, {"Content-Type": self.types.get(plain, "application/octet-stream")}, found
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        aws = self
+        here = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do(self) -> None:
                 body = self._body()
+                scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/", self.headers.get("Authorization", ""))
+                aws = here.regions.get(scope[1], here) if scope else here
                 operation = self.headers.get("X-Amz-Target", "").rpartition(".")[2]
                 if self.path.startswith("/v2/"):
                     kind = self.headers.get("Content-Type", "")
                     self._send(*aws.distribution(self.command, self.path, body, kind))
                     return
                 told = aws.answer(operation, json.loads(body or b"{}")) if operation else None
-                if told is None:
+                refused = None if operation else aws.refusal_in_xml(self.command, self.path, body)
+                if refused is not None:
+                    self._send(refused[0], {"Content-Type": "application/xml"}, refused[1])
+                elif told is None:
                     self._send(*aws.forward(self.command, self.path, dict(self.headers), body))
                 else:
                     headers = {"Content-Type": "application/x-amz-json-1.1"}

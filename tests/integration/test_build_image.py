@@ -170,17 +170,31 @@ def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Ru
 
 @pytest.mark.parametrize(
     ("exported", "says"),
-    [({}, "ECR has no image"), ({"IMAGE_DIGEST": "sha256:" + "e" * 64}, "ECR has no image")],
+    [({}, "exported no IMAGE_DIGEST"), ({"IMAGE_DIGEST": "sha256:" + "e" * 64}, "ECR has no image")],
 )
 def test_a_build_that_succeeded_without_an_image_is_no_success(
     aws: ScriptedAws, run: Run, context: Path, exported: dict[str, str], says: str
 ) -> None:
-    pushed(aws, context.name, lambda: "other")
+    """Even where an earlier build left an image of the same content."""
+    plan = planned(run)
+    pushed(aws, context.name, lambda: plan["tag"])
     aws.scripts = [Script(exported=exported)]
-    done = run()
+    done = run("--rebuild")
     assert done.returncode == 1, done.stderr
     assert says in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_repository_that_is_not_there_is_told_before_anything_is_built(
+    aws: ScriptedAws, run: Run, context: Path, pinned: bool
+) -> None:
+    if not pinned:
+        (context / "Dockerfile").write_text("FROM python:3.11\nUSER 1\n")
+    done = run()
+    assert done.returncode == 2, done.stderr
+    assert f"setup-codebuild.sh --ecr-repository {context.name} --region {REGION}" in done.stderr
+    assert (aws.builds, "PutObject" in aws.calls) == ([], False)
 
 
 OURS = ("INSTALL", "PRE_BUILD", "BUILD", "POST_BUILD", "UPLOAD_ARTIFACTS")
@@ -267,9 +281,9 @@ def test_what_cannot_heal_is_not_tried_again(
         ("StartBuild", "AccountLimitExceededException", 4, "a quota of the account is used up"),
         ("StartBuild", "ResourceNotFoundException", 2, "infrastructure/setup-codebuild.sh"),
         ("StartBuild", "AccessDeniedException", 4, "docs/runbooks/permissions.md"),
-        ("StartBuild", "UnrecognizedClientException", 4, "the region is not enabled"),
-        ("DescribeImages", "AccessDeniedException", 4, "AWS refused to look for"),
-        ("BatchGetBuilds", "AccessDeniedException", 4, "does not allow to look at the build"),
+        ("StartBuild", "UnrecognizedClientException", 4, "the region is off for the account"),
+        ("DescribeImages", "AccessDeniedException", 4, "refused to look for"),
+        ("BatchGetBuilds", "AccessDeniedException", 4, "refused to look at the build"),
     ],
 )
 def test_a_refusal_of_aws_names_what_mends_it(
@@ -294,7 +308,7 @@ def test_a_bucket_that_is_not_there_is_named(aws: ScriptedAws, run: Run, context
     pushed(aws, context.name, lambda: "other")
     done = run("--source-bucket", f"none-{time.time_ns()}")
     assert done.returncode == 2, done.stderr
-    assert "there is no such bucket" in done.stderr
+    assert "S3 has no bucket none-" in done.stderr
 
 
 def test_several_images_are_built_side_by_side(

@@ -205,7 +205,7 @@ def test_an_image_is_found_by_tag_and_digest(aws: str) -> None:
     manifest = json.dumps({"schemaVersion": 2, "mediaType": kind, "config": config, "layers": []})
     put = ecr.put_image(repositoryName="team/train", imageManifest=manifest, imageTag="v1")
     digest = put["image"]["imageId"]["imageDigest"]
-    place = {"account": ACCOUNT, "region": REGION, "repository": "team/train"}
+    place: Any = {"account": ACCOUNT, "region": REGION, "repository": "team/train"}
     assert find_digest(**place, tag="v1", digest="") == digest
     assert find_digest(**place, tag="", digest=digest) == digest
     assert find_digest(**place, tag="v2", digest="") is None

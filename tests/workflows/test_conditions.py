@@ -503,6 +503,37 @@ def test_a_newer_push_replaces_the_older_one_of_a_pull_request_only(
     assert "-${{ github.ref }}-" in group, "the same commit on two branches is judged on both"
 
 
+@pytest.mark.parametrize("asked", [False, True], ids=["pushed", "asked"])
+@pytest.mark.parametrize("role", ["", "arn:aws:iam::1:role/x"], ids=["no role", "role"])
+@pytest.mark.parametrize("fork", [False, True], ids=["own", "fork"])
+def test_an_image_that_was_asked_for_is_built_or_refused_but_never_skipped(
+    root: Any, expressions: Any, fork: bool, role: str, asked: bool
+) -> None:
+    """A call from a workflow that a push started has the event `push`, and inputs."""
+    context = {
+        "github": {"event_name": "push", "event": {"repository": {"fork": fork}}, "ref": "refs/heads/main"},
+        "vars": {"TRAINYARD_IMAGE_ROLE": role} if role else {},
+        "inputs": {"dockerfile": "docker/verl/Dockerfile"} if asked else {},
+    }
+    runs = {
+        name: expressions.holds(job_of(root, "image.yml", name)["if"], **context)
+        for name in ("build", "refuse")
+    }
+    assert runs == {
+        "build": bool(role) and (asked or not fork),
+        "refuse": asked and not role,
+    }
+    import yaml
+
+    text = (root / ".github/workflows/image.yml").read_text()
+    concurrency = yaml.load(text, Loader=yaml.BaseLoader)["concurrency"]
+    group = expressions.value("${{" + concurrency["group"].rpartition("-${{")[2], **context)
+    assert group == ("docker/verl/Dockerfile" if asked else "push"), (
+        "two Dockerfiles do not cancel each other"
+    )
+    assert expressions.holds(concurrency["cancel-in-progress"], **context) is not asked
+
+
 @pytest.mark.parametrize(
     ("job", "steps", "reason"),
     [

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
+from trainyard.errors import ConfigError
+from trainyard.gateways.aws_refusals import code_of, refusal, unsent
 
 _MISSING = ("RepositoryNotFoundException", "ImageNotFoundException")
 _NOT_RELEASED = ("build-", "sha256-")
@@ -19,37 +20,33 @@ def image_or_newest(named: str, environment: Mapping[str, str], *, region: str =
 def newest_image(repository: str, *, region: str = "") -> str:
     """The URI, with its digest, of the released image pushed last. Raises ConfigError if there is none.
 
-    `repository` is a name in the registry of the account. Also raises PermissionRefusedError, ServiceError
-    when AWS refuses, ServiceTroubleError when it cannot be reached.
+    `repository` is a name in the registry of the account. Also raises ServiceError and its subclasses when
+    AWS refuses or cannot be reached.
     """
     import boto3
     from botocore.config import Config
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
+    from botocore.exceptions import BotoCoreError, ClientError
 
     what = f"look for the newest image of {repository} in ECR"
     retries = {"mode": "standard", "total_max_attempts": 3}
     settings = Config(connect_timeout=5, read_timeout=20, retries=retries)
+    client: Any = None
     try:
-        client: Any = boto3.session.Session(region_name=region or None).client("ecr", config=settings)
+        client = boto3.session.Session(region_name=region or None).client("ecr", config=settings)
         uri = client.describe_repositories(repositoryNames=[repository])["repositories"][0]["repositoryUri"]
         pages = client.get_paginator("describe_images").paginate(repositoryName=repository)
         images = [image for page in pages for image in page.get("imageDetails") or ()]
     except ClientError as error:
-        code = str(error.response.get("Error", {}).get("Code", ""))
+        code, said = code_of(error)
         if code in _MISSING:
             raise ConfigError(
                 f"ECR has no repository {repository}; name the image with --image-uri"
             ) from None
-        kind = PermissionRefusedError if "AccessDenied" in code or "Token" in code else ServiceError
-        raise kind(f"AWS refused to {what} ({code})") from None
-    except NoCredentialsError:
-        raise PermissionRefusedError(f"there are no AWS credentials to {what} with") from None
+        raise refusal(code, said, what, service="ecr", region=client.meta.region_name) from None
+    except BotoCoreError as error:
+        raise unsent(error, what, region=region) from None
     except ValueError as error:
         raise ConfigError(f"cannot {what}: {error}") from None
-    except NoRegionError as error:
-        raise ConfigError(f"cannot {what}: {error}; name it with --region") from None
-    except BotoCoreError as error:
-        raise ServiceTroubleError(f"AWS could not be reached to {what}: {error}") from None
     digest = newest_digest(images)
     if digest is None:
         raise ConfigError(

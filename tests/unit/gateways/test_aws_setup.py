@@ -80,6 +80,22 @@ def test_a_webhook_that_aws_describes_with_more_words_agrees() -> None:
     assert call.operations[-1] == "update_webhook", "the project itself was not to change"
 
 
+def test_a_webhook_that_is_not_chosen_any_more_is_removed() -> None:
+    """Otherwise it would go on to start builds, of a source that is none."""
+    plain = settings_for({}, Account("123456789012", "us-west-2"))
+    p = {resource.name: found for resource, found in wanted_resources(plain)}["Builds"]
+    has = {**BuildProject(Recorded()).wanted(p), "webhook": {"url": "u", "filterGroups": []}}
+    call = Recorded(batch_get_projects={"projects": [has]})
+    kind = BuildProject(call)
+    found = kind.found(p)
+    assert [text.split(" ")[0] for text in compare_settings(kind.wanted(p), found)] == ["webhook"]
+    kind.change(p, {"webhook"})
+    assert call.operations[-1] == "delete_webhook"
+    del has["webhook"]
+    found = BuildProject(Recorded(batch_get_projects={"projects": [has]})).found(p)
+    assert list(compare_settings(kind.wanted(p), found)) == []
+
+
 def test_a_project_that_differs_is_updated() -> None:
     call = Recorded(batch_get_projects={"projects": []})
     BuildProject(call).change(PROPERTIES["Builds"], {"timeoutInMinutes"})
@@ -129,7 +145,7 @@ def test_an_oidc_provider_that_others_made_gets_our_audience_and_is_never_remove
     assert list(compare_settings(kind.wanted(p), kind.found(p)))
     kind.change(p, {"clients"})
     assert call.made[-1][1]["ClientID"] == "sts.amazonaws.com"
-    assert "other roles" in kind.remove(p)
+    assert "other roles" in kind.stays(p)
     assert not any(operation.startswith("delete") for operation in call.operations)
 
 

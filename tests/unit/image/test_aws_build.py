@@ -21,6 +21,7 @@ REQUEST = make_build_request(
     places=(".", "D"),
     options={"platform": "linux/amd64", "target": "", "build_args": {}, "ignore_files": []},
     git={},
+    digests={},
 )
 CONTENT = REQUEST.tag
 

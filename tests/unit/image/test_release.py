@@ -147,10 +147,12 @@ def test_a_tag_that_is_taken(tag: Tag, held: str | None, immutable: bool) -> Non
     else:
         expected = "" if tag is EXACT else "moved"
     if expected:
-        assert [s.action for s in plan_tags([tag], ONE, lambda _: held, immutable=immutable)] == [expected]
+        assert [s.action for s in plan_tags([tag], ONE, lambda _: held, fixed=lambda _: immutable)] == [
+            expected
+        ]
         return
     with pytest.raises(VerificationError, match="Nothing was tagged") as caught:
-        plan_tags([tag], ONE, lambda _: held, immutable=immutable)
+        plan_tags([tag], ONE, lambda _: held, fixed=lambda _: immutable)
     assert tag.name in str(caught.value)
 
 
@@ -369,7 +371,9 @@ def test_only_a_tree_that_is_known_to_be_clean_is_labelled_with_its_commit(
     context = seal_context([], total_bytes=0, inputs={})
     how = {"platform": "linux/amd64", "target": "", "build_args": {}, "ignore_files": []}
     parsed = parse_dockerfile("FROM scratch\n", "D")
-    request = make_build_request(context, parsed, image="ab", places=(".", "D"), options=how, git=git)
+    request = make_build_request(
+        context, parsed, image="ab", places=(".", "D"), options=how, git=git, digests={}
+    )
     assert request.labels.get(COMMIT_LABEL) == labelled
 
 

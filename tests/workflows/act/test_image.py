@@ -1,5 +1,6 @@
 """The shipped image.yml, played: what it starts in AWS, and what Slack and the summary say."""
 
+import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ def played_with(stage: Any, aws: ScriptedAws, **more: Any) -> Any:
     client(aws, "s3", "us-east-1").create_bucket(Bucket=bucket)
     variables = {"TRAINYARD_IMAGE_ROLE": ROLE, "TRAINYARD_SOURCE_BUCKET": bucket}
     variables |= {"TRAINYARD_AWS_REGION": REGION, "TRAINYARD_IMAGE_REPOSITORY": f"team/t{time.time_ns()}"}
+    client(aws, "ecr").create_repository(repositoryName=variables["TRAINYARD_IMAGE_REPOSITORY"])
     given = {"AWS_ENDPOINT_URL": aws.url, "AWS_EC2_METADATA_DISABLED": "true"}
     environment = {**given, **more.pop("environment", {})}
     played = stage.play(
@@ -49,23 +51,30 @@ def played_with(stage: Any, aws: ScriptedAws, **more: Any) -> Any:
     return played, variables["TRAINYARD_IMAGE_REPOSITORY"]
 
 
-def test_it_is_off_until_a_role_is_named(stage: Any) -> None:
-    played = stage.play("workflow_dispatch", workflow="image.yml", job="build", is_fresh=True)
+def test_a_push_builds_nothing_until_a_role_is_named(stage: Any) -> None:
+    played = stage.play("push", workflow="image.yml", job="build", is_fresh=True)
     assert played.green, played.log
     assert (played.steps, played.messages) == ({}, [])
 
 
+def test_what_was_asked_for_without_a_role_fails_instead_of_giving_an_empty_digest(stage: Any) -> None:
+    inputs = {"dockerfile": FILE, "level": "full", "tags": "git-sha"}
+    played = stage.play("workflow_dispatch", inputs=inputs, workflow="image.yml", job="refuse", is_fresh=True)
+    assert played.exit_code == 1
+    assert "TRAINYARD_IMAGE_ROLE is not set" in played.log
+    assert "infrastructure/setup-codebuild.sh" in played.log
+
+
 def test_an_image_is_built_in_aws_and_told_in_slack_and_summary(stage: Any, aws: ScriptedAws) -> None:
-    held: list[str] = []
+    digest = f"sha256:{hashlib.sha256(json.dumps(MANIFEST).encode()).hexdigest()}"
 
     def push() -> None:
         ecr, name = client(aws, "ecr"), aws.builds[0].variables["IMAGE"]
         tag = content_tag(aws.builds[0].variables["CONTENT"])
-        ecr.create_repository(repositoryName=name)
         answer = ecr.put_image(repositoryName=name, imageManifest=json.dumps(MANIFEST), imageTag=tag)
-        held.append(answer["image"]["imageId"]["imageDigest"])
+        assert answer["image"]["imageId"]["imageDigest"] == digest
 
-    aws.scripts = [Script(at_end=push)]
+    aws.scripts = [Script(at_end=push, exported={"IMAGE_DIGEST": digest})]
     played, name = played_with(stage, aws)
     assert played.green, played.log
     assert (played.record / "role").read_text().strip() == ROLE
@@ -74,11 +83,11 @@ def test_an_image_is_built_in_aws_and_told_in_slack_and_summary(stage: Any, aws:
         *(name, FILE, "full", "git-sha")
     ]
     assert "Built, checked and pushed" in played.summary
-    assert held[0] in played.summary
+    assert digest in played.summary
     begun, done = [json.loads(one)["text"] for one in played.messages]
     assert begun.startswith(f"Image {name}: build started")
     assert done.startswith(f"✅ Image {name} built, checked and pushed")
-    assert held[0] in played.messages[1]
+    assert digest in played.messages[1]
 
 
 def test_a_build_that_fails_is_red_with_its_reason_in_slack_and_summary(stage: Any, aws: ScriptedAws) -> None:

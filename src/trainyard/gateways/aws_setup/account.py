@@ -8,24 +8,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from trainyard.errors import (
-    ConfigError,
-    CredentialsRefusedError,
-    PermissionRefusedError,
-    ServiceError,
-    ServiceTroubleError,
-)
-
-_DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403", "AllAccessDisabled")
-_UNKNOWN_CALLER = (
-    "UnrecognizedClientException",
-    "InvalidClientTokenId",
-    "InvalidAccessKeyId",
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "SignatureDoesNotMatch",
-)
-_QUOTA = ("LimitExceeded", "LimitExceededException", "TooManyBuckets", "AccountLimitExceededException")
+from trainyard.errors import ConfigError
+from trainyard.gateways.aws_refusals import code_of, refusal, unsent
 
 
 class AwsAccount:
@@ -34,10 +18,14 @@ class AwsAccount:
     def __init__(self, region: str) -> None:
         """An empty `region` means AWS's own setting. Raises ConfigError without one."""
         import boto3
+        from botocore.exceptions import BotoCoreError
 
         # botocore alone reads AWS_DEFAULT_REGION; AWS's other tools, and GitHub's action, set AWS_REGION.
         named = region or os.environ.get("AWS_REGION") or None
-        self._session = boto3.session.Session(region_name=named)
+        try:
+            self._session = boto3.session.Session(region_name=named)
+        except BotoCoreError as error:
+            raise unsent(error, "start", region=region) from None
         if not self._session.region_name:
             raise ConfigError("No region is set: name one with --region, or set AWS_REGION.")
         self.region = str(self._session.region_name)
@@ -48,23 +36,18 @@ class AwsAccount:
 
         Raises ServiceError and its subclasses.
         """
-        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+        from botocore.exceptions import BotoCoreError, ClientError
 
-        what = f"{service}:{''.join(word.capitalize() for word in operation.split('_'))}"
+        what = f"carry out {service}:{''.join(word.capitalize() for word in operation.split('_'))}"
         try:
             return getattr(self._client(service), operation)(**arguments)
         except ClientError as error:
-            found = error.response.get("Error", {})
-            code, said = str(found.get("Code", "")), str(found.get("Message", ""))
-            if code in absent:
-                return None
-            raise _error(what, code, said) from None
-        except NoCredentialsError:
-            raise CredentialsRefusedError(
-                "There are no AWS credentials: set AWS_PROFILE, or run `aws sso login`, and try again."
-            ) from None
+            code, said = code_of(error)
         except BotoCoreError as error:
-            raise ServiceTroubleError(f"AWS could not be reached for {what}: {error}") from None
+            raise unsent(error, what, region=self.region) from None
+        if code in absent:
+            return None
+        raise refusal(code, said, what, service=service, region=self.region)
 
     def identity(self) -> tuple[str, str]:
         """The number of the account, and its partition."""
@@ -80,22 +63,11 @@ class AwsAccount:
             settings = Config(connect_timeout=5, read_timeout=30, retries=retries)
             try:
                 self._clients[service] = self._session.client(service, config=settings)
-            except (BotoCoreError, ValueError) as error:
+            except BotoCoreError as error:
+                raise unsent(error, f"use {service}", region=self.region) from None
+            except ValueError as error:
                 raise ConfigError(f"The AWS settings cannot be used: {error}") from None
         return self._clients[service]
-
-
-def _error(what: str, code: str, said: str) -> ServiceError:
-    words = f"{what} ({code}): {said}"
-    if code in _DENIED:
-        return PermissionRefusedError(
-            f"AWS does not allow {words}\nWhat the set-up needs is in docs/runbooks/permissions.md#images."
-        )
-    if code in _UNKNOWN_CALLER:
-        return CredentialsRefusedError(f"AWS does not know these credentials, at {words}")
-    if code in _QUOTA:
-        return ServiceError(f"A quota of the account is used up, at {words}")
-    return ServiceError(f"AWS refused {words}")
 
 
 Call = Callable[..., Any]

@@ -90,13 +90,13 @@ class S3Bucket:
                 "put_bucket_lifecycle_configuration", name, LifecycleConfiguration={"Rules": theirs + ours}
             )
 
-    def remove(self, p: dict[str, Any]) -> str:
-        name = p["BucketName"]
-        answer = self._call("s3", "list_object_versions", Bucket=name, MaxKeys=1)
-        if answer.get("Versions") or answer.get("DeleteMarkers"):
+    def stays(self, p: dict[str, Any]) -> str:
+        if _holds_something(self._call, p["BucketName"]):
             return "it holds objects or old versions; empty and remove it in the console of S3"
-        self._put("delete_bucket", name)
         return ""
+
+    def remove(self, p: dict[str, Any]) -> None:
+        self._put("delete_bucket", p["BucketName"])
 
     def _asked(self, operation: str, bucket: str) -> dict[str, Any]:
         """The setting; empty if it was never set."""
@@ -120,6 +120,11 @@ def _rule(rule: dict[str, Any]) -> dict[str, Any]:
         if key in rule:
             found[key] = rule[key]
     return found
+
+
+def _holds_something(call: Call, bucket: str) -> bool:
+    answer = call("s3", "list_object_versions", Bucket=bucket, MaxKeys=1)
+    return bool(answer.get("Versions") or answer.get("DeleteMarkers"))
 
 
 class S3BucketPolicy:
@@ -151,5 +156,8 @@ class S3BucketPolicy:
         policy = {**p["PolicyDocument"], "Statement": theirs + ours}
         self._call("s3", "put_bucket_policy", Bucket=p["Bucket"], Policy=json.dumps(policy))
 
-    def remove(self, p: dict[str, Any]) -> str:  # noqa: ARG002 - every kind takes the properties
-        return "it goes with its bucket"
+    def stays(self, p: dict[str, Any]) -> str:
+        return "its bucket stays" if _holds_something(self._call, p["Bucket"]) else ""
+
+    def remove(self, p: dict[str, Any]) -> None:
+        self._call("s3", "delete_bucket_policy", Bucket=p["Bucket"])

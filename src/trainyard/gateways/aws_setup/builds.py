@@ -9,6 +9,8 @@ from trainyard.gateways.aws_setup.account import Call
 
 _ROLE_ATTEMPTS, _ROLE_PAUSE_SECONDS = 8, 4.0
 """For some seconds, AWS does not know a new role everywhere."""
+OURS = "Trainyard:"
+"""Descriptions of this set-up begin with it. What has its name and another description was made by others."""
 
 
 class BuildProject:
@@ -19,8 +21,9 @@ class BuildProject:
 
     def wanted(self, p: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = _api({key: value for key, value in p.items() if key != "Triggers"})
-        if "Triggers" in p:
-            found["webhook"] = {"filterGroups": _api(p["Triggers"]["FilterGroups"])}
+        found["webhook"] = (
+            {"filterGroups": _api(p["Triggers"]["FilterGroups"])} if "Triggers" in p else "none"
+        )
         return found
 
     def found(self, p: dict[str, Any]) -> dict[str, Any] | None:
@@ -32,7 +35,7 @@ class BuildProject:
             groups = webhook.get("filterGroups", [])
             plain = [[{key: each[key] for key in ("type", "pattern")} for each in group] for group in groups]
             found["webhook"] = {"filterGroups": plain}
-        return found
+        return {"webhook": "none"} | found
 
     def create(self, p: dict[str, Any]) -> None:
         self._patiently("create_project", p)
@@ -42,13 +45,20 @@ class BuildProject:
     def change(self, p: dict[str, Any], keys: Collection[str]) -> None:
         if set(keys) - {"webhook"}:
             self._patiently("update_project", p)
-        if "webhook" in keys:
-            has = (self.found(p) or {}).get("webhook")
-            self._webhook("update_webhook" if has else "create_webhook", p)
+        if "webhook" not in keys:
+            return
+        if "Triggers" not in p:  # left by an earlier set-up, it would start builds of a source that is none
+            self._call("codebuild", "delete_webhook", projectName=p["Name"])
+            return
+        has = (self.found(p) or {}).get("webhook", "none") != "none"
+        self._webhook("update_webhook" if has else "create_webhook", p)
 
-    def remove(self, p: dict[str, Any]) -> str:
+    def stays(self, p: dict[str, Any]) -> str:
+        has = str((self.found(p) or {}).get("description", ""))
+        return "" if has.startswith(OURS) else f"it is not of this set-up: it is described as {has[:80]!r}"
+
+    def remove(self, p: dict[str, Any]) -> None:
         self._call("codebuild", "delete_project", name=p["Name"])
-        return ""
 
     def _webhook(self, operation: str, p: dict[str, Any]) -> None:
         groups = _api(p["Triggers"]["FilterGroups"])

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from trainyard.gateways.aws_setup.account import Call
+from trainyard.gateways.aws_setup.builds import OURS
 
 _NO_ENTITY = ("NoSuchEntity", "NoSuchEntityException")
 
@@ -68,11 +69,22 @@ class IamRole:
             seconds = p.get("MaxSessionDuration", 3600)
             self._call("iam", "update_role", RoleName=name, MaxSessionDuration=seconds)
 
-    def remove(self, p: dict[str, Any]) -> str:
+    def stays(self, p: dict[str, Any]) -> str:
+        """AWS removes no role that has other policies; its own must not be gone by then."""
+        name = p["RoleName"]
+        has = str(self._call("iam", "get_role", RoleName=name)["Role"].get("Description") or "")
+        if not has.startswith(OURS):
+            return f"it is not of this set-up: it is described as {has[:80]!r}"
+        attached = self._call("iam", "list_attached_role_policies", RoleName=name)["AttachedPolicies"]
+        inline = self._call("iam", "list_role_policies", RoleName=name)["PolicyNames"]
+        own = p["Policies"][0]["PolicyName"]
+        others = [each["PolicyName"] for each in attached] + [each for each in inline if each != own]
+        return f"others added policies to it: {', '.join(others)}; remove them first" if others else ""
+
+    def remove(self, p: dict[str, Any]) -> None:
         name, policy = p["RoleName"], p["Policies"][0]["PolicyName"]
         self._call("iam", "delete_role_policy", absent=_NO_ENTITY, RoleName=name, PolicyName=policy)
         self._call("iam", "delete_role", RoleName=name)
-        return ""
 
 
 def _document(value: Any) -> Any:
@@ -113,12 +125,15 @@ class OidcProvider:
                 ClientID=client,
             )
 
-    def remove(self, p: dict[str, Any]) -> str:
+    def stays(self, p: dict[str, Any]) -> str:
         arn = self._arn(p)
         return (
             "other roles of the account may need it; "
             f"aws iam delete-open-id-connect-provider --open-id-connect-provider-arn {arn} removes it"
         )
+
+    def remove(self, p: dict[str, Any]) -> None:
+        raise AssertionError(f"{p['Url']}: a provider always stays")
 
 
 class AccessEntry:
@@ -159,6 +174,8 @@ class AccessEntry:
             **more,
         )
 
-    def remove(self, p: dict[str, Any]) -> str:
-        self._call("eks", "delete_access_entry", clusterName=p["ClusterName"], principalArn=p["PrincipalArn"])
+    def stays(self, p: dict[str, Any]) -> str:  # noqa: ARG002 - every kind takes the properties
         return ""
+
+    def remove(self, p: dict[str, Any]) -> None:
+        self._call("eks", "delete_access_entry", clusterName=p["ClusterName"], principalArn=p["PrincipalArn"])

@@ -34,8 +34,11 @@ class ResourceKind(Protocol):
     def change(self, p: dict[str, Any], keys: Collection[str]) -> None:
         """Change the settings named by `keys` to those of `wanted`."""
 
-    def remove(self, p: dict[str, Any]) -> str:
-        """Remove it, or return why it stays."""
+    def stays(self, p: dict[str, Any]) -> str:
+        """Why it must not be removed: it holds data, or others use it; empty: it may be."""
+
+    def remove(self, p: dict[str, Any]) -> None:
+        """Remove it."""
 
 
 class Listed(Protocol):
@@ -115,19 +118,22 @@ class Application:
     def remove(
         self, wanted: Iterable[tuple[Listed, dict[str, Any]]], *, dry_run: bool
     ) -> Iterator[ResourceChange]:
-        """Remove resources without data, in reverse order. Continue after a refusal."""
+        """Remove resources without data, in reverse order. Continue after a refusal.
+
+        A dry run asks the same questions, so it says what the removal would do.
+        """
         for resource, p in reversed(list(wanted)):
             kind, name = self._kinds[resource.type], _name(p)
             try:
                 before = kind.found(p)
-                if before is None or dry_run:
-                    yield ResourceChange(resource, name, before)
-                    continue
-                kept = kind.remove(p)
+                kept = kind.stays(p) if before is not None else ""
+                removes = before is not None and not kept and not dry_run
+                if removes:
+                    kind.remove(p)
             except ServiceError as error:
                 yield ResourceChange(resource, name, None, refused=str(error))
                 continue
-            yield ResourceChange(resource, name, before, done=not kept, kept=kept)
+            yield ResourceChange(resource, name, before, done=removes, kept=kept)
 
 
 def _name(p: dict[str, Any]) -> str:

@@ -64,12 +64,14 @@ class EcrRepositorySetup:
             text = p["LifecyclePolicy"]["LifecyclePolicyText"]
             self._call("ecr", "put_lifecycle_policy", repositoryName=name, lifecyclePolicyText=text)
 
-    def remove(self, p: dict[str, Any]) -> str:
+    def stays(self, p: dict[str, Any]) -> str:
         name = p["RepositoryName"]
         if self._call("ecr", "list_images", repositoryName=name, maxResults=1)["imageIds"]:
             return f"it holds images; aws ecr delete-repository --force --repository-name {name} removes both"
-        self._call("ecr", "delete_repository", repositoryName=name)
         return ""
+
+    def remove(self, p: dict[str, Any]) -> None:
+        self._call("ecr", "delete_repository", repositoryName=p["RepositoryName"])
 
 
 class LogGroup:
@@ -95,6 +97,8 @@ class LogGroup:
         days = p["RetentionInDays"]
         self._call("logs", "put_retention_policy", logGroupName=p["LogGroupName"], retentionInDays=days)
 
-    def remove(self, p: dict[str, Any]) -> str:
-        self._call("logs", "delete_log_group", logGroupName=p["LogGroupName"])
+    def stays(self, p: dict[str, Any]) -> str:  # noqa: ARG002 - every kind takes the properties
         return ""
+
+    def remove(self, p: dict[str, Any]) -> None:
+        self._call("logs", "delete_log_group", logGroupName=p["LogGroupName"])

@@ -4,34 +4,20 @@ Every call has a time limit and botocore's bounded retries, which cover throttli
 a build may be started again.
 """
 
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainyard.errors import (
-    ConfigError,
-    CredentialsRefusedError,
-    PermissionRefusedError,
-    ServiceError,
-    ServiceTroubleError,
-)
+from trainyard.errors import ConfigError, ServiceError
+from trainyard.gateways.aws_refusals import code_of, refusal, unsent
 
 Answer = TypeVar("Answer")
 _ATTEMPTS = 5
 _LOG_EVENTS = 1000
-_REFUSED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403")
-_UNKNOWN_CALLER = (
-    *("UnrecognizedClientException", "InvalidClientTokenId", "ExpiredToken", "ExpiredTokenException"),
-    *("SignatureDoesNotMatch", "InvalidSignatureException", "InvalidAccessKeyId"),
-)
-_QUOTA = ("AccountLimitExceededException", "LimitExceededException", "ServiceQuotaExceededException")
-_TRANSIENT = ("Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded", "SlowDown")
-
-
-class QuotaError(ServiceError):
-    """AWS accepts no more builds now, because a quota of the account is used up."""
+_CODE = re.compile(r"An error occurred \((\w+)\) when calling the \w+ operation(?: \([^)]*\))?: ?(.*)", re.S)
 
 
 @dataclass(frozen=True)
@@ -68,7 +54,7 @@ class CodeBuild:
     def __init__(self, region: str = "") -> None:
         import boto3
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError, NoRegionError, ProfileNotFound
+        from botocore.exceptions import BotoCoreError, NoRegionError
         from botocore.utils import validate_region_name
 
         retries = {"mode": "standard", "total_max_attempts": _ATTEMPTS}
@@ -78,11 +64,8 @@ class CodeBuild:
             if not self.session.region_name:
                 raise NoRegionError
             validate_region_name(self.session.region_name)
-        except ProfileNotFound as error:
-            raise ConfigError(f"{error}: set AWS_PROFILE to one of `aws configure list-profiles`") from None
-        except (BotoCoreError, ValueError) as error:
-            said = str(error).rstrip(".")
-            raise ConfigError(f"{said}; name a region with --region, such as us-west-2") from None
+        except BotoCoreError as error:
+            raise unsent(error, "start", region=region) from None
         self.region = str(self.session.region_name)
         self._making, self._clients = threading.Lock(), dict[str, Any]()
 
@@ -98,22 +81,32 @@ class CodeBuild:
 
     def account(self) -> str:
         """The account of the credentials."""
-        return str(self._asked(lambda: self.client("sts").get_caller_identity()["Account"], "ask who we are"))
+        found = self._asked(
+            lambda: self.client("sts").get_caller_identity()["Account"],
+            "tell whose account this is",
+            service="sts",
+        )
+        return str(found)
 
     def upload_source(self, archive: Path, *, bucket: str, key: str) -> bool:
         """Put an archive into a bucket unless it exists there; return whether it was sent.
 
         The key must contain the digest of the content, because an existing object is assumed to be the same.
         """
-        client = self.client("s3")
 
         def send() -> bool:
+            client = self.client("s3")
             if self._has_object(client, bucket, key):
                 return False
             client.upload_file(str(archive), bucket, key)
             return True
 
-        return self._asked(send, f"put the source into s3://{bucket}/{key}")
+        missing = (
+            f"S3 has no bucket {bucket}, or it is not one of this account. Set it up once with "
+            f"infrastructure/setup-codebuild.sh --region {self.region}, or name another with --source-bucket."
+        )
+        what, codes = f"put the source into s3://{bucket}/{key}", ("NoSuchBucket", "404")
+        return self._asked(send, what, service="s3", absent=codes, else_say=missing)
 
     def start(
         self, project: str, *, source: Mapping[str, str], variables: Mapping[str, str], token: str
@@ -134,7 +127,13 @@ class CodeBuild:
             )
             return str(answer["build"]["id"])
 
-        return self._asked(begin, f"start a build of the project {project}")
+        missing = (
+            f"CodeBuild of {self.region} has no project {project}. Set it up once with "
+            f"infrastructure/setup-codebuild.sh --project-name {project} --region {self.region}, or name "
+            "another with --project."
+        )
+        codes = ("ResourceNotFoundException",)
+        return self._asked(begin, f"start a build of {project}", absent=codes, else_say=missing)
 
     def look(self, build_id: str) -> BuildState:
         """The present state of a build."""
@@ -156,11 +155,7 @@ class CodeBuild:
         words: dict[str, Any] = {"logGroupName": state.log_group, "logStreamName": state.log_stream}
         words |= {"startFromHead": True, "limit": _LOG_EVENTS}
         words |= {"nextToken": position} if position else {}
-        answer = self._asked(
-            lambda: self.client("logs").get_log_events(**words),
-            "read the build's log",
-            missing={"events": []},
-        )
+        answer = self._asked(lambda: self._log_events(words), "read the build's log", service="logs")
         lines = [str(event["message"]).rstrip("\r\n") for event in answer["events"]]
         return lines, str(answer.get("nextForwardToken") or position)
 
@@ -168,74 +163,52 @@ class CodeBuild:
         """Stop a build. A build that has ended is not changed."""
         self._asked(lambda: self.client("codebuild").stop_build(id=build_id), f"stop the build {build_id}")
 
+    def _log_events(self, words: Mapping[str, Any]) -> Any:
+        from botocore.exceptions import ClientError
+
+        try:
+            return self.client("logs").get_log_events(**words)
+        except ClientError as error:
+            if code_of(error)[0] == "ResourceNotFoundException":
+                return {"events": []}
+            raise
+
     def _has_object(self, client: Any, bucket: str, key: str) -> bool:
         from botocore.exceptions import ClientError
 
         try:
             client.head_object(Bucket=bucket, Key=key)
         except ClientError as error:
-            if str(error.response.get("Error", {}).get("Code")) in ("404", "NoSuchKey", "NotFound"):
+            if code_of(error)[0] in ("404", "NoSuchKey", "NotFound"):
                 return False
             raise
         return True
 
-    def _asked(self, work: Callable[[], Answer], what: str, missing: Any = None) -> Answer:
+    def _asked(
+        self,
+        work: Callable[[], Answer],
+        what: str,
+        *,
+        service: str = "codebuild",
+        absent: Sequence[str] = (),
+        else_say: str = "",
+    ) -> Answer:
+        """The answer of `work`. Raises ConfigError with the text `else_say` for an error code in `absent`."""
         from boto3.exceptions import S3UploadFailedError
-        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+        from botocore.exceptions import BotoCoreError, ClientError
 
         try:
             return work()
         except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", ""))
-            if code == "ResourceNotFoundException" and missing is not None:
-                return missing  # type: ignore[no-any-return]
-            raise self._refusal(code, str(error.response.get("Error", {}).get("Message", "")), what) from None
-        except S3UploadFailedError as error:
-            code = "NoSuchBucket" if "NoSuchBucket" in str(error) else ""
-            code = code or ("AccessDenied" if "AccessDenied" in str(error) else "")
-            raise self._refusal(code, str(error), what) from None
-        except NoCredentialsError:
-            raise CredentialsRefusedError(
-                f"There are no AWS credentials to {what} with; set AWS_PROFILE, or log in with aws sso login"
-            ) from None
+            code, said = code_of(error)
+        except S3UploadFailedError as error:  # it holds botocore's error as a text only
+            found = _CODE.search(str(error))
+            code, said = (found[1], found[2]) if found else ("", str(error))
         except BotoCoreError as error:
-            raise ServiceTroubleError(
-                f"AWS in {self.region} could not be reached to {what}: {error}. If the name of the region is "
-                "right, look at the network."
-            ) from None
-
-    def _refusal(self, code: str, said: str, what: str) -> Exception:
-        where = f"AWS in {self.region}"
-        if code == "ResourceNotFoundException":
-            return ConfigError(
-                f"{where} cannot {what}: {said or 'there is none'}. Set it up once: "
-                f"infrastructure/setup-codebuild.sh --region {self.region}"
-            )
-        if code in ("NoSuchBucket", "404"):
-            return ConfigError(
-                f"{where} cannot {what}: there is no such bucket. Set it up once with "
-                f"infrastructure/setup-codebuild.sh --region {self.region}, or name another with "
-                "--source-bucket."
-            )
-        if code in _QUOTA:
-            return QuotaError(
-                f"{where} refuses to {what}: a quota of the account is used up ({said or code}). Wait for "
-                "other "
-                "builds, or ask for more in Service Quotas (CodeBuild, concurrently running builds)."
-            )
-        if code in _UNKNOWN_CALLER:
-            return CredentialsRefusedError(
-                f"{where} does not take the credentials to {what} ({code}). They have run out, or the "
-                "region is not enabled for the account (Account settings, AWS Regions)."
-            )
-        if code in _REFUSED:
-            return PermissionRefusedError(
-                f"{where} does not allow to {what} ({code}): {said}. What the role needs is in "
-                "docs/runbooks/permissions.md."
-            )
-        if code in _TRANSIENT:
-            return ServiceTroubleError(f"{where} is too busy to {what} ({code}), after {_ATTEMPTS} attempts")
-        return ServiceError(f"{where} refused to {what} ({code}): {said}")
+            raise unsent(error, what, region=self.region) from None
+        if code in absent:
+            raise ConfigError(else_say)
+        raise refusal(code, said, what, service=service, region=self.region)
 
 
 def _state(found: Mapping[str, Any]) -> BuildState:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
+from trainyard.errors import ConfigError
+from trainyard.gateways.aws_refusals import code_of, refusal, unsent
 from trainyard.gateways.images.local_builder import Login
 
 _POLL_SECONDS = 3.0
@@ -58,20 +59,29 @@ class EcrRepository:
         )
         try:
             self._client = boto3.session.Session(region_name=region or None).client("ecr", config=settings)
-        except (BotoCoreError, ValueError) as error:
+        except BotoCoreError as error:
+            raise unsent(error, "use ECR", region=region) from None
+        except ValueError as error:
             raise ConfigError(f"{error}; name a region with --region") from None
         self.name, self.region = name, str(self._client.meta.region_name)
 
-    def tags_are_immutable(self) -> bool:
-        """Whether a tag can be set only once. Raises ConfigError if there is no such repository."""
+    def fixed_tags(self) -> Callable[[str], bool]:
+        """Whether a tag, once set, cannot be set again. Raises ConfigError if there is no such repository."""
         found = self._asked(
-            lambda: self._client.describe_repositories(repositoryNames=[self.name])["repositories"]
-        )
-        return str(found[0].get("imageTagMutability", "")).startswith("IMMUTABLE")
+            lambda: self._client.describe_repositories(repositoryNames=[self.name])["repositories"],
+            f"describe the repository {self.name} in ECR",
+        )[0]
+        said = str(found.get("imageTagMutability", ""))
+        filters = [str(one["filter"]) for one in found.get("imageTagMutabilityExclusionFilters") or ()]
+        # IMMUTABLE_WITH_EXCLUSION: tags that match a filter may move; MUTABLE_WITH_EXCLUSION: they may not.
+        excluded = re.compile("|".join(re.escape(one).replace(r"\*", ".*") for one in filters) or r"(?!)")
+        return lambda tag: said.startswith("IMMUTABLE") != bool(excluded.fullmatch(tag))
 
     def login(self) -> Login:
         """The login for the registry, which is valid for some hours."""
-        data = self._asked(lambda: self._client.get_authorization_token()["authorizationData"][0])
+        data = self._asked(
+            lambda: self._client.get_authorization_token()["authorizationData"][0], "log in to ECR"
+        )
         user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
         return Login(urlsplit(data["proxyEndpoint"]).netloc, user, password)
 
@@ -93,36 +103,27 @@ class EcrRepository:
                     repositoryName=self.name, imageId={"imageDigest": digest}
                 )
             except ClientError as error:
-                if error.response.get("Error", {}).get("Code") == "ScanNotFoundException":
+                if code_of(error)[0] == "ScanNotFoundException":
                     return {}
                 raise
 
-        return scan_of(self._asked(ask))
+        return scan_of(self._asked(ask, f"read the scan of {self.name}@{digest} in ECR"))
 
-    def _asked(self, work: Callable[[], Any]) -> Any:
-        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+    def _asked(self, work: Callable[[], Any], what: str) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
 
-        where = f"ECR of {self.region}"
         try:
             return work()
         except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", ""))
-            said = str(error.response.get("Error", {}).get("Message", ""))
-            if code == "RepositoryNotFoundException":
-                raise ConfigError(
-                    f"{where} has no repository {self.name}. Make it once with "
-                    f"infrastructure/setup-codebuild.sh --ecr-repository {self.name} --region {self.region}"
-                ) from None
-            if "AccessDenied" in code or code in ("UnrecognizedClientException", "InvalidClientTokenId"):
-                raise PermissionRefusedError(
-                    f"{where} does not allow this ({code}): {said}. What is needed is in "
-                    "docs/runbooks/permissions.md; a region can also be off for the account."
-                ) from None
-            raise ServiceError(f"{where} refused ({code}): {said}") from None
-        except NoCredentialsError:
-            raise PermissionRefusedError(f"There are no AWS credentials for {where}") from None
+            code, said = code_of(error)
         except BotoCoreError as error:
-            raise ServiceTroubleError(f"{where} could not be reached: {error}") from None
+            raise unsent(error, what, region=self.region) from None
+        if code == "RepositoryNotFoundException":
+            raise ConfigError(
+                f"ECR of {self.region} has no repository {self.name}. Make it once with "
+                f"infrastructure/setup-codebuild.sh --ecr-repository {self.name} --region {self.region}"
+            )
+        raise refusal(code, said, what, service="ecr", region=self.region)
 
 
 def scan_of(answer: Mapping[str, Any]) -> Scan:

@@ -68,7 +68,10 @@ class Registry:
         self._put_manifest(repository, tag, found[1], found[2])
 
     def attach(self, repository: str, digest: str, content: bytes, media_type: str) -> str:
-        """Attach a file to an image as an OCI referrer of its digest; return the digest of the attachment."""
+        """Attach a file to an image as an OCI referrer of its digest; return the digest of the attachment.
+
+        Raises VerificationError if the registry does not hold the attachment afterwards.
+        """
         subject = self._manifest(repository, digest)
         if subject is None:
             raise ServiceError(f"{self.host}/{repository}@{digest} is not there to attach a file to")
@@ -86,6 +89,8 @@ class Registry:
         answer = self._put_manifest(repository, own, manifest, OCI_MANIFEST)
         if "OCI-Subject" not in answer.headers:
             self._list_referrer(repository, digest, _descriptor(manifest, OCI_MANIFEST), media_type)
+        if self.digest_of(repository, own) != own:
+            raise VerificationError(f"{self.host}/{repository}@{digest}: {media_type} was not kept")
         return own
 
     def attached(self, repository: str, digest: str) -> dict[str, str]:

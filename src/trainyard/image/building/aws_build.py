@@ -105,7 +105,9 @@ class AwsBuilder:
         """Return the result as plain data. Two starts with one `token` are one build; `origin` is git's
         remote."""
         place = (self.account, self.aws.region)
-        held = None if self.options.rebuild or request.unpinned else self._held_as_asked(request)
+        held = self._held_as_asked(request)  # asked always: a missing repository is told before a build
+        if self.options.rebuild or request.unpinned:
+            held = None
         if held is not None and held.is_checked:
             progress.ended = "there already"
             return aws_result(request, place, held.digest, None)

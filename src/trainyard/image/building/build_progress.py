@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from trainyard.errors import (
     CheckFailedError,
     ExitCode,
+    ServiceError,
     ServiceTroubleError,
     TrainyardError,
     WaitTimeoutError,
@@ -124,6 +125,7 @@ class Follower:
     """The time limit of all attempts together."""
     poll_seconds: float = 5.0
     _tail: list[str] = field(default_factory=list)
+    _log_refused: bool = False
 
     def run(self, start: Callable[[int], str]) -> BuildEnded:
         """Start a build, with the number of the attempt, and follow it until it has succeeded.
@@ -154,14 +156,14 @@ class Follower:
         while True:
             try:
                 state = self.builds.look(self.progress.build_id)
-                lines, position = self.builds.read_log(state, position)
                 lost = 0
-            except ServiceTroubleError:
+            except ServiceError as error:
                 lost += 1
-                if lost == _LOST_LOOKS:
-                    raise
+                if lost == _LOST_LOOKS or not isinstance(error, ServiceTroubleError):
+                    raise type(error)(f"{error}\n{self._stopped()}") from None
                 self._wait(self.poll_seconds)
                 continue
+            lines, position = self._log_after(state, position)
             for line in lines:
                 self._tail.append(line)
                 self.say(line)
@@ -171,10 +173,9 @@ class Follower:
             if quiet == _QUIET_LOOKS:
                 return state
             if self.clock() > end:
-                self.builds.stop(self.progress.build_id)
                 raise WaitTimeoutError(
                     f"{self.progress.image}: the build {self.progress.build_id} was not done after "
-                    f"{self.seconds / 60:.0f} minutes and was stopped; --time-limit allows more"
+                    f"{self.seconds / 60:.0f} minutes; --time-limit allows more. {self._stopped()}"
                 )
             self._wait(0 if lines else self.poll_seconds)
 
@@ -192,9 +193,34 @@ class Follower:
     def _wait(self, seconds: float) -> None:
         """Pause. If everything must end, stop the build and raise StoppedBuildError."""
         if self.pause(seconds):
-            self.builds.stop(self.progress.build_id)
+            said = self._stopped()
+            self.say(said)
             self.progress.ended = "stopped"
-            raise StoppedBuildError(f"{self.progress.image}: the build {self.progress.build_id} was stopped")
+            raise StoppedBuildError(f"{self.progress.image}: {said}")
+
+    def _stopped(self) -> str:
+        """Stop the build, which nobody follows any more; say whether that worked."""
+        try:
+            self.builds.stop(self.progress.build_id)
+        except ServiceError as error:
+            return (
+                f"The build {self.progress.build_id} goes on in AWS, as it could not be stopped: {error}\n"
+                f"Stop it with: aws codebuild stop-build --id {self.progress.build_id}"
+            )
+        return f"The build {self.progress.build_id} was stopped."
+
+    def _log_after(self, state: Any, position: str) -> tuple[list[str], str]:
+        """New lines of the log, and the new position. The build's verdict does not need its log."""
+        if self._log_refused:
+            return [], position
+        try:
+            return self.builds.read_log(state, position)
+        except ServiceTroubleError:
+            return [], position  # the next look may get them
+        except ServiceError as error:
+            self._log_refused = True
+            self.say(f"the build is followed without its log: {error}")
+            return [], position
 
 
 def can_heal(state: ProgressState, tail: Sequence[str]) -> bool:

@@ -112,16 +112,22 @@ def same_digest(request: BuildRequest, ended: BuildEnded, find: Callable[[str, s
     `find` returns the registry's digest for a tag and a digest, of which one is empty.
     """
     said = ended.exported.get("IMAGE_DIGEST", "")
-    held = find("", said) if said else find(request.tag, "")
+    if not said:
+        raise VerificationError(
+            f"{request.image}: the build {ended.build_id} succeeded, but exported no IMAGE_DIGEST, so it is "
+            "not known to have pushed an image. The project must build with the buildspec.yml of this "
+            "repository. "
+            f"{ended.log_address}".rstrip()
+        )
+    held = find("", said)
     if held is None:
         raise VerificationError(
             f"{request.image}: the build {ended.build_id} succeeded, but ECR has no image "
-            f"{request.image}{'@' + said if said else ':' + request.tag}. {ended.log_address}"
+            f"{request.image}@{said}. {ended.log_address}".rstrip()
         )
-    if said and said != held:
+    if said != held:
         raise VerificationError(
-            f"{request.image}: the build {ended.build_id} pushed {said}, but ECR holds {held} as "
-            f"{request.tag}"
+            f"{request.image}: the build {ended.build_id} pushed {said}, but ECR holds {held} for it"
         )
     return held
 

@@ -18,6 +18,7 @@ from trainyard.image.context.image_names import repository_from, require_reposit
 
 CONTENT_LABEL = "dev.trainyard.content"
 LOCKS_LABEL = "dev.trainyard.locks"
+"""Locks, separated by spaces, each with the digest of its content: `requirements-training.txt@9f86d0…`."""
 BASES_LABEL = "dev.trainyard.bases"
 COMMIT_ARGUMENT = "GIT_COMMIT"
 """A build argument that is set automatically if a Dockerfile declares it. It is not part of the content."""
@@ -57,8 +58,8 @@ class BuildRequest:
     total_bytes: int
     bases: tuple[str, ...]
     """All base images, by the names in the Dockerfile."""
-    locks: tuple[str, ...]
-    """The locks that the Dockerfile copies into the image."""
+    locks: Mapping[str, str]
+    """The locks that the Dockerfile copies into the image -> SHA-256; empty if it is not in the context."""
     unpinned: tuple[str, ...]
     """Base images that are named by a tag. A tag may move, so such a build is never skipped."""
 
@@ -71,7 +72,8 @@ class BuildRequest:
         """The labels of the image. The time is not among them, so that the same content gives the same
         labels."""
         labels = {CONTENT_LABEL: self.digest, BASES_LABEL: " ".join(self.bases)}
-        labels |= {LOCKS_LABEL: " ".join(self.locks)} if self.locks else {}
+        locks = (f"{name}@{digest}" if digest else name for name, digest in self.locks.items())
+        labels |= {LOCKS_LABEL: " ".join(locks)} if self.locks else {}
         return labels | ({COMMIT_LABEL: self.commit} if self.commit and not self.dirty else {})
 
     @property
@@ -99,6 +101,12 @@ class BuildRequest:
         }
 
 
+def locks_in(labels: Mapping[str, str]) -> dict[str, str]:
+    """The locks of an image by its labels: name -> SHA-256 of its content, empty if unknown."""
+    parts = (one.partition("@") for one in labels.get(LOCKS_LABEL, "").split())
+    return {name: digest for name, _, digest in parts}
+
+
 def build_inputs(
     dockerfile_text: str, *, platform: str, target: str, build_args: Mapping[str, str]
 ) -> dict[str, str]:
@@ -115,8 +123,9 @@ def make_build_request(
     places: tuple[str, str],
     options: Mapping[str, Any],
     git: Mapping[str, Any],
+    digests: Mapping[str, str],
 ) -> BuildRequest:
-    """Make the request; `places` are the context's folder and the Dockerfile in it.
+    """Make the request; `places` are the context's folder and the Dockerfile in it, `digests` those of files.
 
     `options` has platform, target, build_args and ignore_files; `git` has git's facts about the commit.
     """
@@ -139,7 +148,7 @@ def make_build_request(
         ignore_files=tuple(options["ignore_files"]),
         total_bytes=context.total_bytes,
         bases=tuple(stage.image for stage in parsed.bases),
-        locks=locks_of(parsed),
+        locks={name: digests.get(name, "") for name in locks_of(parsed)},
         unpinned=tuple(stage.image for stage in parsed.unpinned),
     )
 

@@ -87,6 +87,7 @@ def plan_build(
         places=(str(context), name),
         options=how | {"build_args": given, "ignore_files": beside},
         git=git,
+        digests={one.name: one.sha256 for one in read},
     )
 
 

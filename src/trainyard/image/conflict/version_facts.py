@@ -2,8 +2,8 @@
 torch.
 
 Versions that are not listed are unknown, and the rules report nothing about them. Each table names its
-source. "Metadata" means the requirements of a release in the package index, read by resolving it with uv for
-Linux and Python 3.12 in November 2026.
+source; a version without one is not in it. "Metadata" means the requirements of a release in the package
+index, read by resolving it with uv for Linux and Python 3.12 in November 2026.
 """
 
 from dataclasses import dataclass
@@ -130,25 +130,28 @@ Source: metadata of torchvision 0.19.1, 0.20.1, 0.21.0, 0.22.1, 0.23.0, 0.24.1, 
 """
 NGC: dict[str, tuple[Version, Version, Version]] = {
     "24.10": ((2, 5), (12, 6), (3, 10)),
-    "24.12": ((2, 6), (12, 6), (3, 12)),
+    "24.11": ((2, 6), (12, 6), (3, 12)),
     "25.01": ((2, 6), (12, 8), (3, 12)),
     "25.03": ((2, 7), (12, 8), (3, 12)),
+    "25.04": ((2, 7), (12, 9), (3, 12)),
+    "25.05": ((2, 8), (12, 9), (3, 12)),
     "25.06": ((2, 8), (12, 9), (3, 12)),
     "25.09": ((2, 9), (13, 0), (3, 12)),
+    "25.10": ((2, 9), (13, 0), (3, 12)),
     "25.12": ((2, 10), (13, 1), (3, 12)),
 }
 """A release of nvcr.io/nvidia/pytorch -> torch, CUDA, Python.
 
-NVIDIA's own support matrix was not at hand. Sources: for 25.12 the notes of the container; for 24.10, 24.12,
-25.01 and 25.06 Triton's compatibility matrix, which names the torch builds nv24.10, nv24.11, nv25.1,
-nv25.6 and their CUDA; for 25.03 and 25.09 what public projects print in these containers
-(2.7.0a0+7c8ec84dab.nv25.03 with CUDA 12.8, 2.9.0a0+50eac811a6.nv25.09 with CUDA 13.0).
+Source: NVIDIA's own repositories. The release compatibility matrix of triton-inference-server/server at
+0f963c9a, table trtllm-python-py3, names the torch of each release (such as 2.7.0a0+7c8ec84dab.nv25.3) with
+CUDA and Python. For 25.09 torch is from the README of triton-inference-server/pytorch_backend of that
+release, CUDA and Python from the table vllm-python-py3. 25.12 agrees with the container's release notes.
 """
-DRIVERS: dict[int, Version] = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
+DRIVERS: dict[int, Version] = {11: (450, 80), 12: (525,), 13: (580,)}
 """The oldest Linux driver for a major release of CUDA.
 
-Source: NVIDIA's CUDA compatibility guide, table of minor version compatibility (450.80.02, 525, 580), and the
-release notes of the CUDA toolkit for the second number.
+Source: NVIDIA's CUDA compatibility guide, table 1 of minor version compatibility: at least 450 (its note:
+450.80.02), 525 and 580.
 """
 OLDEST_CUDA: dict[str, Version] = {
     "sm_80": (11, 0),
@@ -161,7 +164,8 @@ OLDEST_CUDA: dict[str, Version] = {
 }
 """The first CUDA that compiles for an architecture.
 
-Source: sm_103 from NVIDIA's CUDA Features Archive, 12.9; the others from the release notes of nvcc.
+Source: clang's own table in llvm/llvm-project, `MinVersionForOffloadArch` in clang/lib/Basic/Cuda.cpp;
+NVIDIA's CUDA Features Archive 12.9 names sm_103, too.
 """
 GPU_ARCHITECTURES = {
     "A10G": "sm_86",
@@ -176,16 +180,26 @@ GPU_ARCHITECTURES = {
     "B200": "sm_100",
     "B300": "sm_103",
 }
-"""A GPU of the instance catalogue -> its architecture. Source: NVIDIA's list of compute capabilities."""
+"""A GPU of the instance catalogue -> its architecture.
+
+Source: developer.nvidia.com/cuda-gpus, which has the A10; the A10G is AWS's variant of it.
+"""
 RDMA_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300")
-"""Instance types whose EFA reads and writes GPU memory; of g7e only the larger sizes. Source: aws-ofi-nccl's
-source."""
+"""Instance types whose EFA reads and writes GPU memory; of g7e only the larger sizes.
+
+Source: aws/aws-ofi-nccl at 2daf7d30, `gdr_required` in src/platform-aws.cpp, and its pull request 1057 (g7e).
+"""
 RDMA_TYPES = ("g7e.12xlarge", "g7e.24xlarge", "g7e.48xlarge")
 OLDEST_EFA_INSTALLER, OLDEST_EFA_PLUGIN, OLDEST_EFA_NCCL = (1, 29), (1, 7, 3), (2, 18, 5)
-"""For p5 and later. Source: awsome-distributed-training, efa-cheatsheet.md."""
+"""For p5 and later.
+
+Source: aws-samples/awsome-distributed-training at 7217859f, 1.architectures/efa-cheatsheet.md.
+"""
 OLDEST_MODERN_PLUGIN = (1, 7)
-"""From this release on, the plugin finds RDMA by itself, and variables that request it do harm. Source:
-aws-ofi-nccl."""
+"""From this release on, the plugin finds RDMA by itself, and variables that request it do harm.
+
+Source: aws/aws-ofi-nccl at 2daf7d30, doc/efa-env-var.md and src/platform-aws.cpp.
+"""
 _DIGITS = 9
 OLDEST_PYTHON = (3, 11)
 """The name of this package."""

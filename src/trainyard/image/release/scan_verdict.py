@@ -36,6 +36,8 @@ def judge_scan(
             f"the image {told}; turn on scan on push for the repository, or pass --fail-on none",
         )
     found = {key.lower(): count for key, count in counts.items()}
+    for severity in map(str.lower, names.values()):  # a finding counts, whatever the counts say
+        found[severity] = max(found.get(severity, 0), 1)
     bad = SEVERITIES[: SEVERITIES.index(threshold) + 1]
     over = {severity: found[severity] for severity in bad if found.get(severity)}
     if not over:

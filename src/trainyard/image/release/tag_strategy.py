@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ConfigError, VerificationError
+from trainyard.image.context.build_context import checked_tag, content_tag
 
 STRATEGIES = ("auto", "semantic", "git-sha", "latest")
 _VERSION = re.compile(
     r"v?(?P<core>(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*))(?P<pre>-[0-9A-Za-z.-]+)?", re.ASCII
 )
+_MOST_PUSHES = 100
+"""Of one image to a repository whose tags cannot move."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -101,16 +104,24 @@ def tags_for(strategy: str, *, commit: str, dirty: bool, versions: Sequence[str]
     return [*tags, *([Tag(content, moves=False, needed=False)] if content else [])]
 
 
+def check_tags(level: str, content: str, digest: str) -> list[Tag]:
+    """The tag which says that the image `digest` passed its check of this level; none for no level."""
+    if not level or not content:
+        return []
+    return [Tag(checked_tag(level, content_tag(content), digest), moves=False, needed=False)]
+
+
 def plan_tags(
-    tags: Sequence[Tag], digest: str, held: Callable[[str], str | None], *, immutable: bool
+    tags: Sequence[Tag], digest: str, held: Callable[[str], str | None], *, fixed: Callable[[str], bool]
 ) -> list[TagStep]:
     """Decide the action for each tag before any is set; `held` returns the digest that a tag names now.
 
-    Raises VerificationError for a version that already names another image.
+    `fixed` says whether the repository lets a tag be set only once. Raises VerificationError for a version
+    that already names another image.
     """
     steps = []
     for tag in tags:
-        now = held(tag.name)
+        now, immutable = held(tag.name), fixed(tag.name)
         if now is None:
             steps.append(TagStep(tag.name, "set"))
         elif now == digest:
@@ -121,12 +132,28 @@ def plan_tags(
         elif immutable or (_VERSION.fullmatch(tag.name) and not tag.moves):
             raise VerificationError(
                 f"The tag {tag.name} names {now[:19]}… already, not the new {digest[:19]}…"
-                + (", and tags of this repository do not move" if immutable else "")
+                + (", and this tag does not move in the repository" if immutable else "")
                 + ". Nothing was tagged. Give the image another version, or build that commit again."
             )
         else:
             steps.append(TagStep(tag.name, "moved", f"from {now[:19]}…"))
     return steps
+
+
+def temporary_tag(image_id: str, held: Callable[[str], str | None], *, fixed: Callable[[str], bool]) -> str:
+    """The tag under which an image is pushed before its scan.
+
+    ECR refuses a tag that cannot move even to the image that has it already, so a second push of the same
+    image (the first one's scan took too long, or another tag is wanted) takes a tag that is free.
+    """
+    name = f"build-{image_id[:12]}"
+    if not fixed(name) or held(name) is None:
+        return name
+    numbered = (f"{name}-{number}" for number in range(2, _MOST_PUSHES + 1))
+    free = next((tag for tag in numbered if held(tag) is None), None)
+    if free is None:
+        raise VerificationError(f"{name} was pushed {_MOST_PUSHES} times. Remove those tags in the registry.")
+    return free
 
 
 def _of_version(found: Sequence["re.Match[str]"], dirty: bool) -> list[Tag]:

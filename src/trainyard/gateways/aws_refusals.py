@@ -1,0 +1,143 @@
+"""What AWS's errors mean, in one place: which of our errors each becomes, and the fix that its message names.
+
+    error code, or botocore's own error  ──>  ConfigError | ServiceError and its subclasses
+
+The gateways of images and of the set-up use it. A code that only one operation knows ("there is no such
+repository") is that gateway's own business. It calls nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard.errors import (
+    ConfigError,
+    CredentialsRefusedError,
+    PermissionRefusedError,
+    ServiceError,
+    ServiceTroubleError,
+)
+
+_EXPIRED = (
+    *("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"),
+    *("RequestExpired", "CredentialsExpired"),
+)
+_UNKNOWN_CALLER = (
+    *("UnrecognizedClientException", "InvalidClientTokenId", "InvalidAccessKeyId", "AuthFailure"),
+    *("SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature", "InvalidToken"),
+    *("MissingAuthenticationToken", "MissingAuthenticationTokenException", "NotAuthorized"),
+)
+_REGION_OFF = ("OptInRequired", "RegionDisabledException", "SubscriptionRequiredException")
+_WRONG_CLOCK = ("RequestTimeTooSkewed", "RequestInTheFuture")
+_DENIED = (
+    *("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AllAccessDisabled"),
+    *("AuthorizationError", "403", "Forbidden"),
+)
+_QUOTA = (
+    *("LimitExceeded", "LimitExceededException", "AccountLimitExceededException", "TooManyBuckets"),
+    *("ServiceQuotaExceededException", "ResourceLimitExceeded", "ResourceLimitExceededException"),
+)
+_BUSY = (
+    *("Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "429"),
+    *("RequestThrottledException", "TooManyRequests", "TooManyRequestsException", "SlowDown"),
+    *("RequestLimitExceeded", "BandwidthLimitExceeded", "PriorRequestNotComplete"),
+)
+_FAULT = (
+    *("InternalError", "InternalFailure", "InternalServerError", "InternalServerException"),
+    *("ServerException", "ServiceException", "ServiceUnavailable", "ServiceUnavailableException"),
+    *("RequestTimeout", "RequestTimeoutException", "500", "502", "503", "504"),
+)
+_QUOTA_NAMES = {
+    "codebuild": "CodeBuild, concurrently running builds",
+    "ecr": "Amazon ECR, repositories and images",
+    "s3": "Amazon S3, general purpose buckets",
+    "iam": "IAM, roles and providers",
+    "logs": "CloudWatch Logs, log groups",
+    "eks": "Amazon EKS, access entries",
+}
+"""A service -> its quotas that our calls can use up, as Service Quotas lists them."""
+
+
+def code_of(error: Any) -> tuple[str, str]:
+    """The code and the message of botocore's ClientError."""
+    found: Mapping[str, Any] = error.response.get("Error", {})
+    return str(found.get("Code", "")), str(found.get("Message", "")).strip()
+
+
+def refusal(code: str, said: str, what: str, *, service: str, region: str) -> ServiceError:
+    """The error for a refused call; `what` completes "AWS in us-west-2 cannot …"."""
+    where, told = f"AWS in {region} refused to {what}", f"{code}: {said}" if said else code
+    if code in _EXPIRED or (service == "s3" and code == "400"):  # an answer to HEAD has no other word for it
+        return CredentialsRefusedError(
+            f"{where}: the session of these credentials has expired ({code}). Log in again (aws sso login), "
+            "or assume the role again."
+        )
+    if code in _REGION_OFF:
+        return PermissionRefusedError(
+            f"{where}: the region is off for the account ({told}). Enable it in the account settings (AWS "
+            "Regions), or name another with --region."
+        )
+    if code in _UNKNOWN_CALLER:
+        return CredentialsRefusedError(
+            f"{where}: it does not know these credentials ({code}). They are wrong or were deactivated "
+            "(aws sts get-caller-identity tells), or the region is off for the account: enable it in the "
+            "account settings (AWS Regions), or name another with --region."
+        )
+    if code in _WRONG_CLOCK:
+        return CredentialsRefusedError(
+            f"{where}: the clock of this machine is wrong ({told}). Set it (timedatectl), and try again."
+        )
+    if code in _DENIED:
+        return PermissionRefusedError(
+            f"{where}: this is not allowed ({told}). What the role needs is in "
+            "docs/runbooks/permissions.md#images."
+        )
+    if code in _QUOTA:
+        names = _QUOTA_NAMES.get(service, "the quotas of the service")
+        return ServiceError(
+            f"{where}: a quota of the account is used up ({told}). Wait for what runs, remove what is not "
+            f"needed, or ask for more in Service Quotas ({names})."
+        )
+    if code in _BUSY:
+        return ServiceTroubleError(
+            f"{where}, after several attempts: too many requests ({told}). Try again in some minutes, with "
+            "less at a time."
+        )
+    if code in _FAULT:
+        return ServiceTroubleError(
+            f"{where}, after several attempts: a fault of its own ({told}). Try again; health.aws.amazon.com "
+            "tells when a service is in trouble."
+        )
+    return ServiceError(f"{where} ({told or 'without a reason'})")
+
+
+def unsent(error: Exception, what: str, *, region: str) -> ConfigError | ServiceError:
+    """The error for a call that botocore could not make: no credentials, wrong settings, no answer."""
+    from botocore import exceptions as botocore
+
+    said = str(error).rstrip(".")
+    if isinstance(error, botocore.ProfileNotFound):
+        return ConfigError(f"{said}: set AWS_PROFILE to one of `aws configure list-profiles`")
+    if isinstance(error, botocore.NoRegionError | botocore.InvalidRegionError):
+        return ConfigError(f"{said}; name a region with --region, such as us-west-2")
+    if isinstance(error, botocore.ParamValidationError):
+        return ConfigError(f"Cannot {what}: {' '.join(said.split())}")
+    settings = (botocore.ConfigNotFound, botocore.ConfigParseError, botocore.InvalidConfigError)
+    if isinstance(error, settings):
+        return ConfigError(f"The AWS settings cannot be used to {what}: {said} (AWS_CONFIG_FILE, ~/.aws)")
+    if isinstance(error, botocore.NoCredentialsError):
+        return CredentialsRefusedError(
+            f"There are no AWS credentials to {what} with; set AWS_PROFILE, or log in with aws sso login"
+        )
+    credentials = (
+        *(botocore.PartialCredentialsError, botocore.CredentialRetrievalError, botocore.SSOError),
+        *(botocore.TokenRetrievalError, botocore.NoAuthTokenError, botocore.LoginError),
+    )
+    if isinstance(error, credentials):
+        return CredentialsRefusedError(
+            f"The AWS credentials cannot be used to {what}: {said}. Log in again (aws sso login), or set "
+            "AWS_PROFILE to another profile."
+        )
+    return ServiceTroubleError(
+        f"AWS in {region} could not be reached to {what}: {said}. If the name of the region is right, look "
+        "at the network."
+    )

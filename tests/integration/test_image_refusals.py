@@ -1,0 +1,310 @@
+"""Every call of AWS that the image scripts make x every class of refusal: exit code and named fix, by rule.
+
+The scripts run as people call them, against moto behind the scripted server. A call that is new in a script
+fails `test_the_calls_of_each_script_are_these` until it is listed here.
+"""
+
+import importlib
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from tests.integration.scripted_aws import REGION, Script, ScriptedAws
+
+from trainyard.command.handler import exit_code_of
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ("GetCallerIdentity", "DescribeImages", "HeadObject", "PutObject", "StartBuild", "BatchGetBuilds")
+CALLS = {
+    "build_image": (*BUILD, "GetLogEvents"),
+    "check_image": ("StartBuild", "BatchGetBuilds", "GetLogEvents"),
+    "push_image": ("DescribeRepositories", "GetAuthorizationToken", "DescribeImageScanFindings"),
+}
+REFUSALS: dict[str, tuple[str, str]] = {
+    "wrong credentials": ("UnrecognizedClientException", r"does not know these credentials.*--region"),
+    "expired session": ("ExpiredTokenException", r"session of these credentials has expired.*aws sso login"),
+    "region off": ("OptInRequired", r"the region is off for the account.*AWS\s+Regions.*--region"),
+    "denied": ("AccessDeniedException", r"docs/runbooks/permissions\.md#images"),
+    "quota": ("LimitExceededException", r"quota of the account is used up.*Service Quotas"),
+    "busy": ("ThrottlingException", r"too many requests.*Try again"),
+    "fault": ("InternalServerException", r"a fault of its own.*Try again"),
+    "wrong clock": ("RequestTimeTooSkewed", r"the clock of this machine is wrong"),
+    "unknown code": ("MadeUpException", r"MadeUpException: because of this"),
+}
+"""A class of refusals -> one code of it, and what its message must say. The exit code is 4 for each."""
+HEAD_SAYS = {"wrong credentials": "403", "expired session": "400", "denied": "403", "busy": "503"}
+"""An answer to HEAD has a status and no words. These classes have one of their own."""
+MISSING = {
+    ("build_image", "DescribeImages"): ("RepositoryNotFoundException", "setup-codebuild.sh --ecr-repository"),
+    ("build_image", "PutObject"): ("NoSuchBucket", "--source-bucket"),
+    ("build_image", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
+    ("check_image", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
+    ("push_image", "DescribeRepositories"): ("RepositoryNotFoundException", "--ecr-repository "),
+}
+"""A call -> the code for what is not there: exit code 2, and the command that makes it."""
+LOCK = "requirements-training.txt"
+
+
+@dataclass(frozen=True)
+class Said:
+    """The result of a script."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Said]
+
+
+@pytest.fixture
+def aws(moto: Any) -> Iterator[ScriptedAws]:
+    with ScriptedAws(moto.url).serving() as server:
+        yield server
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Path:
+    folder = tmp_path / f"project-{time.time_ns()}"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text("FROM scratch\nCOPY a.txt /\nUSER 1\n")
+    (folder / "a.txt").write_text("hello")
+    return folder
+
+
+@pytest.fixture
+def repository(aws: ScriptedAws, context: Path) -> str:
+    client(aws, "ecr").create_repository(repositoryName=context.name)
+    return context.name
+
+
+@pytest.fixture
+def bucket(aws: ScriptedAws) -> str:
+    name = f"sources-{time.time_ns()}"
+    place = {"LocationConstraint": REGION}
+    client(aws, "s3").create_bucket(Bucket=name, CreateBucketConfiguration=place)
+    return name
+
+
+@pytest.fixture
+def run(
+    aws: ScriptedAws,
+    context: Path,
+    repository: str,
+    bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Run]:
+    """Runs a script with working arguments, and more; without the pauses between botocore's attempts."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in aws.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(context.parent / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(context.parent / "credentials"))
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    programs = context.parent / "programs"
+    programs.mkdir()
+    (programs / "docker").symlink_to(ROOT / "tests" / "integration" / "docker_stand_in.py")
+    monkeypatch.setenv("PATH", f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(context.parent))
+    monkeypatch.delenv("GITHUB_OUTPUT", raising=False)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    (context.parent / "docker-images.json").write_text(json.dumps({"trainer:1": {}}))
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    hook = sys.unraisablehook
+    working = {
+        "build_image": ["--context", str(context), "--source-bucket", bucket, "--poll", "0.01"],
+        "check_image": ["--image", f"registry.example/{repository}:1", "--poll", "0.01"],
+        "push_image": ["--image", "trainer:1", "--repository", repository, "--lock", str(ROOT / LOCK)],
+    }
+    working["push_image"] += ["--commit", "a" * 40, "--tags", "git-sha"]
+
+    def call(script: str, *words: str) -> Said:
+        capsys.readouterr()
+        main = importlib.import_module(f"scripts.{script}").main
+        code = exit_code_of(lambda: int(main([*working[script], *words])))
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    yield call
+    sys.unraisablehook = hook
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def good(aws: ScriptedAws, repository: str) -> str:
+    """An image in ECR, and a build that pushes it; its digest."""
+    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
+    answer = client(aws, "ecr").put_image(
+        repositoryName=repository, imageManifest=json.dumps(manifest), imageTag="early"
+    )
+    digest = str(answer["image"]["imageId"]["imageDigest"])
+    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest}) for _ in range(3)]
+    return digest
+
+
+def client(aws: ScriptedAws, service: str) -> Any:
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    return boto3.client(service, endpoint_url=aws.moto, region_name=REGION, **keys)
+
+
+@pytest.mark.parametrize("script", CALLS)
+@pytest.mark.usefixtures("good")
+def test_the_calls_of_each_script_are_these(aws: ScriptedAws, run: Run, script: str) -> None:
+    assert run(script).code == 0
+    made = {operation for operation in aws.calls if not operation.startswith(("Get Object", "CreateBucket"))}
+    assert made == set(CALLS[script])
+
+
+EVERY = [
+    pytest.param(script, operation, kind, id=f"{script}-{operation}-{kind}")
+    for script, operations in CALLS.items()
+    for operation in operations
+    for kind in REFUSALS
+    if operation != "GetLogEvents" and (operation != "HeadObject" or kind in HEAD_SAYS)
+]
+
+
+@pytest.mark.parametrize(("script", "operation", "kind"), EVERY)
+@pytest.mark.usefixtures("good")
+def test_a_refusal_ends_with_4_and_names_the_fix(
+    aws: ScriptedAws, run: Run, script: str, operation: str, kind: str
+) -> None:
+    code, says = REFUSALS[kind]
+    if operation == "HeadObject":
+        code = HEAD_SAYS[kind]
+        says = {"403": REFUSALS["denied"][1], "503": REFUSALS["fault"][1]}.get(code, says)
+    aws.refusals = {operation: [(code, "because of this")] * 40}
+    said = run(script)
+    assert said.code == 4, said.stderr
+    assert said.stdout == ""
+    text = " ".join(said.stderr.split())
+    assert re.search(says, text), said.stderr
+    assert REGION in text
+    assert "Traceback" not in said.stderr
+    if aws.builds:  # nobody follows it any more
+        assert aws.builds[-1].stopped
+        assert "was stopped" in said.stderr
+
+
+@pytest.mark.parametrize(("script", "operation"), MISSING)
+@pytest.mark.usefixtures("good")
+def test_what_is_not_there_ends_with_2_and_the_command_that_makes_it(
+    aws: ScriptedAws, run: Run, script: str, operation: str
+) -> None:
+    code, says = MISSING[script, operation]
+    aws.refusals = {operation: [(code, "because of this")] * 40}
+    said = run(script)
+    assert said.code == 2, said.stderr
+    assert "infrastructure/setup-codebuild.sh" in said.stderr
+    assert says in " ".join(said.stderr.split())
+    assert aws.builds == []
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+@pytest.mark.parametrize("script", ["build_image", "check_image"])
+@pytest.mark.usefixtures("good")
+def test_a_build_needs_no_log_to_be_followed(aws: ScriptedAws, run: Run, script: str, kind: str) -> None:
+    code, says = REFUSALS[kind]
+    aws.refusals = {"GetLogEvents": [(code, "because of this")] * 40}
+    said = run(script)
+    assert said.code == 0, said.stderr
+    passing = kind in ("busy", "fault")
+    assert ("followed without its log" in said.stderr) is not passing
+    assert passing or re.search(says, " ".join(said.stderr.split()))
+
+
+@pytest.mark.usefixtures("good")
+def test_a_build_that_cannot_be_stopped_is_named_with_the_command_that_stops_it(
+    aws: ScriptedAws, run: Run
+) -> None:
+    aws.scripts = [Script(hangs=True)]
+    aws.refusals = {"StopBuild": [("AccessDeniedException", "no")] * 9}
+    said = run("build_image", "--time-limit", "1s")
+    assert said.code == 5, said.stderr
+    assert "goes on in AWS" in said.stderr
+    assert "aws codebuild stop-build --id t:1" in said.stderr
+
+
+SETTINGS: dict[str, tuple[dict[str, str | None], int, str]] = {
+    "no credentials": ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, 4, "no AWS credentials"),
+    "half of the credentials": ({"AWS_SECRET_ACCESS_KEY": None}, 4, "credentials cannot be used"),
+    "a profile that is not there": ({"AWS_PROFILE": "nope"}, 2, "aws configure list-profiles"),
+    "no region": ({"AWS_REGION": None, "AWS_DEFAULT_REGION": None}, 2, "--region"),
+    "a region that is none": ({"AWS_REGION": "us west", "AWS_DEFAULT_REGION": "us west"}, 2, "--region"),
+    "nobody answers": ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, 4, "could not be reached"),
+}
+
+
+@pytest.mark.parametrize("script", CALLS)
+@pytest.mark.parametrize("case", SETTINGS)
+def test_settings_that_cannot_work_are_named(
+    run: Run, script: str, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, code, says = SETTINGS[case]
+    for name, value in changes.items():
+        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
+    said = run(script)
+    assert said.code == code, said.stderr
+    assert says in " ".join(said.stderr.split())
+    assert "Traceback" not in said.stderr
+
+
+def test_a_context_of_5_gib_is_refused_by_its_size_without_being_read(run: Run, context: Path) -> None:
+    with (context / "weights.bin").open("wb") as file:
+        file.truncate(5 << 30)
+    begun = time.monotonic()
+    said = run("build_image")
+    assert said.code == 2, said.stderr
+    assert time.monotonic() - begun < 10
+    assert "weights.bin (5.4 GB)" in said.stderr
+    assert ".dockerignore" in said.stderr and "--max-context" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        (".env", "A=1", ".env: environment variables of a deployment"),
+        ("deep/id_rsa", "not for others", "deep/id_rsa: a private key of SSH"),
+        ("notes.txt", "AKIA" + "IOSFODNN7QWERTYU", "notes.txt: a key of AWS"),
+        ("key.pem", "-----BEGIN RSA PRIVATE KEY-----\nx\n", "key.pem: a private key"),
+    ],
+)
+def test_a_secret_in_the_context_is_named_and_nothing_is_sent(
+    aws: ScriptedAws, run: Run, context: Path, name: str, content: str, says: str
+) -> None:
+    (context / name).parent.mkdir(exist_ok=True)
+    (context / name).write_text(content)
+    said = run("build_image")
+    assert said.code == 2, said.stderr
+    assert says in said.stderr and "Nothing was sent" in said.stderr
+    assert content not in said.stderr
+    assert aws.calls == []
+
+
+def test_without_a_dockerfile_the_option_is_named(aws: ScriptedAws, run: Run, context: Path) -> None:
+    (context / "Dockerfile").unlink()
+    said = run("build_image")
+    assert said.code == 2, said.stderr
+    assert "there is no such Dockerfile" in said.stderr and "--dockerfile FILE" in said.stderr
+    assert aws.calls == []
+
+
+@pytest.mark.parametrize("name", ["Trainer", "a", "team//x", "team/", "x" * 257, "-x", "x y", "ünicode"])
+@pytest.mark.parametrize("script", ["build_image", "push_image"])
+def test_a_name_that_ecr_refuses_is_refused_here(aws: ScriptedAws, run: Run, script: str, name: str) -> None:
+    said = run(script, f"--{'image' if script == 'build_image' else 'repository'}={name}")
+    assert said.code == 2, said.stderr
+    assert name[:40] in said.stderr
+    assert aws.calls == []

@@ -1,0 +1,240 @@
+"""Pushing to ECR: several regions of which one fails, tags that move nowhere, a scan that finds something."""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from tests.integration.scripted_aws import REGION, ScriptedAws
+
+from scripts import push_image
+from trainyard.command.handler import exit_code_of
+from trainyard.gateways.images.local_builder import Login
+from trainyard.gateways.images.registry import Registry
+from trainyard.image.release.attachments import BOM_TYPE, PROVENANCE_TYPE
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCK = ROOT / "requirements-training.txt"
+OTHER, THIRD = "eu-west-1", "ap-south-1"
+COMMIT, CONTENT = "b" * 40, "c" * 64
+CONTENT_TAG = f"content-{CONTENT[:24]}"
+BAD = {"findingSeverityCounts": {"CRITICAL": 2}, "findings": [{"name": "CVE-9", "severity": "CRITICAL"}]}
+
+
+@dataclass
+class Places:
+    """A server for each region, and the repository in each."""
+
+    servers: dict[str, ScriptedAws]
+    repository: str
+    home: Path
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def tags(self, region: str) -> dict[str, str]:
+        return self.servers[region].tags(self.repository)
+
+    def final(self, region: str) -> set[str]:
+        return {tag for tag in self.tags(region) if not tag.startswith(("build-", "sha256-"))}
+
+    def attached(self, region: str) -> dict[str, str]:
+        """Media type -> digest, of the manifests with a subject."""
+        stored = self.servers[region].registry
+        found = [json.loads(body) for path, body in stored.items() if "/manifests/sha256:" in path]
+        return {one["artifactType"]: one["layers"][0]["digest"] for one in found if "subject" in one}
+
+
+@pytest.fixture
+def places(moto: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GITHUB_"))]:
+        monkeypatch.delenv(name)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "docker").symlink_to(ROOT / "tests" / "integration" / "docker_stand_in.py")
+    monkeypatch.setenv("PATH", f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    name = f"team/trainer-{time.time_ns()}"
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    with ExitStack() as stack:
+        first = stack.enter_context(ScriptedAws(moto.url).serving())
+        for region in (OTHER, THIRD):
+            first.regions[region] = stack.enter_context(ScriptedAws(moto.url).serving())
+        for region in (REGION, OTHER, THIRD):
+            ecr = boto3.client("ecr", endpoint_url=moto.url, region_name=region, **keys)
+            ecr.create_repository(repositoryName=name, imageTagMutability="IMMUTABLE")
+        for key, value in first.environment().items():
+            monkeypatch.setenv(key, value)
+        found = Places({REGION: first, **first.regions}, name, tmp_path)
+        for server in found.servers.values():
+            server.immutable = True
+        yield found
+
+
+@pytest.fixture
+def push(places: Places, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str]]]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()
+    labels = {
+        "dev.trainyard.content": CONTENT,
+        "org.opencontainers.image.revision": COMMIT,
+        "dev.trainyard.locks": f"{LOCK.name}@{digest}",
+        "dev.trainyard.bases": "ubuntu@sha256:" + "d" * 64,
+    }
+
+    def call(*words: str) -> tuple[int, str]:
+        given = labels | places.labels
+        images = {"trainer:1": given, f"trainer:{CONTENT_TAG}": given}
+        (places.home / "docker-images.json").write_text(json.dumps(images))
+        capsys.readouterr()
+        line = ["--image", "trainer:1", "--repository", places.repository, "--tags", "git-sha", *words]
+        code = exit_code_of(lambda: push_image.main(line))
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    yield call
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+REGIONS = ("--region", REGION, "--region", OTHER, "--region", THIRD)
+FINAL = {f"git-{COMMIT[:12]}", CONTENT_TAG}
+
+
+def test_every_region_gets_the_same_digest_tags_and_attachments(places: Places, push: Any) -> None:
+    code, said = push(*REGIONS, "--checked", "standard", "--json")
+    assert code == 0, said
+    data, _ = json.JSONDecoder().raw_decode(said)
+    assert len({one["digest"] for one in data["places"]}) == 1
+    for region in places.servers:
+        checked = {tag for tag in places.final(region) if tag.startswith("checked-standard-")}
+        assert places.final(region) - checked == FINAL and len(checked) == 1
+        assert {places.tags(region)[tag] for tag in places.final(region)} == {data["digest"]}
+        assert set(places.attached(region)) == {BOM_TYPE, PROVENANCE_TYPE}
+    registry = Registry(Login(places.servers[OTHER].host, "", ""))
+    kinds = data["places"][1]["attached"]
+    packages = json.loads(registry.read_attachment(places.repository, kinds[BOM_TYPE]))
+    assert "torch" in {one["name"] for one in packages["components"]}
+    origin = json.loads(registry.read_attachment(places.repository, kinds[PROVENANCE_TYPE]))
+    assert origin["subject"][0]["digest"]["sha256"] == data["digest"].removeprefix("sha256:")
+    needs = origin["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert {"uri": "git+local", "digest": {"gitCommit": COMMIT}} in needs
+    assert {"uri": "docker://ubuntu", "digest": {"sha256": "d" * 64}} in needs
+
+
+def refuse(operation: str, error: str) -> Callable[[Places, str], None]:
+    def spoil(places: Places, region: str) -> None:
+        places.servers[region].refusals[operation] = [(error, "no")] * 9
+
+    return spoil
+
+
+def find_something(places: Places, region: str) -> None:
+    places.servers[region].scan = {"imageScanStatus": {"status": "COMPLETE"}, "imageScanFindings": BAD}
+
+
+def take_the_tag(places: Places, region: str) -> None:
+    key = f"/v2/{places.repository}/manifests/git-{COMMIT[:12]}"
+    places.servers[region].registry[key] = b'{"schemaVersion": 2, "layers": []}'
+
+
+FAILURES: dict[str, tuple[Callable[[Places, str], None], int, str]] = {
+    "no repository": (refuse("DescribeRepositories", "RepositoryNotFoundException"), 2, "setup-codebuild.sh"),
+    "region off": (
+        refuse("DescribeRepositories", "UnrecognizedClientException"),
+        4,
+        "name another with --region",
+    ),
+    "no login": (refuse("GetAuthorizationToken", "AccessDeniedException"), 4, "permissions.md"),
+    "no scan": (refuse("DescribeImageScanFindings", "AccessDeniedException"), 4, "permissions.md"),
+    "findings": (find_something, 1, "the scan found 2 critical: CVE-9"),
+    "another digest under the tag": (take_the_tag, 1, "names sha256:"),
+}
+
+
+@pytest.mark.parametrize("failing", [REGION, OTHER, THIRD])
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_region_that_fails_leaves_every_region_without_a_tag(
+    places: Places, push: Any, case: str, failing: str
+) -> None:
+    spoil, expected, says = FAILURES[case]
+    spoil(places, failing)
+    code, said = push(*REGIONS)
+    assert code == expected, said
+    assert says in said
+    assert failing in said or places.servers[failing].host in said
+    for region in places.servers:
+        taken = (
+            {f"git-{COMMIT[:12]}"} if (case, region) == ("another digest under the tag", failing) else set()
+        )
+        assert places.final(region) == taken, (region, said)
+
+
+def test_a_registry_that_refuses_the_tag_itself_says_where_the_tags_are_set(
+    places: Places, push: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tag = Registry.tag
+
+    def fails_in_the_second(self: Registry, repository: str, digest: str, name: str) -> None:
+        if self.host == places.servers[OTHER].host:
+            key = f"/v2/{repository}/manifests/{name}"  # somebody else was quicker
+            places.servers[OTHER].registry[key] = b'{"schemaVersion": 2, "layers": []}'
+        tag(self, repository, digest, name)
+
+    monkeypatch.setattr(Registry, "tag", fails_in_the_second)
+    code, said = push(*REGIONS)
+    assert code == 4, said
+    assert f"All tags are set in {places.servers[REGION].host}/{places.repository}" in said
+    assert places.final(REGION) == FINAL and places.final(THIRD) == set()
+
+
+def test_a_second_push_of_the_same_image_keeps_what_is_set(places: Places, push: Any) -> None:
+    """ECR takes a tag of an immutable repository once, even for the same digest."""
+    places.servers[REGION].scan = {"imageScanStatus": {"status": "FAILED"}}
+    code, said = push("--region", REGION)
+    assert code == 1, said
+    assert "has a scan that is failed" in said and "No tag was set" in said
+    places.servers[REGION].scan = {"imageScanStatus": {"status": "COMPLETE"}}
+    for _ in range(2):
+        code, said = push("--region", REGION)
+        assert code == 0, said
+    assert "kept" in said
+    assert places.final(REGION) == FINAL
+    assert len([tag for tag in places.tags(REGION) if tag.startswith("build-")]) == 3
+
+
+def test_findings_count_although_the_counts_are_missing(places: Places, push: Any) -> None:
+    found = {"findings": [{"name": "CVE-9", "severity": "CRITICAL"}]}
+    places.servers[REGION].scan = {"imageScanStatus": {"status": "COMPLETE"}, "imageScanFindings": found}
+    code, said = push("--region", REGION)
+    assert code == 1, said
+    assert "CVE-9" in said and places.final(REGION) == set()
+
+
+def test_a_lock_that_is_not_the_one_in_the_image_is_not_listed_as_its_packages(
+    places: Places, push: Any, tmp_path: Path
+) -> None:
+    places.labels = {"dev.trainyard.locks": f"{LOCK.name}@{'0' * 64}"}
+    code, said = push("--region", REGION)
+    assert code == 2, said
+    assert f"{LOCK.name} of this checkout is not the lock that is in trainer:1" in said
+    assert places.tags(REGION) == {}
+    lock = tmp_path / "lock.txt"
+    lock.write_text("numpy==2.0.0\n")
+    code, said = push("--region", REGION, "--lock", str(lock))
+    assert code == 0, said
+
+
+def test_an_image_without_a_lock_gets_no_list_of_packages_and_that_is_said(places: Places, push: Any) -> None:
+    places.labels = {"dev.trainyard.locks": ""}
+    code, said = push("--region", REGION)
+    assert code == 0, said
+    assert "no list of its packages is attached" in said
+    assert set(places.attached(REGION)) == {PROVENANCE_TYPE}
