@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainyard.artifacts.promotion import Promotion, list_promotions
-from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.chain import listed_objects, newest_manifest
 from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.sync_report import size_text
-from trainyard.artifacts.store.layout import manifest_prefix, metrics_key, run_prefix
+from trainyard.artifacts.store.layout import manifest_prefix
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.artifacts.verify.verify import verify_run
@@ -89,16 +89,13 @@ def _look(
     store: Store, number: int, names: Sequence[Promotion], *, price: float | None, depth: Depth | None
 ) -> ListedRun:
     _, manifest, problems = newest_manifest(store, number)
-    listed = {found.key: found for found in store.list_objects(run_prefix(number))}
+    listed = listed_objects(store, number)
     manifests = {found.key: found for found in store.list_objects(manifest_prefix(number))}
-    others = dict(manifests)
-    if (metrics := store.describe(metrics_key(number))) is not None:
-        others[metrics.key] = metrics
     if depth is not None:
         problems = list(verify_run(store, number, depth=depth).problems)
     elif manifest is not None:
-        problems = problems + _missing(manifest, {**listed, **others})
-    size = sum(found.size for found in (*listed.values(), *others.values()))
+        problems = problems + _missing(manifest, listed)
+    size = sum(found.size for found in (*listed.values(), *manifests.values()))
     put = max((found.modified for found in manifests.values()), default=0.0)
     return ListedRun(
         run_number=number,
@@ -107,7 +104,7 @@ def _look(
         age_seconds=round(time.time() - put, 1) if put else None,
         checkpoints=_checkpoints(manifest, listed, names),
         pruned=len(manifest.pruned) if manifest else 0,
-        objects=len(listed) + len(others),
+        objects=len(listed) + len(manifests),
         bytes=size,
         usd_per_month=None if price is None else round(size / _GB * price, 6),
         depth=str(depth) if depth else "names and sizes",

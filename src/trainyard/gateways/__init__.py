@@ -33,11 +33,16 @@ def joined(key: str, chunks: Iterable[bytes]) -> bytes:
     for chunk in chunks:
         pieces.append(chunk)
         size += len(chunk)
-        if size > MOST_OBJECT_BYTES:
-            raise VerificationError(
-                f"{key}: damaged: more than {MOST_OBJECT_BYTES:,} bytes, where a record belongs"
-            )
+        require_small(key, size)
     return b"".join(pieces)
+
+
+def require_small(key: str, size: int) -> None:
+    """Raise VerificationError when an object of `size` bytes is too large for a record."""
+    if size > MOST_OBJECT_BYTES:
+        raise VerificationError(
+            f"{key}: damaged: more than {MOST_OBJECT_BYTES:,} bytes, where a record belongs"
+        )
 
 
 def no_pace(count: int) -> None:

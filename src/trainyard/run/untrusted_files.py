@@ -23,7 +23,7 @@ MOST_BYTES = 256 << 20
 """Maximum size of a JSON document: the manifest of a million objects is smaller."""
 MOST_LINE_BYTES = 16 << 20
 """Maximum size of one line of JSON lines."""
-MOST_SKIPPED_BYTES = 1 << 30
+MOST_SKIPPED_BYTES = 64 << 20
 """Maximum size of a line that is too long and therefore skipped; a hole in a file can have a terabyte."""
 MOST_YAML_BYTES = 4 << 20
 MOST_DEPTH = 100

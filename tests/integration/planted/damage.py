@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 Damage = Callable[[Path], None]
+HOLE_BYTES = 1 << 40
 
 
 def missing(path: Path) -> None:
@@ -46,7 +47,7 @@ def older(path: Path) -> None:
 def sparse(path: Path) -> None:
     """A hole of a terabyte, which takes no room and hours to be read."""
     _replace(path, b"")
-    os.truncate(path, 1 << 40)
+    os.truncate(path, HOLE_BYTES)
 
 
 def not_utf8(path: Path) -> None:

@@ -1,7 +1,7 @@
 """Scripts called in this process, as a person calls them: the exit code, what was said, and whether it ended.
 
-A call that lasts longer than the limit is ended by a signal: pipes that somebody waits at are opened then, so
-that no thread is left behind.
+A call that lasts longer than the limit is ended by a signal: pipes that somebody waits at are opened then and
+holes that somebody reads are cut off, so that no thread is left behind.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.integration.planted.damage import HOLE_BYTES
 from tests.integration.planted.yard import Yard, script
 
 from trainyard.command import handler
@@ -88,8 +89,11 @@ def _limit(within: Path) -> Iterator[None]:
     def end(number: int, _frame: object) -> None:
         for path in within.rglob("*"):
             with contextlib.suppress(OSError):
-                if stat.S_ISFIFO(path.lstat().st_mode):
+                found = path.lstat()
+                if stat.S_ISFIFO(found.st_mode):
                     os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+                elif stat.S_ISREG(found.st_mode) and found.st_size > HOLE_BYTES // 2:
+                    os.truncate(path, 0)  # whoever reads it is at its end now
         came.append(number)
         if len(came) == 1:  # later ones only free threads that wait at pipes
             raise _TooLongError

@@ -10,6 +10,10 @@ A run has some thousand fields, and most of them are of a few kinds: the objects
 - Of each class the first field, a middle one and the last one stand for all, each with every wrong value. The
   order is that of the records, a later manifest after an earlier one, and inside of them that of the file.
 
+- A value that no JSON reader may take (`UNREADABLE`) makes a whole document damaged before any field of it is
+  looked at, so that for such a value all fields of the documents of one name are one class. A test of its own
+  shows that the product's reader refuses it.
+
 So no path of any record is left out, and neither is the newest or the oldest place where it is. With
 TRAINYARD_EVERY_SITUATION=1 every field stands for itself.
 """
@@ -25,6 +29,8 @@ from typing import Any
 from tests.integration.planted.objects import Thing
 from tests.integration.planted.yard import Yard
 
+UNREADABLE = ("NaN", "infinite", "huge", "thousands of digits", "deep", "surrogate")
+"""The wrong values that make a document damaged, whatever field has them. In a line, some can be read."""
 Place = tuple[Any, ...]
 """The keys and indices that lead to a field."""
 MISSING = object()
@@ -61,10 +67,14 @@ class Field:
         return tuple("*" if isinstance(key, int) else _without_step(key) for key in self.at)
 
     @property
+    def document(self) -> tuple[Any, ...]:
+        """Equal for fields in records of one name."""
+        return self.thing.place, self.thing.role, re.sub(r"[0-9]+", "#", self.thing.name)
+
+    @property
     def kind(self) -> tuple[Any, ...]:
         """Equal for fields of one class."""
-        record = (self.thing.place, self.thing.role, re.sub(r"[0-9]+", "#", self.thing.name))
-        return (*record, self.event, self.path, type(self.value).__name__)
+        return (*self.document, self.event, self.path, type(self.value).__name__)
 
 
 @dataclass(frozen=True)
@@ -106,22 +116,24 @@ def wrong_values(value: object) -> Iterator[tuple[str, Any]]:
 def changes_of(yard: Yard, things: Iterable[Thing], *, every: bool) -> Iterator[Change]:
     """Each wrong value of the fields that stand for their class; of every field with `every`."""
     fields = [field for thing in sorted(things, key=_age) for field in _fields_of(thing, yard)]
-    contents: dict[Thing, str] = {}
-    for field in fields if every else representatives(fields):
-        content = contents.setdefault(field.thing, field.thing.path(yard).read_text())
+    contents = {thing: thing.path(yard).read_text() for thing in {field.thing for field in fields}}
+    documents = [field for field in fields if field.line is None]
+    for_values = _representatives(fields, lambda field: field.kind)
+    for_documents = _representatives(documents, lambda field: field.document)
+    for field in fields if every else [each for each in fields if id(each) in for_values | for_documents]:
         for name, new in _other_values(field.value):
-            yield Change(field, name, partial(_with_change, content, field, new))
+            is_one = field.line is None and name in UNREADABLE
+            if every or id(field) in (for_documents if is_one else for_values):
+                yield Change(field, name, partial(_with_change, contents[field.thing], field, new))
 
 
-def representatives(fields: Iterable[Field]) -> list[Field]:
-    """The first, a middle one and the last of each class."""
-    classes: dict[tuple[Any, ...], list[Field]] = {}
+def _representatives(fields: Iterable[Field], kind: Callable[[Field], Any]) -> set[int]:
+    """The ids of the first, a middle one and the last field of each class."""
+    classes: dict[Any, list[Field]] = {}
     for field in fields:
-        classes.setdefault(field.kind, []).append(field)
-    chosen = (sorted({0, len(members) // 2, len(members) - 1}) for members in classes.values())
-    return [
-        members[index] for members, indices in zip(classes.values(), chosen, strict=True) for index in indices
-    ]
+        classes.setdefault(kind(field), []).append(field)
+    chosen = ((members[0], members[len(members) // 2], members[-1]) for members in classes.values())
+    return {id(field) for members in chosen for field in members}
 
 
 def _age(thing: Thing) -> tuple[str, list[int]]:

@@ -3,6 +3,7 @@
 thing x damage x {disk, store}       what is judged or compared and is not as it was: no
 field x wrong value of each record   of a record that is compared: no; all digests mended: no crash, no wait
 what is owed and not listed          no
+two damages                          the verdict of the worse one
 """
 
 import io
@@ -10,6 +11,7 @@ import json
 import pickle
 import shutil
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -104,6 +106,33 @@ def _on_disk(role: Role, *, is_missing: bool) -> Verdict:
     if role is Role.OTHER:
         return Verdict.YES
     return Verdict.YES if role is Role.LOG and is_missing else Verdict.NO
+
+
+def of_pairs(situations: list[Situation]) -> Iterator[Situation]:
+    """Each of these damages with one to another file or object: two are never better than the worse one."""
+    for one in situations:
+        other = situations[zlib.crc32(one.name.encode()) % len(situations)]
+        if one.name.rpartition(": ")[0] != other.name.rpartition(": ")[0]:
+            yield Situation(
+                one.yard,
+                f"{one.name}, and {other.name}",
+                _both(one.plant, other.plant),
+                *(_worse(one.prove, other.prove), _worse(one.verify, other.verify)),
+                *(_worse(one.store_alone, other.store_alone), _worse(one.restore, other.restore)),
+            )
+
+
+def _both(one: Callable[[Yard], None], other: Callable[[Yard], None]) -> Callable[[Yard], None]:
+    def plant(yard: Yard) -> None:
+        one(yard)
+        other(yard)
+
+    return plant
+
+
+def _worse(one: Verdict | None, other: Verdict | None) -> Any:
+    found = [verdict for verdict in (Verdict.NO, Verdict.ANY, Verdict.YES) if verdict in (one, other)]
+    return found[0] if found else None
 
 
 # Fields of records.

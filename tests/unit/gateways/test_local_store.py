@@ -38,6 +38,14 @@ def names(folder: Path) -> list[str]:
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
 
+def test_an_object_that_is_too_large_for_a_record_is_not_read(store: LocalStore, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "record").touch()
+    os.truncate(folder / "record", 1 << 40)
+    with pytest.raises(VerificationError, match=r"record: damaged: more than 268,435,456 bytes"):
+        store.read_object("record")
+
+
 def test_a_file_appears_only_when_it_is_committed(store: LocalStore, folder: Path, file: Path) -> None:
     upload = store.stage(file, "run-1/a", metadata={})
     assert store.describe("run-1/a") is None

@@ -1,5 +1,6 @@
 """Files from outside: the result is a usable value, or a damaged file by name, whatever they contain."""
 
+import hashlib
 import json
 import math
 import os
@@ -24,6 +25,7 @@ from trainyard.run.untrusted_files import (
     read_bytes,
     read_json_object,
     same_json,
+    sha256_of_lines,
 )
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -131,6 +133,24 @@ def test_a_line_without_end_is_passed_over_in_bounded_memory(tmp_path: Path) -> 
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a": "' + b"x" * (2 * MOST_LINE_BYTES) + b'"}\n{"step": 1}\n')
     assert list(iterate_json_lines(path)) == [None, {"step": 1}]
+
+
+def test_a_hole_without_end_is_damage_and_is_not_read_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"step": 1}\n')
+    os.truncate(path, 1 << 40)
+    rows = iterate_json_lines(path)
+    assert next(rows) == {"step": 1}
+    with pytest.raises(DamagedFileError, match=r"rows\.jsonl: damaged: a line of more than 67,108,864 bytes"):
+        next(rows)
+    with pytest.raises(DamagedFileError, match=r"rows\.jsonl"):
+        sha256_of_lines(path)
+
+
+def test_the_digest_of_lines_is_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"step": 1}\n\xff\nhalf')
+    assert sha256_of_lines(path) == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_the_bytes_that_pass_are_those_of_the_file(tmp_path: Path) -> None:

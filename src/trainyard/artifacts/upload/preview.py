@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trainyard.artifacts.record.chain import listed_objects
 from trainyard.artifacts.record.checkpoints import is_pruned
 from trainyard.artifacts.record.contents import Contents, Item, contents_of
 from trainyard.artifacts.record.manifest import ManifestObject, read_chain
 from trainyard.artifacts.record.run_numbers import next_free_number, number_of_run, owner_of
 from trainyard.artifacts.record.sync_report import size_text
-from trainyard.artifacts.store.layout import metrics_key, run_prefix
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.errors import ExitCode, RunConflictError
 from trainyard.run.directory import RunDirectory
@@ -72,9 +72,7 @@ def preview_contents(store: Store, contents: Contents, number: int) -> Preview:
     newest = chain[-1].manifest if chain else None
     known = newest.by_key() if newest else {}
     claimed = owner_of(store, number) is not None
-    there = {o.key: o for o in store.list_objects(run_prefix(number))} if claimed else {}
-    if (metrics := store.describe(metrics_key(number))) is not None:
-        there[metrics.key] = metrics
+    there = listed_objects(store, number) if claimed else {}
     groups = [group for group in contents.groups if not is_pruned(group, newest)]
     items = [item for group in groups for item in group.all_items if not item.is_elsewhere]
     send = [item for item in items if _is_new(item, known.get(item.key), there.get(item.key))]

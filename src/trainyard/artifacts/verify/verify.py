@@ -15,7 +15,7 @@ from trainyard.artifacts.record.checkpoints import checkpoints_of, doomed_steps,
 from trainyard.artifacts.record.local_paths import records_of
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.required_records import is_loose, missing_records
-from trainyard.artifacts.record.statement import statement_problems
+from trainyard.artifacts.record.statement import resolved_config, statement_problems
 from trainyard.artifacts.store.expected_file import claim_of
 from trainyard.artifacts.store.layout import (
     belongs_to_checkpoint,
@@ -24,7 +24,7 @@ from trainyard.artifacts.store.layout import (
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.verify.disk import DiskComparison, compare_disk
-from trainyard.errors import CheckpointError, DamagedFileError
+from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import missing_files, verify_checkpoint
 from trainyard.run.digests import PartDigests
@@ -32,6 +32,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import keeps_parts
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.run_settings import read_settings
 from trainyard.run.untrusted_files import parse_json_object, same_json
 
 __all__ = ["Depth", "LocalVerification", "Verification", "verify_directory", "verify_run"]
@@ -106,6 +107,7 @@ def verify_run(
         store, manifest.objects, listed, depth=depth, seed=seed, parts=parts, progress=progress
     )
     problems += _compare_provenance(store, manifest) or statement_problems(manifest)
+    problems += _compare_configuration(store, manifest)
     problems += [problem for key, problem in own.items() if key not in wrong]
     store_whole = not problems and not wrong
     disk = None
@@ -159,6 +161,20 @@ def _places_compared(depth: Depth, places: str, others: str) -> str:
         return f"SHA-256 equal {places}"
     sampled = ", a sample read back" if depth is Depth.SAMPLE else ""
     return f"the store's own checksums equal {others}{sampled}"
+
+
+def _compare_configuration(store: Store, manifest: RunManifest) -> list[str]:
+    """Report a statement without the configuration that a sync would have put into it."""
+    predicate, key = manifest.statement.get("predicate"), f"{manifest.records_prefix}config.yaml"
+    if not isinstance(predicate, dict) or predicate.get("config") or key not in manifest.by_key():
+        return []
+    try:
+        values = read_settings(store.read_object(key) or b"", key)
+    except ConfigError:
+        return []
+    if not resolved_config(values, manifest.provenance):
+        return []
+    return [f"run-{manifest.run_number}: the statement lacks the configuration that is in {key}"]
 
 
 @dataclass(frozen=True)

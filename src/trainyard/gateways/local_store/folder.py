@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
-from trainyard.gateways import joined
+from trainyard.gateways import joined, require_small
 from trainyard.gateways.local_store.stored_files import (
     CHUNK_BYTES,
     copy_file,
@@ -113,6 +113,8 @@ class LocalStore:
 
     def read_object(self, key: str) -> bytes | None:
         try:
+            with self._reading(key, 0) as file:
+                require_small(key, os.fstat(file.fileno()).st_size)
             return joined(key, self.read_chunks(key))
         except FileNotFoundError:
             return None

@@ -32,6 +32,15 @@ def test_a_proof_counts_only_for_the_run_as_it_is_now(new_run: NewRun) -> None:
     assert read_facts(run.path).proof is None, "the run continued after it was proven"
 
 
+def test_a_proof_is_not_of_the_rows_of_another_file(new_run: NewRun) -> None:
+    run = new_run().train().succeed().prove()
+    other = run.path / "other.jsonl"
+    other.write_bytes(run.layout.metrics_file.read_bytes())
+    assert read_facts(run.layout.metrics_file).proof is not None
+    assert read_facts(other).proof is None
+    assert run_headline(read_facts(other)).verdict is not RunVerdict.PROVEN
+
+
 def test_a_proof_of_another_run_does_not_count(new_run: NewRun) -> None:
     run = new_run().train().succeed().prove()
     write_json_atomically(run.layout.run_file, read_run(run.layout.run_file) | {"run_id": "another"})
