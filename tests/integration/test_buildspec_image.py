@@ -156,7 +156,7 @@ def test_findings_of_the_scan_leave_the_image_without_a_tag(
     aws.scan = {"imageScanStatus": {"status": "COMPLETE"}, "imageScanFindings": found}
     built = start()
     assert built.status["post_build"] == "FAILED"
-    assert "the scan found 1 critical: CVE-1. It was not tagged" in built.log
+    assert "the scan found 1 critical: CVE-1.\nNo tag was set" in built.log
     assert [name for name in aws.tags(repository) if not name.startswith("build-")] == []
 
 

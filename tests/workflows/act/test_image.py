@@ -66,7 +66,7 @@ def test_what_was_asked_for_without_a_role_fails_instead_of_giving_an_empty_dige
 
 
 def test_an_image_is_built_in_aws_and_told_in_slack_and_summary(stage: Any, aws: ScriptedAws) -> None:
-    digest = f"sha256:{hashlib.sha256(json.dumps(MANIFEST).encode()).hexdigest()}"
+    digest = f"sha256:{hashlib.sha256(b'').hexdigest()}"  # moto's, for a manifest without a configuration
 
     def push() -> None:
         ecr, name = client(aws, "ecr"), aws.builds[0].variables["IMAGE"]
