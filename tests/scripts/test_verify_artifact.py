@@ -166,7 +166,7 @@ def test_a_checkpoint_of_another_run_or_step_is_named(run: RunDirectory) -> None
     assert done.returncode == 1
     assert f"{path}: is of run run-b, not of run run-a" in done.stderr
     write_manifest(path, CheckpointManifest(90, "run-a", time.time(), describe_files(path)))
-    assert f"{path}: its manifest.json says step 90" in verify("--run-dir", run.path).stderr
+    assert f"{path}: its manifest.json is of step 90" in verify("--run-dir", run.path).stderr
 
 
 def test_a_signature_is_held_against_a_public_key_and_its_lack_is_a_no(

@@ -146,7 +146,7 @@ POINTS: dict[str, tuple[Any, str, int]] = {
     "step": (step, "set_learning_rate", 3),
     "staging": (staging.Copies, "tensor_of", 70),
     "write": (hashlib, "sha256", 40),
-    "index": (checkpoint, "write_index", 2),
+    "index": (checkpoint, "write_checkpoint_index", 2),
     "record": (checkpoint, "write_json_atomically", 2),
     "before the rename": (checkpoint, "remove_checkpoint", 2),
     "after the rename": (checkpoint, "write_manifest", 2),
