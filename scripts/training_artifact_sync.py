@@ -42,7 +42,10 @@ def sync_to_s3(local_path: str, s3_bucket: str, s3_key: str, metadata: Json | No
 def create_manifest(checkpoint_path: str, metrics_path: str, s3_bucket: str, run_number: int) -> Json:
     """Return the manifest of a checkpoint and its metrics, from the files on disk."""
     files = Path(checkpoint_path), Path(metrics_path)
-    return {"bucket": s3_bucket, **_files().describe_standalone_files(*files, run_number, provenance=_provenance())}
+    return {
+        "bucket": s3_bucket,
+        **_files().describe_standalone_files(*files, run_number, provenance=_provenance()),
+    }
 
 
 def upload_manifest(manifest: Json, s3_bucket: str, run_number: int) -> bool:
