@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import socket
 import struct
@@ -16,6 +17,7 @@ from datetime import timedelta
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import botocore.compat
 import pytest
@@ -296,14 +298,17 @@ def files_of(folder: Path) -> dict[Path, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_second_sync_costs_one_listing_and_no_upload(proxy: FaultyProxy, store: Any, make_run: Any) -> None:
+def test_a_second_sync_lists_the_run_and_its_metrics_once_and_uploads_nothing(
+    proxy: FaultyProxy, store: Any, make_run: Any
+) -> None:
     run = make_run(steps=(100, 200), size=20_000)
     sync_run(store, run, 1)
     proxy.log.clear()
     sync_run(store, run, 1)
     lines = [line for line, _ in proxy.log]
     assert [line.partition(" ")[0] for line in lines].count("PUT") == 0
-    assert len([line for line in lines if "list-type=2" in line]) == 1
+    listed = [unquote(re.findall(r"prefix=([^&]*)", line)[0]) for line in lines if "list-type=2" in line]
+    assert listed == ["run-1/", "metrics/metrics-1.json"]
     assert len(lines) <= 6
 
 

@@ -1,6 +1,6 @@
 """List the runs and checkpoints of a store: size, age, completeness and monthly cost.
 
-By default the verdict rests on names and sizes, which takes one listing and the manifests of each run.
+By default the verdict rests on names and sizes, which takes listings and the manifests of each run.
 Nothing is changed. Old object versions and the parts of interrupted uploads are neither listed nor counted.
 """
 
