@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.cluster.check import Severity
 from trainyard.cluster.checks import device_plugin, efa
-from trainyard.cluster.checks.check import Severity
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.kinds import serves
 from trainyard.cluster.snapshot import Snapshot, Unseen

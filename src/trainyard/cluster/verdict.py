@@ -12,8 +12,8 @@ from typing import Any
 
 from trainyard.cluster.admission import outlook
 from trainyard.cluster.capacity import measure
+from trainyard.cluster.check import Check, Facts, Outcome, Severity
 from trainyard.cluster.checks import CHECKS
-from trainyard.cluster.checks.check import Check, Facts, Outcome, Severity
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import assess
 from trainyard.cluster.kinds import choose_kind

@@ -3,6 +3,7 @@
 In: `Facts`. Out: outcomes. To add one: a module with a CHECK, a line in CHECKS, a test.
 """
 
+from trainyard.cluster.check import Check
 from trainyard.cluster.checks import (
     api_server,
     auto_resume,
@@ -24,7 +25,6 @@ from trainyard.cluster.checks import (
     storage,
     webhook,
 )
-from trainyard.cluster.checks.check import Check
 
 CHECKS: tuple[Check, ...] = (
     api_server.CHECK,

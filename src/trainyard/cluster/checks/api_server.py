@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.checks.check import Check, Facts, Outcome, not_seen, passed
+from trainyard.cluster.check import Check, Facts, Outcome, not_seen, passed
 from trainyard.cluster.snapshot import Unseen
 
 

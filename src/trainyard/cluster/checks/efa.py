@@ -8,7 +8,7 @@ network interface. That is no finding if all nodes of the type are like this. A 
 from collections import Counter
 from collections.abc import Iterator
 
-from trainyard.cluster.checks.check import (
+from trainyard.cluster.check import (
     Check,
     Facts,
     Outcome,

@@ -6,7 +6,7 @@ known to mean a fault count.
 
 from collections.abc import Iterator
 
-from trainyard.cluster.checks.check import (
+from trainyard.cluster.check import (
     Check,
     Facts,
     Outcome,

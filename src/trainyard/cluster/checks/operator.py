@@ -5,7 +5,7 @@ A controller outside the cluster has no Deployment. It counts as running if its 
 
 from collections.abc import Iterator
 
-from trainyard.cluster.checks.check import (
+from trainyard.cluster.check import (
     Check,
     Facts,
     Outcome,

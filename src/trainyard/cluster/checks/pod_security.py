@@ -3,8 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.cluster.checks import namespace, quota
-from trainyard.cluster.checks.check import (
+from trainyard.cluster.check import (
     Check,
     Facts,
     Outcome,
@@ -15,6 +14,7 @@ from trainyard.cluster.checks.check import (
     passed,
     warning,
 )
+from trainyard.cluster.checks import namespace, quota
 from trainyard.cluster.snapshot import Trial, Unseen
 
 _ENFORCED = "pod-security.kubernetes.io/enforce"

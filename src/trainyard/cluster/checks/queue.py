@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainyard.cluster.admission import When, uncovered_efa
-from trainyard.cluster.checks.check import (
+from trainyard.cluster.check import (
     Check,
     Facts,
     Outcome,

@@ -3,7 +3,7 @@
 import posixpath
 from collections.abc import Iterator
 
-from trainyard.cluster.checks.check import (
+from trainyard.cluster.check import (
     Check,
     Facts,
     Outcome,
