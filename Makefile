@@ -122,6 +122,8 @@ train resume: $(VENV)/training.stamp
 deploy-demo: $(VENV)/training.stamp ## a cluster from nothing, and a job on it (TRAINYARD_CONTROL_PLANE)
 	"$(RUN)" scripts/deploy_demo.py $(CONFIGURATION) --runs "$(RUNS)"
 
+# Tests start several hundred Pythons. Where the machine forbids compiled files, each would compile torch again: 2 s.
+test quick: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/development.stamp ## every test, with coverage of src
 	UV="$(abspath $(UV))" "$(RUN)" -m pytest -n $(JOBS) --maxprocesses 4 --dist worksteal \
 	  --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(TESTS)
