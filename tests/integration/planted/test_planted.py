@@ -24,6 +24,7 @@ from tests.integration.planted.sweep import EVERY_FIELD, a_share, mistakes
 from tests.integration.planted.yard import Yard
 
 from trainyard.errors import DamagedFileError
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.untrusted_files import parse_json
 
 
@@ -118,6 +119,16 @@ def test_each_mended_field_and_object(yards: dict[str, Yard]) -> None:
     assert len(objects) > 500
     assert len(fields) > 5000
     assert list(mistakes([*a_share(objects, 100), *a_share(fields, 1600)], yards)) == []
+
+
+def test_a_removed_checkpoint_is_compared_with_the_events(yards: dict[str, Yard]) -> None:
+    """Nothing else on the disk tells what its manifest was, when the store has another one."""
+    yard = yards["resumed"]
+    objects = of_mended_objects("resumed", list(things_of(yard)))
+    replaced = [each for each in objects if f"/{MANIFEST_NAME}: " in each.name]
+    assert not yard.run.checkpoint(4).exists()
+    assert sum("/checkpoint-4/" in each.name for each in replaced) > 3
+    assert list(mistakes(replaced, yards)) == []
 
 
 def test_each_wrong_name_of_an_image(yards: dict[str, Yard]) -> None:

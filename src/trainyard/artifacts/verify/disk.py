@@ -3,6 +3,7 @@
 Only a file that was read counts as compared. Links are never followed, because a sync does not follow them.
 """
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ from trainyard.run.identity import read_run
 from trainyard.run.judged_records import RECORDS
 from trainyard.run.node_folder import keeps_parts
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.records import iterate_rows
 from trainyard.run.untrusted_files import open_regular
 
 _FILES_AT_ONCE = 8
@@ -87,6 +89,7 @@ def compare_disk(
         answers = pool.map(lambda each: _compare(directory, each[0], each[1], progress), places.items())
         found = dict(zip((entry.key for entry in places.values()), answers, strict=True))
     found |= _metrics_answer(directory, manifest, str(run["run_id"]))
+    found |= _not_as_saved(directory, [entry for entry in places.values() if found[entry.key] == _GONE])
     return DiskComparison(
         equal=frozenset(key for key, answer in found.items() if answer == _EQUAL),
         wrong={key: answer for key, answer in found.items() if answer not in (_EQUAL, _GONE, _ELSEWHERE)},
@@ -166,6 +169,21 @@ def _may_be_gone(directory: RunDirectory, place: PurePosixPath) -> bool:
     if step_of(folder) is not None:
         return not (directory.checkpoints / folder).exists()
     return str(place) not in RECORDS
+
+
+def _not_as_saved(directory: RunDirectory, gone: list[ManifestObject]) -> dict[str, str]:
+    """Report the manifest of each removed checkpoint whose digest is not one that the run's events recorded."""
+    manifests = [entry for entry in gone if entry.key.endswith(f"/{MANIFEST_NAME}")]
+    saved: dict[str, set[str]] = {}
+    with contextlib.suppress(OSError, DamagedFileError):  # reported where the events are compared
+        for row in iterate_rows(directory.events_file) if manifests else ():
+            if "manifest_sha256" in row:
+                saved.setdefault(str(row.get("step")), set()).add(str(row["manifest_sha256"]))
+    return {
+        entry.key: "is not the checkpoint that the run saved: events.jsonl names another SHA-256"
+        for entry in manifests
+        if entry.sha256 not in saved.get(str(checkpoint_step_of(entry.key)), {entry.sha256})
+    }
 
 
 def _is_part(directory: RunDirectory, place: PurePosixPath) -> bool:
