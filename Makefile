@@ -90,7 +90,7 @@ install: $(VENV)/training.stamp ## the environment that trains, from requirement
 install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the code
 
 # A step that fails is told as success is: with the report, where there is a run, and the command that goes on. Its exit
-# code is the one that make names. A run that stopped early (75) is not judged: it is no failure.
+# code is the one that make names. A run that stopped early (75) is not judged: it is not a failure.
 PROVE = "$(RUN)" scripts/prove_run.py --run-dir "$(RUN_DIR)" --store "$(STORE)" --run-number auto
 REPORT = test ! -f "$(RUN_DIR)/run.json" || { "$(RUN)" scripts/training_dashboard.py "$(RUN_DIR)" --write; \
   test $$code = 75 && moment=stopped || moment=failed; \

@@ -28,9 +28,9 @@ function explain(name,    nearest, distance) {
   if (name ~ /\./)
     say(name " is a setting of the configuration, no variable of make: SET=\"" name "=…\".")
   else if (distance <= 2 && length(name) > 2)
-    say(name " is no variable of this Makefile; did you mean " nearest "?")
+    say(name " is not a variable of this Makefile; did you mean " nearest "?")
   else
-    say(name " is no variable of this Makefile; it knows " known ".\nA variable of the environment stands in front: " \
+    say(name " is not a variable of this Makefile; it knows " known ".\nA variable of the environment stands in front: " \
       name "=… make …")
 }
 

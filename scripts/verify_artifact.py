@@ -79,7 +79,7 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
 
     directory = RunDirectory(run_dir)
     if not directory.run_file.is_file():
-        raise ConfigError(f"{directory.run_file}: missing, so {run_dir} is no run directory")
+        raise ConfigError(f"{directory.run_file}: missing, so {run_dir} is not a run directory")
     display = PhaseDisplay("local")
     display.begin("looking for checkpoints")
     with show_live(display):

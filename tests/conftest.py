@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.quick"]
 
-# A slow machine is no failure: a busy one takes longer than the 200 ms that an example has otherwise.
+# A slow machine is not a failure: a busy one takes longer than the 200 ms that an example has otherwise.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 

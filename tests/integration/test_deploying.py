@@ -197,7 +197,7 @@ def test_a_shared_ray_cluster_is_used_again_and_one_that_differs_left_alone(
 def test_a_job_that_has_ended_already_is_told_as_it_ended(
     plane: Any, deploy: Deploy, pod_code: int, code: int, words: str
 ) -> None:
-    """Sent again without --wait: an ended job is no job that was sent."""
+    """Sent again without --wait: an ended job is not a job that was sent."""
     given = ("--kind", "pytorchjob", "--job-name", f"ended-{pod_code}", "--set", "cluster.pod.restarts=0")
     assert deploy(*given).returncode == 0
     [pod] = until(lambda: pods_of(plane, f"ended-{pod_code}"), "the pod")

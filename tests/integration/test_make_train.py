@@ -210,9 +210,9 @@ def test_settings_reach_the_scripts_as_they_were_quoted(
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("Set=training.max_steps=9", "Set is no variable of this Makefile; did you mean SET?"),
-        ("CONFGI=configs/grpo.yaml", "CONFGI is no variable of this Makefile; did you mean CONFIG?"),
-        ("store=s3://bucket", "store is no variable of this Makefile; did you mean STORE?"),
+        ("Set=training.max_steps=9", "Set is not a variable of this Makefile; did you mean SET?"),
+        ("CONFGI=configs/grpo.yaml", "CONFGI is not a variable of this Makefile; did you mean CONFIG?"),
+        ("store=s3://bucket", "store is not a variable of this Makefile; did you mean STORE?"),
         (
             "training.max_steps=9",
             'training.max_steps is a setting of the configuration, no variable of make: SET="',

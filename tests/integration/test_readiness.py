@@ -111,7 +111,7 @@ CREDENTIALS = {
     "a profile that is not there": {"AWS_PROFILE": "nobody"},
     "a region that is none": {"AWS_REGION": "us east 1", "AWS_DEFAULT_REGION": "us east 1"},
     "attempts that are none": {"AWS_MAX_ATTEMPTS": "many"},
-    "an endpoint that is no URL": {"AWS_ENDPOINT_URL": "127.0.0.1"},
+    "an endpoint that is not a URL": {"AWS_ENDPOINT_URL": "127.0.0.1"},
     "nobody listens": {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
 }
 

@@ -170,7 +170,7 @@ def base(work: Path, storage: dict[str, str], registry: Registry) -> str:
     begun, archive = time.monotonic(), work / "base.tar"
     if not archive.is_file():
         suite = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.M)
-        assert suite is not None, "this is no Debian"
+        assert suite is not None, "this is not a Debian"
         new = archive.with_suffix(".new.tar")
         tool = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates", suite[1], str(new)]
         run(*tool, "http://deb.debian.org/debian", seconds=900)

@@ -103,4 +103,4 @@ def test_a_step_is_a_number_or_newest(
 
 def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path: Path, export: Export) -> None:
     code, _, said = export("--run-dir", tmp_path, "--to", tmp_path / "out")
-    assert (code, "is no run directory" in said) == (2, True)
+    assert (code, "is not a run directory" in said) == (2, True)

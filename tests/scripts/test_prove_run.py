@@ -220,8 +220,8 @@ def test_in_actions_what_fails_is_annotated(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--run-dir", "missing"], "run.json: missing, so missing is no run directory"),
-        (["--run-dir", ".", "--run-number", "0"], "run.json: missing, so . is no run directory"),
+        (["--run-dir", "missing"], "run.json: missing, so missing is not a run directory"),
+        (["--run-dir", ".", "--run-number", "0"], "run.json: missing, so . is not a run directory"),
     ],
 )
 def test_what_is_not_there_is_named(program: Program, arguments: list[str], words: str) -> None:

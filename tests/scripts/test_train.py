@@ -121,4 +121,4 @@ def test_steps_to_trace_that_are_none_are_refused_by_their_flag() -> None:
     line = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", "any", "--profile", "12-10"]
     done = subprocess.run(line, stderr=subprocess.PIPE, text=True, timeout=240, check=False)
     assert done.returncode == 2
-    assert "argument --profile: '12-10' are no steps" in done.stderr
+    assert "argument --profile: '12-10' are not steps" in done.stderr

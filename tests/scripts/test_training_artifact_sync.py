@@ -91,7 +91,7 @@ def test_a_folder_that_is_no_run_is_wrong_usage(run: RunDirectory, folder: Path,
     run.run_file.unlink()
     done = sync("--run-dir", run.path, "--store", folder.as_uri(), *dry)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"{run.run_file}: missing, so {run.path} is no run directory" in done.stderr
+    assert f"{run.run_file}: missing, so {run.path} is not a run directory" in done.stderr
     assert not folder.exists()
 
 

@@ -75,7 +75,7 @@ def test_a_folder_that_is_no_run_is_wrong_usage(run: RunDirectory, folder: Path)
     for arguments in ((), ("--store", folder.as_uri()), ("--store", folder.as_uri(), "--run-number", 7)):
         done = verify("--run-dir", run.path, *arguments)
         assert done.returncode == 2, done.stderr
-        assert f"{run.run_file}: missing, so {run.path} is no run directory" in done.stderr
+        assert f"{run.run_file}: missing, so {run.path} is not a run directory" in done.stderr
 
 
 @pytest.mark.parametrize("target", ["nowhere", "copy"])

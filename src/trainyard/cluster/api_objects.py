@@ -298,7 +298,7 @@ def _requests(container: Json) -> Amounts:
 
 
 def amounts(raw: Any) -> Amounts:
-    """Resource -> thousandths; values that are no quantities are left out."""
+    """Resource -> thousandths; values that are not quantities are left out."""
     if not isinstance(raw, dict) or not raw:
         return {}
     return _shared({str(name): _amount(text) for name, text in raw.items()})

@@ -180,7 +180,7 @@ class ClusterQuery:
     def _version(self) -> str:
         answer = self.api.get("/version")
         if not isinstance(answer, dict) or not answer.get("gitVersion"):
-            raise ServiceError(f"{self._server} is no Kubernetes API server: /version says nothing")
+            raise ServiceError(f"{self._server} is not a Kubernetes API server: /version says nothing")
         return str(answer["gitVersion"])
 
     def _clock_offset(self) -> float | None:

@@ -175,7 +175,7 @@ def use_of(answers: Mapping[str, Iterable[Json]], *, label: str = "Hostname") ->
 
 
 def _number(sample: Any) -> float | None:
-    """The value of a sample `[time, "1.5"]`; None for NaN and for anything that is no number."""
+    """The value of a sample `[time, "1.5"]`; None for NaN and for anything that is not a number."""
     try:
         value = float(sample[1])
     except (TypeError, ValueError, IndexError, KeyError):

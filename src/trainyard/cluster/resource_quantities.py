@@ -37,7 +37,7 @@ def parse_quantity(text: str | int) -> Fraction:
     plain = str(text).strip()
     match = _FORM.fullmatch(plain) if 0 < len(plain) <= _LONGEST else None
     if match is None:
-        raise NotAQuantityError(f"{str(text)[:_LONGEST]!r} is no quantity such as 8, 100m, 1.5Gi or 1e3")
+        raise NotAQuantityError(f"{str(text)[:_LONGEST]!r} is not a quantity such as 8, 100m, 1.5Gi or 1e3")
     digits = match["number"].rstrip(".")
     number = Fraction(digits if digits.strip("+-") else 0)
     if match["exponent"] is not None:

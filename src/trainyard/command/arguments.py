@@ -91,7 +91,7 @@ def steps(value: str) -> range:
     match = _STEPS.fullmatch(value)
     chosen = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
     if not chosen:
-        raise argparse.ArgumentTypeError(f"{quote(value)} are no steps such as 10 or 10-12, counted from 1")
+        raise argparse.ArgumentTypeError(f"{quote(value)} are not steps such as 10 or 10-12, counted from 1")
     return chosen
 
 

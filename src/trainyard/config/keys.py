@@ -12,7 +12,7 @@ from trainyard.config.section import Section
 from trainyard.config.yaml.yaml_document import KeyPath
 
 _LONGEST = 100
-"""A longer text is no misspelling, and the comparison takes quadratic time."""
+"""A longer text is not a misspelling, and the comparison takes quadratic time."""
 
 
 def section_below(section: type[Section], name: str) -> type[Section] | None:

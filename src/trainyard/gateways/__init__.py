@@ -84,13 +84,13 @@ def open_store(
 
 
 def require_address(url: str) -> None:
-    """Raise ConfigError when `url` is no address of a store. Nothing is opened."""
+    """Raise ConfigError when `url` is not an address of a store. Nothing is opened."""
     module, rest = _kind_of_store(url)
     module.require_address(url, rest)
 
 
 def local_store_folder(url: str) -> Path | None:
-    """The folder of a store at `file:///folder`; None for a bucket, or if `url` is no address of a store."""
+    """The folder of a store at `file:///folder`; None for a bucket and for any other text."""
     match = _URL.fullmatch(url)
     if not match or match["scheme"] != "file":
         return None

@@ -36,7 +36,7 @@ class GitHub:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository, re.ASCII):
             raise ConfigError(f"GITHUB_REPOSITORY: {repository!r} is not owner/name")
         if urlsplit(server).scheme not in ("http", "https"):
-            raise ConfigError("GITHUB_API_URL is no http or https address")
+            raise ConfigError("GITHUB_API_URL is not an http or https address")
         self._base, self._token = f"{server.rstrip('/')}/repos/{repository}", token
         self._opener: OpenerDirector = build_opener(HTTPRedirectHandler)
 
@@ -77,7 +77,7 @@ class GitHub:
             with zipfile.ZipFile(io.BytesIO(archive)) as files:
                 return files.read(name) if name in files.namelist() else None
         except zipfile.BadZipFile:
-            raise ServiceError(f"GitHub's artifact {artifact} is no zip file") from None
+            raise ServiceError(f"GitHub's artifact {artifact} is not a zip file") from None
 
     def _json(
         self,
@@ -93,7 +93,7 @@ class GitHub:
         try:
             return json.loads(answer) if answer else None
         except ValueError:
-            raise ServiceError(f"GitHub's answer to {method} {path} is no JSON") from None
+            raise ServiceError(f"GitHub's answer to {method} {path} is not JSON") from None
 
     def _call(self, method: str, path: str, *, body: Json | None = None, again: bool = False) -> bytes:
         for pause in (*PAUSES, None) if again else (None,):

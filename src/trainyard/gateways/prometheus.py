@@ -25,7 +25,7 @@ class Prometheus:
         """
         if urlsplit(url).scheme not in ("https", "http") or not urlsplit(url).hostname:
             raise ConfigError(
-                f"{url!r} is no address of a Prometheus workspace such as https://aps-workspaces.…"
+                f"{url!r} is not an address of a Prometheus workspace such as https://aps-workspaces.…"
             )
         if not region:
             raise ConfigError(

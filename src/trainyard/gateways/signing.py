@@ -83,14 +83,14 @@ class KeyVerifier:
 
         configuration: Any = verifying.Config
         if public_key.exists() and not public_key.is_file():
-            raise ConfigError(f"--public-key {public_key}: is no regular file")
+            raise ConfigError(f"--public-key {public_key}: is not a regular file")
         try:
             self._configuration = configuration().use_elliptic_key_verifier(public_key=public_key)
         except OSError as error:
             raise ConfigError(f"--public-key {public_key}: cannot be read ({error.strerror})") from None
         except (ValueError, TypeError, AttributeError):
             raise ConfigError(
-                f"--public-key {public_key}: is no public key in PEM on the curve P-256, P-384 or P-521"
+                f"--public-key {public_key}: is not a public key in PEM on the curve P-256, P-384 or P-521"
             ) from None
         self._name = str(public_key)
 
@@ -113,7 +113,7 @@ class KeyVerifier:
         if message.startswith("Key mismatch"):
             return f"was made with another key than the one of {self._name}"
         if not message.startswith("Signature mismatch"):
-            return "is no readable signature that a key has made"
+            return "is not a readable signature that a key has made"
         signed = _signed(bundle)
         other = sorted(key for key in {*signed, *digests} if signed.get(key) != digests.get(key))
         named = ", ".join(other[:_NAMED]) + (
@@ -159,7 +159,7 @@ def _key_configuration(path: str, password: bytes | None) -> Any:
 def _text_of(file: str) -> str:
     """The key in a file. Raises ConfigError when it cannot be read."""
     if Path(file).exists() and not Path(file).is_file():
-        raise ConfigError(f"{KEY_FILE}: {file} is no regular file")
+        raise ConfigError(f"{KEY_FILE}: {file} is not a regular file")
     try:
         return Path(file).read_text(encoding="latin-1")
     except (OSError, ValueError) as error:
@@ -187,7 +187,7 @@ def _mistake(text: str, password: str) -> str:
     if name.endswith("PRIVATE KEY") and password:
         return f"is not encrypted, or no elliptic curve key, and {PASSWORD} is set. Leave the password out."
     return (
-        "is no private key in PEM on the curve P-256, P-384 or P-521. "
+        "is not a private key in PEM on the curve P-256, P-384 or P-521. "
         "Make one: openssl ecparam -genkey -name prime256v1 -noout"
     )
 

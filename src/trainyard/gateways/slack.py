@@ -226,7 +226,7 @@ def _refusal(error: SlackApiError) -> str:
 def _check_address(variable: str, address: str) -> None:
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ServiceError(f"{variable} is no http or https address")
+        raise ServiceError(f"{variable} is not an http or https address")
 
 
 def _bounded(send: Callable[[_TimeLeft], Posted]) -> Posted:

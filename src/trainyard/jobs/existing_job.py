@@ -60,7 +60,7 @@ def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifest
         found = find(part)
         if found is not None and not _is_part(found, part):
             name = f"{part['kind']} {part['metadata']['name']}"
-            raise ConfigError(f"{name} is there already, and is no part of this job. {_ANOTHER_NAME}")
+            raise ConfigError(f"{name} is there already, and is not a part of this job. {_ANOTHER_NAME}")
 
 
 def _is_part(found: Json, part: Json) -> bool:

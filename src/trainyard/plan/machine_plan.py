@@ -57,7 +57,7 @@ def _forget_the_price(plan: dict[str, Any]) -> None:
 
 
 def usd_per_hour(text: str) -> float | None:
-    """Return the price per hour that the owner set, or None. Raises ConfigError when it is no number."""
+    """Return the price per hour that the owner set, or None. Raises ConfigError when it is not a number."""
     if not text:
         return None
     try:

@@ -226,7 +226,7 @@ def _resume(asked: str, segment: Segment, *, again: bool) -> str:
     """A second attempt goes on where the first one ended, whatever that one was told."""
     if "://" in asked and manifest_place(asked) is None:
         raise ConfigError(
-            f"resume: {asked!r} is no manifest of a run. Give auto, none, the path of a checkpoint on the "
+            f"resume: {asked!r} is not a manifest of a run. Give auto, none, the path of a checkpoint on the "
             "runner, or a manifest such as s3://BUCKET/PREFIX/manifests/run-812-manifest.json"
         )
     if asked == "none" and (again or segment.number > 1):

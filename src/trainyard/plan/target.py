@@ -140,7 +140,7 @@ def _cluster(variables: Mapping[str, str]) -> Machine:
     """Return the pods of a cluster; its operators and queues order the jobs."""
     cluster = variables.get("TRAINYARD_EKS_CLUSTER", "")
     if cluster and not _CLUSTER.fullmatch(cluster):
-        raise ConfigError(f"TRAINYARD_EKS_CLUSTER: {cluster!r} is no name of an EKS or HyperPod cluster")
+        raise ConfigError(f"TRAINYARD_EKS_CLUSTER: {cluster!r} is not a name of an EKS or HyperPod cluster")
     hardware = variables.get("TRAINYARD_EKS_INSTANCE_TYPE") or None
     return Machine((), f"trainyard-eks-{variables.get('GITHUB_RUN_ID', '')}", hardware, cluster=cluster)
 
@@ -150,7 +150,7 @@ def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
     project = variables.get("TRAINYARD_CODEBUILD_PROJECT", "")
     if project and not _NAME.fullmatch(project):
         raise ConfigError(
-            f"TRAINYARD_CODEBUILD_PROJECT: {project!r} is no name of a CodeBuild project. "
+            f"TRAINYARD_CODEBUILD_PROJECT: {project!r} is not a name of a CodeBuild project. "
             "gh variable set TRAINYARD_CODEBUILD_PROJECT --body NAME, or train with target gpu-runner."
         )
     attempt = variables.get("GITHUB_RUN_ATTEMPT", "1")
@@ -179,7 +179,7 @@ def _image_label(image: str, size: str) -> str:
         )
     known = _KNOWN_IMAGE.fullmatch(image)
     if not known or not _LABEL.fullmatch(image):
-        raise ConfigError(f"TRAINYARD_CODEBUILD_IMAGE: {image!r} is no image such as {_IMAGE}")
+        raise ConfigError(f"TRAINYARD_CODEBUILD_IMAGE: {image!r} is not an image such as {_IMAGE}")
     sizes = _SIZES_OF.get(known[1])
     if sizes and not size.startswith("fleet:") and size not in sizes:
         raise ConfigError(

@@ -147,7 +147,7 @@ def _require_own(manifest: CheckpointManifest, directory: Path, run_id: str | No
 def _manifest_file(entry: dict[str, Any]) -> ManifestFile:
     path = PurePosixPath(require_text(entry["path"]))
     if path.is_absolute() or ".." in path.parts or "\0" in str(path) or path == PurePosixPath():
-        raise ValueError(f"{path} is no file of the checkpoint")
+        raise ValueError(f"{path} is not a file of the checkpoint")
     size = whole_number(entry["size"])
     parts = PartDigests.from_json(entry["blake3"], size) if "blake3" in entry else None
     return ManifestFile(str(path), size, require_digest(entry["sha256"]), parts)

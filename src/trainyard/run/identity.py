@@ -95,8 +95,8 @@ def choose_run_id(
         if _GIVEN_RUN_ID.fullmatch(given):
             return given
         raise ConfigError(
-            f"TRAINYARD_RUN_ID: {given[:140]!r} is no name for a run. Use at most 128 letters, digits, dots, "
-            "dashes and underscores, and no dot at the beginning."
+            f"TRAINYARD_RUN_ID: {given[:140]!r} is not a name for a run. Use at most 128 letters, digits, "
+            "dots, dashes and underscores, and no dot at the beginning."
         )
     if directory is not None and _RUN_ID.fullmatch(directory.name):
         return directory.name
@@ -155,7 +155,7 @@ def image_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     name, _, digest = given.rpartition("@")
     if not _IMAGE_DIGEST.fullmatch(digest):
         raise ConfigError(
-            f"TRAINYARD_IMAGE_DIGEST: {given[:140]!r} is no digest of an image. Use sha256: and 64 hex "
+            f"TRAINYARD_IMAGE_DIGEST: {given[:140]!r} is not a digest of an image. Use sha256: and 64 hex "
             "digits, or the image's name, @, and that; a tag can move."
         )
     return {"image_digest": digest} | ({"image_name": name} if name else {})
@@ -175,7 +175,7 @@ def read_run(path: Path) -> dict[str, Any]:
     try:
         content = read_bytes(path, links=False)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: missing, so {path.parent} is no run directory") from None
+        raise ConfigError(f"{path}: missing, so {path.parent} is not a run directory") from None
     return parse_run(content, str(path))
 
 

@@ -29,7 +29,7 @@ class JudgedRecords:
             content = read_bytes(directory.run_file, links=False)
         except FileNotFoundError:
             where = directory.path
-            raise ConfigError(f"{directory.run_file}: missing, so {where} is no run directory") from None
+            raise ConfigError(f"{directory.run_file}: missing, so {where} is not a run directory") from None
         self.run: dict[str, Any] = parse_run(content, str(directory.run_file))
         self._digests = {directory.run_file.name: hashlib.sha256(content).hexdigest()}
         self.config = self._config()

@@ -88,7 +88,7 @@ def read_segment(text: str, *, what: str = "continues") -> Segment:
     if not (isinstance(value["commit"], str) and _COMMIT.fullmatch(value["commit"])):
         raise _refused(what, "commit is not a full commit")
     if value["thread"] and not (isinstance(value["thread"], str) and _THREAD.fullmatch(value["thread"])):
-        raise _refused(what, "thread is no thread in Slack")
+        raise _refused(what, "thread is not a thread in Slack")
     for name, least in (("number", 1), ("run_number", 1), ("step", 0), ("deaths", 0)):
         number = value[name]
         if not isinstance(number, int) or isinstance(number, bool) or not least <= number < _LARGEST:

@@ -249,7 +249,7 @@ def _kind(value: object) -> str:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a number of JSON")
 
 
 def _whole_number(text: str) -> int:
@@ -317,7 +317,7 @@ def _require_usable(value: Any, name: str, *, finite: bool) -> None:
         elif isinstance(found, list):
             waiting.extend((inner, depth + 1) for inner in found)
         elif isinstance(found, str) and not is_utf8(found):
-            raise DamagedFileError(f"{name}: damaged: holds a text that is no Unicode (a lone surrogate)")
+            raise DamagedFileError(f"{name}: damaged: holds a text that is not Unicode (a lone surrogate)")
         elif isinstance(found, float) and finite and not math.isfinite(found):
             raise DamagedFileError(f"{name}: damaged: holds a number beyond every float")
         elif isinstance(found, int) and abs(found) >= 10**MOST_DIGITS:

@@ -77,7 +77,7 @@ def find_outages(
 
 
 def keep_seen_twice(first: Seen, second: Seen) -> Seen:
-    """The findings of both looks: a job that was just queued, or a runner that restarts, is no outage."""
+    """The findings of both looks: a job that was just queued, or a runner that restarts, is not an outage."""
     outages_before = {outage.key for outage in first.outages}
     orphans_before = {(orphan.job.run, orphan.job.name) for orphan in first.orphans}
     return Seen(

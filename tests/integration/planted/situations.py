@@ -38,6 +38,7 @@ from trainyard.run.checkpoint_manifest import (
     describe_files,
     write_manifest,
 )
+from trainyard.run.node_folder import keeps_parts
 
 
 class Verdict(StrEnum):
@@ -167,6 +168,10 @@ def of_mended_fields(
     Whether such a run is good, nobody can say by rule; storing and judging it ends soon, and in no crash.
     """
     stored = [each for each in things if each.place == "disk" and each.role in (Role.RECORD, Role.CHECKPOINT)]
+    if keeps_parts(
+        yard.run
+    ):  # a sync waits for what its manifest names, and that never comes
+        stored = [each for each in stored if not each.name.endswith(MANIFEST_NAME)]
     for change in changes_of(yard, filter(_is_json, stored), every=every):
         plant = _written_and_mended(change.thing, change.make)
         yield Situation(yard_name, f"mended {change.thing.name}: {change.name}", plant, *[Verdict.ANY] * 5)
@@ -181,8 +186,9 @@ def _written_and_mended(thing: Thing, content: Callable[[], str]) -> Callable[[Y
         _written(thing, content)(yard)
         if thing.role is Role.CHECKPOINT:
             mend(yard, manifests=not thing.name.endswith(MANIFEST_NAME))
-        shutil.rmtree(yard.store_folder)
-        yard.store_folder.mkdir()
+        for path in yard.store_folder.rglob("*"):
+            if path.is_file() and not (keeps_parts(yard.run) and path.suffix == ".distcp"):
+                path.unlink()  # all but the parts that another machine has stored
 
     return plant
 

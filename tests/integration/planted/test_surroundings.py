@@ -23,7 +23,7 @@ from tests.integration.planted.yard import ROOT, Yard, make_all, plain
 
 NOBODY = 65534
 RAW = os.fsdecode(b"caf\xe9")
-"""A name in Latin-1, which is no UTF-8."""
+"""A name in Latin-1, which is not UTF-8."""
 COMMANDS = (
     "prove_run",
     "verify_artifact",
@@ -128,7 +128,7 @@ def test_a_working_directory_that_was_removed(
     require_usual_answers(yard)
     answer = call("prove_run", "--run-dir", "run", within=yard.path)
     assert answer.code == 2, answer.said
-    assert "working directory was removed" in answer.said or "no run directory" in answer.said
+    assert "working directory was removed" in answer.said or "not a run directory" in answer.said
 
 
 @pytest.mark.parametrize("name", ["a folder, moved", "Straße", RAW, "%41%zz", "-x", "a" * 255, "#?&", "'"])

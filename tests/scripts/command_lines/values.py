@@ -12,7 +12,7 @@ from tests.scripts.command_lines.options import Kind, Option
 
 DIGITS = "9" * 5000
 RAW = "caf\udce9"
-"""A name that is no UTF-8."""
+"""A name that is not UTF-8."""
 
 
 class Expected(Enum):

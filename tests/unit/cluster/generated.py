@@ -217,7 +217,9 @@ def gpu_operator() -> Cluster:
     )
     put(state, DAEMONS, efa_plugin())
     harmless = (("SysctlChanged", "SysctlChanged"), ("GpuHealthy", "NoXidErrors"))
-    for body in state[NODES].values():  # status True, which is no fault: GKE's, and that of a health checker
+    for body in state[
+        NODES
+    ].values():  # status True, which is not a fault: GKE's, and that of a health checker
         body["status"]["conditions"] += [
             {"type": kind, "status": "True", "reason": reason} for kind, reason in harmless
         ]

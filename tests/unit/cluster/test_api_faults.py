@@ -136,7 +136,7 @@ def test_a_list_whose_pages_grow_too_old_begins_anew(
 def test_an_answer_that_is_no_json_is_said(recorded: Recorded, tmp_path: Path) -> None:
     look = look_at(recorded.kubeconfig(tmp_path))
     recorded.misbehaviours.append(Misbehaviour("/version", 200, body={}))
-    with pytest.raises(ServiceError, match="no Kubernetes API server"):
+    with pytest.raises(ServiceError, match="not a Kubernetes API server"):
         look.snapshot(lambda **_: None)
 
 

@@ -145,7 +145,7 @@ def test_a_refusal_is_said_and_a_failure_tried_again(workspace: tuple[str, list[
 def test_a_region_is_needed() -> None:
     with pytest.raises(ConfigError, match="--region"):
         Prometheus("https://aps.example", region="")
-    with pytest.raises(ConfigError, match="no address"):
+    with pytest.raises(ConfigError, match="not an address"):
         Prometheus("aps", region="us-west-2")
     with pytest.raises(ServiceError):
         Prometheus("http://127.0.0.1:9", region="us-west-2").query("up")

@@ -1,4 +1,4 @@
-"""Quantities by the rules of Kubernetes: each suffix times each form of number, and what is no quantity."""
+"""Quantities by the rules of Kubernetes: each suffix times each form of number, and other texts."""
 
 from fractions import Fraction
 

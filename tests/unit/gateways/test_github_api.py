@@ -126,13 +126,13 @@ def test_an_artifact_is_downloaded_from_the_redirect_without_the_token(server: S
     assert server.asked[-1] == ("GET /blob", None, None)
     assert repository(server).artifact_file(3, "other.json") is None
     server.say("GET /blob", (200, b"no zip"))
-    with pytest.raises(ServiceError, match="no zip file"):
+    with pytest.raises(ServiceError, match="not a zip file"):
         repository(server).artifact_file(3, "plan.json")
 
 
 def test_an_answer_that_is_no_json_is_named(server: Server) -> None:
     server.say("PATCH /repos/owner/name/issues/1", (200, b"<html>"))
-    with pytest.raises(ServiceError, match="no JSON"):
+    with pytest.raises(ServiceError, match="not JSON"):
         repository(server).patch("/issues/1", {"state": "closed"})
 
 

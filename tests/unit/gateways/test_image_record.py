@@ -58,7 +58,7 @@ def test_code_that_is_as_it_was_built_is_the_clean_commit(house: Path) -> None:
     (house / "scripts" / "__pycache__").mkdir()
     (house / "scripts" / "__pycache__" / "train.pyc").write_bytes(b"1")
     (house / "runs").mkdir()
-    assert facts(house) == {"commit": COMMIT, "dirty": False}, "what running leaves is no change"
+    assert facts(house) == {"commit": COMMIT, "dirty": False}, "what running leaves is not a change"
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {

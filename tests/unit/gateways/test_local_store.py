@@ -195,8 +195,8 @@ def test_a_url_opens_its_folder(tmp_path: Path) -> None:
         ("", "not a store"),
         ("runs", "not a store; write s3://bucket/prefix or file:///folder"),
         ("http://bucket", "not a store"),
-        ("s3://", "no name of a bucket"),
-        ("s3://Bucket_1/x", "Bucket_1 is no name of a bucket"),
+        ("s3://", "not a name of a bucket"),
+        ("s3://Bucket_1/x", "Bucket_1 is not a name of a bucket"),
     ],
 )
 def test_any_other_url_is_a_usage_error(url: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Reading a Dockerfile: lines, stages, arguments, and what is no Dockerfile."""
+"""Reading a Dockerfile: lines, stages, arguments, and what is not a Dockerfile."""
 
 import pytest
 

@@ -159,7 +159,7 @@ def test_shellcheck_finds_nothing_in_the_script() -> None:
 
 @pytest.mark.parametrize("name", [choice.name for choice in CHOICES if choice.pattern])
 def test_the_template_refuses_what_the_script_refuses(name: str) -> None:
-    """The patterns are the same; a list's is asked of each element, and its default is no element."""
+    """The patterns are the same; a list's is asked of each element, and its default is not an element."""
     pattern = template()["Parameters"][name]["AllowedPattern"]
     for chosen, _ in WRONG:
         for value in chosen.get(name, []) if name == "Subjects" else [chosen.get(name, "")]:

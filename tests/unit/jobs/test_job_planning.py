@@ -60,7 +60,7 @@ WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("compute.strategy=single",), {"nodes": 2}, "compute.strategy is single"),
     (("compute.strategy=fsdp", "compute.tensor_parallel=2"), {"gpus_per_node": 7}, "does not divide the 7"),
     (("training.batch_size=65536",), {}, "does not fit: a GPU needs"),
-    ((), {"kind": "hyperpod"}, "p5.48xlarge is no instance type of HyperPod"),
+    ((), {"kind": "hyperpod"}, "p5.48xlarge is not an instance type of HyperPod"),
     ((), {"kind": "rayjob", "ray_cluster": "shared"}, "use --kind raycluster"),
     ((), {"kind": "rayjob", "command": ("python", "a.py", "--x", "a b")}, "'a b': Ray hands a command"),
     ((), {"kind": "raycluster", "command": ("sh", "-c", "a&&b")}, "'a&&b': Ray hands a command"),
@@ -220,7 +220,7 @@ def test_a_part_of_another_job_is_left_alone(kind: str) -> None:
         labels = {**part["metadata"]["labels"], "trainyard.dev/kind": "other"}
         for changed in ({}, labels):
             found = {**part, "metadata": {**part["metadata"], "labels": changed}}
-            with pytest.raises(ConfigError, match="is no part of this job"):
+            with pytest.raises(ConfigError, match="is not a part of this job"):
                 is_there(lambda body, p=part, f=found: f if body is p else None, manifests, made)  # type: ignore[misc]
     assert not is_there(lambda body: body if body in parts else None, manifests, made)
 

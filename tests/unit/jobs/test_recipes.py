@@ -133,7 +133,7 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
     ("verl", (), {"kind": "pytorchjob", "nodes": 2}, "--kind pytorchjob: verl runs on Ray"),
     ("verl", ("model.path=null",), {}, "model.path: null"),
     ("verl", ("data.train_path=null",), {}, "data.train_path: not set"),
-    ("verl", ("data.train_path=/shared/gsm8k",), {}, "data.train_path: /shared/gsm8k is no .parquet"),
+    ("verl", ("data.train_path=/shared/gsm8k",), {}, "data.train_path: /shared/gsm8k is not a .parquet"),
     ("verl", ("monitoring.log_steps=10",), {}, "but verl logs every step"),
     ("verl", ("compute.pipeline_parallel=2",), {}, "compute.pipeline_parallel: 2, but recipe verl"),
     ("verl", ("compute.tensor_parallel=3",), {}, "compute.tensor_parallel: 3 does not divide the 8 GPUs"),
@@ -142,8 +142,8 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
     ("verl", ("grpo.max_completion_tokens=2048",), {}, "leave no room for the question"),
     ("verl", ("program.settings=trainer.max_steps=5",), {}, "no version of verl has it"),
     ("verl", ("program.settings=+trainer.nnodes=9",), {}, "is decided by the plan; set --num-nodes"),
-    ("verl", ("program.settings=a b=9",), {}, "is no KEY=VALUE"),
-    ("verl", ("program.settings=$x=9",), {}, "is no name of Hydra"),
+    ("verl", ("program.settings=a b=9",), {}, "is not a KEY=VALUE"),
+    ("verl", ("program.settings=$x=9",), {}, "is not a name of Hydra"),
     ("verl", (), {"instance_type": "g5.xlarge"}, "does not fit: a GPU needs at least"),
     ("torchtitan", ("program.preset=null",), {}, "program.preset: not set"),
     ("torchtitan", ("compute.expert_parallel=2",), {}, "recipe torchtitan does not have it"),
@@ -208,7 +208,7 @@ def test_settings_of_a_program_are_nothing_for_the_trainer() -> None:
 @pytest.mark.parametrize("name", ["no value", "=1", "two words=1"])
 def test_a_setting_without_key_and_value_is_refused(name: str) -> None:
     order = recipe_order("megatron", with_settings(recipe_config("megatron"), [name]))
-    assert any("is no KEY=VALUE" in line for line in RECIPES["megatron"].problems(order))
+    assert any("is not a KEY=VALUE" in line for line in RECIPES["megatron"].problems(order))
 
 
 def test_settings_of_the_program_are_laid_over_the_rendered_ones() -> None:

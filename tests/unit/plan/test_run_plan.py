@@ -120,7 +120,7 @@ def test_a_manifest_begins_a_run_from_that_runs_checkpoint(smoke: Config) -> Non
     assert place is not None
     assert (place.store, place.run_number) == ("s3://ml-runs/phase2", 812)
     for wrong in ("s3://ml-runs/phase2", "https://example.org/manifests/run-1-manifest.json", "file://"):
-        with pytest.raises(ConfigError, match="is no manifest of a run"):
+        with pytest.raises(ConfigError, match="is not a manifest of a run"):
             planned(smoke, resume=wrong)
 
 

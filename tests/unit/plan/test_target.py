@@ -53,7 +53,7 @@ def test_a_job_of_a_cluster_is_routed_by_its_operators_and_waits_in_no_queue_of_
     assert (machine.labels, machine.cluster, machine.hardware) == ((), "ml-prod", "p5.48xlarge")
     assert (machine.is_known, machine.queue) == (True, "trainyard-eks-4711")
     assert not machine_for(Target.EKS, {}, on_cpu=False).is_known
-    with pytest.raises(ConfigError, match="TRAINYARD_EKS_CLUSTER: 'a b' is no name"):
+    with pytest.raises(ConfigError, match="TRAINYARD_EKS_CLUSTER: 'a b' is not a name"):
         machine_for(Target.EKS, {"TRAINYARD_EKS_CLUSTER": "a b"}, on_cpu=False)
 
 
@@ -121,8 +121,8 @@ def test_an_image_goes_with_the_sizes_that_codebuild_lists_for_it(
     [
         ({"TRAINYARD_CODEBUILD_PROJECT": "a b"}, "TRAINYARD_CODEBUILD_PROJECT"),
         ({"TRAINYARD_CODEBUILD_IMAGE": "a b"}, "TRAINYARD_CODEBUILD_IMAGE"),
-        ({"TRAINYARD_CODEBUILD_IMAGE": "linx-5.0"}, "TRAINYARD_CODEBUILD_IMAGE: 'linx-5.0' is no image"),
-        ({"TRAINYARD_CODEBUILD_IMAGE": "linux"}, "TRAINYARD_CODEBUILD_IMAGE: 'linux' is no image"),
+        ({"TRAINYARD_CODEBUILD_IMAGE": "linx-5.0"}, "TRAINYARD_CODEBUILD_IMAGE: 'linx-5.0' is not an image"),
+        ({"TRAINYARD_CODEBUILD_IMAGE": "linux"}, "TRAINYARD_CODEBUILD_IMAGE: 'linux' is not an image"),
         ({"TRAINYARD_CODEBUILD_IMAGE": "linux-lambda-python3.12"}, "cannot train: Lambda ends after 15 min"),
         ({"TRAINYARD_CODEBUILD_IMAGE": "windows-3.0"}, "windows-3.0 cannot train"),
         ({"TRAINYARD_CODEBUILD_IMAGE": "arm-3.0"}, "arm-3.0 does not come in gpu_small, only in small, med"),

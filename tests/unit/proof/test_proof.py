@@ -684,7 +684,7 @@ def test_a_run_of_two_topologies_is_repeatable_up_to_rounding(name: str, value: 
     assert repeatable.holds
     said = f"seed 42; repeatable up to rounding, not to the bit: until step 100 it ran with {words}"
     assert repeatable.evidence.endswith(said)
-    # A record of an earlier version does not have all facts: that is no difference.
+    # A record of an earlier version does not have all facts: that is not a difference.
     run["history"] = [{"until": 100, **{key: fact for key, fact in before.items() if key != name}}]
     assert part(judge(run), "repeatable").evidence.endswith("seed 42")
     run["history"] = [{"until": 100, **read_origin(run)}]

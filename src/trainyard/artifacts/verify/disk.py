@@ -172,7 +172,7 @@ def _may_be_gone(directory: RunDirectory, place: PurePosixPath) -> bool:
 
 
 def _not_as_saved(directory: RunDirectory, gone: list[ManifestObject]) -> dict[str, str]:
-    """Report the manifest of each removed checkpoint whose digest is not one that the run's events recorded."""
+    """Report the manifest of each removed checkpoint whose digest the run's events do not name."""
     manifests = [entry for entry in gone if entry.key.endswith(f"/{MANIFEST_NAME}")]
     saved: dict[str, set[str]] = {}
     with contextlib.suppress(OSError, DamagedFileError):  # reported where the events are compared

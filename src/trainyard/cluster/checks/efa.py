@@ -2,7 +2,7 @@
 peers.
 
 One interface less than in the catalogue comes from a common launch template whose first card is a plain
-network interface. That is no finding if all nodes of the type are like this. A single node needs no EFA.
+network interface. That is not a finding if all nodes of the type are like this. A single node needs no EFA.
 """
 
 from collections import Counter

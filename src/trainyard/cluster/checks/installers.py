@@ -1,6 +1,6 @@
 """Find the DaemonSets that install devices on nodes, by every label set that their installers use.
 
-A missing DaemonSet is no fault by itself: Bottlerocket and EKS Auto Mode have the plugin built in, and
+A missing DaemonSet is not a fault by itself: Bottlerocket and EKS Auto Mode have the plugin built in, and
 drivers of Dynamic Resource Allocation publish ResourceSlices instead.
 """
 

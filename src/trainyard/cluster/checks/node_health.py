@@ -1,7 +1,7 @@
 """Check the health of the nodes that the plan may use: readiness, cordons, taints, pressure, GPU faults.
 
-A Warning event is no verdict, and a condition with status True may be harmless. So only conditions that are
-known to mean a fault count.
+A Warning event is not a verdict, and a condition with status True may be harmless. So only conditions that
+are known to mean a fault count.
 """
 
 from collections.abc import Iterator

@@ -15,7 +15,7 @@ _DAMAGE = (
     *(tarfile.TarError, EOFError, zlib.error),
     *(LookupError, TypeError, AttributeError, ValueError, AssertionError),
 )
-"""The archive is cut off, or its manifest is no list of images with layers."""
+"""The archive is cut off, or its manifest is not a list of images with layers."""
 
 
 def secrets_in_layers(
@@ -23,7 +23,7 @@ def secrets_in_layers(
 ) -> Iterator[tuple[str, str, str]]:
     """Layer, path and kind of every file that `judge` recognises as a secret.
 
-    Raises DamagedFileError if it is no archive of an image.
+    Raises DamagedFileError if it is not an archive of an image.
     """
     try:
         with tarfile.open(archive) as whole:
@@ -34,7 +34,7 @@ def secrets_in_layers(
                 assert layer is not None
                 yield from _in_layer(layer, Path(name).name, judge, head_bytes)
     except _DAMAGE as error:
-        raise DamagedFileError(f"{archive.name}: is no archive of an image ({error})") from None
+        raise DamagedFileError(f"{archive.name}: is not an archive of an image ({error})") from None
 
 
 def _in_layer(

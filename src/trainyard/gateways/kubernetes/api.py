@@ -424,13 +424,13 @@ def _parsed(body: bytes, path: str) -> Json:
         found = None
     if not isinstance(found, dict):
         raise ServiceError(
-            f"The answer to {path.partition('?')[0]} is no object in JSON: is a proxy between?"
+            f"The answer to {path.partition('?')[0]} is not an object in JSON: is a proxy between?"
         )
     return found
 
 
 def _answer_of(body: bytes) -> Json:
-    """The object in an answer; an answer that is no object becomes `message`."""
+    """The object in an answer; an answer that is not an object becomes `message`."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):

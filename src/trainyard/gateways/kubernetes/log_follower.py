@@ -99,8 +99,8 @@ class LogFollower:
             )
             return
         thread = threading.Thread(target=self._read, args=(log,), name=f"log-{log.pod}", daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)  # only started threads can be joined
 
     def _read(self, log: ContainerLog) -> None:
         """Read to the end of the container, also over broken connections, without repeating lines."""

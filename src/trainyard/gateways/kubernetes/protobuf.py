@@ -21,7 +21,7 @@ _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 
 
 class NotDecodableError(ValueError):
-    """Bytes are no such message."""
+    """Bytes are not such message."""
 
 
 class Kind(Enum):

@@ -18,7 +18,7 @@ def open_at(url: str, rest: str, options: StoreOptions) -> LocalStore:
 
 
 def require_address(url: str, rest: str) -> None:
-    """Raise ConfigError when `rest` is no path of a folder."""
+    """Raise ConfigError when `rest` is not a path of a folder."""
     folder_at(url, rest)
 
 

@@ -29,7 +29,7 @@ def open_at(url: str, rest: str, options: StoreOptions) -> "S3Store":
 
 
 def require_address(url: str, rest: str) -> None:
-    """Raise ConfigError when `rest` is no bucket and prefix."""
+    """Raise ConfigError when `rest` is not a bucket and prefix."""
     bucket_of(url, rest)
 
 
@@ -48,7 +48,7 @@ def bucket_of(url: str, rest: str) -> tuple[str, str]:
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise ConfigError(
-            f"{url[:SHOWN_CHARACTERS]}: {bucket[:SHOWN_CHARACTERS] or '(empty)'} is no name of a bucket "
+            f"{url[:SHOWN_CHARACTERS]}: {bucket[:SHOWN_CHARACTERS] or '(empty)'} is not a name of a bucket "
             "(3 to 63 of a-z, 0-9, . and -)"
         )
     if len(prefix.encode(errors="surrogateescape")) > _PREFIX_BYTES:

@@ -97,7 +97,7 @@ class Dockerfile:
 def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = None) -> Dockerfile:
     """Parse a Dockerfile, called `name` in messages; `given` are build arguments.
 
-    Raises ConfigError for a line that is no instruction, and for a file without FROM.
+    Raises ConfigError for a line that is not an instruction, and for a file without FROM.
     """
     given = given or {}
     arguments: dict[str, str] = {}
@@ -108,7 +108,9 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
         match = _INSTRUCTION.match(line)
         word = match[1].upper() if match else ""
         if not match or word not in _KNOWN:
-            raise ConfigError(f"{name}:{number}: {line.split()[0][:40]!r} is no instruction of a Dockerfile")
+            raise ConfigError(
+                f"{name}:{number}: {line.split()[0][:40]!r} is not an instruction of a Dockerfile"
+            )
         rest = (match[2] or "").strip()
         if word == "FROM":
             stages.append(_stage(rest, len(stages), {**arguments}, name=name, line=number))
@@ -120,7 +122,7 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
         instructions.append(instruction)
         copied += _copied_from(instruction, stages, arguments)
     if not stages:
-        raise ConfigError(f"{name}: no FROM, so this is no Dockerfile")
+        raise ConfigError(f"{name}: no FROM, so this is not a Dockerfile")
     return Dockerfile(tuple(instructions), tuple(stages), arguments, tuple(copied))
 
 

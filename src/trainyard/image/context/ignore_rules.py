@@ -56,7 +56,7 @@ def _rule(line: str, place: str) -> IgnoreRule | None:
     try:
         return IgnoreRule(re.compile(_expression(parts) + r"(?:/.*)?", re.DOTALL), takes_back)
     except (re.error, ValueError):
-        raise ConfigError(f"{place}: {line!r} is no pattern; is a [ not closed?") from None
+        raise ConfigError(f"{place}: {line!r} is not a pattern; is a [ not closed?") from None
 
 
 def _expression(parts: list[str]) -> str:

@@ -54,7 +54,9 @@ def parse_reference(text: str) -> ImageReference:
     if not _REPOSITORY.fullmatch(repository):
         raise ConfigError(f"{text!r} names no image: {_why_not(repository)}")
     if tag and not _TAG.fullmatch(tag):
-        raise ConfigError(f"{text!r} names no image: {tag!r} is no tag (letters, digits, _ . -; at most 128)")
+        raise ConfigError(
+            f"{text!r} names no image: {tag!r} is not a tag (letters, digits, _ . -; at most 128)"
+        )
     if digest and not _DIGEST.fullmatch(digest):
         raise ConfigError(f"{text!r} names no image: a digest is sha256: and 64 hex digits")
     return ImageReference(host, repository, tag, digest)
@@ -79,7 +81,7 @@ def require_region(name: str) -> str:
     """`name`, if it has the form of an AWS region. Raises ConfigError otherwise."""
     if _REGION.fullmatch(name):
         return name
-    raise ConfigError(f"{name!r} is no AWS region such as us-west-2")
+    raise ConfigError(f"{name!r} is not an AWS region such as us-west-2")
 
 
 def require_tag(tag: str) -> str:

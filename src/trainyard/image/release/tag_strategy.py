@@ -163,7 +163,9 @@ def _of_version(found: Sequence["re.Match[str]"], dirty: bool) -> list[Tag]:
             "give it with --version, or use --tags git-sha."
         )
     if dirty:
-        raise ConfigError("--tags semantic: there are changes that are not committed, so this is no version")
+        raise ConfigError(
+            "--tags semantic: there are changes that are not committed, so this is not a version"
+        )
     match = max(found, key=lambda m: tuple(int(part) for part in m["core"].split(".")))
     core, pre = match["core"], match["pre"] or ""
     exact = Tag(f"{core}{pre}", moves=False, needed=True)

@@ -234,7 +234,7 @@ def _tracked(listing: VolumeListing, found: FoundCheckpoint) -> FoundCheckpoint:
     if said == _RELEASE and found.step is None:
         return replace(with_tracker, wholeness=Wholeness.COMPLETE, why=f"{TRACKER} says {said}")
     if not (said.isascii() and said.isdecimal()):
-        return replace(with_tracker, why=f"{TRACKER} says {said[:40]!r}, which is no step")
+        return replace(with_tracker, why=f"{TRACKER} says {said[:40]!r}, which is not a step")
     if found.step is None or int(said) < found.step:
         return replace(with_tracker, why=f"{TRACKER} says {int(said)}: this one is not complete")
     return replace(with_tracker, wholeness=Wholeness.COMPLETE, why=f"{TRACKER} says {int(said)}")

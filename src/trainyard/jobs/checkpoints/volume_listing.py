@@ -106,10 +106,10 @@ def join_path(folder: str, name: str) -> str:
 def _file(given: Mapping[str, Any]) -> VolumeFile:
     path = PurePosixPath(given["p"])
     if path.is_absolute() or ".." in path.parts or str(path) in (".", "") or "\0" in str(path):
-        raise ValueError(f"{str(path)[:80]!r} is no file of the volume")
+        raise ValueError(f"{str(path)[:80]!r} is not a file of the volume")
     size, whole, names = given["s"], given.get("whole"), given.get("names")
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-        raise ValueError(f"{str(size)[:40]!r} is no size")
+        raise ValueError(f"{str(size)[:40]!r} is not a size")
     if whole not in (True, False, None) or not isinstance(given.get("text"), str | None):
         raise ValueError("a field has a wrong type")
     return VolumeFile(

@@ -24,7 +24,7 @@ _COUNTED_SECONDS = 6 * 3600
 def problems(plan: JobPlan) -> Iterator[str]:
     if plan.instance_type and not plan.on_hyperpod:
         yield (
-            f"--kind hyperpod: {plan.instance_type} is no instance type of HyperPod; its names begin with ml."
+            f"--kind hyperpod: {plan.instance_type} is not an instance type of HyperPod: those begin with ml."
         )
 
 

@@ -17,7 +17,7 @@ def without_colour(line: str) -> str:
 def read_number(text: str) -> float | str | None:
     """Return the number at the start of `text`; None if there is none.
 
-    A number that is not finite stays a text, because JSON has none. A proof then sees that it is no number.
+    A number that is not finite stays a text, because JSON has none. A proof then sees that it is not one.
     """
     found = _NUMBER.match(text.strip())
     if found is None:

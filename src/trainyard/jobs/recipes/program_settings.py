@@ -48,7 +48,7 @@ def settings_problems(config: Config, planned: Mapping[str, str]) -> Iterator[st
     for line in _lines(config):
         name, equals, _ = line.partition("=")
         if not equals or not name.strip() or any(letter.isspace() for letter in name.strip()):
-            yield f"program.settings: {line[:80]!r} is no KEY=VALUE"
+            yield f"program.settings: {line[:80]!r} is not a KEY=VALUE"
     for name, value in own_settings(config).items():
         if key := planned.get(name):
             yield f"program.settings: {name}={value[:80]} is decided by the plan; set {key} instead"

@@ -78,7 +78,7 @@ def problems(order: RecipeOrder) -> Iterator[str]:
     ):
         yield from absolute(order, key, path, "a parquet file such as /checkpoints/gsm8k/train.parquet")
         if path is not None and not path.endswith(".parquet"):
-            yield f"{key}: {path} is no .parquet file, which verl reads"
+            yield f"{key}: {path} is not a .parquet file, which verl reads"
     yield from _setting_problems(config)
     yield from _memory_problems(order)
 
@@ -135,7 +135,7 @@ def _setting_problems(config: Config) -> Iterator[str]:
         if reason := _WRONG.get(name):
             yield f"program.settings: {given}: {reason}"
         elif given and not _NAME.fullmatch(given):
-            yield f"program.settings: {given[:80]!r} is no name of Hydra"
+            yield f"program.settings: {given[:80]!r} is not a name of Hydra"
 
 
 def _memory_problems(order: RecipeOrder) -> Iterator[str]:

@@ -15,7 +15,7 @@ from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 RAY_COMMAND = "RayCommand"
-"""A command in Ray's own list of jobs, shown among the objects of a job; it is no Kubernetes object."""
+"""A command in Ray's own list of jobs, shown among the objects of a job; it is not a Kubernetes object."""
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 _INVALID = ("InvalidRayClusterSpec", "InvalidRayClusterMetadata", "InvalidRayClusterStatus")
 

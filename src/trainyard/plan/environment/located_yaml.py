@@ -60,7 +60,7 @@ class Located(dict[str, Any]):
 
 
 def read_documents(text: str, name: str) -> list[Located]:
-    """The documents of a file that are mappings. Raises ConfigError for what is no YAML."""
+    """The documents of a file that are mappings. Raises ConfigError for what is not YAML."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

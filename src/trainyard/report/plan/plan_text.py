@@ -31,7 +31,7 @@ _PARTS = {
 
 
 def read_plan(text: str) -> dict[str, Any]:
-    """The plan in `text`, which is a file's name or the JSON itself. Raises ConfigError if it is no plan."""
+    """The plan in `text`, which is a file's name or the JSON itself. Raises ConfigError if it is none."""
     try:
         plan = parse_json(text, "--plan") if text.lstrip().startswith("{") else read_json(Path(text))
     except (FileNotFoundError, DamagedFileError) as error:

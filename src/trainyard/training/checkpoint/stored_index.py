@@ -50,7 +50,7 @@ def read_checkpoint_index(checkpoint: Path) -> Metadata:
     except (FileNotFoundError, DamagedFileError) as error:
         raise CheckpointError(str(error)) from None
     except DAMAGED as error:
-        raise CheckpointError(f"{path}: is no index of a checkpoint ({why(error)})") from None
+        raise CheckpointError(f"{path}: is not an index of a checkpoint ({why(error)})") from None
     return cast(Metadata, index)
 
 
@@ -121,7 +121,7 @@ def _require_tensors(index: Any, *, most: int) -> None:
         raise ValueError("it holds something else")
     for name, entry in index.state_dict_metadata.items():
         if not isinstance(name, str) or not isinstance(entry, TensorStorageMetadata):
-            raise ValueError(f"{name!r:.80} is no tensor")
+            raise ValueError(f"{name!r:.80} is not a tensor")
         size, dtype = entry.size, entry.properties.dtype
         if not isinstance(size, torch.Size) or not isinstance(dtype, torch.dtype) or min(size, default=0) < 0:
             raise ValueError(f"{name!r:.80} is a tensor without a shape or type")
@@ -137,7 +137,7 @@ def _require_places(index: Metadata, sizes: Mapping[str, int]) -> None:
         if not isinstance(key, MetadataIndex) or not isinstance(place, filesystem._StorageInfo):
             raise ValueError(f"{key!r:.80} has no place in a file")
         if place.relative_path not in sizes:
-            raise ValueError(f"it names {place.relative_path!r:.80}, which is no file of the checkpoint")
+            raise ValueError(f"it names {place.relative_path!r:.80}, which is not a file of the checkpoint")
         whole = isinstance(place.offset, int) and isinstance(place.length, int)
         if not whole or place.offset < 0 or place.length < 0 or place.transform_descriptors:
             raise ValueError(f"it names no usable place in {place.relative_path}")

@@ -103,7 +103,7 @@ def plan_export(
     equivalent tokenizer; CheckpointError when no checkpoint verifies.
     """
     if not directory.config_file.is_file():
-        raise ConfigError(f"{directory.path} is no run directory: {directory.config_file} does not exist")
+        raise ConfigError(f"{directory.path} is not a run directory: {directory.config_file} does not exist")
     model = load_config(directory.config_file).config.model
     progress.begin("verifying the checkpoint")
     digest_of = partial(sha256_of_file, progress=progress)

@@ -191,7 +191,7 @@ def _not_found(status: int, page: str) -> str:
 
 def _refused(model: HubModel, why: str) -> ConfigError:
     return ConfigError(
-        f"model.path: {model} is no path on this machine, and on the Hugging Face Hub it {why}. "
+        f"model.path: {model} is not a path on this machine, and on the Hugging Face Hub it {why}. "
         "Nothing was started."
     )
 
@@ -202,7 +202,7 @@ def _unreachable(model: HubModel, error: BaseException) -> ServiceError:
     else:
         why, fix = _first_line(error), "Check the network, HTTPS_PROXY and HF_ENDPOINT"
     return ServiceError(
-        f"model.path: {model} is no path on this machine, and cannot be read from the Hugging Face Hub "
+        f"model.path: {model} is not a path on this machine, and cannot be read from the Hugging Face Hub "
         f"({why}).\n"
         f"{fix}, or fetch the model elsewhere and set model.path to the folder. Nothing was started."
     )

@@ -127,7 +127,7 @@ def _block_type(name: str) -> _BlockType:
 
     kinds = {kind.name: kind for kind in GGMLQuantizationType}
     if name not in kinds:
-        raise DataError(f'"{name}" is no type of a GGUF file; known are {", ".join(sorted(kinds))}')
+        raise DataError(f'"{name}" is not a type of a GGUF file; known are {", ".join(sorted(kinds))}')
     elements, size = GGML_QUANT_SIZES[kinds[name]]
     return _BlockType(name, int(kinds[name]), elements, size)
 

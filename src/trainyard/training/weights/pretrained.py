@@ -143,8 +143,8 @@ def _of_hub(model: HubModel, open_keys: frozenset[str]) -> Declared:
     folder, pinned = description_of(model)
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(
-            f"model.path: {model} has no {CONFIG_NAME} on the Hugging Face Hub, so it is no model that this "
-            "trainer can start from. Nothing was started."
+            f"model.path: {model} has no {CONFIG_NAME} on the Hugging Face Hub, so it is not a model that "
+            "this trainer can start from. Nothing was started."
         )
     declared = _of_folder(folder, shown=str(pinned), path=str(pinned), name=model.name, open_keys=open_keys)
     values = dict(declared.values)

@@ -183,7 +183,7 @@ def test_a_damaged_signature_is_named(
     path.write_text(json.dumps(bundle))
     assert len(problems(store, pair.public)) == 1
     path.write_text("{")
-    assert "is no readable signature" in problems(store, pair.public)[0]
+    assert "is not a readable signature" in problems(store, pair.public)[0]
 
 
 def test_a_run_that_was_stored_unsigned_is_signed_by_the_next_sync(
@@ -238,7 +238,7 @@ def test_the_key_is_in_no_message_and_in_no_log(
     for broken in (pair.secret[:80], pair.locked, "", "no key"):
         if broken:
             with pytest.raises(
-                ConfigError, match=f"^{KEY}: is (no private key in PEM|an encrypted)"
+                ConfigError, match=f"^{KEY}: is (not a private key in PEM|an encrypted)"
             ) as refused:
                 signer_from({KEY: broken})
             assert line[:20] not in str(refused.value)
@@ -249,9 +249,9 @@ def test_keys_that_cannot_be_used_are_refused_before_anything_is_stored(tmp_path
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     public = tmp_path / "rsa.pub"
     public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    with pytest.raises(ConfigError, match="is no private key"):
+    with pytest.raises(ConfigError, match="is not a private key"):
         signer_from({KEY: pem})
-    with pytest.raises(ConfigError, match="is no public key"):
+    with pytest.raises(ConfigError, match="is not a public key"):
         KeyVerifier(public)
     with pytest.raises(ConfigError, match="cannot be read"):
         KeyVerifier(tmp_path / "none")
@@ -291,10 +291,10 @@ MISTAKES = {
     "lines in one": (pem_of(ELLIPTIC).replace("\n", "\\n"), "a backslash and an n"),
     "another kind": (pem_of(ed25519.Ed25519PrivateKey.generate()), "on the curve P-256"),
     "another curve": (pem_of(ec.generate_private_key(ec.SECP256K1())), "on the curve P-256"),
-    "half of it": (pem_of(ELLIPTIC)[:120], "is no private key"),
-    "a word": ("secret", "is no private key"),
-    "blank": (" \n", "is no private key"),
-    "no text": ("\udcff", "is no private key"),
+    "half of it": (pem_of(ELLIPTIC)[:120], "is not a private key"),
+    "a word": ("secret", "is not a private key"),
+    "blank": (" \n", "is not a private key"),
+    "no text": ("\udcff", "is not a private key"),
 }
 
 
@@ -331,7 +331,7 @@ def test_a_password_that_does_not_fit_is_named(text: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("file", "said"),
-    [("", "no regular file"), ("none", "the key cannot be read"), ("a\0b", "the key cannot be read")],
+    [("", "not a regular file"), ("none", "the key cannot be read"), ("a\0b", "the key cannot be read")],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, file: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"{KEY_FILE}: .*{said}"):

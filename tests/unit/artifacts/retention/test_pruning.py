@@ -119,7 +119,7 @@ def test_what_was_removed_stays_on_record_and_does_not_come_back(
         "by": "ada",
         "reason": "no rule keeps it",
     } | {"size": manifest["pruned"][0]["size"]}
-    assert ok(store, run)  # they are on the disk still, and that is no fault
+    assert ok(store, run)  # they are on the disk still, and that is not a fault
     make_run(steps=(600,))
     assert sync_run(store, run, 1).problems == ()
     assert steps_in(folder) == [500, 600]

@@ -140,7 +140,7 @@ def test_the_main_machine_stores_a_checkpoint_once_the_others_have(
         assert report.problems == ()
         assert store.describe(checkpoint_prefix(1, step) + MANIFEST_NAME) is not None
     assert (running.bring_newest(frozenset()), running.waits) == (None, False)
-    assert "cut short" not in caplog.text, "parts of others that are not listed yet are no leftovers"
+    assert "cut short" not in caplog.text, "parts of others that are not listed yet are not leftovers"
 
 
 def test_both_follow_a_run_to_its_end(

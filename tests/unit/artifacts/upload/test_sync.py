@@ -388,7 +388,7 @@ def test_a_sync_that_is_killed_at_any_moment_marks_nothing_falsely_and_goes_on(
 
 
 def test_a_folder_that_is_no_run_is_named(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no run directory"):
+    with pytest.raises(ConfigError, match="is not a run directory"):
         sync_run(store, RunDirectory(tmp_path), None)
 
 

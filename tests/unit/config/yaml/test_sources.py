@@ -1,4 +1,4 @@
-"""Files that are no text, and the nearest name to a missing one."""
+"""Files that are not text, and the nearest name to a missing one."""
 
 import os
 from pathlib import Path

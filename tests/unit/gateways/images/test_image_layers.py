@@ -1,4 +1,4 @@
-"""Layers of a saved image: every regular file is judged, and what is no image is said to be none."""
+"""Layers of a saved image: every regular file is judged, and what is not an image is said to be none."""
 
 import io
 import json
@@ -79,7 +79,7 @@ MANIFESTS = [
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
 def test_a_manifest_that_names_no_layers_is_damage(tmp_path: Path, manifest: str) -> None:
-    with pytest.raises(DamagedFileError, match=r"image\.tar: is no archive of an image"):
+    with pytest.raises(DamagedFileError, match=r"image\.tar: is not an archive of an image"):
         found(image(tmp_path, LAYER, manifest=manifest.encode()))
 
 
@@ -90,7 +90,7 @@ def test_a_manifest_that_names_no_layers_is_damage(tmp_path: Path, manifest: str
 )
 def test_a_file_that_is_no_image_is_damage(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "image.tar").write_bytes(content)
-    with pytest.raises(DamagedFileError, match="is no archive of an image"):
+    with pytest.raises(DamagedFileError, match="is not an archive of an image"):
         found(tmp_path / "image.tar")
 
 
@@ -98,5 +98,5 @@ def test_a_file_that_is_no_image_is_damage(tmp_path: Path, content: bytes) -> No
     "layer", [b"no archive", tar_of({"a": b"x" * 5000}, "w:gz")[:-20], LAYER[:700]], ids=["text", "gz", "tar"]
 )
 def test_a_layer_that_is_cut_off_is_damage(tmp_path: Path, layer: bytes) -> None:
-    with pytest.raises(DamagedFileError, match="is no archive of an image"):
+    with pytest.raises(DamagedFileError, match="is not an archive of an image"):
         found(image(tmp_path, layer))

@@ -449,7 +449,7 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is no error."""
+        """A client that went away is not an error."""
 
 
 @contextmanager

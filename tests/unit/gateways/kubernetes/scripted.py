@@ -116,7 +116,7 @@ def serving(script: Script) -> Iterator[Script]:
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """A watcher that went away is no error."""
+            """A watcher that went away is not an error."""
 
     server = Quiet(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

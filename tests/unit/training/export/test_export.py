@@ -99,7 +99,7 @@ def test_newest_passes_over_what_does_not_verify_and_a_named_step_does_not(
 def test_what_is_not_there_is_named(finished: RunDirectory, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no checkpoint of step 7; there are: 8, 12"):
         plan_export(finished, 7)
-    with pytest.raises(ConfigError, match="is no run directory"):
+    with pytest.raises(ConfigError, match="is not a run directory"):
         plan_export(RunDirectory(tmp_path / "absent"))
 
 

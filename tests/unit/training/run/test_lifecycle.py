@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.training.run.offline_wandb import records_of
 
 from trainyard.config.load import config_sha256, load_config
 from trainyard.config.schema import Config
@@ -458,7 +459,7 @@ def test_metrics_are_json_that_any_reader_takes(
 ) -> None:
     run_training(tiny_config())
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
         assert row["tokens"] == row["step"] * 64
         assert row["samples"] == row["step"] * 4
         assert row["tokens_per_second"] == pytest.approx(64 / row["step_seconds"])
@@ -502,23 +503,15 @@ def test_a_change_of_configuration_on_the_way_is_on_record(
 def test_wandb_reads_what_was_logged_offline(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
-    from wandb.sdk.internal.datastore import DataStore
-
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     run_training(tiny_config(monitoring={"wandb": {"enabled": True, "project": "p"}}))
     (path,) = (tmp_path / "run" / "logs").rglob("run-id-of-run.wandb")
-    store: Any = DataStore()
-    store.open_for_scan(str(path))
     losses = {}
-    while (data := store.scan_data()) is not None:
-        record = Record()
-        record.ParseFromString(data)
+    for record in records_of(path):
         items = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
         if "loss" in items:
             losses[int(items["_step"])] = float(items["loss"])
-    store.close()
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert losses == {row["step"]: row["loss"] for row in rows}
 

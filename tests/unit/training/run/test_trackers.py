@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.training.run.offline_wandb import records_of
 
 from trainyard.config.schema import Config, MonitoringConfig
 from trainyard.errors import StoppedError
@@ -169,22 +170,6 @@ def test_wandb_keeps_hyperparameters_and_sample_offline(
     summaries = {u.key or u.nested_key[0]: u.value_json for r in records for u in r.summary.update}
     assert configured["training.seed"] == "4711"
     assert summaries["sample"] == '"def sampled"'
-
-
-def records_of(file: Path) -> list[Any]:
-    """By W&B's own reader."""
-    from wandb.proto import wandb_internal_pb2 as messages
-    from wandb.sdk.internal.datastore import DataStore
-
-    store: Any = DataStore()
-    records: list[Any] = []
-    store.open_for_scan(str(file))
-    while (data := store.scan_data()) is not None:
-        record = messages.Record()  # type: ignore[attr-defined]  # generated when it is imported
-        record.ParseFromString(data)
-        records.append(record)
-    store.close()
-    return records
 
 
 def test_a_bug_in_a_tracker_is_not_hidden() -> None:

@@ -321,7 +321,7 @@ def test_each_reason_is_told_apart(
     with pytest.raises(TrainyardError) as refused:
         described(name, **environment)
     assert refused.value.exit_code == code
-    assert f"model.path: {name} is no path on this machine" in str(refused.value)
+    assert f"model.path: {name} is not a path on this machine" in str(refused.value)
     assert problem in str(refused.value)
     assert "hf_" not in str(refused.value)
 

@@ -256,7 +256,7 @@ def test_a_single_number_is_no_row(no_kernels: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Q9_9", "", "q8_0"])
 def test_a_name_that_is_no_type_is_refused_with_those_that_are(name: str, no_kernels: Path) -> None:
-    with pytest.raises(DataError, match=r"is no type of a GGUF file; known are .*Q8_0"):
+    with pytest.raises(DataError, match=r"is not a type of a GGUF file; known are .*Q8_0"):
         dequantize(np.zeros(34, np.uint8), name)
 
 

@@ -49,7 +49,7 @@ def list_below(root: Path, out: BinaryIO) -> None:
 
 
 def entry_of(path: Path) -> dict[str, Any] | None:
-    """The facts about a file; None for links and anything else that is no regular file."""
+    """The facts about a file; None for links and anything else that is not a regular file."""
     if path.is_symlink() or not path.is_file():
         return None
     found = path.stat()
@@ -78,7 +78,7 @@ def names_in(path: Path) -> list[str] | None:
 
 
 def is_whole_archive(path: Path, size: int) -> bool | None:
-    """Whether a torch.save file has its end; None if it is no zip archive."""
+    """Whether a torch.save file has its end; None if it is not a zip archive."""
     if size == 0:
         return False
     with path.open("rb") as file:
