@@ -168,9 +168,7 @@ def of_mended_fields(
     Whether such a run is good, nobody can say by rule; storing and judging it ends soon, and in no crash.
     """
     stored = [each for each in things if each.place == "disk" and each.role in (Role.RECORD, Role.CHECKPOINT)]
-    if keeps_parts(
-        yard.run
-    ):  # a sync waits for what its manifest names, and that never comes
+    if keeps_parts(yard.run):  # a sync waits for what its manifest names, and that never comes
         stored = [each for each in stored if not each.name.endswith(MANIFEST_NAME)]
     for change in changes_of(yard, filter(_is_json, stored), every=every):
         plant = _written_and_mended(change.thing, change.make)
