@@ -235,6 +235,7 @@ class ScriptedAws:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
 
             def do(self) -> None:
                 body = self._body()

@@ -367,6 +367,7 @@ def server(certificate: Path) -> Iterator[tuple[str, dict[str, GitHub]]]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
 
         def serve(self) -> None:
             github = serving["now"]

@@ -71,6 +71,7 @@ def serving(models: dict[str, Path]) -> Iterator[Hub]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
     state: Hub
 
     def do_GET(self) -> None:
