@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from trainyard.infrastructure.agreement import ResourceFinding
 
 
+PROJECT = "trainyard"
+"""The project in CodeBuild that builds are started in where none is named."""
+
+
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--project-name", default="trainyard", metavar="NAME", help="default: trainyard")
+    parser.add_argument("--project-name", default=PROJECT, metavar="NAME", help="default: trainyard")
     parser.add_argument("--region", default="", help="default: AWS's own setting")
     parser.add_argument("--ecr-repository", default="trainyard", metavar="NAME", help="default: trainyard")
     mutable = "MUTABLE: a tag such as latest may move; default: IMMUTABLE"
@@ -42,12 +46,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--log-days", type=arguments.positive, default=30, metavar="N", help="default: 30")
     github = "repository whose jobs may start builds; without it GitHub gets no role"
     parser.add_argument("--github", default="", metavar="OWNER/REPO", help=github)
-    parser.add_argument(
-        "--environment",
-        default="training",
-        metavar="NAME",
-        help="environment of those jobs; default: training",
-    )
+    environment = "environment of those jobs; may be repeated; default: images, and with --cluster eks too"
+    parser.add_argument("--environment", action="append", metavar="NAME", help=environment)
     form = "for a repository created after 15 July 2026"
     parser.add_argument("--owner-id", type=arguments.positive, metavar="N", help=form)
     parser.add_argument("--repository-id", type=arguments.positive, metavar="N", help=form)
@@ -105,7 +105,8 @@ def chosen_by(args: argparse.Namespace) -> dict[str, Any]:
     if args.github:
         ids = {"owner_id": args.owner_id, "repository_id": args.repository_id}
         form = Form.NAMES if None in ids.values() else Form.IMMUTABLE
-        subjects = Subject(args.github, args.environment, **ids).texts(form)
+        environments = args.environment or ["images", *(["eks"] if args.cluster else [])]
+        subjects = [text for each in environments for text in Subject(args.github, each, **ids).texts(form)]
     elif args.delete:
         subjects = ["repo:any/any:environment:any"]  # roles are looked up by name
     return {
@@ -145,13 +146,21 @@ def told(changes: "Iterator[ResourceChange]", *, delete: bool) -> "Iterator[Reso
 
 
 def next_steps(args: argparse.Namespace, account: str, region: str, partition: str) -> str:
+    """Return the commands that use what was made: those of GitHub's variables, and that of a build."""
     lines = ["", "The account agrees with the list."]
     if args.github:
         role = f"arn:{partition}:iam::{account}:role/{args.project_name}-github"
-        lines.append(f"gh variable set TRAINYARD_IMAGE_ROLE --repo {args.github} --body {role}")
-    registry = f"{account}.dkr.ecr.{region}.amazonaws.com/{args.ecr_repository}"
-    lines.append(f"Images go to {registry}")
-    return "\n".join(lines)
+        variables = {"TRAINYARD_IMAGE_REPOSITORY": args.ecr_repository, "TRAINYARD_AWS_REGION": region}
+        if args.project_name != PROJECT:
+            variables["TRAINYARD_IMAGE_PROJECT"] = args.project_name
+        variables["TRAINYARD_IMAGE_ROLE"] = role  # last: from then on a push builds
+        lines += [
+            f"gh variable set {key} --repo {args.github} --body {text}" for key, text in variables.items()
+        ]
+    project = "" if args.project_name == PROJECT else f" --project {args.project_name}"
+    lines.append(f"Images go to {account}.dkr.ecr.{region}.amazonaws.com/{args.ecr_repository}; build one by")
+    build = "scripts/build_image.py --dockerfile docker/fsdp/Dockerfile"
+    return "\n".join([*lines, f"{build} --image {args.ecr_repository} --region {region}{project}"])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 #
 #   module "trainyard" {
 #     source  = "./infrastructure/terraform"
-#     subject = ["repo:OWNER/REPO:environment:training"]
+#     subject = ["repo:OWNER/REPO:environment:images"]
 #   }
 
 terraform {

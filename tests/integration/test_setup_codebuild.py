@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,10 +13,11 @@ from urllib.request import Request, urlopen
 
 import boto3
 import pytest
+import yaml
 from botocore.exceptions import ClientError
 from tests.integration.conftest import Endpoint
 
-from scripts import setup_codebuild
+from scripts import build_image, setup_codebuild
 from trainyard.command import handler
 
 MANIFEST = json.dumps(
@@ -31,6 +33,13 @@ SCRIPT = ROOT / "infrastructure" / "setup-codebuild.sh"
 REGION, ACCOUNT = "us-west-2", "123456789012"
 GITHUB = ("--github", "me/lab")
 BUCKET = f"trainyard-source-{ACCOUNT}-{REGION}"
+
+
+def workflow(name: str) -> str:
+    return (ROOT / ".github" / "workflows" / name).read_text()
+
+
+IMAGE_WORKFLOW = workflow("image.yml")
 KINDS = 11
 """Resources of a set-up with GitHub and without a cluster."""
 
@@ -61,6 +70,38 @@ def test_the_shell_script_makes_everything_from_any_folder(aws: str) -> None:
     assert len(rows) == KINDS and all(len(row) <= 80 for row in rows)
     assert "role/trainyard-github" in done.stdout
     assert set(set_up(*GITHUB).values()) == {"ok"}
+
+
+def test_the_end_says_what_github_is_told_and_how_an_image_is_built(
+    aws: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("--project-name", "lab", "--ecr-repository", "team/lab")
+    assert setup_codebuild.main([*GITHUB, *names]) == 0
+    said = capsys.readouterr().out
+    told = dict(re.findall(r"^gh variable set (\S+) --repo me/lab --body (\S+)$", said, re.M))
+    assert told == {
+        "TRAINYARD_IMAGE_PROJECT": "lab",
+        "TRAINYARD_IMAGE_REPOSITORY": "team/lab",
+        "TRAINYARD_IMAGE_ROLE": f"arn:aws:iam::{ACCOUNT}:role/lab-github",
+        "TRAINYARD_AWS_REGION": REGION,
+    }
+    assert all(f"vars.{name} " in IMAGE_WORKFLOW for name in told)
+    (line,) = re.findall(r"^scripts/build_image\.py (.*)$", said, re.M)
+    build = build_image.parse_args(line.split())
+    assert (build.image, build.project, build.region) == ("team/lab", "lab", REGION)
+    assert Path(ROOT, *build.dockerfile).is_file()
+
+
+@pytest.mark.parametrize("flags", [(), ("--cluster", "gpus")])
+def test_the_role_trusts_the_environments_of_the_workflows_that_assume_it(flags: tuple[str, ...]) -> None:
+    workflows = ["image.yml", *(["deploy_eks.yml"] if flags else [])]
+    jobs = [job for name in workflows for job in yaml.safe_load(workflow(name))["jobs"].values()]
+    assuming = [job for job in jobs if "role-to-assume" in str(job)]
+    expected = {f"repo:me/lab:environment:{job['environment']['name']}" for job in assuming}
+    chosen = setup_codebuild.chosen_by(setup_codebuild.parse_args([*GITHUB, *flags]))
+    assert expected and set(chosen["Subjects"]) == expected
+    named = setup_codebuild.parse_args([*GITHUB, "--environment", "a", "--environment", "b"])
+    assert [text[-1] for text in setup_codebuild.chosen_by(named)["Subjects"]] == ["a", "b"]
 
 
 def test_what_is_made_agrees_and_a_second_run_touches_nothing(aws: str) -> None:

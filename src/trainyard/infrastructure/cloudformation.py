@@ -19,7 +19,7 @@ _HEADING = """\
 # Written by scripts/write_infrastructure.py from src/trainyard/infrastructure/resources.py. Do not edit.
 #
 #   aws cloudformation deploy --stack-name trainyard --template-file infrastructure/cloudformation.yaml \\
-#     --capabilities CAPABILITY_NAMED_IAM --parameter-overrides Subjects=repo:OWNER/REPO:environment:training
+#     --capabilities CAPABILITY_NAMED_IAM --parameter-overrides Subjects=repo:OWNER/REPO:environment:images
 #
 # Buckets and repositories hold data and are kept when the stack is deleted.
 """

@@ -20,7 +20,7 @@ _HEADING = """\
 #
 #   module "trainyard" {
 #     source  = "./infrastructure/terraform"
-#     subject = ["repo:OWNER/REPO:environment:training"]
+#     subject = ["repo:OWNER/REPO:environment:images"]
 #   }
 
 terraform {
