@@ -29,7 +29,7 @@ def integer_or_none(value: object) -> int | None:
 def other_program(facts: RecordedFacts) -> str | None:
     """The recipe of a run of another program; None for a run of this repository's trainer."""
     recipe = facts.get("recipe", DEFAULT_RECIPE)
-    return None if recipe in RECIPES else str(recipe)
+    return None if isinstance(recipe, str) and recipe in RECIPES else str(recipe)
 
 
 def is_finite_number(value: object) -> bool:

@@ -59,9 +59,15 @@ def test_a_push_builds_nothing_until_a_role_is_named(stage: Any) -> None:
 
 def test_what_was_asked_for_without_a_role_fails_instead_of_giving_an_empty_digest(stage: Any) -> None:
     inputs = {"dockerfile": FILE, "level": "full", "tags": "git-sha"}
-    played = stage.play("workflow_dispatch", inputs=inputs, workflow="image.yml", job="refuse", is_fresh=True)
-    assert played.exit_code == 1
-    assert "TRAINYARD_IMAGE_ROLE is not set" in played.log
+    said = "TRAINYARD_IMAGE_ROLE is not set"
+    for _ in range(3):  # on a busy machine act may lose what a step says that ends at once
+        played = stage.play(
+            "workflow_dispatch", inputs=inputs, workflow="image.yml", job="refuse", is_fresh=True
+        )
+        assert played.exit_code == 1
+        if said in played.log:
+            break
+    assert said in played.log
     assert "infrastructure/setup-codebuild.sh" in played.log
 
 

@@ -89,7 +89,8 @@ def compare_disk(
         answers = pool.map(lambda each: _compare(directory, each[0], each[1], progress), places.items())
         found = dict(zip((entry.key for entry in places.values()), answers, strict=True))
     found |= _metrics_answer(directory, manifest, str(run["run_id"]))
-    found |= _not_as_saved(directory, [entry for entry in places.values() if found[entry.key] == _GONE])
+    markers = [each.marker for each in checkpoints_of(manifest) if each.marker]
+    found |= _not_as_saved(directory, [marker for marker in markers if found.get(marker.key) == _GONE])
     return DiskComparison(
         equal=frozenset(key for key, answer in found.items() if answer == _EQUAL),
         wrong={key: answer for key, answer in found.items() if answer not in (_EQUAL, _GONE, _ELSEWHERE)},
@@ -172,16 +173,15 @@ def _may_be_gone(directory: RunDirectory, place: PurePosixPath) -> bool:
 
 
 def _not_as_saved(directory: RunDirectory, gone: list[ManifestObject]) -> dict[str, str]:
-    """Report the manifest of each removed checkpoint whose digest the run's events do not name."""
-    manifests = [entry for entry in gone if entry.key.endswith(f"/{MANIFEST_NAME}")]
+    """Report each manifest of a removed checkpoint whose digest the run's events do not name."""
     saved: dict[str, set[str]] = {}
     with contextlib.suppress(OSError, DamagedFileError):  # reported where the events are compared
-        for row in iterate_rows(directory.events_file) if manifests else ():
+        for row in iterate_rows(directory.events_file) if gone else ():
             if "manifest_sha256" in row:
                 saved.setdefault(str(row.get("step")), set()).add(str(row["manifest_sha256"]))
     return {
         entry.key: "is not the checkpoint that the run saved: events.jsonl names another SHA-256"
-        for entry in manifests
+        for entry in gone
         if entry.sha256 not in saved.get(str(checkpoint_step_of(entry.key)), {entry.sha256})
     }
 
