@@ -148,6 +148,16 @@ def test_every_other_reader_of_a_damaged_run_or_store(yards: dict[str, Yard]) ->
         require_usable_answers(yard, situation)
 
 
+def test_a_list_where_a_run_says_one_thing_is_no_crash_of_any_reader(yards: dict[str, Yard]) -> None:
+    """A list cannot be looked up, as a text of a wrong content can."""
+    for name in ("followed", "foreign"):
+        own = [each for each in fields_in(name, yards[name]) if each.name.startswith("disk run.json: ")]
+        lists = [each for each in own if each.name.endswith(" a list") and each.name.count(".") <= 2]
+        assert "disk run.json: outcome.status a list" in {each.name for each in lists}
+        for situation in lists:
+            require_usable_answers(yards[name], situation)
+
+
 def require_usable_answers(yard: Yard, situation: Situation) -> None:
     """Of every script that reads what the situation damages, beside those that `mistakes` calls."""
     readers = DISK if situation.name.startswith("disk ") else STORE

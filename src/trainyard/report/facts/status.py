@@ -50,8 +50,8 @@ def state_of(
 ) -> RunState:
     """The state of a run whose last sign of life was at `newest` (Unix seconds)."""
     outcome = run.get("outcome")
-    if isinstance(outcome, Mapping) and outcome.get("status") in _OUTCOMES:
-        status = _OUTCOMES[outcome["status"]]
+    status = _OUTCOMES.get(str(outcome.get("status"))) if isinstance(outcome, Mapping) else None
+    if isinstance(outcome, Mapping) and status is not None:
         return RunState(status, "" if status is Status.SUCCEEDED else short_reason(outcome))
     if newest is None:
         return (
