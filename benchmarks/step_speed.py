@@ -5,7 +5,7 @@ Ours is `scripts/train.py` in bfloat16, compiled. nanoGPT is its own `train.py`,
 only type that it supports on a CPU; its architecture differs, so model operations per second are compared.
 The Hugging Face Trainer trains LlamaForCausalLM of our shape in bfloat16, compiled; its tokens per second are
 compared. Each run is its own process on the same random tokens; its median step counts, without the first
-ones.
+ones. With --deterministic the only peer is ours without deterministic kernels, and there is no goal.
 
 Reads:      --nanogpt, a checkout of github.com/karpathy/nanoGPT; without it that peer is left out
 Writes:     temporary folders; with --json the figures on stdout
@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=6, help="runs of each, in turns")
     parser.add_argument("--steps", type=int, default=40, help=f"steps a run; {WARM_UP} are not measured")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="ours")
+    parser.add_argument("--deterministic", action="store_true", help="measure what these kernels cost")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--as-hugging-face", type=Path, metavar="TOKENS", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
@@ -55,9 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(hugging_face_steps(args.as_hugging_face, args.steps)))
         return 0
     runs: dict[str, Callable[[argparse.Namespace, Path], list[float]]] = {"ours": ours}
-    if args.nanogpt:
+    if args.deterministic:
+        runs["free"] = partial(ours, deterministic=False)
+    elif args.nanogpt:
         runs["nanogpt"] = nanogpt
-    runs["hugging_face"] = hugging_face
+    if not args.deterministic:
+        runs["hugging_face"] = hugging_face
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     with tempfile.TemporaryDirectory() as folder:
         write_tokens(Path(folder) / "train.bin")
@@ -78,14 +84,15 @@ def compared(seconds: dict[str, list[float]]) -> dict[str, Any]:
         speed = tokens / statistics.median(each)
         result[f"{name}_tokens_per_second"] = round(speed)
         result[f"{name}_gflops"] = round(speed * flops[name] / 1e9, 1)
-    for peer in [name for name in seconds if name in GOALS]:
+    for peer in [name for name in seconds if name != "ours"]:
         work = flops["ours"] / flops[peer]
         ratios = [theirs / own * work for own, theirs in zip(seconds["ours"], seconds[peer], strict=True)]
         best = min(seconds[peer]) / min(seconds["ours"]) * work
         result[f"{peer}_ratio"] = round(statistics.median(ratios), 3)
         result[f"{peer}_spread"] = [round(min(ratios), 3), round(max(ratios), 3)]
         result[f"{peer}_ratio_of_bests"] = round(best, 3)
-        result[f"{peer}_goal"] = GOALS[peer]
+        if peer in GOALS:
+            result[f"{peer}_goal"] = GOALS[peer]
     return result
 
 
@@ -98,6 +105,7 @@ def flops_per_token() -> dict[str, float]:
     parameters = VOCABULARY * WIDTH + BLOCKS * (12 * WIDTH**2 + 2 * WIDTH) + WIDTH
     return {
         "ours": own,
+        "free": own,
         "hugging_face": own,
         "nanogpt": 6.0 * parameters + 12 * BLOCKS * WIDTH * SEQUENCE,
     }
@@ -131,13 +139,14 @@ def finished(command: Sequence[str], *, threads: int, cwd: Path) -> str:
     return done.stdout
 
 
-def ours(args: argparse.Namespace, folder: Path) -> list[float]:
+def ours(args: argparse.Namespace, folder: Path, *, deterministic: bool = True) -> list[float]:
     """Return the seconds of each step of the shipped trainer."""
     shutil.rmtree(folder / "run", ignore_errors=True)
     settings: dict[str, Any] = {
         "model.device": "cpu",
-        "model.dtype": "bfloat16",
+        "model.dtype": args.dtype,
         "compute.compile": "true",
+        "compute.deterministic": str(deterministic).lower(),
         "compute.threads": args.threads,
         "training.batch_size": BATCH,
         "training.max_steps": args.steps,
