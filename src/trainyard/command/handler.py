@@ -3,8 +3,10 @@
 Only this room catches every exception.
 """
 
+import atexit
 import contextlib
 import errno
+import gc
 import io
 import logging
 import os
@@ -39,6 +41,8 @@ def exit_code_of(main: Callable[[], int]) -> int:
     """
     if threading.current_thread() is threading.main_thread():  # another one might wait for a stream here
         _have_streams()
+        # Python ends with a search of all objects for garbage: 80 ms with boto3, 300 ms with torch.
+        atexit.register(gc.freeze)
     code = _answer_of(main)
     for stream in (sys.stdout, sys.stderr):
         if (problem := _flush(stream)) is not None:

@@ -30,6 +30,8 @@ from trainyard.gateways.s3.uploads import BODY_BYTES, Pace, S3Object, confirm_ch
 
 PARTS_AT_ONCE = 8
 """Per file, as far as the memory budget allows. One connection to S3 carries at most 90 MB/s on any line."""
+_READS_AT_ONCE = max(2, os.cpu_count() or 1)
+"""If more parts were read at once than there are processors, the first would be sent later."""
 _PIECE_BYTES = 1 << 18
 """Size of one read, checksummed while in the processor's cache: from memory it costs twice as much."""
 _REFUSED = ("400", "InvalidRequest", "InvalidArgument", "NotImplemented", "501")
@@ -88,6 +90,7 @@ class _Part:
     memory: TransferMemory
     """The pool to which the buffer is returned."""
     whole: _InTurn
+    reading: threading.Semaphore
 
 
 class Parts:
@@ -197,13 +200,14 @@ class Parts:
     def _send_parts(self, file: FileIO, metadata: Mapping[str, str], memory: TransferMemory) -> list[_Sent]:
         """Send each part in order; the first ones are read while the upload is being started."""
         whole, parts = _InTurn(), list[Future[_Sent]]()
+        reading = threading.Semaphore(_READS_AT_ONCE)
         with ThreadPoolExecutor(PARTS_AT_ONCE + 1) as pool:
             begun = pool.submit(self._begin, file, metadata)
             try:
                 for number in range(1, self._count + 1):
                     buffer = memory.take(self._part_bytes)
                     assert buffer is not None
-                    part = _Part(number, buffer, memory, whole)
+                    part = _Part(number, buffer, memory, whole, reading)
                     parts.append(pool.submit(self._bring, file.fileno(), part, begun))
                     if whole.is_over:
                         break
@@ -220,7 +224,8 @@ class Parts:
             if part.whole.is_over:
                 raise CancelledError
             content = memoryview(part.buffer)[: self._length(part.number)]
-            checksum = self._read(descriptor, part.number, content)
+            with part.reading:
+                checksum = self._read(descriptor, part.number, content)
             if self._hashes:
                 part.whole.update(part.number, content)
             begun.result()  # raises if the upload could not be started

@@ -11,7 +11,7 @@ import io
 import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ from trainyard.training.runtime.world import World
 _CHUNK_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 16
 """Size of the file buffer; it is small, because a chunk as small as the buffer would be copied into it."""
+_WINDOW_BYTES = 64 << 20
+"""How much is written before the system is asked to write it to the disk."""
 TensorOf = Callable[[WriteItem], Tensor]
 
 
@@ -142,6 +144,8 @@ class _HashingFile(io.RawIOBase):
         super().__init__()
         self._file = file
         self.digests = FileDigests()
+        self._handed = 0
+        """Bytes that the system was asked to write to the disk."""
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
@@ -149,7 +153,21 @@ class _HashingFile(io.RawIOBase):
             chunk = view[start : start + _CHUNK_BYTES]
             self.digests.update(chunk)
             self._file.write(chunk)
+            if self.digests.size - self._handed >= _WINDOW_BYTES:
+                self._hand_over()
         return len(view)
+
+    def _hand_over(self) -> None:
+        """Let the system begin to write to the disk before the fsync, and forget what is on the disk already.
+
+        A checkpoint would otherwise take the place of other files in the system's memory, and on a virtual
+        machine every new page costs time. What a slow disk does not have yet stays in memory for the upload.
+        """
+        start = max(0, self._handed - _WINDOW_BYTES)
+        self._handed = self.digests.size
+        with suppress(OSError, AttributeError):  # not every system and file system can
+            advice = os.POSIX_FADV_DONTNEED
+            os.posix_fadvise(self._file.fileno(), start, self._handed - start, advice)
 
     def tell(self) -> int:
         return self.digests.size

@@ -1,4 +1,5 @@
 import json
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import torch
 from trainyard.config.schema import ArchitectureConfig, TrainingConfig
 from trainyard.errors import CheckpointError, IncompatibleCheckpointError
 from trainyard.run.directory import RunDirectory
+from trainyard.training.checkpoint import shards
 from trainyard.training.checkpoint.checkpoint import (
     SaveOrigin,
     load_checkpoint,
@@ -45,6 +47,34 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 def save(directory: RunDirectory, step: int) -> Path:
     return save_checkpoint(directory, state_after(step), origin=SaveOrigin("r", {"seed": 1})).path
+
+
+@pytest.mark.parametrize("system", ["Linux", "refuses", "has no such call"])
+def test_written_bytes_go_to_the_disk_early_where_the_system_can(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    advised: dict[int, list[tuple[int, int]]] = {}
+
+    def advise(descriptor: int, start: int, count: int, _advice: int) -> None:
+        advised.setdefault(os.fstat(descriptor).st_ino, []).append((start, start + count))
+        if system == "refuses":
+            raise OSError("not on this file system")
+
+    monkeypatch.setattr(shards, "_WINDOW_BYTES", 1 << 10)
+    monkeypatch.setattr(os, "posix_fadvise", advise, raising=False)
+    if system == "has no such call":
+        monkeypatch.delattr(os, "posix_fadvise")
+    path = save(directory, 2)
+    (shard,) = path.glob("*.distcp")
+    spans = advised.get(shard.stat().st_ino, [])
+    ends = [0, *(end for _, end in spans)]
+    assert bool(spans) == (system != "has no such call")
+    assert ends == sorted(set(ends))
+    assert ends[-1] <= shard.stat().st_size
+    assert all(start <= before for (start, _), before in zip(spans, ends, strict=False)), "gaps"
+    loaded = state_after(0)
+    load_checkpoint(path, loaded)
+    assert loaded.digests() == state_after(2).digests()
 
 
 def rejected(directory: RunDirectory) -> tuple[Path | None, dict[int, str]]:
