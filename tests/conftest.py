@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.quick"]
+pytest_plugins = ["tests.quick", "tests.slow_first"]
 
 # A slow machine is not a failure: a busy one takes longer than the 200 ms that an example has otherwise.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -233,7 +233,7 @@ def test_three_copies_that_go_on_add_gradients_in_the_order_of_those_left_alone(
 @pytest.mark.slow
 def test_a_signal_to_the_launcher_saves_on_all_processes_and_resumes_bitwise(runs: Runs) -> None:
     # Long enough that the signal, passed on by launcher and torchrun, arrives before the last step.
-    more = ("training.max_steps=400", "checkpointing.save_steps=200", "training.validation_steps=null")
+    more = ("training.max_steps=200", "checkpointing.save_steps=100", "training.validation_steps=null")
     whole = runs.finish("sharded-whole", *KINDS["fsdp"], *more, processes=2)
     assert whole[0] == 0, whole[1]
     often = ("checkpointing.save_steps=5", "checkpointing.mode=async_process")

@@ -21,6 +21,7 @@ from tests.scripts.command_lines.options import SCRIPTS, Kind, Option, options_o
 from tests.scripts.command_lines.values import RAW, Expected, Value, values_for
 
 from trainyard.command.visible_text import visible_line
+from trainyard.gateways.kubernetes import api as kubernetes_api
 
 MOST_SAID = 4000
 """Letters of an answer that is no "done": nobody reads more of them."""
@@ -58,6 +59,7 @@ def surroundings(grounds: Grounds, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             monkeypatch.delenv(name)
     for name, value in NOWHERE.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(kubernetes_api, "_sleep", lambda _pause, _wait: None)  # no cluster will ever answer
     monkeypatch.chdir(grounds.path)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
