@@ -6,7 +6,6 @@ tests mostly wait, and quick ones compute; side by side they use the processors,
 
 import os
 from collections.abc import Sequence
-from itertools import groupby
 
 import pytest
 
@@ -16,25 +15,20 @@ SLOW = ("slow", "act")
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    files = [
-        (any(map(item.get_closest_marker, SLOW)), item.nodeid.partition("::")[0])
-        for item in items  # the tests of a file share fixtures and stay together
-    ]
-    items[:] = [items[number] for number in slow_first(files, processes)]
+    slow = [any(map(item.get_closest_marker, SLOW)) for item in items]
+    items[:] = [items[number] for number in slow_first(slow, processes)]
 
 
-def slow_first(tests: Sequence[tuple[bool, str]], processes: int) -> list[int]:
-    """Return the order of `tests`, each whether it is slow and its file; unchanged for one process."""
+def slow_first(are_slow: Sequence[bool], processes: int) -> list[int]:
+    """Return the order of the tests by their numbers; unchanged for one process."""
     if processes == 1:
-        return [*range(len(tests))]
-    slow = [number for number, (is_slow, _) in enumerate(tests) if is_slow]
-    quick = iter([number for number, (is_slow, _) in enumerate(tests) if not is_slow])
-    rows: list[list[int]] = [[] for _ in range(processes)]
-    for _, same in groupby(slow, key=lambda number: tests[number][1]):
-        min(rows[:-1], key=len).extend(same)
+        return [*range(len(are_slow))]
+    slow = [number for number, is_slow in enumerate(are_slow) if is_slow]
+    quick = iter([number for number, is_slow in enumerate(are_slow) if not is_slow])
     order: list[int] = []
-    for place, row in enumerate(rows):
-        length = (len(tests) - len(order)) // (processes - place)  # as pytest-xdist divides them
-        order += row
-        order += [number for _, number in zip(range(length - len(row)), quick, strict=False)]
-    return order
+    for place in range(processes):
+        length = (len(are_slow) - len(order)) // (processes - place)  # as pytest-xdist divides them
+        front = slow[place :: processes - 1] if place < processes - 1 else []
+        order += front
+        order += [number for _, number in zip(range(length - len(front)), quick, strict=False)]
+    return [*order, *quick]
