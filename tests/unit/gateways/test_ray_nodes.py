@@ -17,6 +17,8 @@ from trainyard.errors import ConfigError, WaitTimeoutError
 from trainyard.gateways import ray_nodes
 from trainyard.gateways.ray_nodes import NodeCommand, run_on_nodes
 
+pytestmark = pytest.mark.process
+
 
 class RayError(Exception):
     """The root of Ray's errors."""

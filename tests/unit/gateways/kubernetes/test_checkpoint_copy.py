@@ -46,6 +46,8 @@ from trainyard.jobs.job_plan import Program
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.state.job_kinds import kind_of_job
 
+pytestmark = pytest.mark.process
+
 Json = dict[str, Any]
 SPACE = "/api/v1/namespaces/team"
 BIG = 900_000

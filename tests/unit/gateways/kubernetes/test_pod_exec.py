@@ -16,6 +16,8 @@ from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 from trainyard.gateways.kubernetes.volumes import pod_exec
 from trainyard.gateways.kubernetes.volumes.pod_exec import STDERR, STDOUT, Exec, Place
 
+pytestmark = pytest.mark.process
+
 PLACE = Place("team", "llama-0", "pytorch")
 
 
