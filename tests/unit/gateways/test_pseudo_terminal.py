@@ -10,6 +10,8 @@ import pytest
 
 from trainyard.gateways.pseudo_terminal import Recording, record
 
+pytestmark = pytest.mark.process
+
 SIZE = "import os, sys; print(*os.get_terminal_size(), sys.stdout.isatty(), sys.stderr.isatty())"
 
 
