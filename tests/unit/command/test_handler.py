@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -121,3 +122,10 @@ def test_the_end_at_once_is_the_answer_or_a_no_where_nothing_answers(monkeypatch
     assert codes == [1]
     os.close(writer)
     os.close(reader)
+
+
+def test_the_end_of_a_process_searches_nothing_for_garbage() -> None:
+    program = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
+    program += "from trainyard.command.handler import exit_code_of; exit_code_of(lambda: 0)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "True\n", "registered first, it runs last"

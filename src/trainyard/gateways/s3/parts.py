@@ -90,7 +90,6 @@ class _Part:
     memory: TransferMemory
     """The pool to which the buffer is returned."""
     whole: _InTurn
-    reading: threading.Semaphore
 
 
 class Parts:
@@ -111,6 +110,7 @@ class Parts:
         self._sent: list[_Sent] = []
         self._there: Mapping[int, StoredPart] = {}
         self._upload_id = ""
+        self._reading = threading.Semaphore(_READS_AT_ONCE)
         self._held = contextlib.ExitStack()
         """The open file and its lock, held until the upload ends."""
 
@@ -200,14 +200,13 @@ class Parts:
     def _send_parts(self, file: FileIO, metadata: Mapping[str, str], memory: TransferMemory) -> list[_Sent]:
         """Send each part in order; the first ones are read while the upload is being started."""
         whole, parts = _InTurn(), list[Future[_Sent]]()
-        reading = threading.Semaphore(_READS_AT_ONCE)
         with ThreadPoolExecutor(PARTS_AT_ONCE + 1) as pool:
             begun = pool.submit(self._begin, file, metadata)
             try:
                 for number in range(1, self._count + 1):
                     buffer = memory.take(self._part_bytes)
                     assert buffer is not None
-                    part = _Part(number, buffer, memory, whole, reading)
+                    part = _Part(number, buffer, memory, whole)
                     parts.append(pool.submit(self._bring, file.fileno(), part, begun))
                     if whole.is_over:
                         break
@@ -224,7 +223,7 @@ class Parts:
             if part.whole.is_over:
                 raise CancelledError
             content = memoryview(part.buffer)[: self._length(part.number)]
-            with part.reading:
+            with self._reading:
                 checksum = self._read(descriptor, part.number, content)
             if self._hashes:
                 part.whole.update(part.number, content)

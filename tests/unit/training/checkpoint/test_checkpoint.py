@@ -61,6 +61,7 @@ def test_written_bytes_go_to_the_disk_early_where_the_system_can(
             raise OSError("not on this file system")
 
     monkeypatch.setattr(shards, "_WINDOW_BYTES", 1 << 10)
+    monkeypatch.setattr(os, "POSIX_FADV_DONTNEED", 4, raising=False)
     monkeypatch.setattr(os, "posix_fadvise", advise, raising=False)
     if system == "has no such call":
         monkeypatch.delattr(os, "posix_fadvise")
