@@ -68,6 +68,8 @@ COVERAGE ?= 95
 ##            processors, because some wait; at most 4
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1)
 
+AT_ONCE := -n $(JOBS) --maxprocesses 4 --dist worksteal
+
 UV := $(UV_HOME)/bin/uv
 INSTALL = VENV="$(VENV)" UV_HOME="$(UV_HOME)" PYTHON="$(PYTHON)" PYTHON_NAMED="$(filter command,$(origin PYTHON))" \
   sh scripts/install_environment.sh
@@ -125,11 +127,11 @@ deploy-demo: $(VENV)/training.stamp ## a cluster from nothing, and a job on it (
 # Tests start several hundred Pythons. Where the machine forbids compiled files, each would compile torch again: 2 s.
 test quick: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/development.stamp ## every test, with coverage of src
-	UV="$(abspath $(UV))" "$(RUN)" -m pytest -n $(JOBS) --maxprocesses 4 --dist worksteal \
+	UV="$(abspath $(UV))" "$(RUN)" -m pytest $(AT_ONCE) \
 	  --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(TESTS)
 
 quick: $(VENV)/development.stamp ## the unit tests that start no process
-	"$(RUN)" -m pytest tests/unit --quick $(TESTS)
+	"$(RUN)" -m pytest $(AT_ONCE) tests/unit --quick $(TESTS)
 
 coverage: $(VENV)/development.stamp ## judge the coverage of tests that ran apart (coverage-* files)
 	"$(RUN)" -m coverage combine --keep coverage-*

@@ -1,4 +1,4 @@
-"""`make quick`: a test that starts a process is skipped at that moment; slow tests are not started."""
+"""`make quick`: a test that starts a process is skipped at that moment; slow ones are not started."""
 
 import subprocess
 import sys
@@ -32,11 +32,17 @@ def test_with_a_server(server): ...
 @pytest.mark.slow
 def test_slow():
     raise AssertionError("it ran")
+
+@pytest.fixture
+def run_training():
+    raise AssertionError("it ran")
+
+def test_training(run_training): ...
 """
 
 
 @pytest.mark.parametrize(
-    ("option", "outcome"), [("--quick", "1 passed, 3 skipped, 1 deselected"), ("-x", "1 failed")]
+    ("option", "outcome"), [("--quick", "1 passed, 3 skipped, 2 deselected"), ("-x", "1 failed")]
 )
 def test_quick_skips_what_starts_a_process(tmp_path: Path, option: str, outcome: str) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)

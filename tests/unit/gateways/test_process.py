@@ -92,6 +92,7 @@ def test_a_signal_reaches_the_program_and_what_runs_beside_it_ends_after_it(tmp_
     assert lines.read_text().splitlines() == ["started", "saved", "asked to end"]
 
 
+@pytest.mark.process
 def test_what_runs_beside_a_program_is_started_again_and_killed_if_it_does_not_end(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     starts.touch()

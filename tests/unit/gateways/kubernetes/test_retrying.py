@@ -2,8 +2,11 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -100,6 +103,13 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(retry, "LONGEST_PAUSE", 0.02)
     monkeypatch.setattr(healing_module, "_PAUSE", 0.02)
+    start = time.time()
+
+    def fast_clock(_: BaseHTTPRequestHandler, timestamp: float | None = None) -> str:
+        """The cluster's clock, which shows whole seconds: twenty of them pass in one."""
+        return formatdate(start + 20 * (time.time() - start), usegmt=True)
+
+    monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", fast_clock)
 
 
 @pytest.fixture
@@ -257,8 +267,8 @@ def test_nobody_sends_a_job_again_that_was_deleted_or_cancelled_meanwhile(
             raw["metadata"]["annotations"]["trainyard.dev/cancelled"] = "now"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "FIRST_PAUSE", 2.0)
-        patch.setattr(retry, "LONGEST_PAUSE", 2.0)
+        patch.setattr(retry, "FIRST_PAUSE", 40.0)
+        patch.setattr(retry, "LONGEST_PAUSE", 40.0)
         cluster.store.before = meanwhile
         found = heal(cluster)
     assert how[:6] in found.why
@@ -349,8 +359,8 @@ def test_the_preview_changes_nothing(cluster: Cluster) -> None:
 def test_a_watch_whose_time_is_over_leaves_the_claim_to_the_next(cluster: Cluster) -> None:
     cluster.store.put(f"{JOBS}/llama", job_body("llama", 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "FIRST_PAUSE", 1.0)
-        patch.setattr(retry, "LONGEST_PAUSE", 1.0)
+        patch.setattr(retry, "FIRST_PAUSE", 20.0)
+        patch.setattr(retry, "LONGEST_PAUSE", 20.0)
         said: list[str] = []
         found = healer(cluster, 7, said).to_the_end("team", "llama", "pytorchjob", 0.2)
     assert found.why == "the retry as llama-2 waits; watch again to continue"

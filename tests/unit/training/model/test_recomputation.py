@@ -49,6 +49,7 @@ def group() -> Iterator[None]:
         ("fsdp", True),
     ],
 )
+@pytest.mark.slow
 def test_selective_recomputes_no_product_and_full_recomputes_those_of_the_blocks(
     monkeypatch: pytest.MonkeyPatch, strategy: str, compiled: bool, dtype: str
 ) -> None:

@@ -58,7 +58,7 @@ def serving(models: dict[str, Path]) -> Iterator[Hub]:
         state = hub
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     hub.endpoint = f"http://127.0.0.1:{server.server_port}"
     try:
