@@ -5,6 +5,8 @@ and hide the reason. Only a worker that was killed cannot report that itself. `g
 program; `torchrun_agent` is the part of torchrun that watches them.
 """
 
+import atexit
+import gc
 import logging
 import signal
 import sys
@@ -20,6 +22,8 @@ _TORCHRUN_WAITS_SECONDS = 25
 
 def main() -> int:
     """Run torchrun with the arguments of this process; return 1 when a worker failed or a signal came."""
+    gc.disable()  # all that is imported stays
+    atexit.register(gc.freeze)
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException, logger
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -27,6 +31,8 @@ def main() -> int:
     from torch.distributed.launcher import api as launcher
     from torch.distributed.run import main as torchrun
 
+    gc.freeze()
+    gc.enable()
     logger.addFilter(_is_news)
     launcher.LocalElasticAgent = node_agent()  # type: ignore[attr-defined]
     try:

@@ -1,5 +1,7 @@
 """The messages for S3's refusals, and the parts of files; real servers are in tests/integration."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -153,3 +155,18 @@ def test_the_checksum_of_a_part_is_the_same_in_whatever_pieces_it_comes(algorith
     content = bytes(range(256)) * 100
     assert checksum_of(content, algorithm, cut=999) == checksum_of(content, algorithm)
     assert checksum_of(content[:-1], algorithm) != checksum_of(content, algorithm)
+
+
+def test_a_client_is_made_without_pyopenssl_which_stays_usable() -> None:
+    lines = (
+        "import sys",
+        "from trainyard.gateways.s3.access import connect",
+        "from trainyard.gateways.s3.clock import Clock",
+        "client = connect(attempts=1, call_seconds=1.0, clock=Clock())",
+        "print('OpenSSL' in sys.modules)",
+        "from urllib3.contrib.pyopenssl import orig_util_SSLContext as usual",
+        "from botocore.httpsession import SSLContext",
+        "print(SSLContext is usual)",
+    )
+    ran = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "True"]

@@ -21,6 +21,9 @@ VARIABLES = {
     "TORCH_FR_BUFFER_SIZE": "2000",
 }
 
+_THRESHOLDS = (700, 10, 10)
+"""The numbers of new objects, and of searches, after which Python 3.11 searches for garbage."""
+
 
 def before_torch(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
     """Set torch's variables, and start to hash the checkpoint of `resume`; return a function for SHA-256.
@@ -34,9 +37,13 @@ def before_torch(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
 
 
 def started() -> None:
-    """Turn garbage collection on again if `before_torch` turned it off; it ignores all existing objects."""
+    """Turn garbage collection on again if `before_torch` turned it off; it ignores all existing objects.
+
+    It searches as often as Python 3.11 does by itself, because a few objects may hold gigabytes on a device.
+    """
     if not gc.isenabled():
         gc.freeze()
+        gc.set_threshold(*_THRESHOLDS)
         gc.enable()
 
 

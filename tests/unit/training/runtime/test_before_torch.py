@@ -33,6 +33,7 @@ def test_garbage_is_looked_for_again_once_training_starts(
     run_training(tiny_config(training={"max_steps": 1}))
     assert gc.isenabled()
     assert gc.get_freeze_count()
+    assert gc.get_threshold() == (700, 10, 10), "few objects of a training may hold much memory"
 
 
 @pytest.mark.usefixtures("collecting")
