@@ -8,6 +8,7 @@ unless one exception led to the other. A wrong class would decide wrongly about 
 """
 
 import builtins
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -232,7 +233,7 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
         if number < alive_until or number in ignored or HARMLESS.search(line):
             continue
         raised = tracebacks.raised.get(number)
-        matching = [rule for rule in RULES if _tells(rule, line, raised)]
+        matching = [rule for rule, match in _matches(line) if _tells(rule, match, raised)]
         if not matching and raised is not None and raised.is_own:
             matching = [_RAISED]
         if not matching:
@@ -244,13 +245,19 @@ def _evidence_in(log: LogText, exit_code: int | None) -> Iterator[Evidence]:
             yield Evidence(rule, log.name, number + 1, log.lines[number], raised, split[number][0])
 
 
-def _tells(rule: Rule, line: str, raised: Raised | None) -> bool:
+@functools.lru_cache(maxsize=1024)
+def _matches(line: str) -> tuple[tuple[Rule, re.Match[str]], ...]:
+    """Return the rules that match a line, and where. The processes of a run write many equal lines."""
+    return tuple((rule, match) for rule in RULES if (match := rule.pattern.search(line)))
+
+
+def _tells(rule: Rule, match: re.Match[str], raised: Raised | None) -> bool:
     """Return whether a line reports the evidence, and does not only mention it."""
-    match = rule.pattern.search(line)
-    if match is None or (rule.nearness is Nearness.RAISED and raised is None):
-        return False
     if raised is not None:
         return True
+    if rule.nearness is Nearness.RAISED:
+        return False
+    line = match.string
     before = line[max(0, match.start() - _WORDS_BEFORE) : match.start()]
     if HYPOTHETICAL.search(before) or QUOTED.search(before) or _only_warns(rule, line):
         return False
