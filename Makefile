@@ -68,7 +68,7 @@ COVERAGE ?= 95
 ##            processors, because some wait; at most 4
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1)
 
-AT_ONCE := -n $(JOBS) --maxprocesses 4 --dist worksteal
+AT_ONCE = -n $(JOBS) --maxprocesses 4 --dist worksteal
 
 UV := $(UV_HOME)/bin/uv
 INSTALL = VENV="$(VENV)" UV_HOME="$(UV_HOME)" PYTHON="$(PYTHON)" PYTHON_NAMED="$(filter command,$(origin PYTHON))" \

@@ -44,7 +44,8 @@ def exit_code_of(main: Callable[[], int]) -> int:
     if threading.current_thread() is threading.main_thread():  # another one might wait for a stream here
         _have_streams()
         # Imports make 100,000 objects that stay. Python searches all of them for garbage again and again
-        # (40 ms with boto3), and once more at the end (80 ms; 300 ms with torch).
+        # (40 ms with boto3), and once more at the end (80 ms; 300 ms with torch). Scripts make little
+        # garbage; the trainer searches more often (training.runtime.before_torch).
         gc.set_threshold(_NEW_OBJECTS)
         atexit.register(gc.freeze)
     code = _answer_of(main)

@@ -1,5 +1,6 @@
 """The messages for S3's refusals, and the parts of files; real servers are in tests/integration."""
 
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -157,7 +158,9 @@ def test_the_checksum_of_a_part_is_the_same_in_whatever_pieces_it_comes(algorith
     assert checksum_of(content[:-1], algorithm) != checksum_of(content, algorithm)
 
 
-def test_a_client_is_made_without_pyopenssl_which_stays_usable() -> None:
+def test_a_client_is_made_without_pyopenssl_which_stays_usable(tmp_path: Path) -> None:
+    pytest.importorskip("OpenSSL")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     lines = (
         "import sys",
         "from trainyard.gateways.s3.access import connect",
@@ -168,5 +171,11 @@ def test_a_client_is_made_without_pyopenssl_which_stays_usable() -> None:
         "from botocore.httpsession import SSLContext",
         "print(SSLContext is usual)",
     )
-    ran = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        env=plain | {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_EC2_METADATA_DISABLED": "true"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert ran.stdout.split() == ["False", "True"]

@@ -1,8 +1,10 @@
 """The messages about workers that failed."""
 
+import gc
 import logging
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +21,13 @@ def failure(rank: int, code: int, *, after: int = 0) -> ProcessFailure:
     result = ProcessFailure(local_rank=rank, pid=100 + rank, exitcode=code, error_file="<N/A>")
     result.timestamp = 1_000 + after
     return result
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """The objects of this process are searched for garbage again."""
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize(

@@ -46,14 +46,15 @@ def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Any:
 def _without_pyopenssl() -> Iterator[None]:
     """Let botocore take Python's own TLS at once. It asks pyOpenSSL for the same class, which takes 40 ms."""
     name = "urllib3.contrib.pyopenssl"
-    if name in sys.modules:
+    if name in sys.modules or "botocore.httpsession" in sys.modules:
         yield
         return
     sys.modules[name] = None  # type: ignore[assignment]  # so that its import fails
     try:
         yield
     finally:
-        del sys.modules[name]
+        if sys.modules.get(name) is None:
+            sys.modules.pop(name, None)  # another thread may have been faster
 
 
 @functools.cache

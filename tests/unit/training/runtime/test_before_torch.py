@@ -15,7 +15,9 @@ from trainyard.training.runtime.before_torch import before_torch, started
 @pytest.fixture
 def collecting() -> Iterator[None]:
     """The collector as it was, afterwards."""
+    before = gc.get_threshold()
     yield
+    gc.set_threshold(*before)
     gc.enable()
     gc.unfreeze()
 
@@ -28,6 +30,7 @@ def test_garbage_is_looked_for_again_once_training_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("trainyard.training.runtime.before_torch.set_torch_variables", lambda: None)
+    gc.set_threshold(50_000)
     assert before_torch(tmp_path / "run", "auto") is sha256_of_file
     assert not gc.isenabled()
     run_training(tiny_config(training={"max_steps": 1}))
