@@ -42,13 +42,18 @@ def test_training(run_training): ...
 
 
 @pytest.mark.parametrize(
-    ("option", "outcome"), [("--quick", "1 passed, 3 skipped, 2 deselected"), ("-x", "1 failed")]
+    ("options", "outcome"),
+    [
+        (["--quick"], "1 passed, 3 skipped, 2 deselected"),
+        (["--quick", "-n", "2"], "1 passed, 3 skipped"),  # pytest itself may start processes
+        (["-x"], "1 failed"),
+    ],
 )
-def test_quick_skips_what_starts_a_process(tmp_path: Path, option: str, outcome: str) -> None:
+def test_quick_skips_what_starts_a_process(tmp_path: Path, options: list[str], outcome: str) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  process")
-    line = [sys.executable, "-m", "pytest", "-p", "tests.quick", "-p", "no:cacheprovider", option, "-k"]
-    chosen = "test" if option == "--quick" else "slow"
+    line = [sys.executable, "-m", "pytest", "-p", "tests.quick", "-p", "no:cacheprovider", *options, "-k"]
+    chosen = "test" if "--quick" in options else "slow"
     ran = subprocess.run(
         [*line, chosen, "--rootdir", str(tmp_path), str(tmp_path)],
         cwd=HOUSE,
