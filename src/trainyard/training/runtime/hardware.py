@@ -73,9 +73,8 @@ def prepare_device(config: Config) -> torch.device:
             pin_choices(compiled=config.compute.compile)
     if device.type == "cpu":
         keep_memory()
-    bits = config.kernel_optimization.simd_bits
-    if bits is not None and config.compute.compile and device.type == "cpu":
-        set_vector_width(bits)
+        if config.compute.compile:
+            _prepare_compiler(config.kernel_optimization.simd_bits)
     seed_everything(config.training.seed)
     return device
 
@@ -214,6 +213,16 @@ def cpu_peak_flops(dtype: torch.dtype) -> float:
         torch.mm(left, right, out=product)
         fastest, rounds = min(fastest, time.perf_counter() - before), rounds + 1
     return float(2 * _PEAK_SIZE**3 / fastest)
+
+
+def _prepare_compiler(bits: int | None) -> None:
+    if " " in sys.prefix:  # torch 2.13 passes it to the linker unquoted
+        raise ConfigError(
+            f"compute.compile: torch cannot compile for a CPU from a folder with a space, and it is in "
+            f"{sys.prefix}. Move the clone, or add --set compute.compile=false. Nothing was started."
+        )
+    if bits is not None:
+        set_vector_width(bits)
 
 
 def set_vector_width(bits: int) -> None:

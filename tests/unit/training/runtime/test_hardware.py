@@ -1,5 +1,6 @@
 """The device of a process among others, and what a row of metrics says of it."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +39,15 @@ def test_every_process_sees_that_there_are_more_of_them_than_gpus(
     monkeypatch.setenv("LOCAL_RANK", "0")
     config = tiny_config(model={"device": "cuda"}, compute={"strategy": "ddp"})
     with pytest.raises(ConfigError, match=r"model\.device: 3 processes want one each, but .* sees 2 GPUs"):
+        prepare_device(config)
+
+
+def test_a_cpu_is_not_compiled_for_from_a_folder_with_a_space(
+    tiny_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", "/home/me/my project/.venv")
+    config = tiny_config(compute={"compile": True})
+    with pytest.raises(ConfigError, match=r"folder with a space.*/my project/.*compute.compile=false"):
         prepare_device(config)
 
 
