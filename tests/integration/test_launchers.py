@@ -81,13 +81,15 @@ def jobset(port: int, **more: str) -> Environments:
     return [{**common, "JOB_COMPLETION_INDEX": str(node)} for node in range(2)]
 
 
-AGENT = f"""#!{sys.executable}
+AGENT = f"""#!/bin/sh
+exec '{sys.executable}' -c '
 import os, sys
 place = ["--node-rank=" + os.environ["STAND_IN_RANK"], "--master-addr=localhost"]
 words = [word for word in sys.argv[1:] if not word.startswith(("--shutdown", "--server"))]
 assert "--server-port=8080" in sys.argv and "--shutdown-signal=SIGTERM" in sys.argv, sys.argv
 line = [sys.executable, "-m", "torch.distributed.run", *place, "--master-port=" + os.environ["STAND_IN_PORT"]]
 os.execv(sys.executable, [*line, *words])
+' "$@"
 """
 """In place of `hyperpodrun`: it hears its rank from the environment instead of the operator's server."""
 

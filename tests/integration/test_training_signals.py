@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conditions import COMPILES
 
 HOUSE = Path(__file__).resolve().parents[2]
 STEPS = 40
@@ -189,12 +190,14 @@ def test_what_a_named_checkpoint_began_goes_on_with_its_own_by_the_same_command(
 
 
 @pytest.mark.slow
+@COMPILES
 def test_a_ctrl_c_during_compilation_ends_with_a_checkpoint(training: Training) -> None:
     process = training.start(
         "compiled", "--set", "compute.compile=true", "--set", "training.max_steps=100000"
     )
     deadline = time.monotonic() + 120
     while not (training.folder / "compiled" / "run.json").exists() and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[1]
         time.sleep(0.01)
     time.sleep(2.0)  # in the middle of the compiler's work, or beyond it where its results are cached
     os.killpg(process.pid, signal.SIGINT)

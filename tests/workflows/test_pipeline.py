@@ -312,7 +312,7 @@ def test_amazon_linux_keeps_its_python_because_there_is_no_other_for_it(
     if system:
         (tmp_path / "os-release").write_text(system)
     asked = f"import sys; sys.version_info = {version}; exec(sys.argv[1])"
-    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} -c "{asked}" "$2"\n')
+    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{asked}" "$2"\n')
     (tmp_path / "python3").chmod(0o755)
     output = tmp_path / "output"
     path = f"{tmp_path}:{os.environ['PATH']}"

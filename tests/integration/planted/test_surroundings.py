@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from tests.conditions import AS_ROOT, IN_ASCII
 from tests.integration.planted.judging import Answer, call
 from tests.integration.planted.yard import ROOT, Yard, make_all, plain
 
@@ -86,7 +87,7 @@ def require_usual_answers(yard: Yard) -> None:
     assert stored == {p: p.stat().st_mtime_ns for p in yard.store_folder.rglob("*") if p.is_file()}
 
 
-@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o277], ids=oct)
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, pytest.param(0o277, marks=AS_ROOT)], ids=oct)
 def test_any_mask_of_permissions(yard: Yard, mask: int) -> None:
     before = os.umask(mask)
     try:
@@ -318,7 +319,7 @@ def run_apart(
 @pytest.mark.parametrize(
     "language",
     [
-        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+        pytest.param({"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, marks=IN_ASCII),
         {"LC_ALL": "tr_TR.ISO8859-9", "PYTHONIOENCODING": "iso8859-9"},
         {},
     ],
@@ -336,7 +337,7 @@ def test_closed_streams(yard: Yard, tmp_path: Path, closed: str) -> None:
     assert (yard.run.report / "proof.json").is_file()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+@AS_ROOT
 def test_a_user_who_may_read_and_not_write(made: Yard) -> None:
     with tempfile.TemporaryDirectory() as name:  # not pytest's own, which is closed to other users
         folder = Path(name)

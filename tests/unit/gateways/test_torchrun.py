@@ -105,7 +105,9 @@ def test_an_agent_gets_its_options_and_workers_lose_what_describes_their_launche
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = tmp_path / "agent"
-    agent.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\nenv > {tmp_path}/environment\nexit 1\n')
+    agent.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/words\nenv > {tmp_path}/environment\nexit 1\n'
+    )
     agent.chmod(0o755)
     for name in ("RANK", "PET_NNODES", "PET_NPROC_PER_NODE"):
         monkeypatch.setenv(name, "7")
@@ -118,7 +120,7 @@ def test_an_agent_gets_its_options_and_workers_lose_what_describes_their_launche
         agent=str(agent),
         without=("RANK",),
     )
-    words = (tmp_path / "words").read_text().split()
+    words = (tmp_path / "words").read_text().splitlines()
     assert words[:2] == ["--nnodes=3", "--no-python"]
     assert words[-3:] == [sys.executable, "train.py", "--json"]
     environment = (tmp_path / "environment").read_text().splitlines()

@@ -135,7 +135,7 @@ def run(state: ExecServer, connection: socket.socket, address: str, headers: dic
         process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # the latter if a folder of PATH may not be read
         connection.sendall(
             frame(b"\x03" + json.dumps({"status": "Failure", "message": "not found"}).encode())
         )

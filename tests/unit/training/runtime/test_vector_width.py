@@ -1,10 +1,10 @@
 """The width of the vectors in compiled kernels, read off the code that is generated."""
 
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.conditions import COMPILES
 from torch._inductor import config as compiler
 from torch._inductor.cpp_builder import CppTorchOptions
 from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -32,11 +32,10 @@ def settings() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("bits", [128, 256, 512])
+@COMPILES
 def test_the_generated_code_has_vectors_of_that_width(bits: int) -> None:
     if bits not in widths_here():
         pytest.skip(f"this CPU has no vectors of {bits} bits")
-    if " " in sys.prefix:
-        pytest.skip("torch 2.13 cannot link from a folder with a space")
     set_vector_width(bits)
     assert hardware.vector_width() == bits
     numbers = torch.arange(1024, dtype=torch.float32)
