@@ -3,10 +3,11 @@
 And what servers of the tests' own need, in whatever folder: reading a request.
 """
 
+import gc
 import logging
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,26 @@ pytest_plugins = ["tests.quick", "tests.slow_first"]
 # A slow machine is not a failure: a busy one takes longer than the 200 ms that an example has otherwise.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# What is imported to collect the tests stays; searching it for garbage takes as long as importing it.
+gc.disable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        _let_torch_propagate()
+
+
+def _let_torch_propagate() -> None:
+    """Torch has 50 loggers that do not propagate; pytest attaches a handler to each, six times per test."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch.") and isinstance(logger, logging.Logger):
+            logger.propagate = True
 
 
 @pytest.fixture(autouse=True)

@@ -129,6 +129,11 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
+
+
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -137,6 +142,15 @@ def part_of(path: Path) -> str:
     """The part of the library a module belongs to; empty for the package's own `__init__`."""
     first = path.relative_to(LIBRARY).parts[0]
     return "" if first == "__init__.py" else first.removesuffix(".py")
+
+
+PARTS = {part_of(module) for module in MODULES} - {""}
+
+
+@cache
+def imported(path: Path) -> tuple[str, ...]:
+    """The dotted names of everything that a module imports, with duplicates."""
+    return tuple(imports(tree(path), path))
 
 
 def imports(node: ast.AST, path: Path) -> Iterator[str]:
@@ -153,13 +167,12 @@ def imports(node: ast.AST, path: Path) -> Iterator[str]:
 
 def parts_imported(path: Path) -> set[str]:
     """The parts of the library that a module imports."""
-    known = {part_of(module) for module in MODULES} - {""}
-    dotted = (name.split(".") for name in imports(tree(path), path))
-    return {names[1] for names in dotted if names[0] == "trainyard" and len(names) > 1 and names[1] in known}
+    dotted = (name.split(".") for name in imported(path))
+    return {names[1] for names in dotted if names[0] == "trainyard" and len(names) > 1 and names[1] in PARTS}
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (n for n in ast.walk(tree(path)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (n for n in nodes(path) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -214,7 +227,7 @@ def units_imported() -> dict[str, set[str]]:
     known = {name.removesuffix(".__init__") for name in dotted.values()}
     found: dict[str, set[str]] = {}
     for path, module in dotted.items():
-        names = {name.removeprefix("trainyard.") for name in imports(tree(path), path)} & known
+        names = {name.removeprefix("trainyard.") for name in imported(path)} & known
         modules = {name for name in names if not (LIBRARY / name.replace(".", "/")).is_dir()}
         unit = unit_of(module)
         found.setdefault(unit, set()).update({unit_of(name) for name in modules} - {unit})
@@ -260,7 +273,7 @@ def test_a_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
 def test_a_room_says_what_lives_there_and_re_exports_nothing(folder: Path) -> None:
     init = folder / "__init__.py"
     assert init in MODULES, "a room has an __init__.py with a docstring"
-    assert is_registry(init) or list(imports(tree(init), init)) == []
+    assert is_registry(init) or imported(init) == ()
 
 
 def is_registry(init: Path) -> bool:
@@ -279,7 +292,7 @@ def test_a_pure_part_asks_no_clock_and_no_machine(path: Path) -> None:
     """Clocks, locks, processes and the environment are read in gateways, or handed in."""
     asked = {
         ast.unparse(node)
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute) and ast.unparse(node) in IMPURE
     }
     defaults = {
@@ -296,7 +309,7 @@ def test_a_gateway_knows_no_other_gateway_but_process_and_the_refusals_of_aws(pa
     gateway = path.relative_to(LIBRARY / "gateways").parts[0].removesuffix(".py")
     if gateway == "__init__":  # the registry of stores
         return
-    dotted = (name.split(".") for name in imports(tree(path), path) if name.startswith("trainyard.gateways."))
+    dotted = (name.split(".") for name in imported(path) if name.startswith("trainyard.gateways."))
     known = {p.name.removesuffix(".py") for p in (LIBRARY / "gateways").iterdir()}
     assert {names[2] for names in dotted if names[2] in known} <= {gateway, "process", "aws_refusals"}
 
@@ -304,7 +317,7 @@ def test_a_gateway_knows_no_other_gateway_but_process_and_the_refusals_of_aws(pa
 @over([*MODULES, *SCRIPTS])
 def test_the_outside_world_and_torch_are_touched_in_their_place_only(path: Path) -> None:
     part = part_of(path) if path.is_relative_to(LIBRARY) else "scripts"
-    tops = {name.split(".")[0] for name in imports(tree(path), path)}
+    tops = {name.split(".")[0] for name in imported(path)}
     elsewhere = {top for top in tops if ONLY_IN.get(top, part) != part}
     assert elsewhere - MAY_TOUCH.get(name_of(path), set()) == set()
 
@@ -344,7 +357,7 @@ def test_functions_take_few_positional_parameters(path: Path) -> None:
 def test_only_the_top_level_handler_catches_everything(path: Path) -> None:
     if path.parent == LIBRARY / "command":
         return
-    for handler in (n for n in ast.walk(tree(path)) if isinstance(n, ast.ExceptHandler)):
+    for handler in (n for n in nodes(path) if isinstance(n, ast.ExceptHandler)):
         caught = "" if handler.type is None else ast.unparse(handler.type)
         broad = {"", "Exception", "BaseException"} & set(caught.strip("()").split(", "))
         assert not broad, f"{name_of(path)}:{handler.lineno}: except {caught}"
@@ -352,13 +365,13 @@ def test_only_the_top_level_handler_catches_everything(path: Path) -> None:
 
 @over(MODULES)
 def test_the_library_does_not_print(path: Path) -> None:
-    calls = (n for n in ast.walk(tree(path)) if isinstance(n, ast.Call))
+    calls = (n for n in nodes(path) if isinstance(n, ast.Call))
     assert [c.lineno for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"] == []
 
 
 @over([*MODULES, *SCRIPTS])
 def test_nobody_edits_the_import_path(path: Path) -> None:
-    found = (n for n in ast.walk(tree(path)) if isinstance(n, ast.Attribute) and n.attr == "path")
+    found = (n for n in nodes(path) if isinstance(n, ast.Attribute) and n.attr == "path")
     assert [n.lineno for n in found if isinstance(n.value, ast.Name) and n.value.id == "sys"] == []
 
 
@@ -371,8 +384,8 @@ def test_no_module_level_state_is_changed(path: Path) -> None:
         for target in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
         if isinstance(target, ast.Name)
     }
-    assert [f"line {n.lineno}" for n in ast.walk(tree(path)) if isinstance(n, ast.Global)] == []
-    assert [ast.unparse(n) for n in ast.walk(tree(path)) if changes_one_of(n, names)] == []
+    assert [f"line {n.lineno}" for n in nodes(path) if isinstance(n, ast.Global)] == []
+    assert [ast.unparse(n) for n in nodes(path) if changes_one_of(n, names)] == []
 
 
 def changes_one_of(node: ast.AST, names: set[str]) -> bool:

@@ -15,7 +15,6 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row, read_rows
 from trainyard.training.export.export import plan_export, write_export
 from trainyard.training.grpo.step_records import Steps
-from trainyard.training.grpo.trainer import reward
 from trainyard.training.recipe import ready_data, rehearse
 from trainyard.training.run.run_request import Request
 from trainyard.training.runtime.stop_signals import StopRequest
@@ -200,6 +199,8 @@ def test_several_processes_and_traces_are_refused(
 
 
 def test_rewards_are_judged_answer_by_answer_and_their_right_share_is_logged() -> None:
+    from trainyard.training.grpo.trainer import reward  # takes seconds, which only this file's worker pays
+
     logged: dict[str, float] = {}
     rewards = reward(["(1+2)=", "(1+2)="], ["3", "x"], log_metric=logged.__setitem__, completions_ids=[])
     assert rewards == [1.0, 0.0]
