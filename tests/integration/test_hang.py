@@ -3,12 +3,12 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_start
 
 HOUSE = Path(__file__).resolve().parents[2]
 CONFIG = f"""
@@ -123,9 +123,7 @@ class Trainer:
         search = os.pathsep.join(filter(None, [str(self._folder), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "CI": "true", "PYTHONPATH": search, "STUCK_RANK": stuck_rank}
         environment["GITHUB_OUTPUT"] = str(self.output)
-        done = subprocess.run(
-            command, capture_output=True, text=True, cwd=HOUSE, env=environment, timeout=300, check=False
-        )
+        done = warm_start.run(command, cwd=HOUSE, env=environment, timeout=300)
         return done.returncode, done.stdout, done.stderr
 
     def events(self) -> list[dict[str, Any]]:

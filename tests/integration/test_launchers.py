@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_start
+from tests.warm_start import descendants, environment_of
 
 HOUSE = Path(__file__).resolve().parents[2]
 CONFIG = f"""
@@ -126,7 +128,7 @@ class Nodes:
             clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
             command = [sys.executable, str(HOUSE / "scripts" / "train.py"), *words, *more]
             command += ["--config", f"{self.folder}/config.yaml", "--run-dir", str(self.folder / run_dir)]
-            node = subprocess.Popen(
+            node = warm_start.Popen(
                 command,
                 stderr=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -262,7 +264,7 @@ def test_a_rank_that_is_stopped_for_ever_ends_the_run_on_both_nodes(
     more = ("training.max_steps=100000", "monitoring.hang_seconds=4")
     both = nodes.start(jobset(free_port()), *more, run_dirs=["frozen"] * 2)
     nodes.wait_for_rows("frozen", both[0])
-    (worker,) = (pid for pid in descendants(both[1].pid) if b"LOCAL_RANK=" in environment_of(pid))
+    (worker,) = (pid for pid in descendants(both[1].pid) if "LOCAL_RANK" in environment_of(pid))
     os.kill(worker, signal.SIGSTOP)
     for code, errors in ended(both):
         assert code == 1, errors
@@ -281,16 +283,3 @@ else:  # a file of another node may show late
     from trainyard.training.runtime import shared_directory
     shared_directory._PATIENCE_SECONDS = 0.5
 """
-
-
-def descendants(pid: int) -> list[int]:
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [int(child) for path in threads for child in path.read_text().split()]
-    return [*children, *(below for child in children for below in descendants(child))]
-
-
-def environment_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""

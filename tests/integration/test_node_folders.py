@@ -15,7 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.integration.test_launchers import HOUSE, Nodes, descendants, ended, free_port, trainjob
+from tests import warm_start
+from tests.integration.test_launchers import HOUSE, Nodes, ended, free_port, trainjob
+from tests.warm_start import descendants
 
 APART = "checkpointing.shared=false"
 STRATEGY = "compute.strategy=fsdp"
@@ -40,7 +42,7 @@ class Machines(Nodes):
     def script(self, script: str, *words: str) -> "subprocess.Popen[str]":
         command = [sys.executable, str(HOUSE / "scripts" / script), *words]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
-        started = subprocess.Popen(
+        started = warm_start.Popen(
             command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, cwd=HOUSE, env=environment
         )
         self._started.append(started)

@@ -12,14 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_launchers import (
-    Nodes,
-    descendants,
-    ended,
-    environment_of,
-    free_port,
-    jobset,
-)
+from tests.integration.test_launchers import Nodes, ended, free_port, jobset
+from tests.warm_start import descendants, environment_of
 
 ENDLESS = ("training.max_steps=100000", "training.lr_scheduler=constant")
 
@@ -96,7 +90,7 @@ def wait_for(both: "list[subprocess.Popen[str]]", condition: Callable[[], object
 
 
 def workers_of(node: "subprocess.Popen[str]") -> list[int]:
-    return [pid for pid in descendants(node.pid) if b"LOCAL_RANK=" in environment_of(pid)]
+    return [pid for pid in descendants(node.pid) if "LOCAL_RANK" in environment_of(pid)]
 
 
 def timed_ends(both: "list[subprocess.Popen[str]]", told: Callable[[], object]) -> list[float]:
@@ -147,7 +141,7 @@ def test_every_rank_ends_with_75_within_the_time_that_was_told_and_the_launcher_
     both = nodes.start(jobset(free_port()), *settings, run_dirs=folders)
     for node in both:
         wait_for(both, lambda node=node: workers_of(node))  # type: ignore[misc]
-        assert b"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600\0" in environment_of(workers_of(node)[0])
+        assert environment_of(workers_of(node)[0])["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "600"
     wait_for(both, lambda: len(rows_of(events, "resumed")) > 1)
     both[0].send_signal(signal.SIGTERM)
     for code, errors in ended(both):

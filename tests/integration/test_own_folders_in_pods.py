@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_launchers import HOUSE, OURS, Nodes, descendants, free_port, trainjob
+from tests import warm_start
+from tests.integration.test_launchers import HOUSE, OURS, Nodes, free_port, trainjob
+from tests.warm_start import descendants
 
 NAME = "llama"
 SETTINGS = (
@@ -56,7 +58,7 @@ class Pods(Nodes):
             variables = {**clean, "CI": "true", "TRAINYARD_RUN_ID": NAME, **own}
             variables["PYTHONPATH"] = str(self.folder)
             begun.append(
-                subprocess.Popen(
+                warm_start.Popen(
                     line,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,

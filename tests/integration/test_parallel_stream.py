@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import warm_start
 
 HOUSE = Path(__file__).resolve().parents[2]
 STEPS = 10
@@ -34,9 +34,7 @@ def train(folder: Path, name: str, *settings: str, processes: int = 1) -> list[f
     if processes > 1:
         command += ["--nproc-per-node", str(processes)]
     environment = {**os.environ, "CI": "true", "HF_HUB_OFFLINE": "1", "HF_HOME": f"{folder}/home"}
-    result = subprocess.run(
-        command, capture_output=True, text=True, cwd=HOUSE, env=environment, timeout=240, check=False
-    )
+    result = warm_start.run(command, cwd=HOUSE, env=environment, timeout=240)
     assert result.returncode == 0, result.stderr
     lines = (folder / name / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines]

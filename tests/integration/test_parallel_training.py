@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_start
+from tests.warm_start import descendants, environment_of
 
 HOUSE = Path(__file__).resolve().parents[2]
 STEPS = 12
@@ -58,6 +60,7 @@ class Runs:
         processes: int,
         more: tuple[str, ...] = (),
         launcher: tuple[str, ...] = (),
+        popen: type[subprocess.Popen[str]] = warm_start.Popen,
     ) -> "subprocess.Popen[str]":
         """Trains in `processes` of the script's own launcher, or in the one that `launcher` starts."""
         command = [sys.executable, *launcher, str(HOUSE / "scripts" / "train.py")]
@@ -73,12 +76,14 @@ class Runs:
         if processes > 1:
             command += ["--nproc-per-node", str(processes)]
         environment = {**os.environ, "CI": "true"}
-        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=HOUSE, env=environment)
+        return popen(command, stderr=subprocess.PIPE, text=True, cwd=HOUSE, env=environment)
 
     def finish(
         self, name: str, *settings: str, processes: int, more: tuple[str, ...] = ()
     ) -> tuple[int, str]:
-        process = self.start(name, *settings, processes=processes, more=more)
+        return self.end_of(self.start(name, *settings, processes=processes, more=more))
+
+    def end_of(self, process: "subprocess.Popen[str]") -> tuple[int, str]:
         _, errors = process.communicate(timeout=240)
         return process.returncode, errors
 
@@ -116,7 +121,8 @@ class Runs:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     result = Runs(tmp_path_factory.mktemp("runs"))
-    code, errors = result.finish("alone", *ALONE, processes=1)
+    # Python and torch start for it alone, so that all others are compared with a usual start.
+    code, errors = result.end_of(result.start("alone", *ALONE, processes=1, popen=subprocess.Popen))
     assert code == 0, errors
     return result
 
@@ -253,10 +259,7 @@ def test_a_signal_to_the_launcher_saves_on_all_processes_and_resumes_bitwise(run
 def test_a_dead_process_ends_the_others_with_a_message_in_time(runs: Runs) -> None:
     process = runs.start("dead", *KINDS["ddp"], "training.max_steps=100000", processes=2)
     runs.wait_for_rows("dead", process)
-    workers = subprocess.run(
-        ["pgrep", "-f", str(runs.folder / "dead")], capture_output=True, text=True
-    ).stdout.split()
-    ranks = {int(pid): environment_of(int(pid)).get("RANK") for pid in workers}
+    ranks = {pid: environment_of(pid).get("RANK") for pid in descendants(process.pid)}
     (victim,) = (pid for pid, rank in ranks.items() if rank == "1")
     start = time.monotonic()
     os.kill(victim, signal.SIGKILL)
@@ -267,14 +270,6 @@ def test_a_dead_process_ends_the_others_with_a_message_in_time(runs: Runs) -> No
     assert f"Rank 1 (pid {victim}) was killed by SIGKILL." in errors
     assert "Traceback" not in errors
     assert runs.outcome("dead")["status"] == "failed"
-
-
-def environment_of(pid: int) -> dict[str, str]:
-    try:
-        entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    except OSError:
-        return {}
-    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 @pytest.mark.slow

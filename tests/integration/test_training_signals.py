@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_start
 from tests.conditions import COMPILES
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -39,7 +40,9 @@ class Training:
         self.config = folder / "config.yaml"
         self.config.write_text(CONFIG)
 
-    def start(self, name: str, *arguments: str) -> "subprocess.Popen[str]":
+    def start(
+        self, name: str, *arguments: str, popen: type[subprocess.Popen[str]] = warm_start.Popen
+    ) -> "subprocess.Popen[str]":
         overrides = [
             f"data.train_path={self.folder}/train.txt",
             f"data.validation_path={self.folder}/validation.txt",
@@ -50,12 +53,14 @@ class Training:
         command += ["--run-dir", str(self.folder / name), *arguments]
         environment = {**os.environ, "CI": "true"}
         # A session of its own, so that a signal to its group reaches nothing else.
-        return subprocess.Popen(
+        return popen(
             command, stderr=subprocess.PIPE, text=True, cwd=HOUSE, env=environment, start_new_session=True
         )
 
     def finish(self, name: str, *arguments: str) -> tuple[int, str]:
-        process = self.start(name, *arguments)
+        return self.end_of(self.start(name, *arguments))
+
+    def end_of(self, process: "subprocess.Popen[str]") -> tuple[int, str]:
         _, errors = process.communicate(timeout=240)
         return process.returncode, errors
 
@@ -84,7 +89,8 @@ class Training:
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
     result = Training(tmp_path_factory.mktemp("training"))
-    code, errors = result.finish("whole")
+    # Python and torch start for it alone, so that all others are compared with a usual start.
+    code, errors = result.end_of(result.start("whole", popen=subprocess.Popen))
     assert code == 0, errors
     return result
 

@@ -1,0 +1,312 @@
+"""Start processes that have torch imported already, as forks of one that imported it.
+
+    test ──Popen──> server (imported torch once) ──fork──> keeper ──fork──> the script, as `__main__`
+
+Importing torch takes 1.5 to 3 s of processor time, and the tests of training start several hundred processes.
+A warm start takes 20 ms. The process is as real as any other: it has its own pid, session, environment and
+standard files, runs the shipped script from its first line, and can be killed. What it starts itself with
+`sys.executable` is warm too, such as a launcher's agent and workers. The keeper waits for it and passes its
+exit status on.
+
+Tests whose subject is the start of Python use `subprocess`. `test_warm_start.py` compares the two.
+"""
+
+import atexit
+import gc
+import json
+import os
+import random
+import runpy
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+IMPORTED = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.run",
+    "trainyard.training.recipe",
+    "trainyard.training.run.lifecycle",
+    "trainyard.training.pretraining.pretraining",
+)
+"""What a training process imports; anything else is imported after the fork."""
+SERVER = "TRAINYARD_TEST_WARM_START"
+"""In a warm process: the variable with the path of the server's socket."""
+_EARLY = ("LD_", "PYTHON", "ATEN_", "MKL_", "OPENBLAS_", "OMP_", "TORCH_LOGS", "TORCH_CPP_LOG_LEVEL")
+"""Variables that are read while Python or torch starts. A process that needs another value starts cold."""
+_APPLIED = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "PYTHONPATH")
+"""Variables of these that a warm process applies itself, or that change no result."""
+_NUMBER = struct.Struct("q")
+_IGNORABLE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Popen(subprocess.Popen[Any]):
+    """`subprocess.Popen`, but warm if it runs a script or a module with `sys.executable`.
+
+    It replaces the methods of Python 3.11 to 3.13 that start a process and wait for it.
+    """
+
+    _link: socket.socket | None = None
+    """The connection to the keeper of a warm process."""
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
+        _close_fds, pass_fds, cwd, env, _startupinfo, _creationflags, shell, *more = rest
+        pipes, (_restore, gid, gids, uid, umask, new_session, group) = more[:6], more[6:]
+        environment = dict(os.environ if env is None else env)
+        special = executable or preexec_fn or pass_fds or shell or group not in (None, -1)
+        special = special or (gid, gids, uid, umask) != (None, None, None, -1)
+        if special or not _can_be_warm(args, environment):
+            super()._execute_child(args, executable, preexec_fn, *rest)  # type: ignore[misc]
+            return
+        order = {
+            "parent": os.getpid(),
+            "words": [os.fspath(word) for word in args[1:]],
+            "folder": str(Path(cwd or ".").absolute()),
+            "environment": environment,
+            "new_session": bool(new_session),
+            "ignored": [number for number in _IGNORABLE if signal.getsignal(number) is signal.SIG_IGN],
+            "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+        }
+        stdin, _, _, stdout, _, stderr = pipes
+        files = [own if pipe == -1 else pipe for own, pipe in enumerate((stdin, stdout, stderr))]
+        try:
+            self._link = _sent(order, files)
+            self.pid = _number(self._link)
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._link is None:
+            return super()._try_wait(wait_flags)  # type: ignore[misc,no-any-return]
+        if wait_flags & os.WNOHANG and not select.select([self._link], [], [], 0)[0]:
+            return 0, 0
+        status = _number(self._link)
+        self._link.close()
+        return self.pid, status
+
+    def _internal_poll(self, _deadstate: int | None = None, **further: Any) -> int | None:
+        if self._link is not None:
+            further = {"_waitpid": lambda _pid, flags: self._try_wait(flags)}
+        return super()._internal_poll(_deadstate, **further)  # type: ignore[misc,no-any-return]
+
+
+def run(
+    command: Sequence[str | Path], *, timeout: float, **options: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end, like `subprocess.run`; both outputs are captured as text."""
+    pipe = subprocess.PIPE
+    with Popen(command, stdout=pipe, stderr=pipe, text=True, **options) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have started; warm or not."""
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for thread in threads for child in thread.read_text().split()]
+    children += [child for child, record in _records().items() if record["parent"] == pid]
+    return [*children, *(below for child in children for below in descendants(child))]
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment with which a process was started; empty if it is gone."""
+    if (record := _records().get(pid)) is not None:
+        return dict(record["environment"])
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    except OSError:
+        return {}
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+def _records() -> dict[int, dict[str, Any]]:
+    """The orders of the warm processes that are alive, by pid. Each keeper writes a file for its own."""
+    found = {}
+    if _server.cache_info().currsize:
+        for record in Path(_server()[0]).parent.glob("[0-9]*"):
+            with suppress(FileNotFoundError):  # it has just ended
+                found[int(record.name)] = json.loads(record.read_text())
+    return found
+
+
+def _can_be_warm(args: Any, environment: Mapping[str, str]) -> bool:
+    if isinstance(args, str | bytes | os.PathLike) or os.fspath(args[0]) != sys.executable or len(args) < 2:
+        return False
+    first = os.fspath(args[1])
+    is_plain = first == "-m" or first.endswith(".py")
+    return is_plain and _early(environment) == _early(os.environ)
+
+
+def _early(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a warm process must have in common with the server."""
+    return {n: value for n, value in environment.items() if n.startswith(_EARLY) and n not in _APPLIED}
+
+
+@cache
+def _server() -> tuple[str, "subprocess.Popen[str]"]:
+    """The socket of this process's server, which ends when this process ends, and the server."""
+    path = f"{tempfile.mkdtemp(prefix='trainyard-warm-')}/socket"
+    command = [sys.executable, str(Path(__file__).absolute()), path]
+    pipe = subprocess.PIPE
+    server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    assert server.stdout is not None
+    assert server.stdout.readline() == "ready\n", "the server of warm processes did not start"
+    return path, server
+
+
+def _sent(order: Mapping[str, Any], files: Sequence[int]) -> socket.socket:
+    """Ask the server for a process with these standard files; return the connection to its keeper."""
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(os.environ.get(SERVER) or _server()[0])
+    content = json.dumps(order).encode()
+    socket.send_fds(link, [_NUMBER.pack(len(content))], files)
+    link.sendall(content)
+    return link
+
+
+def _number(link: socket.socket) -> int:
+    """Read a pid or an exit status."""
+    content = link.recv(_NUMBER.size, socket.MSG_WAITALL)
+    if len(content) < _NUMBER.size:
+        raise ChildProcessError("the keeper of a warm process is gone")
+    return int(_NUMBER.unpack(content)[0])
+
+
+def _serve(path: str) -> dict[str, Any]:
+    """Start processes until the test's process has ended; return each order in its process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that keepers leave nothing behind
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(64)
+    print("ready", flush=True)
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:
+            shutil.rmtree(Path(path).parent, ignore_errors=True)
+            os._exit(0)
+        link, _ = listener.accept()
+        if not os.fork():
+            listener.close()
+            return _keep(link, Path(path).parent)
+        link.close()
+
+
+def _keep(link: socket.socket, records: Path) -> dict[str, Any]:
+    """Fork the process, report its pid and its end, and end; return its order in the process itself."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    head, files, _, _ = socket.recv_fds(link, _NUMBER.size, 3)
+    order: dict[str, Any] = json.loads(link.recv(_NUMBER.unpack(head)[0], socket.MSG_WAITALL))
+    pid = os.fork()
+    if not pid:
+        link.close()
+        _become(order, files)
+        return order
+    for own, file in enumerate(files):
+        os.close(file)
+        os.dup2(link.fileno(), own)  # so that pipes end with the process
+    record, written = records / str(pid), records / f".{pid}"
+    written.write_text(json.dumps({name: order[name] for name in ("parent", "environment")}))
+    written.rename(record)
+    link.sendall(_NUMBER.pack(pid))
+    status = os.waitpid(pid, 0)[1]
+    record.unlink(missing_ok=True)
+    with suppress(BrokenPipeError):  # nobody waits for it any more
+        link.sendall(_NUMBER.pack(status))
+    os._exit(0)
+
+
+def _become(order: Mapping[str, Any], files: Sequence[int]) -> None:
+    """Take what belongs to the process from its order, as if Python had been started with it."""
+    for own, file in enumerate(files):
+        os.dup2(file, own)
+        os.close(file)
+    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
+    buffering = 1 if os.environ.get("PYTHONUNBUFFERED") or os.isatty(1) else -1
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", buffering, closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
+    if order["new_session"]:
+        os.setsid()
+    os.chdir(order["folder"])
+    path = os.environ[SERVER]
+    os.environ.clear()
+    os.environ.update(order["environment"] | {SERVER: path})
+    for number in _IGNORABLE:
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if number in order["ignored"] else usual)
+    signal.pthread_sigmask(signal.SIG_SETMASK, order["blocked"])
+    random.seed()
+    if threads := os.environ.get("OMP_NUM_THREADS"):
+        sys.modules["torch"].set_num_threads(int(threads))
+    gc.enable()
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    sys.path[1:1] = folders
+    for customize in (Path(folder, "sitecustomize.py") for folder in folders):
+        if customize.exists():
+            runpy.run_path(str(customize))
+
+
+def _main(path: str) -> NoReturn:
+    os.environ[SERVER] = path
+    subprocess.Popen = Popen  # type: ignore[misc]  # before torch takes it for its agent
+    gc.disable()
+    from trainyard.training.runtime.before_torch import set_torch_variables
+
+    set_torch_variables()
+    for name in IMPORTED:
+        import_module(name)
+    gc.freeze()
+    words = _serve(path)["words"]
+    is_module = words[0] == "-m"
+    sys.argv = words[is_module:]
+    sys.path[0] = str(Path.cwd() if is_module else Path(words[0]).absolute().parent)
+    _exit_with(lambda: _run_as_main(sys.argv[0], is_module=is_module))
+
+
+def _run_as_main(name: str, *, is_module: bool) -> None:
+    if is_module:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(name, run_name="__main__")
+
+
+def _exit_with(program: Callable[[], None]) -> NoReturn:
+    """Run the program and exit as Python does, but free no objects: that would copy the shared memory."""
+    code: Any = None
+    try:
+        program()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:  # noqa: BLE001  # as Python does at its own end
+        traceback.print_exc()
+        code = 1
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit((code or 0) & 0xFF)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
