@@ -48,19 +48,6 @@ class StoreStanding:
 
 
 @dataclass(frozen=True)
-class StoreQuestion:
-    """A run that is to be stored."""
-
-    run_id: str
-    wanted: int | None
-    """The run number; None means the number that the run has, or else the next free one."""
-    may_be_stored: bool
-    """Whether the store may contain this run already."""
-    writes: bool
-    """Whether a small object is written to test the permissions."""
-
-
-@dataclass(frozen=True)
 class StoreAnswer:
     """Whether the run can be stored. The number and its owner are unknown if the store does not answer."""
 
@@ -71,18 +58,22 @@ class StoreAnswer:
     free: int | None = None
 
 
-def ask_store(opened: Callable[[], Store], question: StoreQuestion) -> StoreAnswer:
-    """Open the store, test it and look up the run number. Failures are problems in the answer."""
+def ask_store(
+    opened: Callable[[], Store], run_id: str, wanted: int | None, *, may_be_stored: bool, writes: bool
+) -> StoreAnswer:
+    """Open the store, test it and look up the run number, as `standing_of` does.
+
+    With `writes`, a small object is written to test the permissions. Failures are problems in the answer.
+    """
     problems: list[str] = []
     notes: tuple[str, ...] = ()
     standing: dict[str, Any] = {}
     try:
         store = opened()
-        probe = probe_store(store, secrets.token_hex(8) if question.writes else None)
+        probe = probe_store(store, secrets.token_hex(8) if writes else None)
         problems, notes = list(probe.problems), probe.notes
         if probe.answers:
-            owner = standing_of(store, question.run_id, question.wanted, may_be_stored=question.may_be_stored)
-            standing = asdict(owner)
+            standing = asdict(standing_of(store, run_id, wanted, may_be_stored=may_be_stored))
     except TrainyardError as error:
         problems.append(str(error))
     return StoreAnswer(tuple(dict.fromkeys(problems)), notes, **standing)
