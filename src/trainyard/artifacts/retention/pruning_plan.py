@@ -1,6 +1,6 @@
 """Plan what retention removes from a store, and why: facts are gathered, nothing is changed.
 
-`retention` holds the rules; `pruning` carries out a plan.
+`retention_rules` holds the rules; `pruning` carries out a plan.
 """
 
 import logging

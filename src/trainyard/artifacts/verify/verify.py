@@ -17,10 +17,7 @@ from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.required_records import is_loose, missing_records
 from trainyard.artifacts.record.statement import resolved_config, statement_problems
 from trainyard.artifacts.store.expected_file import claim_of
-from trainyard.artifacts.store.layout import (
-    belongs_to_checkpoint,
-    checkpoint_step_of,
-)
+from trainyard.artifacts.store.layout import belongs_to_checkpoint, checkpoint_step_of
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.verify.disk import DiskComparison, compare_disk
@@ -203,17 +200,12 @@ def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> Lo
     whole, problems = [], []
     run_id = str(read_run(directory.run_file)["run_id"]) if directory.run_file.is_file() else None
     parts = keeps_parts(directory)
-    verify = partial(
-        verify_checkpoint,
-        run_id=run_id,
-        digest_of=partial(sha256_of_file, progress=progress),
-        is_part=parts,
-    )
+    digest_of = partial(sha256_of_file, progress=progress)
     for step in directory.checkpoint_steps():
         try:
             path = directory.checkpoint(step)
             progress.begin(f"hashing {path.name}", sum(file.stat().st_size for file in path.iterdir()))
-            manifest = verify(path)
+            manifest = verify_checkpoint(path, run_id=run_id, digest_of=digest_of, is_part=parts)
             elsewhere = {file.path for file in missing_files(path, manifest)}
             for file in manifest.files:
                 if file.path not in elsewhere and (claim := claim_of(path / file.path, file)):

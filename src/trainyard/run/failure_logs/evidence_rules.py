@@ -246,22 +246,18 @@ HARMLESS = re.compile(
 GOES_ON = re.compile(
     r"(?i)\bfell back|\bfall(?:s|ing)? back|\busing (?:the |a )?(?:local|cached|default|fallback)"
     r"|\bretrying\b|\bwill (?:be |now )?(?:retr(?:y|ied)|ignored?|skip(?:ped)?|continue)\b|\bretry in \d"
-    r"|\bignor(?:ing|ed)\b|\bskipp(?:ing|ed)\b"
-    r"|\bcontinu(?:ing|es)\b|\bgoing on\b|\bsucceeded\b|\brecovered\b"
-    r"|\boptional (?:dependency|package|module|import|feature)"
-    r"|\(optional\)|\bdeprecat\w+|\bdisabl(?:ed|ing)\b"
+    r"|\bignor(?:ing|ed)\b|\bskipp(?:ing|ed)\b|\bcontinu(?:ing|es)\b|\bgoing on\b|\bsucceeded\b"
+    r"|\brecovered\b|\boptional (?:dependency|package|module|import|feature)|\(optional\)"
+    r"|\bdeprecat\w+|\bdisabl(?:ed|ing)\b"
     r"|\bnot installed\b|\bnot critical\b|\bnon-fatal\b|\bhandled\b|\bpress ctrl"
     r"|\bcould not import\b|\bcan ?not be used\b"
 )
 """The line itself says that the program continued. Not used for evidence of the machine and of waiting."""
 HYPOTHETICAL = re.compile(
     r"(?i)\b(?:avoid\w*|prevent\w*|if|when|whenever|unless|in case of|against|handl(?:es?|ing)"
-    r"|catch(?:es|ing)?"
-    r"|recover\w* from|such as|like|e\.g\.|detect|detecting|detection|detects|check(?:s|ing)?"
-    r"|watch(?:es|ing)?"
-    r"|listen(?:s|ing)?|poll(?:s|ing)?|monitor(?:s|ing)?|waiting|may|might|can|could|would"
-    r"|no|not|without|never|about"
-    r"|reduce|mitigate|retries|that (?:is|are)"
+    r"|catch(?:es|ing)?|recover\w* from|such as|like|e\.g\.|detect|detecting|detection|detects"
+    r"|check(?:s|ing)?|watch(?:es|ing)?|listen(?:s|ing)?|poll(?:s|ing)?|monitor(?:s|ing)?|waiting"
+    r"|may|might|can|could|would|no|not|without|never|about|reduce|mitigate|retries|that (?:is|are)"
     r"|(?:retr\w+|restart\w*|requeue\w*|rais\w+|abort\w*|exit\w*|stop\w*|resum\w+|happens?)"
     r" (?:on|after))"
     r" (?:for |be |an? |any |the |of |in |with |job |to )*(?:[\w-]+ ){0,2}[\"'`(\[]*(?:[\w.]+[,|/] ?)*$"
@@ -325,30 +321,11 @@ OF_ANOTHER = re.compile(
     r"(?i)nccl|gloo|c10d|socket|connection|timed? ?out|cuda|cublas|cudnn|nvml|worker|peer|aborted"
 )
 """Messages of exceptions that report what happened elsewhere, or on the GPU: not a mistake of the program."""
-LAUNCHER_EXCEPTIONS = frozenset(
-    {
-        "ChildFailedError",
-        "SignalException",
-        "DistBackendError",
-        "DistNetworkError",
-        "DistStoreError",
-        "ProcessExitedException",
-        "ProcessRaisedException",
-        "CalledProcessError",
-        "SystemExit",
-        "KeyboardInterrupt",
-        "BrokenPipeError",
-        "ConnectionResetError",
-        "ConnectionError",
-        "TimeoutError",
-        "EOFError",
-        "ActorDiedError",
-        "PermissionError",
-        "FileNotFoundError",
-        "OSError",
-        "WorkerCrashedError",
-        "RayTaskError",
-    }
+LAUNCHER_EXCEPTIONS = re.compile(
+    r"ChildFailedError|SignalException|DistBackendError|DistNetworkError|DistStoreError"
+    r"|ProcessExitedException|ProcessRaisedException|CalledProcessError|SystemExit|KeyboardInterrupt"
+    r"|BrokenPipeError|ConnectionResetError|ConnectionError|TimeoutError|EOFError|ActorDiedError"
+    r"|PermissionError|FileNotFoundError|OSError|WorkerCrashedError|RayTaskError"
 )
 """Exceptions that do not show the cause: they report that another process or a connection ended, or that a
 file is missing, which may be the fault of the data, the configuration or the code."""
