@@ -232,7 +232,7 @@ def _stored(
     read = "; its last tensors have the digests in run.json" if again.state is not None else ""
     left = len(found.verification.leftovers)
     note = f"; {left} leftovers of an interrupted sync or removal were not verified" if left else ""
-    return Part("stored", True, f"{objects}: {found.compared}{read}{note}")
+    return Part("stored", True, f"{objects}: {found.verification.compared}{read}{note}")
 
 
 def _other_state(run: RecordedFacts, again: Recomputed) -> str | None:

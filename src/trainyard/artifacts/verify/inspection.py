@@ -50,8 +50,6 @@ class Inspection:
     verification: Verification | None = None
     checkpoints: Mapping[int, StoredCheckpoint] = field(default_factory=dict)
     """The listed checkpoints, by the step in their keys."""
-    compared: str = ""
-    """A sentence about the comparisons that the verification made."""
     trouble: str | None = None
     """Why the store could not be read, or does not fit the directory."""
     unreachable: bool = False
@@ -122,7 +120,6 @@ def _inspect(
         run_number=number,
         verification=verification,
         checkpoints=checkpoints,
-        compared=verification.compared,
         on_disk=on_disk,
         damaged=damaged,
     )
