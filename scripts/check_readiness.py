@@ -20,6 +20,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,7 @@ def refuse(findings: Any) -> None:
 def ask(args: argparse.Namespace) -> "Answers":
     """Collect the facts about the store and the signing key that the checks need."""
     from trainyard.artifacts.record.run_numbers import parse_run_number
-    from trainyard.artifacts.store_probe import StoreQuestion, ask_store
+    from trainyard.artifacts.store_probe import ask_store
     from trainyard.gateways import names_a_store, open_store
     from trainyard.machine.readiness import Answers, hanging_message
     from trainyard.run.commands import script_command
@@ -107,13 +108,12 @@ def ask(args: argparse.Namespace) -> "Answers":
 
     url, encryption = store_of(args)
     run_id, is_begun = run_of(args.run_dir)
-    question = StoreQuestion(
-        run_id, parse_run_number(args.run_number), may_be_stored=is_begun, writes=not args.dry_run
-    )
+    number, writes = parse_run_number(args.run_number), not args.dry_run
 
     def asked() -> "StoreAnswer":
         limits: dict[str, Any] = {"call_seconds": CALL_SECONDS, "attempts": ATTEMPTS}
-        return ask_store(lambda: open_store(url, encryption=encryption, **limits), question)
+        opened = partial(open_store, url, encryption=encryption, **limits)
+        return ask_store(opened, run_id, number, may_be_stored=is_begun, writes=writes)
 
     assumed = args.role_outcome == "success"
     try:
@@ -126,7 +126,7 @@ def ask(args: argparse.Namespace) -> "Answers":
         run_id,
         again=f"{script_command('check_readiness.py')} --store",
         is_address=names_a_store(url),
-        written=not args.dry_run,
+        written=writes,
         role=args.role,
         role_is_assumed=assumed,
         grace_seconds=args.grace,

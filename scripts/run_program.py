@@ -106,12 +106,12 @@ class ProgramRun:
     def run(self, command: list[str]) -> int:
         """Run the program between the first and the last record; return the exit code of this node."""
         from trainyard.gateways.process import run_handing_on
-        from trainyard.run.directory import make_run_folder
+        from trainyard.run.atomic_files import make_folder
         from trainyard.run.foreign.metric_rows import MetricRowWriter
         from trainyard.run.foreign.node_exit_codes import tell_end
         from trainyard.run.launch_environment import VARIABLES
 
-        make_run_folder(self.directory.logs)
+        make_folder(self.directory.logs)
         first, number = not self.node.rank, self.node.rank or 0
         if first:
             self.begin()

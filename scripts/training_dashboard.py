@@ -73,13 +73,14 @@ def write_into_run(dashboard: "TrainingDashboard") -> None:
     from trainyard.report.dashboard.dashboard import format_of, render_dashboards
     from trainyard.report.terminal.closing_lines import is_copied, where_to_look
     from trainyard.report.terminal.phase import PhaseDisplay
-    from trainyard.run.directory import RunDirectory, make_run_folder
+    from trainyard.run.atomic_files import make_folder
+    from trainyard.run.directory import RunDirectory
 
     display = PhaseDisplay("report")
     display.begin("drawing the reports")
     with show_live(display):
         folder = RunDirectory(dashboard.facts.directory).report
-        make_run_folder(folder)
+        make_folder(folder)
         for name in ("dashboard.json", "summary.md", "index.html"):
             path = folder / name
             write(path, render_dashboards([dashboard], format_of(path)))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from trainyard.artifacts.promotion import find_checkpoint_problems
@@ -101,7 +102,7 @@ def _walk(store: Store, manifest: RunManifest, depth: Depth) -> Iterator[Link]:
     following: RunManifest | None = manifest
     while following is not None:
         run, following = following, None
-        digest = _digest_of_parent(run)
+        digest = run.parent_digest
         if digest is not None and digest not in seen:
             seen.add(digest)
             known = known or _manifests(store)
@@ -111,36 +112,25 @@ def _walk(store: Store, manifest: RunManifest, depth: Depth) -> Iterator[Link]:
         yield _code(run)
 
 
-def _digest_of_parent(manifest: RunManifest) -> str | None:
-    parent = manifest.provenance.get("parent")
-    if not isinstance(parent, Mapping) or not parent.get("manifest_sha256"):
-        return None
-    return str(parent["manifest_sha256"])
-
-
 def _parent(
     store: Store, run: RunManifest, digest: str, *, known: Mapping[int, RunManifest], depth: Depth
 ) -> tuple[Link, RunManifest | None]:
     """Return the link to the parent checkpoint, and the parent's run, where the walk continues."""
+    link = partial(Link, run.run_number, "parent")
     for number, manifest in known.items():
         for checkpoint in checkpoints_of(manifest):
             if checkpoint.digest == digest:
                 name = f"{checkpoint.name} of run {number}"
-                problems = newest_manifest(store, number)[2] or find_checkpoint_problems(
-                    store, checkpoint, depth=depth
-                )
+                problems = newest_manifest(store, number)[2]
+                problems = problems or find_checkpoint_problems(store, checkpoint, depth=depth)
                 if problems:
-                    return Link(
-                        run.run_number, "parent", AncestorState.BROKEN, f"{name}: {problems[0]}"
-                    ), manifest
-                return Link(run.run_number, "parent", AncestorState.HELD, f"{name}, {depth}"), manifest
+                    return link(AncestorState.BROKEN, f"{name}: {problems[0]}"), manifest
+                return link(AncestorState.HELD, f"{name}, {depth}"), manifest
         for gone in manifest.pruned:
             if gone.digest == digest:
                 text = f"checkpoint-{gone.step} of run {number}, by {gone.by}: {gone.reason}"
-                return Link(run.run_number, "parent", AncestorState.REMOVED, text), manifest
-    return Link(
-        run.run_number, "parent", AncestorState.NOT_HERE, f"a checkpoint whose manifest is {digest}"
-    ), None
+                return link(AncestorState.REMOVED, text), manifest
+    return link(AncestorState.NOT_HERE, f"a checkpoint whose manifest is {digest}"), None
 
 
 def _manifests(store: Store) -> dict[int, RunManifest]:
@@ -168,15 +158,13 @@ def _data(run: RunManifest) -> Link:
 
 
 def _code(run: RunManifest) -> Link:
-    given = run.provenance.get("git")
+    given, link = run.provenance.get("git"), partial(Link, run.run_number, "code")
     git = given if isinstance(given, Mapping) else {}
     if not git.get("commit"):
-        return Link(run.run_number, "code", AncestorState.MISSING, "no commit")
+        return link(AncestorState.MISSING, "no commit")
     text = f"commit {git['commit']}"
     if not git.get("dirty"):
-        return Link(run.run_number, "code", AncestorState.ON_RECORD, text)
+        return link(AncestorState.ON_RECORD, text)
     if not git.get("diff_sha256"):
-        return Link(
-            run.run_number, "code", AncestorState.MISSING, f"{text} with changes whose hash is not recorded"
-        )
-    return Link(run.run_number, "code", AncestorState.ON_RECORD, f"{text} with changes {git['diff_sha256']}")
+        return link(AncestorState.MISSING, f"{text} with changes whose hash is not recorded")
+    return link(AncestorState.ON_RECORD, f"{text} with changes {git['diff_sha256']}")

@@ -171,8 +171,7 @@ def _put(store: Store, name: str, *, old: bytes | None, new: bytes) -> bool:
         store.put_new(key, new, metadata={})
     else:
         store.swap(key, old, new, metadata={})
-    # Read the pointer back: our put may have succeeded although its response was lost, or somebody else was
-    # first.
+    # Read the pointer back: our put may have succeeded without a response, or somebody else was first.
     return store.read_object(key) == new
 
 

@@ -10,8 +10,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from trainyard.artifacts.record.run_numbers import next_free_number, number_of_run, owner_of
 from trainyard.artifacts.store.layout import READINESS
@@ -37,55 +36,36 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class StoreStanding:
-    """The owner of a run number."""
+class StoreAnswer:
+    """Whether a run can be stored, and under which number; nothing is known if the store does not answer."""
 
-    number: int
-    owner: str | None
-    """The run that owns it; None if it is free, empty if its record cannot be read."""
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    number: int | None = None
+    owner: str | None = None
+    """The run that owns the number; None if it is free, empty if its record cannot be read."""
     free: int | None = None
     """The next free number, if this one belongs to another run."""
 
 
-@dataclass(frozen=True)
-class StoreQuestion:
-    """A run that is to be stored."""
+def ask_store(
+    opened: Callable[[], Store], run_id: str, wanted: int | None, *, may_be_stored: bool, writes: bool
+) -> StoreAnswer:
+    """Open the store, test it and look up the run number, as `standing_of` does.
 
-    run_id: str
-    wanted: int | None
-    """The run number; None means the number that the run has, or else the next free one."""
-    may_be_stored: bool
-    """Whether the store may contain this run already."""
-    writes: bool
-    """Whether a small object is written to test the permissions."""
-
-
-@dataclass(frozen=True)
-class StoreAnswer:
-    """Whether the run can be stored. The number and its owner are unknown if the store does not answer."""
-
-    problems: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    number: int | None = None
-    owner: str | None = None
-    free: int | None = None
-
-
-def ask_store(opened: Callable[[], Store], question: StoreQuestion) -> StoreAnswer:
-    """Open the store, test it and look up the run number. Failures are problems in the answer."""
-    problems: list[str] = []
-    notes: tuple[str, ...] = ()
-    standing: dict[str, Any] = {}
+    With `writes`, a small object is written to test the permissions. Failures are problems in the answer.
+    """
+    answer = StoreAnswer()
     try:
         store = opened()
-        probe = probe_store(store, secrets.token_hex(8) if question.writes else None)
-        problems, notes = list(probe.problems), probe.notes
+        probe = probe_store(store, secrets.token_hex(8) if writes else None)
+        answer = StoreAnswer(probe.problems, probe.notes)
         if probe.answers:
-            owner = standing_of(store, question.run_id, question.wanted, may_be_stored=question.may_be_stored)
-            standing = asdict(owner)
+            standing = standing_of(store, run_id, wanted, may_be_stored=may_be_stored)
+            answer = replace(standing, problems=probe.problems, notes=probe.notes)
     except TrainyardError as error:
-        problems.append(str(error))
-    return StoreAnswer(tuple(dict.fromkeys(problems)), notes, **standing)
+        answer = replace(answer, problems=tuple(dict.fromkeys((*answer.problems, str(error)))))
+    return answer
 
 
 def probe_store(store: Store, token: str | None) -> Probe:
@@ -109,16 +89,17 @@ def probe_store(store: Store, token: str | None) -> Probe:
     return Probe(tuple(dict.fromkeys(asked.problems)), tuple(asked.notes), asked.may_go_on)
 
 
-def standing_of(store: Store, run_id: str, wanted: int | None, *, may_be_stored: bool) -> StoreStanding:
+def standing_of(store: Store, run_id: str, wanted: int | None, *, may_be_stored: bool) -> StoreAnswer:
     """Return the owner of `wanted`; None is the number that the run has, else the next free one.
 
     `may_be_stored` False means that the run is new, so no claim is read to find its number.
     """
     if wanted is None:
         had = number_of_run(store, run_id) if may_be_stored else None
-        return StoreStanding(had or next_free_number(store), run_id if had else None)
+        return StoreAnswer(number=had or next_free_number(store), owner=run_id if had else None)
     owner = owner_of(store, wanted)
-    return StoreStanding(wanted, owner, None if owner in (None, run_id) else next_free_number(store))
+    free = None if owner in (None, run_id) else next_free_number(store)
+    return StoreAnswer(number=wanted, owner=owner, free=free)
 
 
 @dataclass

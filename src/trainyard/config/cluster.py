@@ -1,5 +1,4 @@
-"""The section `cluster` of the configuration: settings of Kubernetes jobs, and objects that a cluster may be
-given."""
+"""The section `cluster`: settings of Kubernetes jobs, and objects that a cluster may be given."""
 
 from typing import Annotated, Literal
 

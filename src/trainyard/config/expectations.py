@@ -28,14 +28,10 @@ def describe_expected(fragment: Fragment) -> str:
     if kind in ("integer", "number"):
         return ("a whole number" if kind == "integer" else "a number") + _range(fragment)
     if kind == "string":
-        return (
-            f"text like {_one_of([show_value(e) for e in fragment['examples']])}"
-            if "examples" in fragment
-            else "text"
-        )
-    return {"boolean": "true or false", "null": "null", "object": "a section of keys"}.get(
-        str(kind), "a value"
-    )
+        examples = [show_value(example) for example in fragment.get("examples", [])]
+        return f"text like {_one_of(examples)}" if examples else "text"
+    words = {"boolean": "true or false", "null": "null", "object": "a section of keys"}
+    return words.get(str(kind), "a value")
 
 
 def describe_actual(value: Any, fragment: Fragment) -> str:

@@ -67,9 +67,7 @@ def open_keys(document: Document) -> frozenset[str]:
     if _path(document) is None:
         return frozenset()
     by_command = document.places.get(PATH, Origin("")).file == SET
-    return frozenset(
-        key for key in leaf_keys() if _may_be_open(key) and _is_open(document, key, by_command=by_command)
-    )
+    return frozenset(key for key in leaf_keys() if _is_open(document, key, by_command=by_command))
 
 
 def fill_open_keys(document: Document, read: ReadWeights) -> frozenset[str]:
@@ -84,7 +82,7 @@ def fill_open_keys(document: Document, read: ReadWeights) -> frozenset[str]:
     origin = Origin(declared.source)
     for key in unknown:
         if key in declared.values:
-            _put(document, tuple(key.split(".")), declared.values[key], origin)
+            document.put(tuple(key.split(".")), declared.values[key], origin)
         elif key.startswith(".".join(ARCHITECTURE)):
             _remove(document, tuple(key.split(".")))
     return frozenset()
@@ -96,26 +94,12 @@ def _path(document: Document) -> str | None:
     return path if isinstance(path, str) and path else None
 
 
-def _may_be_open(key: str) -> bool:
-    return key.startswith(f"{'.'.join(ARCHITECTURE)}.") or key in (TOKENIZER, NAME)
-
-
 def _is_open(document: Document, key: str, *, by_command: bool) -> bool:
-    path = tuple(key.split("."))
-    origin = document.places.get(path)
-    if key == NAME and not by_command:
+    describes_the_model = key.startswith("model.architecture.") or key in (TOKENIZER, NAME)
+    if not describes_the_model or (key == NAME and not by_command):
         return False
+    origin = document.places.get(tuple(key.split(".")))
     return origin is None or (by_command and origin.file != SET)
-
-
-def _put(document: Document, path: KeyPath, value: Any, origin: Origin) -> None:
-    section = document.values
-    for name in path[:-1]:
-        if not isinstance(section.get(name), dict):
-            section[name] = {}
-        section = section[name]
-    section[path[-1]] = value
-    document.places[path] = origin
 
 
 def _remove(document: Document, path: KeyPath) -> None:

@@ -31,8 +31,7 @@ def _apply(document: Document, argument: str) -> tuple[str, str] | None:
         value = _scalar(text.strip())
     except ValueError as error:
         return key, str(error)
-    _put(document, path, value)
-    document.places[path] = Origin(SET, argument=argument)
+    document.put(path, value, Origin(SET, argument=argument))
     return None
 
 
@@ -56,12 +55,3 @@ def _scalar(text: str) -> Any:
     if not isinstance(node, yaml.ScalarNode):
         raise ValueError("the quotes are not closed, or more follows them")
     return node.value
-
-
-def _put(document: Document, path: KeyPath, value: Any) -> None:
-    section = document.values
-    for name in path[:-1]:
-        if not isinstance(section.get(name), dict):
-            section[name] = {}
-        section = section[name]
-    section[path[-1]] = value

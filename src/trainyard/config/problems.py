@@ -41,13 +41,10 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        if self.origin.file != SET:
-            place, named = str(self.origin), ""
-        else:
-            place, named = (
-                f"{SET} {shorten(self.origin.argument)}",
-                self.origin.argument.partition("=")[0].strip(),
-            )
+        place, named = str(self.origin), ""
+        if self.origin.file == SET:
+            place = f"{SET} {shorten(self.origin.argument)}"
+            named = self.origin.argument.partition("=")[0].strip()
         parts = (place, "" if self.key == named else shorten(self.key), self.message)
         return ": ".join(part for part in parts if part)
 

@@ -19,14 +19,11 @@ def completion_problem(
     run: RecordedFacts, rows: Iterable[RecordedFacts | None], course: Course, *, settings: Mapping[str, Any]
 ) -> str | None:
     """Why the run does not count as trained; None when it does. `settings` come from its `config.yaml`."""
-    outcome, planned = (
-        section_or_empty(run, "outcome"),
-        integer_or_none(section_or_empty(run, "plan").get("steps")),
-    )
+    outcome, plan = section_or_empty(run, "outcome"), section_or_empty(run, "plan")
     if not outcome:
         return f"no outcome on record, so the run was cut off; {_last_row(rows)}"
     return (
-        _unfinished(outcome, planned)
+        _unfinished(outcome, integer_or_none(plan.get("steps")))
         or _plan_problem(run, settings)
         or course.problem
         or _records_problem(run, rows, course, settings=settings)
@@ -35,10 +32,8 @@ def completion_problem(
 
 def is_unfinished(run: RecordedFacts) -> bool:
     """Whether the run's own record says that it did not succeed or has steps left, so it can be resumed."""
-    outcome = section_or_empty(run, "outcome")
-    too_few = integer_or_none(outcome.get("steps")) != integer_or_none(
-        section_or_empty(run, "plan").get("steps")
-    )
+    outcome, plan = section_or_empty(run, "outcome"), section_or_empty(run, "plan")
+    too_few = integer_or_none(outcome.get("steps")) != integer_or_none(plan.get("steps"))
     return outcome.get("status") != "succeeded" or too_few
 
 
@@ -71,9 +66,8 @@ def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:
 def _plan_problem(run: RecordedFacts, settings: Mapping[str, Any]) -> str | None:
     """Why the plan differs from the configuration; a smaller plan would count fewer steps as all of them."""
     plan = section_or_empty(run, "plan")
-    most, epochs = (
-        integer_or_none(setting(settings, f"training.{name}")) for name in ("max_steps", "epochs")
-    )
+    most = integer_or_none(setting(settings, "training.max_steps"))
+    epochs = integer_or_none(setting(settings, "training.epochs"))
     per_epoch = integer_or_none(plan.get("steps_per_epoch"))
     limits = [most] if most is not None else []
     if epochs is not None and per_epoch is None:

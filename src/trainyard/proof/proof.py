@@ -45,13 +45,10 @@ class ProofPlace:
         """The command that trains the run again in a new directory."""
         return again_command(Path(self.run_directory))
 
-    @property
-    def sync_command(self) -> str:
-        return sync_command(self.run_directory, store=self.store or "URL", run_number=self.run_number)
-
-    @property
-    def sync_as_another(self) -> str:
-        return sync_command(self.run_directory, store=self.store or "URL", run_number=None)
+    def sync_command(self, *, as_another: bool = False) -> str:
+        """The command that stores the run; `as_another` under a number of its own."""
+        number = None if as_another else self.run_number
+        return sync_command(self.run_directory, store=self.store or "URL", run_number=number)
 
     def set_aside_command(self, damaged: Iterable[Path]) -> str:
         """The command that renames damaged checkpoints, as the trainer does, and proves the run again."""
@@ -164,9 +161,7 @@ def prove(
     return Proof(
         (
             _trained(run, completion_problem(run, rows, course, settings=config.settings), course, place=at),
-            _network(
-                section_or_empty(run, "hardware"), at, asked=setting(config.settings, "compute.network")
-            ),
+            _network(run, at, asked=setting(config.settings, "compute.network")),
             _stored(run, course, found, again=again, place=at),
             _repeatable(run, at, config, again),
         ),
@@ -181,36 +176,28 @@ def _trained(run: RecordedFacts, problem: str | None, course: Course, *, place: 
         return Part("trained", False, problem, step)
     steps = f"{run['plan']['steps']:,}"
     if (program := other_program(run)) is not None:
-        seen = (
-            f"every logged loss finite, by what {program} printed; nothing else of its training was examined"
-        )
-        return Part("trained", True, f"{steps} of {steps} steps, {seen}, {course.retries}")
-    return Part("trained", True, f"{steps} of {steps} steps, every loss finite, {course.retries}")
+        seen = f"logged loss finite, by what {program} printed; nothing else of its training was examined"
+    else:
+        seen = "loss finite"
+    return Part("trained", True, f"{steps} of {steps} steps, every {seen}, {course.retries}")
 
 
-def _network(hardware: RecordedFacts, place: ProofPlace, *, asked: object) -> Part:
+def _network(run: RecordedFacts, place: ProofPlace, *, asked: object) -> Part:
+    hardware = section_or_empty(run, "hardware")
     size = integer_or_none(hardware.get("world_size"))
     if size == 1:
         return Part("network", True, "one process: no network was used")
     if size is not None and size > 1 and integer_or_none(hardware.get("local_world_size")) == size:
         return Part("network", True, f"{size:,} processes on one machine: no network was used")
     if size is None or size < 1:
-        return Part(
-            "network",
-            False,
-            "the world size is not on record",
-            f"record it in {place.run_directory}/run.json",
-        )
+        step = f"record it in {place.run_directory}/run.json"
+        return Part("network", False, "the world size is not on record", step)
     if asked == "tcp":
-        return Part(
-            "network", True, f"{size:,} processes on several machines, over TCP as compute.network asks"
-        )
-    return Part(
-        "network",
-        False,
-        f"{size:,} processes, but nothing shows which network joined them",
-        "there is no fix yet: docs/runbooks/recovery.md#not-proven-network says what is known",
-    )
+        text = f"{size:,} processes on several machines, over TCP as compute.network asks"
+        return Part("network", True, text)
+    text = f"{size:,} processes, but nothing shows which network joined them"
+    step = "there is no fix yet: docs/runbooks/recovery.md#not-proven-network says what is known"
+    return Part("network", False, text, step)
 
 
 def _stored(
@@ -221,11 +208,10 @@ def _stored(
         kept = f"a run that failed is not stored; what it saved is in {place.run_directory}"
         return Part("stored", False, kept, place.next_command(run))
     if found.trouble is not None:
-        step = place.sync_as_another if found.taken else place.sync_command
-        return Part("stored", False, found.trouble, step)
+        return Part("stored", False, found.trouble, place.sync_command(as_another=found.taken))
     if found.verification is None:
         where = f"{place.store} holds nothing of this run" if place.store else "no store was named"
-        return Part("stored", False, where, place.sync_command)
+        return Part("stored", False, where, place.sync_command())
     objects = _counted(found.verification)
     checkpoint = checkpoint_problem(run, course.saved, found.checkpoints)
     problem = (
@@ -240,13 +226,13 @@ def _stored(
         text = f"the store has the complete run, but the copy on this disk is damaged: {problem}"
         return Part("stored", False, text, place.set_aside_command(found.damaged))
     if problem is not None:
-        return Part("stored", False, f"{objects} verified; {problem}", place.sync_command)
+        return Part("stored", False, f"{objects} verified; {problem}", place.sync_command())
     if (other := _other_state(run, again)) is not None:
         return Part("stored", False, f"{objects} verified; {other}", place.again)
     read = "; its last tensors have the digests in run.json" if again.state is not None else ""
     left = len(found.verification.leftovers)
     note = f"; {left} leftovers of an interrupted sync or removal were not verified" if left else ""
-    return Part("stored", True, f"{objects}: {found.compared}{read}{note}")
+    return Part("stored", True, f"{objects}: {found.verification.compared}{read}{note}")
 
 
 def _other_state(run: RecordedFacts, again: Recomputed) -> str | None:
@@ -262,11 +248,8 @@ def _other_state(run: RecordedFacts, again: Recomputed) -> str | None:
 
 
 def _counted(verification: StoreVerdict) -> str:
-    total, verified = (
-        integer_or_none(verification.objects_total),
-        integer_or_none(verification.objects_verified),
-    )
-    return f"{0 if verified is None else verified:,} of {0 if total is None else total:,} objects"
+    verified = integer_or_none(verification.objects_verified) or 0
+    return f"{verified:,} of {integer_or_none(verification.objects_total) or 0:,} objects"
 
 
 def _mending_step(
@@ -277,43 +260,42 @@ def _mending_step(
         return place.next_command(run) if is_unfinished(run) else place.again
     on_disk = found.on_disk.get(problem.step)
     if on_disk is not None and problem.written in (None, on_disk):
-        return place.sync_command
+        return place.sync_command()
     return place.again
 
 
 def _repeatable(
     run: RecordedFacts, place: ProofPlace, configuration: Configuration, again: Recomputed
 ) -> Part:
-    missing, digests = missing_facts(run), configuration.digests
-    if not missing and digests is not None and run["config_sha256"] not in digests:
-        return Part(
-            "repeatable",
-            False,
-            "config.yaml is missing or no longer the run's: its SHA-256 is not the one in run.json",
-            f"restore {place.run_directory}/config.yaml, for example from the store",
-        )
-    if not missing and (mixture := mixed_origin(run)) is not None:
+    if missing := missing_facts(run):
+        step = _recording_step(run, missing, place)
+        return Part("repeatable", False, f"not on record: {', '.join(missing)}", step)
+    if configuration.digests is not None and run["config_sha256"] not in configuration.digests:
+        text = "config.yaml is missing or no longer the run's: its SHA-256 is not the one in run.json"
+        step = f"restore {place.run_directory}/config.yaml, for example from the store"
+        return Part("repeatable", False, text, step)
+    if (mixture := mixed_origin(run)) is not None:
         return Part("repeatable", False, mixture, f"train it in one piece: {place.again}")
-    if not missing and (seed := changed_seed(run, configuration.settings)) is not None:
+    if (seed := changed_seed(run, configuration.settings)) is not None:
         return Part("repeatable", False, seed, f"train it again: {place.again}")
     fingerprint = section_or_empty(run, "data").get("fingerprint")
-    if not missing and again.data not in (None, fingerprint):
+    if again.data not in (None, fingerprint):
         text = f"the prepared data have the fingerprint {again.data}, run.json says {fingerprint}"
         step = f"prepare the run's own data again, or train with these: {place.again}"
         return Part("repeatable", False, text, step)
-    if not missing and again.image_problem is not None:
+    if again.image_problem is not None:
         step = f"push that image again, or train in one that is kept: {place.again}"
         return Part("repeatable", False, again.image_problem, step)
-    if not missing:
-        note = f"; {again.image_note}" if again.image_note else ""
-        return Part("repeatable", True, f"{provenance_line(run)}{note}")
+    note = f"; {again.image_note}" if again.image_note else ""
+    return Part("repeatable", True, f"{provenance_line(run)}{note}")
+
+
+def _recording_step(run: RecordedFacts, missing: list[str], place: ProofPlace) -> str:
     if other_program(run) is not None:
-        step = "there is no fix yet: docs/jobs.md#what-is-proven-of-other-programs says why"
-    elif "commit" in missing:
-        step = (
+        return "there is no fix yet: docs/jobs.md#what-is-proven-of-other-programs says why"
+    if "commit" in missing:
+        return (
             "train from a git repository with at least one commit, or in an image that was built from one "
             "without changes, so that the code is on record"
         )
-    else:
-        step = f"train it again, which records it in run.json: {place.again}"
-    return Part("repeatable", False, f"not on record: {', '.join(missing)}", step)
+    return f"train it again, which records it in run.json: {place.again}"

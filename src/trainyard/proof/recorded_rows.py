@@ -42,18 +42,15 @@ class Cadence:
 
 def cadence_of(run: RecordedFacts, settings: Mapping[str, Any], begins_after: int) -> Cadence:
     """The cadence of a run whose plan has the number of steps; `settings` come from its `config.yaml`."""
-    tokens, length = (
-        section_or_empty(run, "data").get("validation_tokens"),
-        setting(settings, "data.sequence_length"),
-    )
-    enough = (integer_or_none(tokens) or 0) > (integer_or_none(length) or 0) > 0
+    tokens = integer_or_none(section_or_empty(run, "data").get("validation_tokens")) or 0
+    length = integer_or_none(setting(settings, "data.sequence_length")) or 0
     return Cadence(
         last=integer_or_none(section_or_empty(run, "plan").get("steps")) or 0,
         begins_after=begins_after,
         free_until=_other_config_until(run),
         log_steps=_positive(setting(settings, "monitoring.log_steps")),
         validation_steps=_positive(setting(settings, "training.validation_steps")),
-        validates=enough or "validation_loss" in section_or_empty(run, "outcome"),
+        validates=tokens > length > 0 or "validation_loss" in section_or_empty(run, "outcome"),
     )
 
 

@@ -94,7 +94,9 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise ConfigError(f"{path}: something else than a folder stands there. Name another place.") from None
+        raise ConfigError(
+            f"{path}: a file stands where a folder belongs. Move it away, or name another place."
+        ) from None
     except OSError as error:
         raise ConfigError(f"{path}: the folder cannot be made ({error.strerror})") from None
 

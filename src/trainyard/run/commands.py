@@ -40,17 +40,14 @@ def made_by(environment: Mapping[str, str] = os.environ) -> list[str]:
     return words if words[:1] == ["make"] else []
 
 
-def resume_command(
-    directory: Path, *, checkpoint: Path | None = None, started_with: Sequence[str] = ()
-) -> str:
-    """Return the command that resumes a run from `checkpoint`, else from the newest one that verifies.
+def resume_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
+    """Return the command that resumes a run from its newest checkpoint that verifies.
 
     A run that make started (`made_by`) resumes with `make resume`, which also stores and proves it.
     """
-    if checkpoint is None and started_with:
+    if started_with:
         return shlex.join(["make", "resume", f"RUN_DIR={from_here(directory)}", *started_with[1:]])
-    point = "auto" if checkpoint is None else shlex.quote(str(checkpoint))
-    return f"{again_command(directory)} --run-dir {shlex.quote(str(directory))} --resume {point}"
+    return f"{again_command(directory)} --run-dir {shlex.quote(str(directory))} --resume auto"
 
 
 def changed_command(
@@ -67,14 +64,11 @@ def changed_command(
     settings = [f"{key}={_setting(value)}" for key, value in changes.items()]
     if started_with:
         config = f"CONFIG={from_here(directory / 'config.yaml')}"
-        return shlex.join(["make", "train", config]) + f' SET="{" ".join(settings)}"' + _rest(started_with)
+        rest = "".join(f" {shlex.quote(word)}" for word in started_with[1:])
+        return shlex.join(["make", "train", config]) + f' SET="{" ".join(settings)}"' + rest
     words = [word for setting in settings for word in ("--set", setting)]
     words += [] if checkpoint is None else ["--resume", str(from_here(checkpoint))]
     return f"{again_command(directory)} {shlex.join(words)}"
-
-
-def _rest(started_with: Sequence[str]) -> str:
-    return "".join(f" {shlex.quote(word)}" for word in started_with[1:])
 
 
 def _setting(value: object) -> str:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.errors import ConfigError
+from trainyard.run.atomic_files import make_folder
 
 _STEP_NAME = re.compile(r"step-([0-9]{8,18})")
 
@@ -79,16 +79,4 @@ class RunDirectory:
     def create(self) -> None:
         """Create the directory and its folders; existing ones are kept. Raises ConfigError when it cannot."""
         for folder in (self.checkpoints, self.logs, self.tensorboard, self.report):
-            make_run_folder(folder)
-
-
-def make_run_folder(path: Path) -> None:
-    """Create a folder of a run if it is missing. Raises ConfigError when that fails."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise ConfigError(
-            f"{path}: a file stands where the run has its folder {path.name}. Move it away and try again."
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path}: the folder cannot be made ({error.strerror})") from None
+            make_folder(folder)

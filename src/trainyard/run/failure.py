@@ -48,8 +48,6 @@ class FailureKind(StrEnum):
 
 _STEP = re.compile(r"Step (\d{1,18}): ")
 """The format in which a message names the failed step; `where_it_ended` puts it into the headline."""
-BY_CONFIGURATION = frozenset({FailureKind.NOT_FINITE, FailureKind.GPU_MEMORY, FailureKind.HOST_MEMORY})
-"""Failures that would happen again with the same configuration."""
 PROCESS_LOST = "The log has the message of the process that ended; once its cause is mended"
 _MENDING = {
     FailureKind.STORAGE: "Once that is mended",

@@ -7,7 +7,6 @@ run has changed since. Nothing is judged here.
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
@@ -70,12 +69,10 @@ def digests_now(directory: RunDirectory) -> dict[str, str]:
     """Return the SHA-256 of each record on disk, by its name; without missing and irregular files."""
     found = {}
     for name in RECORDS:
-        with suppress(FileNotFoundError, DamagedFileError, OSError):
+        with suppress(OSError, DamagedFileError):
             path = directory.path / name
-            is_lines = path.suffix == ".jsonl"
-            found[name] = sha256_of_lines(path) if is_lines else _sha256_of_document(path)
+            if path.suffix == ".jsonl":
+                found[name] = sha256_of_lines(path)
+            else:
+                found[name] = hashlib.sha256(read_bytes(path, links=False)).hexdigest()
     return found
-
-
-def _sha256_of_document(path: Path) -> str:
-    return hashlib.sha256(read_bytes(path, links=False)).hexdigest()

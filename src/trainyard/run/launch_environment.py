@@ -45,8 +45,6 @@ class Worker:
     rank: int
     size: int
     local_rank: int
-    local_size: int | None
-    """The number of processes on this machine; None when the launcher does not tell."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,8 @@ def place_in_run(
     _require_world(environment, nodes=count, world=world, per_node=per_node)
     per_node = 1 if per_node is None else per_node
     if has_agent and _is_hyperpod(environment):
-        return _hyperpod_node(environment, count, per_node)
+        options = _options(environment, {"AGENT_HOST": "server-host", "AGENT_PORT": "server-port"})
+        return NodeLauncher(count, None, per_node, agent=(AGENT, *options))
     return _node(environment, nodes=count, rank=rank, per_node=per_node)
 
 
@@ -157,7 +156,7 @@ def _worker(environment: Mapping[str, str], processes: int | None) -> Worker:
             f"--nproc-per-node {processes} contradicts LOCAL_WORLD_SIZE={here}: another launcher has started "
             f"{here} processes here already. Leave the option out, or start this without that launcher"
         )
-    return Worker(rank, size, local, here)
+    return Worker(rank, size, local)
 
 
 def _node(
@@ -212,12 +211,13 @@ def _rendezvous(
             f"PET_RDZV_ENDPOINT={endpoint} and {_named(environment, _ADDRESSES)} name two places to meet. "
             "Set one of them"
         )
-    optional = [
-        f"--{option}={environment[name]}"
-        for name, option in (("PET_RDZV_ID", "rdzv-id"), ("PET_RDZV_CONF", "rdzv-conf"))
-        if environment.get(name)
-    ]
+    optional = _options(environment, {"PET_RDZV_ID": "rdzv-id", "PET_RDZV_CONF": "rdzv-conf"})
     return (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", *optional)
+
+
+def _options(environment: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
+    """The options for those variables that are set; `names` has the option of each."""
+    return [f"--{option}={environment[name]}" for name, option in names.items() if environment.get(name)]
 
 
 def _is_hyperpod(environment: Mapping[str, str]) -> bool:
@@ -228,15 +228,6 @@ def _is_hyperpod(environment: Mapping[str, str]) -> bool:
     others = (*_RANKS, *_ADDRESSES, "WORLD_SIZE", "PET_NNODES", "PET_RDZV_ENDPOINT", _INDEX)
     numbers = _given(environment, ("NNODES", "NPROC_PER_NODE"))
     return len(numbers) == 2 and not _given(environment, others)
-
-
-def _hyperpod_node(environment: Mapping[str, str], nodes: int, per_node: Processes) -> NodeLauncher:
-    options = [
-        f"--{option}={environment[name]}"
-        for name, option in (("AGENT_HOST", "server-host"), ("AGENT_PORT", "server-port"))
-        if environment.get(name)
-    ]
-    return NodeLauncher(nodes, None, per_node, agent=(AGENT, *options))
 
 
 def _nodes(environment: Mapping[str, str]) -> int | None:

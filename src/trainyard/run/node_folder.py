@@ -55,9 +55,7 @@ def end_node(directory: RunDirectory) -> None:
 
 
 def mark_trained(directory: RunDirectory, config_sha256: str) -> None:
-    """Record in a marked directory that this configuration was trained to its end; nothing happens to any
-    other.
-    """
+    """Record in a marked directory that this configuration was trained to its end; others stay unmarked."""
     if (node := read_node(directory)) is not None:
         write_node(directory, replace(node, trained=config_sha256))
 
@@ -75,11 +73,8 @@ def read_node(directory: RunDirectory) -> NodeFolder | None:
     except FileNotFoundError:
         return None
     try:
-        run_id, node, nodes = (
-            require_text(value["run_id"]),
-            whole_number(value["node"]),
-            whole_number(value["nodes"]),
-        )
+        run_id = require_text(value["run_id"])
+        node, nodes = whole_number(value["node"]), whole_number(value["nodes"])
         trained = require_text(value["trained"]) if value.get("trained") is not None else None
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{path}: not the mark of a machine ({error})") from None

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.untrusted_files import parse_json, parse_json_object
@@ -72,7 +71,9 @@ def first_segment(environment: Mapping[str, str]) -> Segment:
     if missing:
         raise ConfigError(f"{missing[0]} is not set: this must run in a workflow of GitHub Actions.")
     run_id, run_number, commit = (environment[name] for name in names)
-    return read_segment(json.dumps(_plain(run_id, run_number, commit)), what="GitHub's variables")
+    number = int(run_number) if run_number.isascii() and run_number.isdecimal() else 0
+    first = Segment(lineage=run_id, number=1, run_number=number, commit=commit)
+    return read_segment(first.to_text(), what="GitHub's variables")
 
 
 def read_segment(text: str, *, what: str = "continues") -> Segment:
@@ -142,19 +143,6 @@ def manifest_place(resume: str) -> ManifestPlace | None:
     """Return the manifest's place if `resume` is its address; None for any other way to resume."""
     match = _MANIFEST.fullmatch(resume)
     return ManifestPlace(match["store"], match["key"], int(match["number"])) if match else None
-
-
-def _plain(run_id: str, run_number: str, commit: str) -> dict[str, Any]:
-    number = int(run_number) if run_number.isascii() and run_number.isdecimal() else None
-    return {
-        "lineage": run_id,
-        "number": 1,
-        "run_number": number,
-        "commit": commit,
-        "step": 0,
-        "deaths": 0,
-        "thread": "",
-    }
 
 
 def _refused(what: str, why: str) -> ConfigError:

@@ -80,9 +80,9 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> byt
     return content
 
 
-def read_text(path: Path, *, most: int = MOST_BYTES, links: bool = True) -> str:
+def read_text(path: Path, *, most: int = MOST_BYTES) -> str:
     """Return the content of a regular file as UTF-8. Raises as `open_regular` does."""
-    return decode_utf8(read_bytes(path, most=most, links=links), str(path))
+    return decode_utf8(read_bytes(path, most=most), str(path))
 
 
 def read_named_text(path: Path, hint: str) -> str:
@@ -93,9 +93,9 @@ def read_named_text(path: Path, hint: str) -> str:
         raise ConfigError(f"{error}; {hint}") from None
 
 
-def read_json(path: Path, *, links: bool = True) -> Any:
+def read_json(path: Path) -> Any:
     """Return the value in a JSON file. Raises as `open_regular`, and DamagedFileError for invalid JSON."""
-    return parse_json(read_bytes(path, links=links), str(path))
+    return parse_json(read_bytes(path), str(path))
 
 
 def read_json_object(path: Path, *, links: bool = True) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Verdict:
     ok: Any = True
     leftovers: tuple[str, ...] = ()
     records: Mapping[str, str] = field(default_factory=dict)
+    compared: str = "SHA-256 equal on disk, in the store and in the manifest"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,6 @@ class Stored:
 @dataclass(frozen=True)
 class Found:
     verification: Verdict | None = Verdict()
-    compared: str = "SHA-256 equal on disk, in the store and in the manifest"
     checkpoints: Mapping[int, Stored] = field(default_factory=lambda: {STEPS: Stored()})
     trouble: str | None = None
     taken: bool = False

@@ -30,13 +30,6 @@ def test_a_directory_of_any_name_stays_one_word(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_checkpoint_of_any_name_stays_one_word(name: str) -> None:
-    checkpoint = Path(name) / "checkpoints" / "step-00000500"
-    words = shlex.split(resume_command(Path(name), checkpoint=checkpoint))
-    assert words[-4:] == ["--run-dir", name, "--resume", str(checkpoint)]
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_a_run_that_make_started_goes_on_with_make_and_with_the_store_it_was_given(name: str) -> None:
     store = "STORE=file:///my store/it's"
     words = shlex.split(resume_command(Path(name), started_with=["make", store]))

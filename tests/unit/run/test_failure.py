@@ -17,7 +17,6 @@ from trainyard.errors import (
     TrainingFailedError,
 )
 from trainyard.run.failure import (
-    BY_CONFIGURATION,
     Failure,
     FailureKind,
     failure_of,
@@ -28,6 +27,7 @@ from trainyard.run.failure import (
     with_advice,
 )
 
+BY_CONFIGURATION = {FailureKind.NOT_FINITE, FailureKind.GPU_MEMORY, FailureKind.HOST_MEMORY}
 HOW: tuple[list[str], ...] = ([], ["make"], ["make", "STORE=s3://mine"])
 
 

@@ -166,8 +166,8 @@ def worker(**changed: str) -> Environment:
 @pytest.mark.parametrize("operator", ["none", *OPERATORS])
 def test_a_worker_is_one_in_every_operators_pod(operator: str) -> None:
     around = {} if operator == "none" else OPERATORS[operator](2, 1, 8)
-    assert place_in_run(around | worker(), 8) == Worker(5, 16, 5, 8)
-    assert place_in_run(around | worker(LOCAL_WORLD_SIZE="")) == Worker(5, 16, 5, None)
+    assert place_in_run(around | worker(), 8) == Worker(5, 16, 5)
+    assert place_in_run(around | worker(LOCAL_WORLD_SIZE="")) == Worker(5, 16, 5)
 
 
 WRONG_NUMBERS = ("two", "-1", "1.5", "1e3", "9" * 9, "²")

@@ -210,15 +210,8 @@ def checkpoint_group(
     return Group(f"checkpoint-{step}", items, marker=marker)
 
 
-def metrics_document(target: Path, source: Path, *, run_id: str, run_number: int) -> None:
-    """Write the rows of a JSON-lines file as one JSON document, in constant memory."""
-    with target.open("wb") as file:
-        for chunk in metrics_chunks(source, run_id=run_id, run_number=run_number):
-            file.write(chunk)
-
-
 def metrics_chunks(source: Path, *, run_id: str, run_number: int) -> Iterator[bytes]:
-    """Yield the bytes of that document, row by row."""
+    """Yield the rows of a JSON-lines file as the bytes of one JSON document, in constant memory."""
     head = json.dumps({"run_id": run_id, "run_number": run_number})[:-1]
     yield f'{head}, "rows": ['.encode()
     for index, row in enumerate(iterate_rows(source)):
@@ -275,9 +268,8 @@ def _records(directory: RunDirectory, files: Iterable[Path], *, prefix: str, scr
         copy = scratch / relative
         copy.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError), open_regular(path, links=False) as source:
-            if (
-                os.fstat(source.fileno()).st_size > shutil.disk_usage(scratch).free
-            ):  # a hole can have any size
+            # A file with holes can be larger than the disk.
+            if os.fstat(source.fileno()).st_size > shutil.disk_usage(scratch).free:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             with copy.open("wb") as target:
                 shutil.copyfileobj(source, target, _CHUNK_BYTES)
@@ -304,6 +296,7 @@ def _config(scratch: Path) -> dict[str, Any]:
 
 
 def _metrics_item(run: dict[str, Any], run_number: int, scratch: Path) -> Item:
-    target = scratch / "metrics.json"
-    metrics_document(target, scratch / "metrics.jsonl", run_id=str(run["run_id"]), run_number=run_number)
+    target, source = scratch / "metrics.json", scratch / "metrics.jsonl"
+    with target.open("wb") as file:
+        file.writelines(metrics_chunks(source, run_id=str(run["run_id"]), run_number=run_number))
     return Item(metrics_key(run_number), target)

@@ -100,6 +100,13 @@ class RunManifest:
         return bool(self.records)
 
     @property
+    def parent_digest(self) -> str | None:
+        """The digest of the checkpoint that the run started from (`Checkpoint.digest`); None without one."""
+        parent = self.provenance.get("parent")
+        digest = parent.get("manifest_sha256") if isinstance(parent, Mapping) else None
+        return str(digest) if digest else None
+
+    @property
     def records_prefix(self) -> str:
         """The prefix of the records that describe the run as this manifest does."""
         return self.records or run_prefix(self.run_number)

@@ -40,8 +40,7 @@ def prune(
         _vouch_for_the_rest(store, plan, by=by, signer=signer)
     try:
         for each in doomed:
-            # Check right before the marker is deleted: a later promotion or sync checks the marker
-            # afterwards.
+            # Check right before deleting the marker: a later promotion or sync looks for the marker.
             if _is_listed(store, plan, each.checkpoint):
                 kept.append(f"{each.checkpoint.prefix} was stored again meanwhile, so it was kept")
             elif rules.keep_promoted and each.checkpoint.digest in names_by_digest(store):

@@ -1,6 +1,6 @@
 """Plan what retention removes from a store, and why: facts are gathered, nothing is changed.
 
-`retention` holds the rules; `pruning` carries out a plan.
+`retention_rules` holds the rules; `pruning` carries out a plan.
 """
 
 import logging
@@ -126,14 +126,11 @@ def _plan(
     unfinished = _unfinished(manifest, listed, {each.step for each in owed})
     good = next((each for each in checkpoints if each.step is not None and _is_good(store, each)), None)
     if good is None or good.step is None:
-        return RunPruning(
-            number, chain, unfinished=unfinished, owed=owed, problem="no checkpoint of it verifies"
-        )
+        problem = "no checkpoint of it verifies"
+        return RunPruning(number, chain, unfinished=unfinished, owed=owed, problem=problem)
     facts = CheckpointFacts(good.step, _ages(checkpoints, listed), promoted, children)
-    decisions, superseded = (
-        tuple(decide_retention(checkpoints, rules, facts)),
-        _superseded(store, manifest, listed),
-    )
+    decisions = tuple(decide_retention(checkpoints, rules, facts))
+    superseded = _superseded(store, manifest, listed)
     return RunPruning(number, chain, decisions, unfinished, owed, superseded)
 
 
@@ -150,11 +147,10 @@ def _children(store: Store) -> dict[str, list[int]]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         numbers = sorted(used_numbers(store))
         for number, chain in zip(numbers, pool.map(lambda n: read_chain(store, n), numbers), strict=True):
-            parent = chain[-1].manifest.provenance.get("parent") if chain else None
             if not chain:
                 _logger.warning("run %d has no manifest, so its parent checkpoint is not known", number)
-            if isinstance(parent, Mapping) and parent.get("manifest_sha256"):
-                found.setdefault(str(parent["manifest_sha256"]), []).append(number)
+            elif parent := chain[-1].manifest.parent_digest:
+                found.setdefault(parent, []).append(number)
     return found
 
 

@@ -35,7 +35,7 @@ def checksum_agrees(
     Any checksum other than a SHA-256 of the whole object is compared with `recorded`, the checksum that the
     store returned when these bytes were sent.
     """
-    if is_sha256(checksum):
+    if checksum.get("algorithm") == SHA256 and checksum.get("type") == FULL_OBJECT:
         return bool(checksum["value"] == _base64(bytes.fromhex(sha256)))
     form = ("algorithm", "type", "part_size")
     if recorded and checksum and all(checksum.get(key) == recorded.get(key) for key in form):
@@ -43,20 +43,12 @@ def checksum_agrees(
     return None
 
 
-def is_sha256(checksum: Mapping[str, Any]) -> bool:
-    """Return whether the checksum is the SHA-256 of the whole object."""
-    return checksum.get("algorithm") == SHA256 and checksum.get("type") == FULL_OBJECT
-
-
 def file_agrees(checksum: Mapping[str, Any], path: Path, sha256: str) -> bool | None:
     """Return whether the store's `checksum` matches the file of this SHA-256; None if it cannot tell."""
-    if (
-        checksum.get("type") == COMPOSITE
-        and checksum.get("algorithm") == SHA256
-        and checksum.get("part_size")
-    ):
+    is_composite = checksum.get("algorithm") == SHA256 and checksum.get("type") == COMPOSITE
+    if is_composite and (part_size := checksum.get("part_size")):
         # Some stores omit the number of parts ("-12").
-        return bool(checksum["value"].partition("-")[0] == composite_sha256(path, int(checksum["part_size"])))
+        return bool(checksum["value"].partition("-")[0] == composite_sha256(path, int(part_size)))
     return checksum_agrees(checksum, sha256)
 
 

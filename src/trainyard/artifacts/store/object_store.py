@@ -5,10 +5,12 @@ store cannot be reached or refuses, after retrying errors that can heal.
 """
 
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
 from trainyard.artifacts.store.expected_file import ExpectedFile
+from trainyard.run.progress import Progress
 
 SHA256 = "SHA256"
 FULL_OBJECT = "FULL_OBJECT"
@@ -138,8 +140,7 @@ class Store(Protocol):
         """Yield the bytes from `start` on of an object that should have `size`, as fast as the store can.
 
         There are more or fewer if the object has another size. A piece is valid until the next one is
-        requested.
-        Close the generator to stop early: it holds memory that others wait for.
+        requested. Close the generator to stop early: it holds memory that others wait for.
         """
         ...
 
@@ -175,3 +176,39 @@ class Store(Protocol):
     def sweep(self, older_than_seconds: float) -> int:
         """Abort uploads of runs started this long ago and never completed; return the count. Never raises."""
         ...
+
+
+def with_progress(store: Store, progress: Progress) -> Store:
+    """Return `store` wrapped so that each block read from it advances `progress`.
+
+    The store's gateway reports what is sent.
+    """
+    return _WatchedStore(store, progress)
+
+
+class _WatchedStore:
+    def __init__(self, store: Store, progress: Progress) -> None:
+        self._store, self._progress = store, progress
+
+    def read_chunks(
+        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
+    ) -> Iterator[bytes]:
+        for chunk in self._store.read_chunks(key, start=start, length=length, identity=identity):
+            self._progress.advance(len(chunk))
+            yield chunk
+
+    def stream(
+        self, key: str, start: int, size: int, *, identity: str = ""
+    ) -> Generator[bytes | memoryview, None, None]:
+        with closing(self._store.stream(key, start, size, identity=identity)) as pieces:
+            for piece in pieces:
+                self._progress.advance(len(piece))
+                yield piece
+
+    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
+        for piece in self._store.read_pieces(key, start, length, room):
+            self._progress.advance(len(piece))
+            yield piece
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)

@@ -14,8 +14,7 @@ from types import MappingProxyType
 
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.store.hashing import checksum_agrees
-from trainyard.artifacts.store.object_store import SHA256, Store, StoredObject
-from trainyard.artifacts.store.store_progress import with_progress
+from trainyard.artifacts.store.object_store import SHA256, Store, StoredObject, with_progress
 from trainyard.errors import ObjectChangedError
 from trainyard.run.digests import FileDigests, PartDigests
 from trainyard.run.progress import UNSEEN, Progress

@@ -42,8 +42,6 @@ _CHUNK_BYTES = 1 << 20
 class DiskComparison:
     """The result of comparing the directory with the manifest."""
 
-    equal: frozenset[str] = frozenset()
-    """Keys of the objects whose file was read and is equal."""
     wrong: Mapping[str, str] = field(default_factory=dict)
     """How a file differs, by the key of its object."""
     gone: frozenset[str] = frozenset()
@@ -80,7 +78,7 @@ def compare_disk(
             f"{directory.path} is run {run['run_id']}; "
             f"run-{manifest.run_number} in {store} is run {manifest.run_id}"
         )
-    problems = [*_ended_since(run.get("outcome"), manifest), *_unlisted_records(directory, manifest)]
+    problems = _unstored_records(directory, manifest, run.get("outcome"))
     problems += _unstored_checkpoints(directory, manifest)
     places = _places(manifest)
     here = (entry.size for place, entry in places.items() if (directory.path / place).exists())
@@ -92,7 +90,6 @@ def compare_disk(
     markers = [each.marker for each in checkpoints_of(manifest) if each.marker]
     found |= _not_as_saved(directory, [marker for marker in markers if found.get(marker.key) == _GONE])
     return DiskComparison(
-        equal=frozenset(key for key, answer in found.items() if answer == _EQUAL),
         wrong={key: answer for key, answer in found.items() if answer not in (_EQUAL, _GONE, _ELSEWHERE)},
         elsewhere=frozenset(key for key, answer in found.items() if answer == _ELSEWHERE),
         gone=frozenset(key for key, answer in found.items() if answer == _GONE),
@@ -112,18 +109,14 @@ def _places(manifest: RunManifest) -> dict[PurePosixPath, ManifestObject]:
     return places_of(listed, manifest.run_number)
 
 
-def _ended_since(outcome: object, manifest: RunManifest) -> Iterator[str]:
-    if outcome and manifest.is_open:
-        yield (
-            f"run-{manifest.run_number}: was stored last while the run was still going, and the run has "
-            "ended since: its last records are not stored; sync again"
-        )
-
-
-def _unlisted_records(directory: RunDirectory, manifest: RunManifest) -> Iterator[str]:
-    here = [name for name in RECORDS if (directory.path / name).exists()]
+def _unstored_records(directory: RunDirectory, manifest: RunManifest, outcome: object) -> list[str]:
     if not manifest.is_open:
-        yield from missing_records(manifest, here)
+        return missing_records(manifest, [name for name in RECORDS if (directory.path / name).exists()])
+    ended = (
+        f"run-{manifest.run_number}: was stored last while the run was still going, and the run has "
+        "ended since: its last records are not stored; sync again"
+    )
+    return [ended] if outcome else []
 
 
 def _unstored_checkpoints(directory: RunDirectory, manifest: RunManifest) -> Iterator[str]:

@@ -50,8 +50,6 @@ class Inspection:
     verification: Verification | None = None
     checkpoints: Mapping[int, StoredCheckpoint] = field(default_factory=dict)
     """The listed checkpoints, by the step in their keys."""
-    compared: str = ""
-    """A sentence about the comparisons that the verification made."""
     trouble: str | None = None
     """Why the store could not be read, or does not fit the directory."""
     unreachable: bool = False
@@ -86,8 +84,7 @@ def inspect_run(
             return Inspection(number, trouble=f"{trouble}; this is run {run_id}", taken=True)
         return _inspect(store, run_id, directory, number=number, depth=depth, progress=progress)
     except TrainyardError as error:
-        is_service = isinstance(error, ServiceError)
-        return Inspection(number, trouble=str(error), unreachable=is_service)
+        return Inspection(number, trouble=str(error), unreachable=isinstance(error, ServiceError))
 
 
 def require_there(store: Store) -> None:
@@ -113,18 +110,16 @@ def _inspect(
     checkpoints, on_disk = _stored_checkpoints(store, manifest), _manifests_of(directory)
     damaged: tuple[Path, ...] = ()
     if verification.store_whole and not verification.ok:
-        steps = [
-            step
+        damaged = tuple(
+            directory.checkpoint(step)
             for step, digest in on_disk.items()
             if step in checkpoints
             and (digest != checkpoints[step].manifest_sha256 or not _is_whole(directory, step, run_id))
-        ]
-        damaged = tuple(directory.checkpoint(step) for step in steps)
+        )
     return Inspection(
         run_number=number,
         verification=verification,
         checkpoints=checkpoints,
-        compared=verification.compared,
         on_disk=on_disk,
         damaged=damaged,
     )
@@ -152,7 +147,8 @@ def _is_whole(directory: RunDirectory, step: int, run_id: str) -> bool:
 def _stored_checkpoints(store: Store, manifest: RunManifest | None) -> dict[int, StoredCheckpoint]:
     if manifest is None:
         return {}
-    steps, listed = sorted(_steps(manifest)), {entry.key: entry.sha256 for entry in manifest.objects}
+    listed = {entry.key: entry.sha256 for entry in manifest.objects}
+    steps = sorted({step for key in listed if (step := checkpoint_step_of(key)) is not None})
     prefixes = [checkpoint_prefix(manifest.run_number, step) for step in steps]
     with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as pool:
         found = pool.map(lambda prefix: _stored_checkpoint(store, prefix, listed), prefixes)
@@ -176,8 +172,3 @@ def _stored_checkpoint(store: Store, prefix: str, listed: Mapping[str, str]) -> 
 def _depth_for(manifest: RunManifest | None) -> Depth:
     total = sum(entry.size for entry in manifest.objects) if manifest else 0
     return Depth.FULL if total <= _READ_BACK_BYTES else Depth.SAMPLE
-
-
-def _steps(manifest: RunManifest | None) -> frozenset[int]:
-    steps = (checkpoint_step_of(entry.key) for entry in manifest.objects) if manifest else ()
-    return frozenset(step for step in steps if step is not None)

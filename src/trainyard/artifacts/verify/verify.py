@@ -17,10 +17,7 @@ from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.required_records import is_loose, missing_records
 from trainyard.artifacts.record.statement import resolved_config, statement_problems
 from trainyard.artifacts.store.expected_file import claim_of
-from trainyard.artifacts.store.layout import (
-    belongs_to_checkpoint,
-    checkpoint_step_of,
-)
+from trainyard.artifacts.store.layout import belongs_to_checkpoint, checkpoint_step_of
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.verify.disk import DiskComparison, compare_disk
@@ -100,7 +97,8 @@ def verify_run(
         return Verification(0, 0, 0, tuple(problems), "", key)
     # List after reading the manifest, so that objects which a sync adds meanwhile are listed and not missing.
     listed = listed_objects(store, run_number)
-    notes = _passing(manifest, listed)
+    notes, doomed = _passing(manifest, listed), doomed_steps(manifest)
+    being_removed = {key for key in listed if checkpoint_step_of(key) in doomed}
     problems += _compare_names(manifest, listed.keys() - notes.keys()) + missing_records(manifest)
     own, parts = ({}, {}) if depth is Depth.LISTING else _compare_own_manifests(store, manifest)
     wrong = compare_objects(
@@ -127,7 +125,7 @@ def verify_run(
         depth=str(depth),
         seed=seed,
         compared=_compared(depth, manifest, disk),
-        leftovers=tuple(sorted(({*manifest.leftovers} | _being_removed(manifest, listed)) & listed.keys())),
+        leftovers=tuple(sorted((listed.keys() & {*manifest.leftovers}) | being_removed)),
         records=_records(manifest),
     )
 
@@ -149,18 +147,13 @@ def _records(manifest: RunManifest) -> dict[str, str]:
 
 def _compared(depth: Depth, manifest: RunManifest, disk: DiskComparison | None) -> str:
     """Return a sentence about the comparisons; it names the disk only for files that were read there."""
-    if disk is None:
-        return _places_compared(depth, "in the store and in the manifest", "the manifest")
-    words = _places_compared(depth, "on disk, in the store and in the manifest", "disk and manifest")
-    rest = disk.words(manifest)
-    return words + (f" ({rest})" if rest else "")
-
-
-def _places_compared(depth: Depth, places: str, others: str) -> str:
     if depth is Depth.FULL:
-        return f"SHA-256 equal {places}"
-    sampled = ", a sample read back" if depth is Depth.SAMPLE else ""
-    return f"the store's own checksums equal {others}{sampled}"
+        words = f"SHA-256 equal {'on disk, ' if disk else ''}in the store and in the manifest"
+    else:
+        sampled = ", a sample read back" if depth is Depth.SAMPLE else ""
+        words = f"the store's own checksums equal {'disk and' if disk else 'the'} manifest{sampled}"
+    rest = disk.words(manifest) if disk else ""
+    return f"{words} ({rest})" if rest else words
 
 
 def _compare_configuration(store: Store, manifest: RunManifest) -> list[str]:
@@ -203,17 +196,12 @@ def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> Lo
     whole, problems = [], []
     run_id = str(read_run(directory.run_file)["run_id"]) if directory.run_file.is_file() else None
     parts = keeps_parts(directory)
-    verify = partial(
-        verify_checkpoint,
-        run_id=run_id,
-        digest_of=partial(sha256_of_file, progress=progress),
-        is_part=parts,
-    )
+    digest_of = partial(sha256_of_file, progress=progress)
     for step in directory.checkpoint_steps():
         try:
             path = directory.checkpoint(step)
             progress.begin(f"hashing {path.name}", sum(file.stat().st_size for file in path.iterdir()))
-            manifest = verify(path)
+            manifest = verify_checkpoint(path, run_id=run_id, digest_of=digest_of, is_part=parts)
             elsewhere = {file.path for file in missing_files(path, manifest)}
             for file in manifest.files:
                 if file.path not in elsewhere and (claim := claim_of(path / file.path, file)):
@@ -236,11 +224,6 @@ def _passing(manifest: RunManifest, listed: dict[str, StoredObject]) -> dict[str
         elif manifest.may_be_under_way(key):
             found[key] = "was being sent when the run was last seen; not listed yet"
     return found
-
-
-def _being_removed(manifest: RunManifest, listed: dict[str, StoredObject]) -> set[str]:
-    doomed = doomed_steps(manifest)
-    return {key for key in listed if checkpoint_step_of(key) in doomed}
 
 
 def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:

@@ -81,8 +81,7 @@ class _CoreDumper(yaml.SafeDumper):
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        """Escape characters that do not print: YAML reads some of them as a line break, which becomes a
-        blank."""
+        """Escape characters that do not print: YAML would read some of them as a line break."""
         return self.represent_scalar(_PREFIX + "str", data, style=None if data.isprintable() else '"')
 
 

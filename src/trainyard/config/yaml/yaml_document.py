@@ -14,10 +14,9 @@ import yaml
 from trainyard.config.problems import Origin, Problem, shorten
 from trainyard.config.yaml.scalars import value_of
 from trainyard.config.yaml.sources import Fault, read_source
-from trainyard.config.yaml.syntax import compose
+from trainyard.config.yaml.syntax import MAX_DEPTH, compose
 
 MAX_VALUES = 100_000
-MAX_DEPTH = 64
 
 KeyPath = tuple[str, ...]
 """Names of the sections around a key, then the key's own name."""
@@ -32,6 +31,16 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
     whole: bool = True
     """False when a part could not be read; a key that seems missing may be in that part."""
+
+    def put(self, path: KeyPath, value: Any, origin: Origin) -> None:
+        """Set the value at `path`; sections that are missing are made."""
+        section = self.values
+        for name in path[:-1]:
+            if not isinstance(section.get(name), dict):
+                section[name] = {}
+            section = section[name]
+        section[path[-1]] = value
+        self.places[path] = origin
 
 
 def read_document(path: Path, shown: str) -> Document | Fault:
@@ -86,11 +95,8 @@ class _Reader:
         self._values += 1
         if self._values > MAX_VALUES or len(path) > MAX_DEPTH:
             if self.document.whole:
-                self._complain(
-                    node,
-                    path[:1],
-                    f"an alias repeats itself: more than {MAX_VALUES:,} values or {MAX_DEPTH} levels",
-                )
+                limits = f"{MAX_VALUES:,} values or {MAX_DEPTH} levels"
+                self._complain(node, path[:1], f"an alias repeats itself: more than {limits}")
             self.document.whole = False
             return None
         if isinstance(node, yaml.MappingNode):

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.atomic_files import write_json_atomically
-from trainyard.run.directory import make_run_folder
+from trainyard.run.atomic_files import make_folder, write_json_atomically
 from trainyard.run.untrusted_files import read_json_object
 
 _NAMES = ("trained", "network", "stored", "repeatable")
@@ -77,7 +76,7 @@ def read_proof(
 
 def write_proof(path: Path, record: Mapping[str, Any]) -> None:
     """Write `proof.json` into the report folder of a run. Raises ConfigError or OSError."""
-    make_run_folder(path.parent)
+    make_folder(path.parent)
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path}: something else than a file stands there. Move it away.")
     write_json_atomically(path, record)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 from trainyard.run.failure_classes import FailureClass
 
@@ -45,13 +46,14 @@ class Rule:
 
 
 def _rules(
-    klass: FailureClass, nearness: Nearness, *patterns: str, heals: bool | None = None
+    nearness: Nearness, klass: FailureClass, *patterns: str, heals: bool | None = None
 ) -> Iterator[Rule]:
     return (Rule(klass, nearness, re.compile(pattern), heals) for pattern in patterns)
 
 
-_P, _C, _R, _N, _W, _B, _A = Nearness
-_K = FailureClass
+_platform, _cause, _raised, _communication, _waited, _pending, _aftermath = (
+    partial(_rules, nearness) for nearness in Nearness
+)
 _XID = r"\b(?:Xid|XID)(?: \([^)\n]*\))?\s*(?:errors?|code)?\s*[:=]?\s*"
 _NO_LIST = r"\b(?!, ?\d{1,3}\b)"
 _HARDWARE_XIDS = f"(?:48|61|62|64|74|79|94|95|119|120|140|14[3-9]|150){_NO_LIST}"
@@ -61,134 +63,115 @@ report that a process ended."""
 
 RULES = (
     # The machine and the cluster.
-    *_rules(
-        _K.HARDWARE,
-        _P,
+    *_platform(
+        FailureClass.HARDWARE,
         rf"{_XID}{_HARDWARE_XIDS}",
         r"(?i)uncorrectable (?:NVLink |ECC )error|double.bit ECC error|GPU has fallen off the bus",
         r"Unable to determine the device handle for GPU|\bGPU is lost\b",
         r"(?i)peer GPU memory over nvlink or a hardware error|row remapp\w+ fail",
         r"UnexpectedAdmissionError[^\n]*(?:unhealthy|no healthy devices)",
     ),
-    *_rules(
-        _K.HOST_MEMORY,
-        _P,
+    *_platform(
+        FailureClass.HOST_MEMORY,
         r"\bOOMKilled\b|(?:Memory cgroup )?[Oo]ut of memory: Kill(?:ed)? process",
         r"\boom-kill(?:er)?\b|oom_kill event|NODE_OUT_OF_MEMORY|OutOfMemoryError: Task was killed",
         r"node running low on memory|low on resource: memory|The node was low on.*memory",
     ),
-    *_rules(
-        _K.DISK_FULL,
-        _P,
+    *_platform(
+        FailureClass.DISK_FULL,
         r"low on resource: ephemeral-storage|ephemeral local storage usage exceeds|NodeHasDiskPressure",
     ),
-    *_rules(
-        _K.PREEMPTED,
-        _P,
+    *_platform(
+        FailureClass.PREEMPTED,
         r"(?i)\bPreempted by\b|preempted to accommodate|PreemptionByScheduler|DUE TO PREEMPTION",
         r"(?i)reason[\"']?[:=] ?[\"']?Preempted\b|Spot (?:Instance )?interruption (?:notice|warning)",
     ),
-    *_rules(
-        _K.NODE_LOST,
-        _P,
+    *_platform(
+        FailureClass.NODE_LOST,
         r"\bNodeLost\b|\bNODE_FAIL\b|DUE TO NODE FAILURE|TaintManagerEviction",
         r"node\.kubernetes\.io/unreachable:NoExecute|marked dead because the detector",
         r"NodeNotReady\b.*Node is not ready|runner lost communication with the server",
     ),
-    *_rules(
-        _K.IMAGE_PULL,
-        _B,
+    *_pending(
+        FailureClass.IMAGE_PULL,
         r"(?i)toomanyrequests|pull[^\n]*(?:i/o timeout|TLS handshake timeout|429)",
         heals=True,
     ),
-    *_rules(
-        _K.IMAGE_PULL,
-        _B,
+    *_pending(
+        FailureClass.IMAGE_PULL,
         r"ErrImagePull|ImagePullBackOff|Failed to pull image|InvalidImageName|manifest unknown",
     ),
-    *_rules(
-        _K.QUOTA,
-        _B,
+    *_pending(
+        FailureClass.QUOTA,
         r"VcpuLimitExceeded|more vCPU capacity than your current|MaxSpotInstanceCountExceeded",
         r"forbidden: exceeded quota|ServiceQuotaExceeded|ResourceLimitExceeded|insufficient (unused )?quota",
     ),
-    *_rules(
-        _K.UNSCHEDULABLE,
-        _B,
+    *_pending(
+        FailureClass.UNSCHEDULABLE,
         r"\d+/\d+ nodes are available: [^\n]*Insufficient|InsufficientInstanceCapacity",
         heals=True,
     ),
-    *_rules(
-        _K.UNSCHEDULABLE,
-        _B,
+    *_pending(
+        FailureClass.UNSCHEDULABLE,
         r"FailedScheduling|\d+/\d+ nodes are available|Insufficient capacity",
         heals=False,
     ),
-    *_rules(
-        _K.TIME_LIMIT,
-        _A,
+    *_aftermath(
+        FailureClass.TIME_LIMIT,
         r"DUE TO TIME LIMIT|active longer than specified deadline|(?<!code = )\bDeadlineExceeded\b",
         r"has exceeded the maximum execution time of|Build has timed out",
     ),
     # What the program says.
-    *_rules(
-        _K.GPU_MEMORY,
-        _C,
+    *_cause(
+        FailureClass.GPU_MEMORY,
         r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
         r"Cuda failure (2 )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
         r"No available memory for the cache blocks|is less than desired GPU memory utilization",
     ),
-    *_rules(
-        _K.DATA_LOADER,
-        _C,
+    *_cause(
+        FailureClass.DATA_LOADER,
         r"(?:/dev/shm|</?torch_\d|shared memory)[^\n]*[Nn]o space left on device",
         r"[Nn]o space left on device[^\n]*(?:/dev/shm|/torch_\d)",
         r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly",
         r"DataLoader worker \(pid [\d, ]+\) is killed by signal: (?!Terminated|Interrupt)",
         r"Unexpected bus error encountered in worker|in DataLoader worker process \d",
     ),
-    *_rules(
-        _K.DISK_FULL,
-        _C,
+    *_cause(
+        FailureClass.DISK_FULL,
         r"[Nn]o space left on|\bENOSPC\b|Errno 28\]|os error 28\b|[Dd]isk quota exceeded",
         r"Errno 122\]|os error 122\b|No space left: \d",
         r"\b(?:could not|cannot) be \w+ \((?:\[Errno (?:28|122)\]|No space left on)",
     ),
-    *_rules(
-        _K.HOST_MEMORY,
-        _C,
+    *_cause(
+        FailureClass.HOST_MEMORY,
         r"DefaultCPUAllocator: (?:can't|not enough)[^\n]*memory|std::bad_alloc",
         r"\bMemoryError\b|os error 12\b|Unable to allocate [\d.]+ [KMGT]iB for an array",
         r"^(?![^\n]*(?:ibv_|NCCL|memlock|fi_mr))[^\n]*Cannot allocate memory",
     ),
-    *_rules(
-        _K.NOT_FINITE,
-        _C,
+    *_cause(
+        FailureClass.NOT_FINITE,
         r"Step \d+[^\n]* not finite\b",
         r"(?i)\bloss is (?:nan|inf|not finite)\b|non-?finite (?:loss|grad)|\bFloatingPointError\b",
         r"(?i)found nan in|nan(?: or inf)? (?:detected|encountered|found)|loss(?: is)? nan,? stopping",
         r"(?i)(?:loss|gradients?)(?: \w+)? (?:is|are|was|became) (?:not finite|nan\b|infinite)",
         r"Function '\w+Backward\d*' returned nan values",
     ),
-    *_rules(
-        _K.CUDA_MISMATCH,
-        _C,
+    *_cause(
+        FailureClass.CUDA_MISMATCH,
         r"driver version is insufficient for CUDA runtime|driver on your system is too old",
         r"no kernel image is available for execution|forward compatibility was attempted on non supported",
         r"Driver/library version mismatch|mismatches the version that was used to compile",
         r"\.so[\w.]*: undefined symbol: |(Import|OS)Error[^\n]*lib(cu\w+|nccl|nv\w+)\.so[\w.]*: cannot open",
     ),
-    *_rules(
-        _K.AUTH,
-        _C,
+    *_cause(
+        FailureClass.AUTH,
         r"\bGatedRepoError\b|Invalid (?:user token|username or password)",
         r"\bExpiredToken(?:Exception)?\b|InvalidClientTokenId|InvalidAccessKeyId|SignatureDoesNotMatch",
         r"\bAccessDenied(?:Exception)?\b|Unable to locate credentials|\bNoCredentialsError\b",
         r"api_key not configured|not authorized to perform",
     ),
-    *_rules(
-        _K.CONFIGURATION,
-        _C,
+    *_cause(
+        FailureClass.CONFIGURATION,
         r"\d+ errors?\. Nothing was started\.|error: (?:unrecognized arguments|the following arguments are)",
         r"error: argument \S+: (?:invalid|expected)|omegaconf\.errors\.|hydra\.errors\.|Could not override '",
         r"yaml\.\w+\.\w+Error|pydantic\S*ValidationError|validation errors? for \w+",
@@ -196,68 +179,44 @@ RULES = (
         r"CUDA error: invalid device ordinal|Duplicate GPU detected",
         r"Error: network .+ not found\.|Failed to initialize any NET plugin",
     ),
-    *_rules(
-        _K.USER_CODE,
-        _C,
+    *_cause(
+        FailureClass.USER_CODE,
         r"device-side assert triggered|an illegal memory access was encountered|misaligned address",
         rf"{_XID}{_APPLICATION_XIDS}",
     ),
     # The last line of a traceback.
-    *_rules(
-        _K.AUTH,
-        _R,
-        r"\b40[13] Client Error",
-    ),
-    *_rules(
-        _K.CONFIGURATION,
-        _R,
-        r"\bModuleNotFoundError: No module",
-    ),
+    *_raised(FailureClass.AUTH, r"\b40[13] Client Error"),
+    *_raised(FailureClass.CONFIGURATION, r"\bModuleNotFoundError: No module"),
     # Connections.
-    *_rules(
-        _K.NCCL_ERROR,
-        _N,
-        r"\bncclInvalid(?:Usage|Argument)\b",
-        heals=False,
-    ),
-    *_rules(
-        _K.PORT_IN_USE,
-        _N,
+    *_communication(FailureClass.NCCL_ERROR, r"\bncclInvalid(?:Usage|Argument)\b", heals=False),
+    *_communication(
+        FailureClass.PORT_IN_USE,
         r"failed to listen on any local network address|OSError: \[Errno 98\]",
     ),
-    *_rules(
-        _K.NCCL_ERROR,
-        _N,
+    *_communication(
+        FailureClass.NCCL_ERROR,
         r"\bnccl(?:SystemError|InternalError|UnhandledCudaError)\b",
         r"NCCL error in: [^\n]*(?:unhandled system error|internal error|unhandled cuda error)",
     ),
-    *_rules(
-        _K.RENDEZVOUS_TIMEOUT,
-        _N,
+    *_communication(
+        FailureClass.RENDEZVOUS_TIMEOUT,
         r"\bRendezvous(?:Timeout|Connection)Error\b|Timed out after \d+ seconds waiting for clients",
     ),
-    *_rules(
-        _K.NCCL_ERROR,
-        _W,
+    *_waited(
+        FailureClass.NCCL_ERROR,
         r"\bncclRemoteError\b|remote process exited or there was a network error",
     ),
     # Waiting.
-    *_rules(
-        _K.NCCL_TIMEOUT,
-        _W,
-        r"Watchdog caught collective operation timeout",
-    ),
-    *_rules(
-        _K.HANG,
-        _W,
+    *_waited(FailureClass.NCCL_TIMEOUT, r"Watchdog caught collective operation timeout"),
+    *_waited(
+        FailureClass.HANG,
         r"Heartbeat monitor timed out|Timed out waiting \d+ms for (?:recv|send) operation",
         r"hang_suspected\b|a hang was suspected|no progress for \d+",
         r"Step \d+: nothing moved for \d",
     ),
     # Ending.
-    *_rules(
-        _K.CANCELLED,
-        _A,
+    *_aftermath(
+        FailureClass.CANCELLED,
         r"\bKeyboardInterrupt\b|The operation was cancell?ed|got signal: 2\b|STEP [\d.]+ ON \S+ CANCELLED AT",
         r"JOB \d+ ON \S+ CANCELLED AT",
     ),
@@ -287,22 +246,18 @@ HARMLESS = re.compile(
 GOES_ON = re.compile(
     r"(?i)\bfell back|\bfall(?:s|ing)? back|\busing (?:the |a )?(?:local|cached|default|fallback)"
     r"|\bretrying\b|\bwill (?:be |now )?(?:retr(?:y|ied)|ignored?|skip(?:ped)?|continue)\b|\bretry in \d"
-    r"|\bignor(?:ing|ed)\b|\bskipp(?:ing|ed)\b"
-    r"|\bcontinu(?:ing|es)\b|\bgoing on\b|\bsucceeded\b|\brecovered\b"
-    r"|\boptional (?:dependency|package|module|import|feature)"
-    r"|\(optional\)|\bdeprecat\w+|\bdisabl(?:ed|ing)\b"
+    r"|\bignor(?:ing|ed)\b|\bskipp(?:ing|ed)\b|\bcontinu(?:ing|es)\b|\bgoing on\b|\bsucceeded\b"
+    r"|\brecovered\b|\boptional (?:dependency|package|module|import|feature)|\(optional\)"
+    r"|\bdeprecat\w+|\bdisabl(?:ed|ing)\b"
     r"|\bnot installed\b|\bnot critical\b|\bnon-fatal\b|\bhandled\b|\bpress ctrl"
     r"|\bcould not import\b|\bcan ?not be used\b"
 )
 """The line itself says that the program continued. Not used for evidence of the machine and of waiting."""
 HYPOTHETICAL = re.compile(
     r"(?i)\b(?:avoid\w*|prevent\w*|if|when|whenever|unless|in case of|against|handl(?:es?|ing)"
-    r"|catch(?:es|ing)?"
-    r"|recover\w* from|such as|like|e\.g\.|detect|detecting|detection|detects|check(?:s|ing)?"
-    r"|watch(?:es|ing)?"
-    r"|listen(?:s|ing)?|poll(?:s|ing)?|monitor(?:s|ing)?|waiting|may|might|can|could|would"
-    r"|no|not|without|never|about"
-    r"|reduce|mitigate|retries|that (?:is|are)"
+    r"|catch(?:es|ing)?|recover\w* from|such as|like|e\.g\.|detect|detecting|detection|detects"
+    r"|check(?:s|ing)?|watch(?:es|ing)?|listen(?:s|ing)?|poll(?:s|ing)?|monitor(?:s|ing)?|waiting"
+    r"|may|might|can|could|would|no|not|without|never|about|reduce|mitigate|retries|that (?:is|are)"
     r"|(?:retr\w+|restart\w*|requeue\w*|rais\w+|abort\w*|exit\w*|stop\w*|resum\w+|happens?)"
     r" (?:on|after))"
     r" (?:for |be |an? |any |the |of |in |with |job |to )*(?:[\w-]+ ){0,2}[\"'`(\[]*(?:[\w.]+[,|/] ?)*$"
@@ -366,30 +321,11 @@ OF_ANOTHER = re.compile(
     r"(?i)nccl|gloo|c10d|socket|connection|timed? ?out|cuda|cublas|cudnn|nvml|worker|peer|aborted"
 )
 """Messages of exceptions that report what happened elsewhere, or on the GPU: not a mistake of the program."""
-LAUNCHER_EXCEPTIONS = frozenset(
-    {
-        "ChildFailedError",
-        "SignalException",
-        "DistBackendError",
-        "DistNetworkError",
-        "DistStoreError",
-        "ProcessExitedException",
-        "ProcessRaisedException",
-        "CalledProcessError",
-        "SystemExit",
-        "KeyboardInterrupt",
-        "BrokenPipeError",
-        "ConnectionResetError",
-        "ConnectionError",
-        "TimeoutError",
-        "EOFError",
-        "ActorDiedError",
-        "PermissionError",
-        "FileNotFoundError",
-        "OSError",
-        "WorkerCrashedError",
-        "RayTaskError",
-    }
+LAUNCHER_EXCEPTIONS = re.compile(
+    r"ChildFailedError|SignalException|DistBackendError|DistNetworkError|DistStoreError"
+    r"|ProcessExitedException|ProcessRaisedException|CalledProcessError|SystemExit|KeyboardInterrupt"
+    r"|BrokenPipeError|ConnectionResetError|ConnectionError|TimeoutError|EOFError|ActorDiedError"
+    r"|PermissionError|FileNotFoundError|OSError|WorkerCrashedError|RayTaskError"
 )
 """Exceptions that do not show the cause: they report that another process or a connection ended, or that a
 file is missing, which may be the fault of the data, the configuration or the code."""

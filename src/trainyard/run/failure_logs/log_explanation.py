@@ -151,9 +151,8 @@ def _by_exit_code(exit_code: int | None, logs: Sequence[LogText]) -> LogExplanat
         said = "exit code 75: it stopped early with a good checkpoint"
         return LogExplanation(FailureClass.STOPPED, (said,), True)
     if exit_code == _INTERRUPTED or exit_code == -2:
-        return LogExplanation(
-            FailureClass.CANCELLED, ("it was interrupted from the keyboard (SIGINT)",), False
-        )
+        said = "it was interrupted from the keyboard (SIGINT)"
+        return LogExplanation(FailureClass.CANCELLED, (said,), False)
     said = "no line of the logs says why it ended"
     if exit_code is not None:
         signal = -exit_code if exit_code < 0 else exit_code - _SIGNALS

@@ -70,8 +70,7 @@ def split_prefix(line: str) -> tuple[str, str]:
 
 
 def read_tracebacks(lines: Sequence[str]) -> Tracebacks:
-    """The tracebacks of a log. Those of several processes may stand in one another, if prefixes tell them
-    apart."""
+    """The tracebacks of a log; those of several processes may be mixed if prefixes tell them apart."""
     found = Tracebacks()
     readings: dict[str, _Reading] = {}
     for number, line in enumerate(lines):
@@ -106,7 +105,7 @@ def _raised(match: re.Match[str], number: int, earlier: Raised | None, caused: b
     name, message = match[1].rpartition(".")[2], match[2] or ""
     return Raised(
         name,
-        name not in LAUNCHER_EXCEPTIONS and not OF_ANOTHER.search(message),
+        not LAUNCHER_EXCEPTIONS.fullmatch(name) and not OF_ANOTHER.search(message),
         earlier.caused_by if earlier is not None and caused else number,
         earlier.chain if earlier is not None else number,
     )

@@ -79,20 +79,15 @@ def _verdict(end: ProgramEnd, rows: list[Row], planned: int) -> tuple[str, int, 
             return "failed", ExitCode.NO, end.others
         return "succeeded", ExitCode.DONE, None
     if end.told and end.checkpoint is not None:
-        return (
-            "stopped",
-            ExitCode.STOPPED,
-            f"asked to stop; its newest checkpoint is of step {end.checkpoint.step:,}",
-        )
+        reason = f"asked to stop; its newest checkpoint is of step {end.checkpoint.step:,}"
+        return "stopped", ExitCode.STOPPED, reason
     if end.exit_code == 0:
         return "failed", ExitCode.NO, f"the program ended with exit code 0 after {shown}"
     return "failed", end.exit_code, f"the program ended with exit code {end.exit_code} after {shown}"
 
 
 def _losses(rows: list[Row]) -> dict[str, Any]:
-    with_loss = [row["loss"] for row in rows if "loss" in row]
-    return {"first_loss": with_loss[0], "final_loss": with_loss[-1]} if _all_numbers(with_loss) else {}
-
-
-def _all_numbers(values: list[Any]) -> bool:
-    return bool(values) and all(isinstance(value, int | float) for value in values)
+    losses = [row["loss"] for row in rows if "loss" in row]
+    if not losses or not all(isinstance(loss, int | float) for loss in losses):
+        return {}
+    return {"first_loss": losses[0], "final_loss": losses[-1]}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
-from trainyard.run.directory import make_run_folder
+from trainyard.run.atomic_files import make_folder
 from trainyard.run.nccl_log import Fabric, fallback, read_network
 from trainyard.training.run.run_context import RunContext
 
@@ -30,7 +30,7 @@ def keep_nccl_log(logs: Path, device: str, environment: MutableMapping[str, str]
         return
     if "NCCL_DEBUG" in environment or _LOG in environment:
         return
-    make_run_folder(logs)  # if the folder is missing, NCCL writes to the terminal
+    make_folder(logs)  # if the folder is missing, NCCL writes to the terminal
     environment.update({"NCCL_DEBUG": "INFO", _LOG: _as_told(_log_path(logs, environment))})
 
 

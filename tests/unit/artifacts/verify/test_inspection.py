@@ -54,7 +54,7 @@ def test_a_whole_run_is_found_by_its_identity(store: Store, stored: RunDirectory
         assert (checkpoint.step, checkpoint.run_id, checkpoint.problem) == (step, RUN_ID, None)
         assert checkpoint.manifest_sha256 == found.on_disk[step]
     assert found.damaged == ()
-    assert found.compared == "SHA-256 equal on disk, in the store and in the manifest"
+    assert found.verification.compared == "SHA-256 equal on disk, in the store and in the manifest"
     assert (found.trouble, found.unreachable) == (None, False)
 
 
@@ -65,13 +65,16 @@ def test_a_checkpoint_that_left_the_disk_is_said_to_have(
     found = look(store, stored)
     assert found.verification is not None
     assert found.verification.ok
-    assert found.compared.endswith("(1 of the checkpoints are no longer on disk)")
+    assert found.verification.compared.endswith("(1 of the checkpoints are no longer on disk)")
 
 
 def test_a_large_run_is_sampled(store: Store, stored: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "_READ_BACK_BYTES", 10)
-    assert "a sample read back" in look(store, stored).compared
-    assert look(store, stored, depth=Depth.FULL).compared.startswith("SHA-256 equal")
+    sampled, whole = look(store, stored).verification, look(store, stored, depth=Depth.FULL).verification
+    assert sampled is not None
+    assert "a sample read back" in sampled.compared
+    assert whole is not None
+    assert whole.compared.startswith("SHA-256 equal")
 
 
 def test_a_store_that_has_nothing_says_nothing(tmp_path: Path, stored: RunDirectory) -> None:
