@@ -82,7 +82,7 @@ class Obstacle:
     check: str
     """The check that reports it: gpu, efa or node-health."""
     text: str
-    remedy: str = ""
+    remedy: str
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Fitness:
     expected_efa: int | None
     """EFA interfaces expected from its type; None if the type is not in the catalogue."""
     obstacles: tuple[Obstacle, ...]
-    doubts: tuple[Obstacle, ...] = ()
+    doubts: tuple[Obstacle, ...]
 
     @property
     def fit(self) -> bool:
@@ -121,10 +121,8 @@ def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
         obstacles = [*_gpu_obstacles(node, gpus, expected, demand), *_health_obstacles(node, demand)]
         young = snapshot.now - node.created < YOUNG_SECONDS and node.created > 0
         doubts = (*_doubts(node), *_young_doubt(young, gpus, demand))
-        limits = {"expected_gpus": expected, "expected_efa": known.efa if known else None}
-        assessed.append(
-            Fitness(node, gpus, efa=efa, obstacles=tuple(obstacles), doubts=tuple(doubts), **limits)
-        )
+        expected_efa = known.efa if known else None
+        assessed.append(Fitness(node, gpus, expected, efa, expected_efa, tuple(obstacles), doubts))
     return tuple(assessed)
 
 

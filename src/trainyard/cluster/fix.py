@@ -23,12 +23,6 @@ from trainyard.config.cluster import ClusterConfig
 from trainyard.errors import ConfigError
 
 Json = Mapping[str, Any]
-_MANIFEST_OF = {
-    "kubeflow.org": "training_operator",
-    "jobset.x-k8s.io": "jobset",
-    "trainer.kubeflow.org": "trainer",
-    "ray.io": "kuberay",
-}
 _FIRST = ("Namespace", "CustomResourceDefinition")
 """Kinds that other objects need, in the order in which they are applied."""
 _LAST = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
@@ -114,11 +108,9 @@ def _missing(verdict: Verdict) -> Iterator[tuple[str, str]]:
     if not isinstance(snapshot.groups, Unseen):
         absent = [a for a in reversed(facts.kind.apis) if not serves(a, snapshot.resources)]
         for api in absent:
-            if api.group not in snapshot.groups and api.group in _MANIFEST_OF:
-                yield "job-api", _MANIFEST_OF[api.group]
-    if not isinstance(snapshot.queues, Unseen) or not snapshot.queues.absent:
-        return
-    if facts.demand.queue:
+            if api.group not in snapshot.groups and api.manifest:
+                yield "job-api", api.manifest
+    if facts.demand.queue and isinstance(snapshot.queues, Unseen) and snapshot.queues.absent:
         yield "queue", "kueue"
 
 
