@@ -35,10 +35,8 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
     plan, order = _drafted(settled, request, room, gpus=gpus, processes=processes)
     problems = [*find_plan_problems(settled, request, plan, room), *recipe.problems(order)]
     if problems:
-        count = len(problems)
-        raise ConfigError(
-            "\n".join([*problems, f"{count} error{'' if count == 1 else 's'}. Nothing was sent."])
-        )
+        errors = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
+        raise ConfigError("\n".join([*problems, f"{errors}. Nothing was sent."]))
     return plan
 
 
