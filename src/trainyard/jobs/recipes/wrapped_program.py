@@ -43,17 +43,9 @@ def kept_program(
         checkpoints=order.own_checkpoints,
         environment={"PYTHONUNBUFFERED": "1", **(environment or {})},
     )
-    started = (
-        *(pod.python, "scripts/run_pod.py"),
-        *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}"),
-        *("--program", f"{FILES_DIRECTORY}/{PROGRAM_FILE}"),
-        *("--run-dir", order.run_directory),
-        *("--nproc-per-node", str(order.processes)),
-        *("--grace", f"{save_seconds(pod.grace_seconds)}s"),
-    )
     return Program(
         recipe,
-        started,
+        run_pod_command(order, "--program", f"{FILES_DIRECTORY}/{PROGRAM_FILE}"),
         once=once,
         directory=pod.directory or "",
         python=pod.python,
@@ -62,6 +54,18 @@ def kept_program(
             PROGRAM_FILE: json.dumps(sheet.to_json(), indent=1) + "\n",
             **(files or {}),
         },
+    )
+
+
+def run_pod_command(order: RecipeOrder, *program: str) -> tuple[str, ...]:
+    """The command of a pod that keeps a run directory; the words `program` name another program to run."""
+    pod = order.config.cluster.pod
+    return (
+        *(pod.python, "scripts/run_pod.py"),
+        *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}", *program),
+        *("--run-dir", order.run_directory),
+        *("--nproc-per-node", str(order.processes)),
+        *("--grace", f"{save_seconds(pod.grace_seconds)}s"),
     )
 
 
