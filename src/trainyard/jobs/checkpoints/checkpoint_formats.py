@@ -147,10 +147,8 @@ def _megatron(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
     tracked = _tracked(
         listing, FoundCheckpoint(CheckpointFormat.MEGATRON, folder, step, listing.below(folder), "")
     )
-    if listing.file(folder, _METADATA) is not None:
-        why = _missing_of_dcp(listing, folder)
-    else:
-        why = _missing_of_model_ranks(listing, folder)
+    judge = _missing_of_model_ranks if listing.file(folder, _METADATA) is None else _missing_of_dcp
+    why = judge(listing, folder)
     return replace(tracked, wholeness=Wholeness.PARTIAL, why=why) if why else tracked
 
 
@@ -276,24 +274,17 @@ def choose_checkpoint(
         named = [each for each in known if each.path == path.strip("/")]
         if not named:
             raise CheckpointError(f"{path}: no checkpoint; list shows those that are there")
-        return _complete(named[0])
+        if not named[0].is_complete:
+            raise CheckpointError(f"{named[0].path} is not complete: {named[0].why}")
+        return named[0]
     if step is not None:
         known = [each for each in known if each.step == step]
     candidates = newest_of_each_run(known)
     if not candidates:
         wanted = "" if step is None else f" of step {step:,}"
-        raise CheckpointError(f"no complete checkpoint{wanted}{_of_partial(known)}")
+        partial = f"; {known[-1].path} is not: {known[-1].why}" if known else ""
+        raise CheckpointError(f"no complete checkpoint{wanted}{partial}")
     if len(candidates) > 1:
         names = ", ".join(each.path for each in candidates[:5])
         raise CheckpointError(f"several runs have checkpoints: name one with --checkpoint ({names})")
     return candidates[0]
-
-
-def _complete(found: FoundCheckpoint) -> FoundCheckpoint:
-    if not found.is_complete:
-        raise CheckpointError(f"{found.path} is not complete: {found.why}")
-    return found
-
-
-def _of_partial(known: list[FoundCheckpoint]) -> str:
-    return f"; {known[-1].path} is not: {known[-1].why}" if known else ""

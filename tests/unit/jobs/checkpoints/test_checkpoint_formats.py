@@ -3,7 +3,7 @@
 import io
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,14 @@ from trainyard.jobs.checkpoints.checkpoint_formats import (
     newest_step,
 )
 from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
-from trainyard.jobs.checkpoints.volume_listing import VolumeListing, listing_of
+from trainyard.jobs.checkpoints.volume_listing import ListingReader, VolumeListing
+
+
+def listing_of(lines: Iterable[bytes]) -> VolumeListing:
+    reader = ListingReader()
+    for line in lines:
+        reader.take(line)
+    return reader.listing()
 
 
 def looked(root: Path) -> VolumeListing:
