@@ -1,5 +1,4 @@
-"""Predict when Kueue admits a job: the free quota of its queue, the most it can ever have, and the jobs
-before it.
+"""Predict when Kueue admits a job, from its queue's free quota, the most it can have, and the jobs before.
 
 Kueue gives all pods of one shape the same flavor, so the GPUs of a job must come from one. Borrowing is
 counted within one cohort; cohorts of cohorts and lending limits are not looked at.
@@ -84,12 +83,7 @@ _ASK = "ask the owner of the queue, or name another one with --queue"
 
 
 def _of_queue(
-    queue: Queue,
-    queues: tuple[ClusterQueue, ...],
-    snapshot: Snapshot,
-    *,
-    gpus: int | None,
-    demand: Demand,
+    queue: Queue, queues: tuple[ClusterQueue, ...], snapshot: Snapshot, *, gpus: int | None, demand: Demand
 ) -> Outlook:
     parent = next((q for q in queues if q.name == queue.cluster_queue), None)
     if parent is None:
@@ -118,12 +112,7 @@ def _of_queue(
 
 
 def _of_quota(
-    parent: ClusterQueue,
-    queues: tuple[ClusterQueue, ...],
-    snapshot: Snapshot,
-    *,
-    gpus: int,
-    demand: Demand,
+    parent: ClusterQueue, queues: tuple[ClusterQueue, ...], snapshot: Snapshot, *, gpus: int, demand: Demand
 ) -> Outlook:
     flavors = () if isinstance(snapshot.flavors, Unseen) else snapshot.flavors
     covered = [quota for quota in parent.quotas if quota.resource == GPU]

@@ -84,7 +84,6 @@ def read_workload(raw: Json, kind: str) -> Workload:
     template = _part(spec, "template")
     daemon = kind == "DaemonSet"
     return Workload(
-        kind=kind,
         namespace=_text(meta, "namespace"),
         name=_text(meta, "name"),
         labels={**_texts(meta, "labels"), **_texts(_part(template, "metadata"), "labels")},
@@ -200,15 +199,14 @@ def limits_of(raw: Json) -> tuple[Limit, ...]:
 
 
 def queue_of(raw: Json) -> Queue:
-    spec, status = _part(raw, "spec"), _part(raw, "status")
-    active, reason = _activity(status)
+    spec = _part(raw, "spec")
+    active, reason = _activity(_part(raw, "status"))
     return Queue(
         name=_text(_part(raw, "metadata"), "name"),
         cluster_queue=_text(spec, "clusterQueue"),
         active=active,
         reason=reason,
         stopped=_text(spec, "stopPolicy") not in ("", "None"),
-        pending=_whole(status.get("pendingWorkloads")),
     )
 
 

@@ -41,8 +41,7 @@ class Supplies:
 
 
 def supplies_of(settings: ClusterConfig, read: Callable[[str], Iterable[Any]]) -> Supplies:
-    """Collect the supplies of the configuration; `read` returns the documents of a manifest. Raises
-    ConfigError."""
+    """The configured supplies; `read` returns the documents of a manifest. Raises ConfigError."""
     named = {name: path for name, path in settings.manifests if path is not None}
     return Supplies(
         {name: require_pinned(path, read(path)) for name, path in named.items()},
@@ -69,8 +68,7 @@ class Step:
 
 
 def plan_fix(verdict: Verdict, supplies: Supplies) -> tuple[Step, ...]:
-    """Every remedy of the verdict's findings. The safe ones come first, in the order in which they are
-    applied."""
+    """Every remedy of the verdict's findings; the safe ones come first, in the order to apply them."""
     snapshot, demand = verdict.facts.snapshot, verdict.facts.demand
     automatic = [
         *_namespace(snapshot, demand),
@@ -150,8 +148,7 @@ def _by_people(verdict: Verdict, healed: "set[str]") -> Iterator[Step]:
 
 
 def in_order(objects: Iterable[Json]) -> tuple[Json, ...]:
-    """Sort namespaces and definitions before their users, and webhooks after the services that answer
-    them."""
+    """Sort namespaces and definitions before their users, and webhooks after the services behind them."""
 
     def rank(body: Json) -> int:
         kind = body.get("kind")

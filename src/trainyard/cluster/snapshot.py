@@ -104,7 +104,6 @@ class Pod:
 class Workload:
     """A DaemonSet or Deployment."""
 
-    kind: str
     namespace: str
     name: str
     labels: Mapping[str, str]
@@ -195,7 +194,6 @@ class Queue:
     active: bool
     reason: str
     stopped: bool
-    pending: int
 
 
 @dataclass(frozen=True)

@@ -117,10 +117,7 @@ def _gpus(config: Config, request: JobRequest, room: NodeRoom | None) -> int:
 def _with_volume(config: Config, request: JobRequest) -> Config:
     """`config` with the volume that the command line names."""
     volume = config.cluster.volume
-    changes = {
-        "claim": request.claim or volume.claim,
-        "mount_path": request.mount_path or volume.mount_path,
-    }
+    changes = {"claim": request.claim or volume.claim, "mount_path": request.mount_path or volume.mount_path}
     cluster = config.cluster.model_copy(update={"volume": volume.model_copy(update=changes)})
     return config.model_copy(update={"cluster": cluster})
 

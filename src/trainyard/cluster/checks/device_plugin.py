@@ -40,7 +40,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if both:
         yield warning(
             f"{list_names(both)}: the device plugin and the driver {GPU_DRIVER} both offer the GPUs: each "
-            f"can be assigned twice",
+            "can be assigned twice",
             "keep the device plugin off nodes of the DRA driver, or the driver off theirs",
         )
     bare = [fitness for fitness in facts.fits if fitness.gpus is None and not _offers_pieces(fitness)]

@@ -33,8 +33,7 @@ _STEPS = (
     re.compile(r".*-(\d{1,12})steps"),
     re.compile(r"(\d{1,12})"),
 )
-"""Matches `step-100`, `checkpoint-500`, `llama_v3-100steps` and `100`, but not a model size as in
-`llama-8`."""
+"""Match `step-100`, `checkpoint-500`, `llama_v3-100steps` and `100`, but not a model's size: `llama-8`."""
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLE = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors")
 _SHARD = re.compile(r"(?:model|pytorch_model)-\d{5}-of-\d{5}\.(?:safetensors|bin)")

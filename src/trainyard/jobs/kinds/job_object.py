@@ -3,14 +3,7 @@
 import json
 from typing import Any
 
-from trainyard.jobs.job_labels import (
-    AUTO_RETRY,
-    NETWORK,
-    PLAN,
-    RETRIES,
-    make_labels,
-    provenance_annotations,
-)
+from trainyard.jobs.job_labels import AUTO_RETRY, NETWORK, PLAN, RETRIES, make_labels, provenance_annotations
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.pod_template import files_name
 
@@ -37,11 +30,7 @@ def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
 
 def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **content: Json) -> Json:
     """An object that the job needs, with the field that its kind has (`spec` or `data`)."""
-    metadata = {
-        "name": name,
-        "namespace": plan.namespace,
-        "labels": make_labels(plan.name, plan.kind),
-    }
+    metadata = {"name": name, "namespace": plan.namespace, "labels": make_labels(plan.name, plan.kind)}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
 
 

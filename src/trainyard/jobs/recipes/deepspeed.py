@@ -1,5 +1,4 @@
-"""DeepSpeed: a script of the user's, started by torchrun with a configuration of DeepSpeed that is rendered
-here.
+"""DeepSpeed: a script of the user's, started by torchrun with DeepSpeed's configuration, rendered here.
 
 The script gets `--deepspeed_config FILE`, which `deepspeed.add_config_arguments` reads, and the variables
 TRAINYARD_STEPS and TRAINYARD_CHECKPOINTS. DeepSpeed prints no losses of its own. So the script prints a JSON

@@ -89,10 +89,7 @@ def _expert_problems(order: RecipeOrder) -> Iterator[str]:
 
 def program(order: RecipeOrder) -> Program:
     return kept_program(
-        NAME,
-        order,
-        [str(order.config.program.script), *words(arguments(order))],
-        environment=ENVIRONMENT,
+        NAME, order, [str(order.config.program.script), *words(arguments(order))], environment=ENVIRONMENT
     )
 
 
@@ -105,8 +102,7 @@ def words(arguments: Arguments) -> list[str]:
 
 
 def arguments(order: RecipeOrder) -> Arguments:
-    """Every argument, with the user's own last. A setting of `true` is a switch, one of `false` removes
-    it."""
+    """Every argument, the user's own last. A setting of `true` is a switch, one of `false` removes it."""
     config = order.config
     found: Arguments = {
         **_architecture(config),
@@ -196,10 +192,7 @@ def _data(config: Config) -> Arguments:
     if data.train_path is None:
         vocabulary = str(model.architecture.vocab_size)
         return {"mock-data": None, "tokenizer-type": "NullTokenizer", "vocab-size": vocabulary}
-    tokenizer: Arguments = {
-        "tokenizer-type": "HuggingFaceTokenizer",
-        "tokenizer-model": str(model.tokenizer),
-    }
+    tokenizer: Arguments = {"tokenizer-type": "HuggingFaceTokenizer", "tokenizer-model": str(model.tokenizer)}
     if data.validation_path is not None:
         return {"train-data-path": data.train_path, "valid-data-path": data.validation_path, **tokenizer}
     held = 100 * data.validation_fraction
@@ -223,8 +216,7 @@ def _records(order: RecipeOrder) -> Arguments:
 
 
 def row_of(line: str) -> Row | None:
-    """The metrics row of an iteration line. It counts iterations that Megatron skipped or whose loss was
-    NaN."""
+    """The metrics row of an iteration line; it counts skipped iterations, and those with a loss of NaN."""
     found = _LINE.search(line)
     if found is None:
         return None

@@ -90,8 +90,7 @@ def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
 
 
 def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
-    """The failure of the command, unless a pod failed for a cause of its own; the submitter only repeats
-    it."""
+    """The failure of the command, which the submitter repeats, unless a pod has a cause of its own."""
     for suspect in found:
         if suspect.failure_class not in _OPEN and not suspect.healed and not suspect.consequence:
             return _of_suspect(suspect, reading)

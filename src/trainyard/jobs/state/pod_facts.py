@@ -50,7 +50,6 @@ class ContainerEnd:
 class PodWaiting:
     """The reason why a container does not run."""
 
-    container: str
     reason: str
     message: str
 
@@ -181,9 +180,7 @@ def _ends_of(container: Json) -> Iterator[ContainerEnd]:
 def _waiting_of(container: Json) -> Iterator[PodWaiting]:
     waiting = (container.get("state") or {}).get("waiting")
     if waiting:
-        yield PodWaiting(
-            str(container.get("name", "")), str(waiting.get("reason") or ""), _short(waiting.get("message"))
-        )
+        yield PodWaiting(str(waiting.get("reason") or ""), _short(waiting.get("message")))
 
 
 def _unschedulable(scheduled: Json) -> str:
