@@ -175,8 +175,8 @@ def _dcp(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
     found = FoundCheckpoint(CheckpointFormat.DCP, folder, _number(folder), listing.below(folder), "")
     if why := _missing_of_dcp(listing, folder):
         return replace(found, why=why)
-    count = len((index.names if index is not None else None) or ())
-    why = f"all {count} files that its {_METADATA} names are there"
+    assert index is not None
+    why = f"all {len(index.names or ())} files that its {_METADATA} names are there"
     return replace(found, wholeness=Wholeness.COMPLETE, why=why)
 
 
@@ -186,6 +186,8 @@ def _missing_of_dcp(listing: VolumeListing, folder: str) -> str:
         return f"no {_METADATA}, which is written last"
     if index.names is None:
         return f"its {_METADATA} cannot be read"
+    if not index.names:
+        return f"its {_METADATA} names no file"
     for name in index.names:
         file = listing.file(folder, name)
         if file is None or file.size == 0:
