@@ -17,7 +17,7 @@ Example:    scripts/manage_cluster.py check --instance-type p5.48xlarge --num-no
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output
@@ -27,7 +27,7 @@ from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
     from trainyard.cluster.cluster_query import ClusterQuery
-    from trainyard.cluster.hyperpod import Use
+    from trainyard.cluster.hyperpod import Figures
     from trainyard.config.cluster import ClusterConfig
 
 COMMANDS = ("list", "check", "capacity", "nodes", "fix")
@@ -104,15 +104,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def show_clusters(args: argparse.Namespace) -> int:
-    from trainyard.cluster.hyperpod import cluster_list_record, hyperpod_cluster
+    from trainyard.cluster.hyperpod import hyperpod_record
     from trainyard.gateways.kubernetes.eks import list_clusters
     from trainyard.gateways.kubernetes.sagemaker import HyperPod
     from trainyard.report.cluster.fix_text import cluster_lines
 
     eks = [cluster.record() for cluster in list_clusters(args.region)]
     pods = HyperPod(args.region)
-    described = [hyperpod_cluster(found, pods.nodes(found["ClusterName"])) for found in pods.clusters()]
-    data = [*eks, *(cluster_list_record(cluster, pods.region) for cluster in described)]
+    described = [(found, pods.nodes(found["ClusterName"])) for found in pods.clusters()]
+    data = [*eks, *(hyperpod_record(found, nodes, pods.region) for found, nodes in described)]
     return say(args, {"clusters": data}, cluster_lines)
 
 
@@ -143,7 +143,7 @@ def show_usage(args: argparse.Namespace, look: "ClusterQuery") -> int:
 
     snapshot = look.usage()
     capacity = measure(snapshot, look.demand)
-    use: Sequence[Use] = ()
+    use: Mapping[str, Figures] = {}
     if args.prometheus:
         workspace = Prometheus(args.prometheus, region=args.region or snapshot.region)
         use = measured_use(capacity.node_names, workspace.query)

@@ -33,8 +33,8 @@ from trainyard.command.parser import script_parser
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.gateways.process import HandedOn
-    from trainyard.jobs.recipes.program_description import ProgramDescription
     from trainyard.jobs.recipes.recipe_order import RecordedRecipe
+    from trainyard.jobs.recipes.wrapped_program import ProgramDescription
     from trainyard.run.directory import RunDirectory
     from trainyard.run.foreign.own_checkpoint import OwnCheckpoint
     from trainyard.run.launch_environment import NodeLauncher
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.config.load import load_config
     from trainyard.jobs.recipes import RECORDED
-    from trainyard.jobs.recipes.program_description import read_description
+    from trainyard.jobs.recipes.wrapped_program import read_description
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 

@@ -70,7 +70,11 @@ def case(recipe: str, *overrides: str, nodes: int) -> dict[str, Any]:
     made = recipe_plan(recipe, *overrides, nodes=nodes)
     sheet = json.loads(made.program.files["program.json"])
     words = [made.program.files["deepspeed.json"]] if recipe == "deepspeed" else sheet["command"]
-    return {"words": words, "world": made.world_size, "environment": sheet["environment"]}
+    return {
+        "words": words,
+        "world": made.nodes * made.processes_per_node,
+        "environment": sheet["environment"],
+    }
 
 
 EXPECTED: dict[str, dict[str, Any]] = {

@@ -1,5 +1,4 @@
-"""Predict when Kueue admits a job: the free quota of its queue, the most it can ever have, and the jobs
-before it.
+"""Predict when Kueue admits a job, from its queue's free quota, the most it can have, and the jobs before.
 
 Kueue gives all pods of one shape the same flavor, so the GPUs of a job must come from one. Borrowing is
 counted within one cohort; cohorts of cohorts and lending limits are not looked at.
@@ -75,20 +74,16 @@ def uncovered_efa(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...])
     leads = [q.cluster_queue for q in snapshot.queues if q.name == demand.queue]
     parent = next((q for q in snapshot.cluster_queues if q.name in leads), None)
     requests = demand.nodes > 1 and any(fitness.fit and fitness.node.allocatable.get(EFA) for fitness in fits)
-    covered = parent is None or any(quota.resource == EFA for quota in parent.quotas)
-    return "" if covered or not requests or parent is None else parent.name
+    if parent is None or not requests or any(quota.resource == EFA for quota in parent.quotas):
+        return ""
+    return parent.name
 
 
 _ASK = "ask the owner of the queue, or name another one with --queue"
 
 
 def _of_queue(
-    queue: Queue,
-    queues: tuple[ClusterQueue, ...],
-    snapshot: Snapshot,
-    *,
-    gpus: int | None,
-    demand: Demand,
+    queue: Queue, queues: tuple[ClusterQueue, ...], snapshot: Snapshot, *, gpus: int | None, demand: Demand
 ) -> Outlook:
     parent = next((q for q in queues if q.name == queue.cluster_queue), None)
     if parent is None:
@@ -97,37 +92,27 @@ def _of_queue(
             f"LocalQueue {queue.name} leads to the ClusterQueue {queue.cluster_queue}, which does not exist",
             "create it, or name another queue with --queue",
         )
+    local, above = f"LocalQueue {queue.name}", f"ClusterQueue {parent.name}"
     if queue.stopped or parent.stopped:
-        stopped = f"LocalQueue {queue.name}" if queue.stopped else f"ClusterQueue {parent.name}"
+        stopped = local if queue.stopped else above
         return Outlook(When.NEVER, f"{stopped} is stopped (stopPolicy)", _ASK)
-    if not parent.active or not queue.active:
-        name, why = (
-            ("ClusterQueue " + parent.name, parent.reason)
-            if not parent.active
-            else (
-                "LocalQueue " + queue.name,
-                queue.reason,
-            )
-        )
-        return Outlook(When.NEVER, f"{name} is not active: {why}", _ASK)
+    if not parent.active:
+        return Outlook(When.NEVER, f"{above} is not active: {parent.reason}", _ASK)
+    if not queue.active:
+        return Outlook(When.NEVER, f"{local} is not active: {queue.reason}", _ASK)
     requested = ("cpu", "memory", GPU) if gpus else ("cpu", "memory")
     lacking = [name for name in requested if not any(quota.resource == name for quota in parent.quotas)]
     if lacking:
-        text = f"ClusterQueue {parent.name} has no quota for {' and '.join(lacking)}"
+        text = f"{above} has no quota for {' and '.join(lacking)}"
         remedy = f"add {' and '.join(lacking)} to the covered resources of {parent.name}"
         return Outlook(When.NEVER, f"{text}, which every pod requests: the job waits for ever", remedy)
     if not gpus:
-        return Outlook(When.NOW, f"LocalQueue {queue.name} is active; no GPUs are asked for")
+        return Outlook(When.NOW, f"{local} is active; no GPUs are asked for")
     return _of_quota(parent, queues, snapshot, gpus=gpus, demand=demand)
 
 
 def _of_quota(
-    parent: ClusterQueue,
-    queues: tuple[ClusterQueue, ...],
-    snapshot: Snapshot,
-    *,
-    gpus: int,
-    demand: Demand,
+    parent: ClusterQueue, queues: tuple[ClusterQueue, ...], snapshot: Snapshot, *, gpus: int, demand: Demand
 ) -> Outlook:
     flavors = () if isinstance(snapshot.flavors, Unseen) else snapshot.flavors
     covered = [quota for quota in parent.quotas if quota.resource == GPU]
@@ -136,20 +121,18 @@ def _of_quota(
         names = ", ".join(quota.flavor for quota in covered)
         text = f"no flavor of ClusterQueue {parent.name} is for {demand.instance_type} (it has {names})"
         return Outlook(When.NEVER, text, "name another queue or another instance type")
-    most = max(usable, key=lambda quota: _most(quota, parent, queues))
-    best = max(usable, key=lambda quota: _free(quota, parent, queues))
-    if _most(most, parent, queues) < gpus * 1000:
+    largest = max(usable, key=lambda quota: _most(quota, parent, queues))
+    most = _most(largest, parent, queues) // 1000
+    if most < gpus:
         return Outlook(
             When.NEVER,
-            f"{gpus} GPUs are wanted; ClusterQueue {parent.name} can have "
-            f"{_most(most, parent, queues) // 1000} "
-            f"in flavor {most.flavor} at most",
+            f"{gpus} GPUs are wanted; ClusterQueue {parent.name} can have {most} in flavor {largest.flavor} "
+            "at most",
             "ask for fewer nodes, or have the quota raised",
         )
-    free = _free(best, parent, queues) // 1000
-    state = (
-        f"{free} of {_most(best, parent, queues) // 1000} GPUs free in flavor {best.flavor} of {parent.name}"
-    )
+    best = max(usable, key=lambda quota: _free(quota, parent, queues))
+    free, whole = _free(best, parent, queues) // 1000, _most(best, parent, queues) // 1000
+    state = f"{free} of {whole} GPUs free in flavor {best.flavor} of {parent.name}"
     if free < gpus:
         return Outlook(When.LATER, f"{state}, {gpus} wanted: it waits until {gpus - free} more become free")
     if parent.pending:

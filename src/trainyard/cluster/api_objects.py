@@ -57,7 +57,6 @@ def node_of(raw: Json) -> Node:
         kubelet=_text(info, "kubeletVersion"),
         os_image=_text(info, "osImage"),
         created=moment(_text(meta, "creationTimestamp")),
-        provider=_text(spec, "providerID"),
     )
 
 
@@ -85,7 +84,6 @@ def read_workload(raw: Json, kind: str) -> Workload:
     template = _part(spec, "template")
     daemon = kind == "DaemonSet"
     return Workload(
-        kind=kind,
         namespace=_text(meta, "namespace"),
         name=_text(meta, "name"),
         labels={**_texts(meta, "labels"), **_texts(_part(template, "metadata"), "labels")},
@@ -108,21 +106,19 @@ def slice_of(raw: Json) -> Slice | None:
 
 
 def _can_be_given(device: Json) -> bool:
-    """Whether a pod can be given it whole; its driver taints a device that it has found faulty."""
+    """Whether a pod can be given it whole: no MIG slice, no second face of a GPU (vfio), no plain card.
+
+    Its driver taints a device that it has found faulty.
+    """
     inner = _part(device, "basic") or device
-    tainted = any(taint.blocks for taint in _taints(inner))
-    return _is_whole_device(device) and not tainted
-
-
-def _is_whole_device(device: Json) -> bool:
-    """Whether it is a device of its own: no MIG slice, no second face of a GPU (vfio), no plain card."""
-    attributes = _part(_part(device, "basic"), "attributes") or _part(device, "attributes")
+    attributes = _part(inner, "attributes")
     kind = _text(_part(attributes, "type"), "string") or _text(
         _part(attributes, "gpu.nvidia.com/type"), "string"
     )
     network = _text(_part(attributes, "dra.net/pciDevice"), "string")
     plain = bool(network) and "Elastic Fabric Adapter" not in network and "EFA" not in network
-    return kind not in ("mig", "vfio") and not plain
+    tainted = any(taint.blocks for taint in _taints(inner))
+    return kind not in ("mig", "vfio") and not plain and not tainted
 
 
 def allocated_of(raw: Json) -> tuple[tuple[str, str], ...] | None:
@@ -203,15 +199,14 @@ def limits_of(raw: Json) -> tuple[Limit, ...]:
 
 
 def queue_of(raw: Json) -> Queue:
-    spec, status = _part(raw, "spec"), _part(raw, "status")
-    active, reason = _activity(status)
+    spec = _part(raw, "spec")
+    active, reason = _activity(_part(raw, "status"))
     return Queue(
         name=_text(_part(raw, "metadata"), "name"),
         cluster_queue=_text(spec, "clusterQueue"),
         active=active,
         reason=reason,
         stopped=_text(spec, "stopPolicy") not in ("", "None"),
-        pending=_whole(status.get("pendingWorkloads")),
     )
 
 
@@ -282,12 +277,8 @@ def pod_requests(spec: Json) -> Amounts:
             peak = _largest(peak, _sum((sidecars, own)))
     total = _largest(_sum((total, sidecars)), peak) if peak else total
     whole = _requests(spec)
-    total = {
-        **total,
-        **{n: a for n, a in whole.items() if n in ("cpu", "memory") or n.startswith("hugepages-")},
-    }
-    overhead = amounts(spec.get("overhead"))
-    return _shared(_sum((total, overhead))) if overhead else _shared(total)
+    total |= {n: a for n, a in whole.items() if n in ("cpu", "memory") or n.startswith("hugepages-")}
+    return _shared(_sum((total, amounts(spec.get("overhead")))))
 
 
 def _requests(container: Json) -> Amounts:
@@ -343,7 +334,7 @@ def conditions_of(status: Json) -> tuple[Condition, ...]:
 def moment(text: str) -> float:
     """Unix seconds of a time such as `2026-11-20T21:58:54Z`; 0 for any other text."""
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+        return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return 0.0
 

@@ -5,7 +5,8 @@ being deleted still holds its requests. Only GPUs and the node's limit of pods d
 because the processors and memory that a job will request are not known here.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -50,15 +51,14 @@ class Holder:
     owner: str
     gpus: int
     nodes: int
-    priority: int
     pods: int
+    priority: int
 
 
 @dataclass(frozen=True)
 class Capacity:
     rooms: tuple[Room, ...]
     fit: Fit
-    nodes_wanted: int
     holders: tuple[Holder, ...]
     """Sorted by GPUs, most first."""
     waiting: tuple[Holder, ...]
@@ -106,20 +106,20 @@ def measure(snapshot: Snapshot, demand: Demand) -> Capacity:
     """Compute the free capacity for `demand`."""
     fits = assess(snapshot, demand)
     if isinstance(snapshot.nodes, Unseen):
-        return Capacity((), Fit.UNKNOWN, demand.nodes, (), (), snapshot.nodes.reason)
+        return Capacity((), Fit.UNKNOWN, (), (), snapshot.nodes.reason)
     if isinstance(snapshot.pods, Unseen):
-        rooms = tuple(_room(fitness, (), demand, held={}) for fitness in fits)
+        rooms = tuple(_room(fitness, (), demand, {}) for fitness in fits)
         never = sum(room.places_empty for room in rooms) < demand.nodes
         fit = Fit.NEVER if never else Fit.UNKNOWN
-        return Capacity(rooms, fit, demand.nodes, (), (), snapshot.pods.reason)
+        return Capacity(rooms, fit, (), (), snapshot.pods.reason)
     on_node: dict[str, list[Pod]] = {}
     for pod in snapshot.pods:
         on_node.setdefault(pod.node, []).append(pod)
-    held = held_devices(snapshot)
-    rooms = tuple(_room(fitness, on_node.get(fitness.node.name, ()), demand, held=held) for fitness in fits)
+    held = {GPU: held_devices(snapshot, GPU_DRIVER), EFA: held_devices(snapshot, EFA_DRIVER)}
+    rooms = tuple(_room(fitness, on_node.get(fitness.node.name, ()), demand, held) for fitness in fits)
     holders = _holders([pod for pod in snapshot.pods if pod.node], _by_pod(snapshot))
     waiting = _holders(on_node.get("", []), {})
-    return Capacity(rooms, _fit(rooms, demand), demand.nodes, holders, waiting)
+    return Capacity(rooms, _fit(rooms, demand), holders, waiting)
 
 
 def _fit(rooms: tuple[Room, ...], demand: Demand) -> Fit:
@@ -129,27 +129,25 @@ def _fit(rooms: tuple[Room, ...], demand: Demand) -> Fit:
 
 
 def _room(
-    fitness: Fitness,
-    pods: "tuple[Pod, ...] | list[Pod]",
-    demand: Demand,
-    *,
-    held: Mapping[str, tuple[int, int]],
+    fitness: Fitness, pods: Sequence[Pod], demand: Demand, held: Mapping[str, Mapping[str, int]]
 ) -> Room:
-    free = dict(fitness.node.allocatable)
+    """`held`: resource -> node -> devices that claims hold."""
+    allocatable = fitness.node.allocatable
+    free = dict(allocatable)
     for pod in pods:
         for name, amount in pod.requests.items():
             if name in free:
                 free[name] -= amount
     if "pods" in free:
         free["pods"] -= 1000 * len(pods)
-    gpus_held, efa_held = held.get(fitness.node.name, (0, 0))
-    used = (fitness.node.allocatable.get(GPU, 0) - free.get(GPU, 0)) // 1000
-    gpus_free = max(0, (fitness.gpus or 0) - gpus_held - used)
-    efa_used = (fitness.node.allocatable.get(EFA, 0) - free.get(EFA, 0)) // 1000
-    efa_free = max(0, (fitness.efa or 0) - efa_held - efa_used)
-    empty = _places(fitness, demand, gpus=fitness.gpus or 0, pods=_pod_places(fitness.node.allocatable))
-    now = _places(fitness, demand, gpus=gpus_free, pods=_pod_places(free))
-    return Room(fitness, free, gpus_free, efa_free, now, empty)
+    devices_free = {}
+    for name, whole in ((GPU, fitness.gpus), (EFA, fitness.efa)):
+        claimed = held.get(name, {}).get(fitness.node.name, 0)
+        used = (allocatable.get(name, 0) - free.get(name, 0)) // 1000
+        devices_free[name] = max(0, (whole or 0) - claimed - used)
+    empty = _places(fitness, demand, gpus=fitness.gpus or 0, pods=_pod_places(allocatable))
+    now = _places(fitness, demand, gpus=devices_free[GPU], pods=_pod_places(free))
+    return Room(fitness, free, devices_free[GPU], devices_free[EFA], now, empty)
 
 
 def _pod_places(amounts: Mapping[str, int]) -> int:
@@ -167,26 +165,17 @@ def _places(fitness: Fitness, demand: Demand, *, gpus: int, pods: int) -> int:
     return min(pods, gpus // demand.gpus_per_node)
 
 
-def held_devices(snapshot: Snapshot) -> Mapping[str, tuple[int, int]]:
-    """Node -> GPUs and EFA interfaces that ResourceClaims hold."""
-    if isinstance(snapshot.allocated, Unseen):
-        return {}
-    found: dict[str, tuple[int, int]] = {}
-    for index, driver in enumerate((GPU_DRIVER, EFA_DRIVER)):
-        for node, devices in devices_by_node(snapshot, driver).items():
-            count = sum(f"{driver}/{device}" in snapshot.allocated for device in devices)
-            before = found.get(node, (0, 0))
-            found[node] = (count, before[1]) if index == 0 else (before[0], count)
-    return found
+def held_devices(snapshot: Snapshot, driver: str) -> Mapping[str, int]:
+    """Node -> devices of this driver that ResourceClaims hold."""
+    held = () if isinstance(snapshot.allocated, Unseen) else snapshot.allocated
+    found = devices_by_node(snapshot, driver)
+    return {node: sum(f"{driver}/{d}" in held for d in devices) for node, devices in found.items()}
 
 
 def _by_pod(snapshot: Snapshot) -> Mapping[str, int]:
     """`namespace/pod` -> GPUs that its claims hold."""
-    found: dict[str, int] = {}
-    for device, pod in () if isinstance(snapshot.allocated, Unseen) else snapshot.allocated.items():
-        if device.startswith(f"{GPU_DRIVER}/"):
-            found[pod] = found.get(pod, 0) + 1
-    return found
+    held = {} if isinstance(snapshot.allocated, Unseen) else snapshot.allocated
+    return Counter(pod for device, pod in held.items() if device.startswith(f"{GPU_DRIVER}/"))
 
 
 def _holders(pods: list[Pod], claimed: Mapping[str, int]) -> tuple[Holder, ...]:
@@ -201,8 +190,8 @@ def _holders(pods: list[Pod], claimed: Mapping[str, int]) -> tuple[Holder, ...]:
             owner,
             gpus=sum(gpus for _, gpus in members),
             nodes=len({pod.node for pod, _ in members if pod.node}),
-            priority=max(pod.priority for pod, _ in members),
             pods=len(members),
+            priority=max(pod.priority for pod, _ in members),
         )
         for (namespace, owner), members in groups.items()
     )

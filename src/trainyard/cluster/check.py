@@ -116,27 +116,16 @@ def list_names(found: Iterable[str]) -> str:
     return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def known_obstacles(facts: Facts, check: str) -> Iterator[Outcome]:
-    """The obstacles that belong to `check`; the same obstacle on several nodes is one outcome."""
-    groups: dict[tuple[str, str], list[str]] = {}
+def judge_nodes(facts: Facts, check: str) -> Iterator[Outcome]:
+    """The obstacles, then the doubts that belong to `check`; the same one of several nodes is one outcome."""
+    obstacles: dict[Obstacle, list[str]] = {}
+    doubts: dict[Obstacle, list[str]] = {}
     for fitness in facts.fits:
-        for obstacle in fitness.obstacles:
-            if obstacle.check == check:
-                groups.setdefault((obstacle.text, _remedy(obstacle)), []).append(fitness.node.name)
-    for (text, remedy), nodes in groups.items():
-        yield error_unless_enough(facts, f"{list_names(nodes)}: {text}", remedy)
-
-
-def doubts(facts: Facts, check: str) -> Iterator[Outcome]:
-    """The doubts that belong to `check`; the same doubt about several nodes is one outcome."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for fitness in facts.fits:
-        for doubt in fitness.doubts:
-            if doubt.check == check:
-                groups.setdefault((doubt.text, doubt.remedy), []).append(fitness.node.name)
-    for (text, remedy), nodes in groups.items():
-        yield warning(f"{list_names(nodes)}: {text}", remedy)
-
-
-def _remedy(obstacle: Obstacle) -> str:
-    return obstacle.remedy or "see kubectl describe node"
+        for known, found in ((obstacles, fitness.obstacles), (doubts, fitness.doubts)):
+            for obstacle in found:
+                if obstacle.check == check:
+                    known.setdefault(obstacle, []).append(fitness.node.name)
+    for obstacle, nodes in obstacles.items():
+        yield error_unless_enough(facts, f"{list_names(nodes)}: {obstacle.text}", obstacle.remedy)
+    for doubt, nodes in doubts.items():
+        yield warning(f"{list_names(nodes)}: {doubt.text}", doubt.remedy)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -94,8 +95,7 @@ class ClusterQuery:
         return {"cluster": cluster_record(snapshot, self._context), "plan": plan_record(self.demand)}
 
     def snapshot(self, find_digest: Callable[..., str | None]) -> Snapshot:
-        """Return everything that the checks need; `find_digest` asks ECR for the image
-        (`images.look_for_image`).
+        """Return all that the checks need; `find_digest` asks ECR for the image (`images.look_for_image`).
 
         Raises ServiceError when the cluster cannot be asked at all.
         """
@@ -108,7 +108,8 @@ class ClusterQuery:
     def _ask(self, find_digest: Callable[..., str | None] | None) -> Snapshot:
         """Ask in parallel for everything, or for `_USAGE` alone if there is no `find_digest`."""
         version, is_whole = self._version(), find_digest is not None
-        offset = self._clock_offset() if is_whole else None
+        theirs = self.api.server_time
+        offset = theirs - self.api.clock_at_answer if is_whole and theirs is not None else None
         with _no_garbage_looked_for(), ThreadPoolExecutor(THREADS, thread_name_prefix="look") as pool:
             nodes = pool.submit(self._seen, self._nodes)
             pods = pool.submit(self._seen, self._pods)
@@ -116,7 +117,7 @@ class ClusterQuery:
             served = self._served(pool)
             work = self._work(served)
             asked = {name: pool.submit(self._seen, work[name]) for name in (work if is_whole else _USAGE)}
-            wanted = self._permissions_needed(served) if is_whole else ()
+            wanted = needed_permissions(self.demand, self._kind(served)) if is_whole else ()
             permissions = [pool.submit(self._permission, permission) for permission in wanted]
             found = {name: asked[name].result() if name in asked else _NOT_ASKED for name in work}
             seen_nodes = nodes.result()
@@ -183,10 +184,6 @@ class ClusterQuery:
             raise ServiceError(f"{self._server} is not a Kubernetes API server: /version says nothing")
         return str(answer["gitVersion"])
 
-    def _clock_offset(self) -> float | None:
-        theirs = self.api.server_time
-        return None if theirs is None else theirs - self.api.clock_at_answer
-
     def _nodes(self) -> Any:
         return self.api.whole_list("/api/v1/nodes", api_objects.node_of)
 
@@ -198,7 +195,7 @@ class ClusterQuery:
         if isinstance(groups, Unseen):
             return Served(groups, {})
         names = [f"{group}/{version}" for group in GROUPS for version in groups.get(group, ())]
-        found = {name: pool.submit(self._seen, self._resources_of(name)) for name in names}
+        found = {name: pool.submit(self._seen, partial(self._resources, name)) for name in names}
         seen = {name: future.result() for name, future in found.items()}
         known = {name: kept for name, kept in seen.items() if not isinstance(kept, Unseen)}
         return Served(groups, known, {name: kept for name, kept in seen.items() if isinstance(kept, Unseen)})
@@ -212,27 +209,17 @@ class ClusterQuery:
             found[str(group.get("name"))] = tuple(sorted(versions, key=lambda v: v != preferred))
         return found
 
-    def _resources_of(self, name: str) -> Callable[[], tuple[str, ...]]:
-        def ask() -> tuple[str, ...]:
-            answer = self.api.get(f"/apis/{name}") or {}
-            return tuple(str(item.get("name")) for item in answer.get("resources") or ())
-
-        return ask
-
-    def _permissions_needed(self, served: Served) -> tuple[Permission, ...]:
-        return needed_permissions(self.demand, self._kind(served))
+    def _resources(self, group_version: str) -> tuple[str, ...]:
+        answer = self.api.get(f"/apis/{group_version}") or {}
+        return tuple(str(item.get("name")) for item in answer.get("resources") or ())
 
     def _kind(self, served: Served) -> JobKind:
         return choose_kind(self.demand, served.resources, served.undiscovered)
 
     def _permission(self, permission: Permission) -> Permission:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        try:
-            return apply_review(permission, self.api.review(path, review_of(permission)))
-        except CredentialsRefusedError:
-            raise
-        except ServiceError as error:
-            return apply_review(permission, {"error": str(error)})
+        answer = self._seen(lambda: self.api.review(path, review_of(permission)))
+        return permission if isinstance(answer, Unseen) else apply_review(permission, answer)
 
     def _list(self, root: str | Unseen, what: str, reduce: Callable[[Json], Any]) -> Any:
         return root if isinstance(root, Unseen) else self.api.whole_list(f"{root}/{what}", reduce)

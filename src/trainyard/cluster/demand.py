@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.cluster import ClusterConfig
-from trainyard.plan.instances import CATALOGUE, HYPERPOD, InstanceType
+from trainyard.plan.instances import HYPERPOD
 
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
@@ -61,8 +61,7 @@ class Demand:
 
 
 def demand_of(given: Mapping[str, Any], settings: ClusterConfig, *, namespace: str = "") -> Demand:
-    """Combine the command line with the configuration, which it overrides; `namespace` is that of the
-    context."""
+    """The command line (`given`) over the configuration; `namespace` is that of the context."""
     return Demand(
         nodes=given["num_nodes"],
         gpus_per_node=given["gpu_per_node"],
@@ -82,9 +81,3 @@ def demand_of(given: Mapping[str, Any], settings: ClusterConfig, *, namespace: s
 def plain_type(name: str) -> str:
     """An instance type without HyperPod's prefix."""
     return name.removeprefix(HYPERPOD)
-
-
-def find_instance_type(name: str) -> InstanceType | None:
-    """The catalogue entry of this instance type, with or without HyperPod's prefix; None if there is none."""
-    plain = plain_type(name)
-    return next((instance for instance in CATALOGUE if instance.name == plain), None)

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand, find_instance_type, plain_type
+from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand, plain_type
 from trainyard.cluster.snapshot import Condition, Node, Snapshot, Taint, Unseen
+from trainyard.plan.environment.surroundings import instance_called
 
 YOUNG_SECONDS = 600.0
 """A node younger than this may still be installing its driver."""
@@ -41,8 +42,7 @@ _PROBLEMS = (
     "FrequentUnregisterNetDevice",
     "VMEventScheduled",
 )
-"""Conditions of the node problem detector; True means a fault. Others may be harmless (GKE's
-SysctlChanged)."""
+"""Conditions of the node problem detector; True means a fault. Others, as SysctlChanged, may be harmless."""
 _GPU_WORDS = ("xid", "gpumissing", "gpuerror", "nvlink", "gpufallen", "rowremap", "gpuhealth", "ibfault")
 _LATCHING = ("dcgm",)
 """DCGMError stays for days after its cause has gone, and DCGMHealthCode122 is a false alarm."""
@@ -82,7 +82,7 @@ class Obstacle:
     check: str
     """The check that reports it: gpu, efa or node-health."""
     text: str
-    remedy: str = ""
+    remedy: str
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Fitness:
     expected_efa: int | None
     """EFA interfaces expected from its type; None if the type is not in the catalogue."""
     obstacles: tuple[Obstacle, ...]
-    doubts: tuple[Obstacle, ...] = ()
+    doubts: tuple[Obstacle, ...]
 
     @property
     def fit(self) -> bool:
@@ -115,16 +115,14 @@ def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
     assessed = []
     for node in nodes:
         gpus = _whole_gpus(node, gpu_slices)
-        known = find_instance_type(node.instance_type)
+        known = instance_called(node.instance_type)
         expected = known.gpus if known else peers.get(node.instance_type)
         efa = _count(node, EFA) if node.name not in efa_slices else len(efa_slices[node.name])
         obstacles = [*_gpu_obstacles(node, gpus, expected, demand), *_health_obstacles(node, demand)]
-        young = snapshot.now - node.created < YOUNG_SECONDS and node.created > 0
-        doubts = (*_doubts(node), *_young_doubt(young, gpus, demand))
-        limits = {"expected_gpus": expected, "expected_efa": known.efa if known else None}
-        assessed.append(
-            Fitness(node, gpus, efa=efa, obstacles=tuple(obstacles), doubts=tuple(doubts), **limits)
-        )
+        lacks_gpus = not gpus and demand.gpus_per_node != 0
+        doubts = tuple(_doubts(node, snapshot.now, lacks_gpus=lacks_gpus))
+        expected_efa = known.efa if known else None
+        assessed.append(Fitness(node, gpus, expected, efa, expected_efa, tuple(obstacles), doubts))
     return tuple(assessed)
 
 
@@ -148,20 +146,16 @@ def on_hyperpod(node: Node) -> bool:
 
 
 def _is_meant(node: Node, demand: Demand, slices: Mapping[str, tuple[str, ...]]) -> bool:
-    wanted = plain_type(demand.instance_type)
-    if wanted and node.instance_type and not same_type(node.instance_type, wanted):
+    # AKS writes a type in two ways: standard_nd40rs_v2 and Standard_ND40rs_v2.
+    wanted, found = plain_type(demand.instance_type).casefold(), node.instance_type.casefold()
+    if wanted and found and found != wanted:
         return False
     if demand.gpus_per_node == 0:
         return True
     if GPU in node.capacity or GPU in node.allocatable or node.name in slices or _mig(node):
         return True
-    known = find_instance_type(node.instance_type)
+    known = instance_called(node.instance_type)
     return known is not None or any(node.labels.get(name) not in (None, "0", "false") for name in _GPU_LABELS)
-
-
-def same_type(one: str, other: str) -> bool:
-    """Whether two spellings mean one type: AKS writes standard_nd40rs_v2 and Standard_ND40rs_v2."""
-    return one.casefold() == other.casefold()
 
 
 def _count(node: Node, resource: str) -> int | None:
@@ -175,8 +169,7 @@ def _whole_gpus(node: Node, slices: Mapping[str, tuple[str, ...]]) -> int | None
 
 
 def _most_by_type(nodes: Iterable[Node], slices: Mapping[str, tuple[str, ...]]) -> Mapping[str, int]:
-    """Instance type -> the number of GPUs that most of its nodes have; used for types that are not in the
-    catalogue."""
+    """Instance type -> the GPUs that most of its nodes have; used for types that are not in the catalogue."""
     counts: dict[str, Counter[int]] = {}
     for node in nodes:
         gpus = _whole_gpus(node, slices)
@@ -228,7 +221,7 @@ def _is_shared(node: Node, gpus: int, expected: int | None) -> bool:
     strategy = node.labels.get("nvidia.com/gpu.sharing-strategy", "none")
     product = node.labels.get("nvidia.com/gpu.product", "")
     shared = strategy not in ("", "none") or product.endswith("-SHARED") or replicas not in ("", "0", "1")
-    return shared or bool(find_instance_type(node.instance_type) and expected and gpus > expected)
+    return shared or bool(instance_called(node.instance_type) and expected and gpus > expected)
 
 
 def _too_few(node: Node, gpus: int, expected: int, demand: Demand) -> Iterator[Obstacle]:
@@ -327,15 +320,12 @@ def _hyperpod_obstacles(node: Node) -> Iterator[Obstacle]:
         yield _health(f"HyperPod has found a fault: {', '.join(dict.fromkeys(faults))}", _REPLACE)
 
 
-def _doubts(node: Node) -> Iterator[Obstacle]:
+def _doubts(node: Node, now: float, *, lacks_gpus: bool) -> Iterator[Obstacle]:
     for condition in node.conditions:
         if is_doubtful(condition):
             text = f"{condition.type} ({condition.reason}): may be old, or a false alarm"
             yield _health(text, "run dcgmi diag -r 1 on the node; restart the agent if it is clean")
-
-
-def _young_doubt(young: bool, gpus: int | None, demand: Demand) -> Iterator[Obstacle]:
-    if young and not gpus and demand.gpus_per_node != 0:
+    if lacks_gpus and node.created > 0 and now - node.created < YOUNG_SECONDS:
         yield Obstacle(
             "gpu", "is younger than ten minutes and may still install its driver", "look again soon"
         )

@@ -23,12 +23,6 @@ from trainyard.config.cluster import ClusterConfig
 from trainyard.errors import ConfigError
 
 Json = Mapping[str, Any]
-_MANIFEST_OF = {
-    "kubeflow.org": "training_operator",
-    "jobset.x-k8s.io": "jobset",
-    "trainer.kubeflow.org": "trainer",
-    "ray.io": "kuberay",
-}
 _FIRST = ("Namespace", "CustomResourceDefinition")
 """Kinds that other objects need, in the order in which they are applied."""
 _LAST = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
@@ -47,8 +41,7 @@ class Supplies:
 
 
 def supplies_of(settings: ClusterConfig, read: Callable[[str], Iterable[Any]]) -> Supplies:
-    """Collect the supplies of the configuration; `read` returns the documents of a manifest. Raises
-    ConfigError."""
+    """The configured supplies; `read` returns the documents of a manifest. Raises ConfigError."""
     named = {name: path for name, path in settings.manifests if path is not None}
     return Supplies(
         {name: require_pinned(path, read(path)) for name, path in named.items()},
@@ -75,8 +68,7 @@ class Step:
 
 
 def plan_fix(verdict: Verdict, supplies: Supplies) -> tuple[Step, ...]:
-    """Every remedy of the verdict's findings. The safe ones come first, in the order in which they are
-    applied."""
+    """Every remedy of the verdict's findings; the safe ones come first, in the order to apply them."""
     snapshot, demand = verdict.facts.snapshot, verdict.facts.demand
     automatic = [
         *_namespace(snapshot, demand),
@@ -114,11 +106,9 @@ def _missing(verdict: Verdict) -> Iterator[tuple[str, str]]:
     if not isinstance(snapshot.groups, Unseen):
         absent = [a for a in reversed(facts.kind.apis) if not serves(a, snapshot.resources)]
         for api in absent:
-            if api.group not in snapshot.groups and api.group in _MANIFEST_OF:
-                yield "job-api", _MANIFEST_OF[api.group]
-    if not isinstance(snapshot.queues, Unseen) or not snapshot.queues.absent:
-        return
-    if facts.demand.queue:
+            if api.group not in snapshot.groups and api.manifest:
+                yield "job-api", api.manifest
+    if facts.demand.queue and isinstance(snapshot.queues, Unseen) and snapshot.queues.absent:
         yield "queue", "kueue"
 
 
@@ -158,8 +148,7 @@ def _by_people(verdict: Verdict, healed: "set[str]") -> Iterator[Step]:
 
 
 def in_order(objects: Iterable[Json]) -> tuple[Json, ...]:
-    """Sort namespaces and definitions before their users, and webhooks after the services that answer
-    them."""
+    """Sort namespaces and definitions before their users, and webhooks after the services behind them."""
 
     def rank(body: Json) -> int:
         kind = body.get("kind")

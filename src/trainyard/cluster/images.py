@@ -1,8 +1,7 @@
-"""Split the name of an image, and hold its registry's facts. The function that asks ECR is passed in."""
+"""Ask the registry of an image for its digest. The function that asks ECR is passed in."""
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from trainyard.cluster.snapshot import Image, Unseen
 from trainyard.errors import ServiceError
@@ -15,38 +14,21 @@ _URI = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class EcrName:
-    """The parts of an image's name in ECR."""
-
-    account: str
-    region: str
-    repository: str
-    tag: str
-    digest: str
-
-
-def parse_uri(uri: str) -> EcrName | None:
-    """The parts of `uri`; None where it is not in ECR."""
-    match = _URI.fullmatch(uri)
-    return EcrName(**{name: value or "" for name, value in match.groupdict().items()}) if match else None
-
-
 def look_for_image(uri: str, find_digest: Callable[..., str | None]) -> Image | Unseen:
     """Ask the registry about `uri`.
 
     `find_digest` returns the digest for `account`, `region`, `repository`, `tag` and `digest`, or None if
     there is no such image.
     """
-    place = parse_uri(uri)
-    if place is None:
+    name = _URI.fullmatch(uri)
+    if name is None:
         return Unseen("it is not in ECR" if uri else "no image is named", absent=True)
     try:
-        digest = find_digest(**vars(place))
+        digest = find_digest(**name.groupdict(""))
     except ServiceError as error:
         return Unseen(str(error))
-    registry = f"ECR of {place.account} in {place.region}"
-    return Image(uri, registry, place.region, found=digest is not None, digest=digest or "")
+    registry = f"ECR of {name['account']} in {name['region']}"
+    return Image(uri, registry, name["region"], found=digest is not None, digest=digest or "")
 
 
 def pin_digest(uri: str, seen: Image | Unseen) -> str:

@@ -67,16 +67,13 @@ def preflight(
     asked.
     """
     verdict = judge_cluster(look.snapshot(find_digest), look.demand)
-    lacking = _lacking(plan_fix(verdict, supplies))
+    steps = plan_fix(verdict, supplies)
+    lacking = [step for step in steps if step.automatic and step.check in _OF_A_JOB]
     if lacking and apply is not None:
         for step in lacking:
             apply(step)
         verdict = judge_cluster(look.snapshot(find_digest), look.demand)
     return Preflight(look, verdict, verdict.exit_code_without(accepted))
-
-
-def _lacking(steps: Iterable[Step]) -> list[Step]:
-    return [step for step in steps if step.automatic and step.check in _OF_A_JOB]
 
 
 def room_for(snapshot: Snapshot, demand: Demand) -> NodeRoom | None:

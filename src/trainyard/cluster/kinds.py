@@ -11,6 +11,12 @@ from trainyard.cluster.demand import GPU, KINDS, Demand
 
 TRIAL_NAME = "trainyard-preflight"
 _ANY_IMAGE = "registry.invalid/trainyard-preflight"
+_MANIFESTS = {
+    "kubeflow.org": "training_operator",
+    "trainer.kubeflow.org": "trainer",
+    "jobset.x-k8s.io": "jobset",
+    "ray.io": "kuberay",
+}
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,11 @@ class NeededApi:
     @property
     def group_version(self) -> str:
         return f"{self.group}/{self.version}"
+
+    @property
+    def manifest(self) -> str:
+        """The key of cluster.manifests for the software that installs it; empty for an add-on of EKS."""
+        return _MANIFESTS.get(self.group, "")
 
 
 @dataclass(frozen=True)

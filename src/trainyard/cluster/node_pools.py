@@ -11,8 +11,9 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from trainyard.cluster.demand import GPU, Demand, find_instance_type, plain_type
+from trainyard.cluster.demand import GPU, Demand, plain_type
 from trainyard.cluster.snapshot import Requirement, Scaler, Unseen
+from trainyard.plan.environment.surroundings import instance_called
 from trainyard.plan.instances import CATALOGUE
 
 _TYPE = "node.kubernetes.io/instance-type"
@@ -46,7 +47,7 @@ def karpenter_labels(name: str) -> Mapping[str, str]:
     """The labels that Karpenter gives to an instance of this type, as far as they are known here."""
     family, _, size = name.partition(".")
     match = re.match(r"([a-z]+)(\d+)", family)
-    known = find_instance_type(name)
+    known = instance_called(name)
     parts = {
         "instance-family": family,
         "instance-size": size,

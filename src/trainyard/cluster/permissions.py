@@ -12,23 +12,17 @@ from trainyard.cluster.snapshot import Permission
 def needed_permissions(demand: Demand, kind: JobKind) -> tuple[Permission, ...]:
     """The permissions to start a job of this kind in the namespace, watch it, read its logs and end it."""
     space = demand.namespace
-    job = [Permission(verb, kind.api.group, kind.api.resource, space, None) for verb in _JOB_VERBS]
+    job = [Permission(verb, kind.api.group, kind.api.resource, space) for verb in _JOB_VERBS]
     parts = [
-        Permission(verb, group, resource, space, None)
+        Permission(verb, group, resource, space)
         for group, resource in (("", "configmaps"), *_PARTS.get(kind.name, ()))
         for verb in _PART_VERBS
     ]
-    pods = [
-        Permission(verb, "", name, space, None)
-        for verb, name in (
-            ("list", "pods"),
-            ("get", "pods/log"),
-            ("list", "events"),
-        )
-    ]
-    nodes = [Permission("list", "", "nodes", "", None)]
-    queue = [Permission("get", "kueue.x-k8s.io", "localqueues", space, None)] if demand.queue else []
-    claim = [Permission("get", "", "persistentvolumeclaims", space, None)] if demand.claim else []
+    watched = (("list", "pods"), ("get", "pods/log"), ("list", "events"))
+    pods = [Permission(verb, "", name, space) for verb, name in watched]
+    nodes = [Permission("list", "", "nodes", "")]
+    queue = [Permission("get", "kueue.x-k8s.io", "localqueues", space)] if demand.queue else []
+    claim = [Permission("get", "", "persistentvolumeclaims", space)] if demand.claim else []
     return (*job, *parts, *pods, *nodes, *queue, *claim)
 
 
@@ -60,6 +54,5 @@ def review_of(permission: Permission) -> dict[str, Any]:
 def apply_review(permission: Permission, answer: Mapping[str, Any]) -> Permission:
     """`permission` with the API server's answer."""
     status = answer.get("status")
-    if not isinstance(status, dict) or not isinstance(status.get("allowed"), bool):
-        return replace(permission, allowed=None, reason=str(answer.get("error", "")))
-    return replace(permission, allowed=status["allowed"], reason=str(status.get("reason") or ""))
+    allowed = status.get("allowed") if isinstance(status, dict) else None
+    return replace(permission, allowed=allowed) if isinstance(allowed, bool) else permission

@@ -1,13 +1,14 @@
 """The findings as plain data: the JSON of `manage_cluster.py`, which the reports read too."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from trainyard.cluster.admission import outlook
-from trainyard.cluster.capacity import Capacity, Holder, Room
+from trainyard.cluster.capacity import Capacity, Room
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import on_hyperpod
-from trainyard.cluster.hyperpod import Use
+from trainyard.cluster.hyperpod import Figures
 from trainyard.cluster.node_pools import pools_for
 from trainyard.cluster.snapshot import Snapshot
 
@@ -39,10 +40,14 @@ def plan_record(demand: Demand) -> Json:
     }
 
 
-def usage_record(capacity: Capacity, demand: Demand, snapshot: Snapshot, *, use: Iterable[Use] = ()) -> Json:
-    """The free capacity, whether the gang fits, who holds the rest, and when the queue would admit it."""
+def usage_record(
+    capacity: Capacity, demand: Demand, snapshot: Snapshot, *, use: Mapping[str, Figures]
+) -> Json:
+    """The free capacity, whether the gang fits, who holds the rest, and when the queue would admit it.
+
+    `use` has the measured figures of each node.
+    """
     expected = outlook(snapshot, demand, tuple(room.fitness for room in capacity.rooms))
-    figures = {found.node: dict(found.figures) for found in use}
     return {
         "fits": capacity.fit.value,
         "places_free": capacity.places,
@@ -51,10 +56,10 @@ def usage_record(capacity: Capacity, demand: Demand, snapshot: Snapshot, *, use:
         "gpus_free": capacity.gpus_free,
         "whole_nodes_free": list(capacity.whole_nodes),
         "nodes": [
-            {**room_record(room), "use": figures.get(room.fitness.node.name, {})} for room in capacity.rooms
+            {**room_record(room), "use": use.get(room.fitness.node.name, {})} for room in capacity.rooms
         ],
-        "holders": [_holder(holder) for holder in capacity.holders],
-        "waiting": [_holder(holder) for holder in capacity.waiting],
+        "holders": [asdict(holder) for holder in capacity.holders],
+        "waiting": [asdict(holder) for holder in capacity.waiting],
         "queue": {"when": expected.when.value, "evidence": expected.evidence},
         "may_grow": bool(pools_for(snapshot.scalers, demand)),
         "unknown": capacity.unseen,
@@ -80,15 +85,4 @@ def room_record(room: Room) -> Json:
         "free": {name: amount / 1000 for name, amount in sorted(room.free.items())},
         "problems": [obstacle.text for obstacle in fitness.obstacles],
         "doubts": [doubt.text for doubt in fitness.doubts],
-    }
-
-
-def _holder(holder: Holder) -> Json:
-    return {
-        "namespace": holder.namespace,
-        "owner": holder.owner,
-        "gpus": holder.gpus,
-        "nodes": holder.nodes,
-        "pods": holder.pods,
-        "priority": holder.priority,
     }

@@ -9,15 +9,10 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-_BINARY = {name: 1024 ** (power + 1) for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
-_DECIMAL = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    "": Fraction(1),
-    **{name: Fraction(1000 ** (power + 1)) for power, name in enumerate(("k", "M", "G", "T", "P", "E"))},
+_SUFFIXES = {
+    **{name: Fraction(1000) ** power for power, name in enumerate(("n", "u", "m", "", *"kMGTPE"), start=-3)},
+    **{f"{name}i": Fraction(1024) ** power for power, name in enumerate("KMGTPE", start=1)},
 }
-_SUFFIXES = {**_DECIMAL, **{name: Fraction(value) for name, value in _BINARY.items()}}
 _FORM = re.compile(
     r"(?P<number>[+-]?\d*\.?\d*)"
     r"(?:[eE](?P<exponent>[+-]?\d{1,4})|(?P<suffix>[KMGTPE]i|[numkMGTPE]?))",

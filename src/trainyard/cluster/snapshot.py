@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Amounts = Mapping[str, int]
-"""Resource -> amount in thousandths (`quantities.thousandths`)."""
+"""Resource -> amount in thousandths (`resource_quantities.thousandths`)."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,6 @@ class Node:
     os_image: str
     created: float
     """Unix seconds."""
-    provider: str
-    """`aws:///us-west-2a/i-0123…`."""
 
     @property
     def instance_type(self) -> str:
@@ -97,7 +95,7 @@ class Pod:
     waiting: str
     """Why it does not run: `ImagePullBackOff`, `Unschedulable`; empty when it runs."""
     images: tuple[str, ...]
-    """The reason of a pod that waits; empty for the others."""
+    """The images of its containers while it waits, else empty."""
     raw_infiniband: bool
     """Whether it mounts the node's /dev/infiniband directly, without the device plugin."""
 
@@ -106,7 +104,6 @@ class Pod:
 class Workload:
     """A DaemonSet or Deployment."""
 
-    kind: str
     namespace: str
     name: str
     labels: Mapping[str, str]
@@ -180,7 +177,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Namespace:
-    """Whether the job uses this class."""
+    """The namespace of the job."""
 
     name: str
     exists: bool
@@ -197,7 +194,6 @@ class Queue:
     active: bool
     reason: str
     stopped: bool
-    pending: int
 
 
 @dataclass(frozen=True)
@@ -260,9 +256,8 @@ class Permission:
     group: str
     resource: str
     namespace: str
-    allowed: bool | None
+    allowed: bool | None = None
     """None if it could not be asked."""
-    reason: str = ""
 
     @property
     def text(self) -> str:
@@ -292,10 +287,8 @@ class Image:
     registry: str
     region: str
     """ECR's region; empty for other registries."""
-    found: bool | None
-    """None if it was not asked; `note` says why."""
+    found: bool
     digest: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True)

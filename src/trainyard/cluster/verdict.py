@@ -67,8 +67,7 @@ class Verdict:
         return ExitCode.REFUSED if lost else ExitCode.NO
 
     def exit_code_without(self, accepted: Collection[str]) -> ExitCode:
-        """The exit code when errors of the `accepted` checks do not count. Raises ConfigError for an unknown
-        check."""
+        """The exit code without errors of `accepted` checks. Raises ConfigError for an unknown check."""
         known = {check.name for check in CHECKS}
         for name in accepted:
             if name not in known:

@@ -1,5 +1,4 @@
-"""Read what is known of a storage claim from its object, volume and class; and build the object of a new
-claim."""
+"""Read a storage claim from its object, volume and class, and build the object of a new claim."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -75,8 +74,7 @@ def require_same_claim(there: Volume, wanted: Json) -> None:
 
 
 def require_size(text: str) -> str:
-    """Check the size of a volume in Kubernetes' notation. Raises ConfigError for anything else, and for
-    none."""
+    """Check the size of a volume. Raises ConfigError unless it is a quantity above 0."""
     try:
         found = parse_quantity(text)
     except NotAQuantityError:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.jobs.state.job_kinds import CANCELLED, KindOfJob, name_of
+from trainyard.jobs.job_labels import CANCELLED
+from trainyard.jobs.state.job_kinds import KindOfJob, name_of
 
 Json = Mapping[str, Any]
 DEACTIVATION = {"spec": {"active": False}}

@@ -5,15 +5,15 @@ differences and not changed.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.jobs.job_labels import CLUSTER_DIGEST, JOB, KIND, MANAGED_BY, PLAN
+from trainyard.jobs.job_labels import CLUSTER_DIGEST, JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.kinds.kind_protocol import Manifests
-from trainyard.jobs.state.job_kinds import KINDS_OF_JOBS
+from trainyard.jobs.state.job_kinds import KINDS_OF_JOBS, annotations_of, name_of, read_labels
 
 Json = Mapping[str, Any]
 _BY_NODES = ("cpu_millis", "memory_mib", "hugepages_mib", "shared_memory_mib")
@@ -23,16 +23,11 @@ _BY_CHECKOUT = ("commit", "dirty", "version")
 
 
 def stands(find: Callable[[Json], Json | None], plan: JobPlan) -> bool:
-    """Return whether the job exists with this plan. Raises ConfigError if it has another plan."""
-    return is_there(find, KINDS[plan.kind].rendered(plan), plan)
-
-
-def is_there(find: Callable[[Json], Json | None], manifests: Manifests, plan: JobPlan) -> bool:
-    """Return whether the planned job exists already; `find` returns the cluster's object under an object's
-    name.
+    """Return whether the planned job exists; `find` returns the cluster's object under an object's name.
 
     Raises ConfigError if an object of that name exists and differs from the plan; it is not changed.
     """
+    manifests = KINDS[plan.kind].rendered(plan)
     found = find(manifests.job)
     if found is not None:
         require_same_plan(found, plan)
@@ -65,23 +60,24 @@ def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifest
 
 def _is_part(found: Json, part: Json) -> bool:
     """Whether `found` was created as this part of a job with the same name and kind."""
-    labels: Json = (found.get("metadata") or {}).get("labels") or {}
-    return all(labels.get(label) == part["metadata"]["labels"][label] for label in (MANAGED_BY, JOB, KIND))
+    there, ours = read_labels(found), read_labels(part)
+    return all(there.get(label) == ours[label] for label in (*MANAGED_BY, JOB_LABEL, KIND_LABEL))
 
 
 def require_same_plan(found: Json, plan: JobPlan) -> None:
     """Raise ConfigError if `found` is another job than `plan`."""
     name = f"{found.get('kind')} {plan.name} in {plan.namespace}"
-    text = _annotations(found).get(PLAN)
+    text = annotations_of(found).get(PLAN)
     if text is None:
         raise ConfigError(f"{name} is there already, and was not made by Trainyard. {_ANOTHER_NAME}")
     try:
-        before = plan_from_json(json.loads(text))
+        before = _compared(plan_from_json(json.loads(text)))
     except (ValueError, DamagedFileError):
         raise ConfigError(
             f"{name} is there already, with a plan that cannot be read. {_ANOTHER_NAME}"
         ) from None
-    different = list(_differences(before, plan))
+    now = _compared(plan)
+    different = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
     if different:
         raise ConfigError(
             f"{name} is there already, with another plan ({', '.join(different)}). {_ANOTHER_NAME}"
@@ -93,26 +89,12 @@ _ANOTHER_NAME = "Nothing was sent. Use another --job-name, or delete that job fi
 
 def require_same_cluster(found: Json, wanted: Json) -> None:
     """Raise ConfigError if the existing RayCluster has another specification than the wanted one."""
-    digest = _annotations(wanted)[CLUSTER_DIGEST]
-    if _annotations(found).get(CLUSTER_DIGEST) == digest:
+    if annotations_of(found).get(CLUSTER_DIGEST) == annotations_of(wanted)[CLUSTER_DIGEST]:
         return
-    name = (found.get("metadata") or {}).get("name")
     raise ConfigError(
-        f"RayCluster {name} is there already, with another specification, and is left alone. Nothing was "
-        "sent. Name another one with --ray-cluster, or delete it first"
+        f"RayCluster {name_of(found)} is there already, with another specification, and is left alone. "
+        "Nothing was sent. Name another one with --ray-cluster, or delete it first"
     )
-
-
-def _annotations(body: Json) -> Json:
-    found: Json = (body.get("metadata") or {}).get("annotations") or {}
-    return found
-
-
-def _differences(before: JobPlan, after: JobPlan) -> Iterator[str]:
-    one, other = _compared(before), _compared(after)
-    for key in sorted({*one, *other}):
-        if one.get(key) != other.get(key):
-            yield key
 
 
 def _compared(plan: JobPlan) -> dict[str, Any]:
@@ -122,8 +104,10 @@ def _compared(plan: JobPlan) -> dict[str, Any]:
         found["resources"].pop(name)
     for name in _BY_CHECKOUT:
         found["provenance"].pop(name, None)
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in found.items():
-        parts = value.items() if isinstance(value, dict) else ((None, value),)
-        flat.update({key if part is None else f"{key}.{part}": inner for part, inner in parts})
+        if isinstance(value, dict):
+            flat |= {f"{key}.{part}": inner for part, inner in value.items()}
+        else:
+            flat[key] = value
     return flat

@@ -1,35 +1,38 @@
-"""Labels and annotations that identify the objects and pods of a job, and what they mean."""
+"""The labels and annotations of the objects and pods of a job."""
 
 from collections.abc import Mapping
 
-MANAGED_BY = "app.kubernetes.io/managed-by"
-MANAGER = "trainyard"
-"""Also the name of the field manager of everything that is applied."""
-APPLICATION = "app.kubernetes.io/name"
-JOB = "trainyard.dev/job"
-KIND = "trainyard.dev/kind"
+MANAGED_BY = {"app.kubernetes.io/managed-by": "trainyard"}
+JOB_LABEL = "trainyard.dev/job"
+KIND_LABEL = "trainyard.dev/kind"
 
 PLAN = "trainyard.dev/plan"
 """JSON of the `JobPlan`, without secrets: a job can be submitted again from it."""
-RETRIES = "trainyard.dev/retries"
-"""How many times the job was submitted again."""
-AUTO_RETRY = "trainyard.dev/auto-retry"
-"""How many times it may be submitted again."""
 NETWORK = "trainyard.dev/network"
-CONFIG_DIGEST = "trainyard.dev/config-sha256"
 CLUSTER_DIGEST = "trainyard.dev/cluster-sha256"
 """The digest of a RayCluster's specification. Equal digests mean equal clusters."""
+RETRIES = "trainyard.dev/retries"
+"""How many times we submitted the job again."""
+AUTO_RETRY = "trainyard.dev/auto-retry"
+"""How many times the job may be submitted again after failures that can heal."""
+CANCELLED = "trainyard.dev/cancelled"
+"""The time at which somebody cancelled the job."""
+FOLLOWED_BY = "trainyard.dev/followed-by"
+"""The name of the job that replaced this one, once it exists."""
+RETRY_CLAIM = "trainyard.dev/retry-claim"
+"""JSON of a retry that was decided; any watcher may carry it out."""
+RETRY_RECORD = "trainyard.dev/retry-record"
+"""JSON of the attempts before this job, and of the retries that they used."""
+FIRST_NAME = "trainyard.dev/first-name"
+"""The name of the job that was submitted first."""
+BEFORE = "trainyard.dev/resubmitted-from"
+"""The name of the job that this one follows."""
 _PROVENANCE = "trainyard.dev/"
-
-
-def selecting_labels(job: str) -> Mapping[str, str]:
-    """The labels that select everything that belongs to the job."""
-    return {MANAGED_BY: MANAGER, JOB: job}
 
 
 def make_labels(job: str, kind: str) -> dict[str, str]:
     """The labels of every object and pod of the job."""
-    return {MANAGED_BY: MANAGER, APPLICATION: "trainyard-job", JOB: job, KIND: kind}
+    return {**MANAGED_BY, "app.kubernetes.io/name": "trainyard-job", JOB_LABEL: job, KIND_LABEL: kind}
 
 
 def provenance_annotations(provenance: Mapping[str, str]) -> dict[str, str]:

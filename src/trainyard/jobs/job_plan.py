@@ -113,18 +113,9 @@ class JobPlan:
     def several_nodes(self) -> bool:
         return self.nodes > 1
 
-    @property
-    def world_size(self) -> int:
-        """Processes of the whole job."""
-        return self.nodes * self.processes_per_node
-
-    @property
-    def config_digest(self) -> str:
-        return self.provenance.get("config-sha256", "")
-
     def to_json(self) -> dict[str, Any]:
         """Plain data that `plan_from_json` reads back as an equal plan."""
-        return {"schema": SCHEMA, **_plain(asdict(self))}
+        return {"schema": SCHEMA, **asdict(self)}
 
 
 def plan_from_json(value: object) -> JobPlan:
@@ -143,9 +134,3 @@ def plan_from_json(value: object) -> JobPlan:
         return JobPlan(**{**given, **built})
     except (TypeError, KeyError, ValueError) as error:
         raise DamagedFileError(f"the plan in the job's annotations cannot be read: {error}") from None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, tuple | list) else value

@@ -35,10 +35,8 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
     plan, order = _drafted(settled, request, room, gpus=gpus, processes=processes)
     problems = [*find_plan_problems(settled, request, plan, room), *recipe.problems(order)]
     if problems:
-        count = len(problems)
-        raise ConfigError(
-            "\n".join([*problems, f"{count} error{'' if count == 1 else 's'}. Nothing was sent."])
-        )
+        errors = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
+        raise ConfigError("\n".join([*problems, f"{errors}. Nothing was sent."]))
     return plan
 
 
@@ -119,10 +117,7 @@ def _gpus(config: Config, request: JobRequest, room: NodeRoom | None) -> int:
 def _with_volume(config: Config, request: JobRequest) -> Config:
     """`config` with the volume that the command line names."""
     volume = config.cluster.volume
-    changes = {
-        "claim": request.claim or volume.claim,
-        "mount_path": request.mount_path or volume.mount_path,
-    }
+    changes = {"claim": request.claim or volume.claim, "mount_path": request.mount_path or volume.mount_path}
     cluster = config.cluster.model_copy(update={"volume": volume.model_copy(update=changes)})
     return config.model_copy(update={"cluster": cluster})
 

@@ -63,8 +63,7 @@ def configured(given: Mapping[str, Any]) -> tuple[Config, str | None]:
 def make_job_request(
     given: Mapping[str, Any], config: Config, *, image: str, origin: Mapping[str, str]
 ) -> JobRequest:
-    """The request for a command line (`given`), which overrides the configuration; no cluster was asked
-    yet."""
+    """The request of a command line (`given`), which overrides the configuration; it asks no cluster."""
     cluster = config.cluster
     return JobRequest(
         name=given["job_name"] or name_from(config.model.name),

@@ -34,8 +34,7 @@ def avoiding(body: Json, nodes: Iterable[AvoidedNode]) -> dict[str, Any]:
 
 
 def _pod_specs(value: Any) -> Iterable[dict[str, Any]]:
-    """Every pod specification below `value`. In all kinds of jobs it is the mapping with a list of
-    containers."""
+    """Every pod specification below `value`: in all kinds of jobs a mapping with a list of containers."""
     if isinstance(value, list):
         for entry in value:
             yield from _pod_specs(entry)

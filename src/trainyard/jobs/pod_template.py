@@ -4,10 +4,9 @@ Requests equal limits, so that these pods are evicted last. A kind adds its cont
 its labels.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from trainyard.jobs.job_labels import JOB, make_labels
+from trainyard.jobs.job_labels import JOB_LABEL, make_labels
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, PodResources
 
 Json = dict[str, Any]
@@ -33,13 +32,12 @@ def pod_template(plan: JobPlan, container: str, *, command: bool = True) -> Json
     metadata: Json = {"labels": make_labels(plan.name, plan.kind)}
     if plan.queue and plan.topology:
         metadata["annotations"] = {"kueue.x-k8s.io/podset-preferred-topology": plan.topology}
-    return {"metadata": metadata, "spec": pod_spec(plan, container, command=command)}
+    return {"metadata": metadata, "spec": _pod_spec(plan, _container(plan, container, command=command))}
 
 
-def pod_spec(plan: JobPlan, container: str, *, command: bool = True) -> Json:
-    """The specification of one pod."""
+def _pod_spec(plan: JobPlan, container: Json) -> Json:
     spec: Json = {
-        "containers": [container_of(plan, container, command=command)],
+        "containers": [container],
         "terminationGracePeriodSeconds": plan.grace_seconds,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -60,14 +58,13 @@ def pod_spec(plan: JobPlan, container: str, *, command: bool = True) -> Json:
     return spec
 
 
-def container_of(plan: JobPlan, name: str, *, command: bool = True) -> Json:
+def _container(plan: JobPlan, name: str, *, command: bool) -> Json:
     """The container that runs the program."""
-    amounts = amounts_of(plan.resources)
     container: Json = {
         "name": name,
         "image": plan.image,
-        "env": environment_of(plan),
-        "resources": {"requests": amounts, "limits": dict(amounts)},
+        "env": _environment(plan),
+        "resources": resources_of(plan.resources),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(plan),
@@ -85,22 +82,20 @@ def container_security() -> Json:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def amounts_of(resources: PodResources) -> dict[str, str]:
-    """The requests of one pod in Kubernetes' notation."""
-    found = {"cpu": _processors(resources.cpu_millis), "memory": f"{resources.memory_mib}Mi"}
+def resources_of(resources: PodResources) -> dict[str, dict[str, str]]:
+    """The requests and limits of one pod in Kubernetes' notation."""
+    millis = resources.cpu_millis
+    cpu = f"{millis}m" if millis % 1000 else str(millis // 1000)
+    amounts = {"cpu": cpu, "memory": f"{resources.memory_mib}Mi"}
     for name, amount in ((GPU, resources.gpus), (EFA, resources.efa)):
         if amount:
-            found[name] = str(amount)
+            amounts[name] = str(amount)
     if resources.hugepages_mib:
-        found["hugepages-2Mi"] = f"{resources.hugepages_mib}Mi"
-    return found
+        amounts["hugepages-2Mi"] = f"{resources.hugepages_mib}Mi"
+    return {"requests": amounts, "limits": dict(amounts)}
 
 
-def _processors(millis: int) -> str:
-    return str(millis // 1000) if millis % 1000 == 0 else f"{millis}m"
-
-
-def environment_of(plan: JobPlan) -> list[Json]:
+def _environment(plan: JobPlan) -> list[Json]:
     """The container's variables, sorted by name; secrets are references."""
     plain = {
         "HOME": SCRATCH,  # a user without an entry in the image's /etc/passwd has no home
@@ -108,7 +103,8 @@ def environment_of(plan: JobPlan) -> list[Json]:
         "TRAINYARD_RUN_ID": plan.name,
         "TRAINYARD_NETWORK": plan.network,
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(plan.grace_seconds - _LAST_SECONDS),
-        **_image_digest(plan.image),
+        # The image by its name and digest, so that a proof can ask the registry for it.
+        **({"TRAINYARD_IMAGE_DIGEST": plan.image} if "@" in plan.image else {}),
         **plan.environment,
     }
     found: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
@@ -118,11 +114,6 @@ def environment_of(plan: JobPlan) -> list[Json]:
         reference = {"name": secret.secret, "key": secret.key}
         found.append({"name": secret.name, "valueFrom": {"secretKeyRef": reference}})
     return sorted(found, key=lambda entry: str(entry["name"]))
-
-
-def _image_digest(image: str) -> Mapping[str, str]:
-    """The image by its name and digest, so that a proof can ask the registry for it."""
-    return {"TRAINYARD_IMAGE_DIGEST": image} if "@" in image else {}
 
 
 def _pod_security(plan: JobPlan) -> Json:
@@ -180,7 +171,7 @@ def _node_selector(plan: JobPlan) -> dict[str, str]:
 
 def _affinity(plan: JobPlan) -> Json:
     """Prefer nodes that are close together, and a node per pod, if possible."""
-    ours = {"matchLabels": {JOB: plan.name}}
+    ours = {"matchLabels": {JOB_LABEL: plan.name}}
     near = [
         {"weight": weight, "podAffinityTerm": {"topologyKey": key, "labelSelector": ours}}
         for key, weight in _NEAR

@@ -13,28 +13,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.jobs.state.job_kinds import (
+from trainyard.jobs.job_labels import (
+    BEFORE,
     CANCELLED,
+    FIRST_NAME,
     FOLLOWED_BY,
     JOB_LABEL,
+    PLAN,
     RETRIES,
     RETRY_CLAIM,
     RETRY_RECORD,
-    KindOfJob,
-    annotations_of,
-    name_of,
 )
+from trainyard.jobs.state.job_kinds import KindOfJob, annotations_of, name_of
 from trainyard.jobs.state.job_state import JobState
 
 Json = Mapping[str, Any]
-FIRST_NAME = "trainyard.dev/first-name"
-"""Annotation: the name of the job that was submitted first."""
-BEFORE = "trainyard.dev/resubmitted-from"
-"""Annotation: the name of the job that this one follows."""
 LONGEST_NAME = 47
 """The limit for a RayJob, the shortest of all kinds."""
-_PLAN = "trainyard.dev/plan"
-_KEPT = ("name", "namespace", "labels", "annotations")
 _FOREIGN = re.compile(
     r"(^|\.)(kueue\.x-k8s\.io/(podset|workload|managed)|kubectl\.kubernetes\.io/|sagemaker\.amazonaws\.com/fault)"
 )
@@ -68,8 +63,7 @@ def next_name(job: Json, taken: Iterable[str]) -> str:
 
 
 def check_it_has_ended(state: JobState) -> None:
-    """Raise ConfigError for two jobs that would write the same checkpoints, because they would destroy
-    them."""
+    """Raise ConfigError for two jobs that would write, and so destroy, the same checkpoints."""
     if not state.ended:
         raise ConfigError(f"{state.job} is {state.state}; cancel or delete it before it is submitted again")
     if state.holds:
@@ -92,25 +86,21 @@ def resubmitted(
     body = _clean(job, names)
     notes = body["metadata"].setdefault("annotations", {})
     notes |= {RETRIES: str(retries), BEFORE: old, FIRST_NAME: str(notes.get(FIRST_NAME) or old)}
-    if _PLAN in notes:
-        notes[_PLAN] = _plan_named(str(notes[_PLAN]), name)
+    if PLAN in notes:
+        notes[PLAN] = _plan_named(str(notes[PLAN]), name)
     _resume(kind, body)
     return Resubmission(body, tuple(_clean(part, names) for part in parts))
 
 
 def _clean(raw: Json, names: Mapping[str, str]) -> dict[str, Any]:
     meta = raw.get("metadata") or {}
-    kept = {key: meta[key] for key in _KEPT if meta.get(key)}
+    kept = {key: meta[key] for key in ("name", "namespace") if meta.get(key)}
     for key in ("labels", "annotations"):
-        own = {
-            k: v for k, v in (kept.get(key) or {}).items() if not _FOREIGN.search(k) and k not in _OF_ONE_JOB
-        }
-        kept = {**kept, key: own} if own else {k: v for k, v in kept.items() if k != key}
+        notes = (meta.get(key) or {}).items()
+        if own := {k: v for k, v in notes if not _FOREIGN.search(k) and k not in _OF_ONE_JOB}:
+            kept[key] = own
     rest = {key: value for key, value in raw.items() if key not in ("metadata", "status")}
-    body: dict[str, Any] = {
-        **_with_names(rest, names, refers=False),
-        "metadata": _with_names(kept, names, refers=False),
-    }
+    body: dict[str, Any] = _with_names({**rest, "metadata": kept}, names, refers=False)
     body["metadata"]["name"] = names[str(meta["name"])]
     return body
 

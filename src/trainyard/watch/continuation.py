@@ -27,16 +27,11 @@ class Ended:
 
 @dataclass(frozen=True)
 class Decision:
-    """The next segment, if any, and the reason."""
+    """The next segment; None if nothing follows although the run is not done."""
 
     next: Segment | None
     reason: str
-    """The reason for people, in one line."""
-
-    @property
-    def refused(self) -> bool:
-        """Whether nothing follows although the run is not done."""
-        return self.next is None
+    """For people, in one line."""
 
 
 def next_segment(ended: Ended, *, most: int) -> Decision:

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from trainyard.errors import DamagedFileError
+from trainyard.errors import DamagedFileError, ExitCode
+from trainyard.jobs.job_labels import AUTO_RETRY, RETRY_RECORD
 from trainyard.jobs.node_avoidance import AvoidedNode
-from trainyard.jobs.state.job_kinds import AUTO_RETRY, RETRY_RECORD, annotations_of
+from trainyard.jobs.state.job_kinds import annotations_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, State
 from trainyard.run.failure_classes import FailureClass
 
@@ -30,7 +31,6 @@ _LONGEST_SIGNATURE = 160
 _BY_NODE = frozenset((FailureClass.NODE_LOST, FailureClass.HARDWARE))
 """Classes whose cause is a node."""
 _FREE = frozenset((FailureClass.STOPPED, FailureClass.TIME_LIMIT))
-_STOPPED = 75
 _DOUBTFUL = frozenset(
     (
         FailureClass.USER_CODE,
@@ -155,7 +155,7 @@ def decide_retry(state: JobState, record: RetryRecord, *, step: int | None, jitt
     progress = _is_progress(before, this)
     if before is not None and before.signature == this.signature and not progress:
         return Stop(f"it failed in the same way twice in a row without progress: {this.signature}")
-    free = progress and (failure.failure_class in _FREE or failure.exit_code == _STOPPED)
+    free = progress and (failure.failure_class in _FREE or failure.exit_code == ExitCode.STOPPED)
     if not free and record.spent >= record.allowed:
         return Stop(f"{record.spent} of {record.allowed} retries are spent")
     attempts = (*record.attempts, this)

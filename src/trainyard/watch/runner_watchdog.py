@@ -71,7 +71,9 @@ def find_outages(
 ) -> Seen:
     """The outages and orphans now; `runners_api` has a token that may list runners, unlike GITHUB_TOKEN."""
     jobs = [job for status in ("queued", "in_progress") for job in _jobs(api, status)]
-    runners = None if runners_api is None else [_runner(each) for each in _listed(runners_api)]
+    runners = None
+    if runners_api is not None:
+        runners = [_runner(each) for each in runners_api.pages("/actions/runners", "runners")]
     found = judge_runners(runners, jobs, labels, now=now)
     return Seen(tuple(found), tuple(judge_jobs(jobs, labels, now=now)))
 
@@ -94,17 +96,15 @@ def update_issues(
     The issue of a dead training run stays open until a person closes it, because nothing shows that somebody
     has acted.
     """
-    told = {key: issue for issue in _issues(api) if (key := _key_of(issue))}
+    issues = api.pages("/issues", state="open", creator=BOT)
+    told = {key: issue for issue in issues if (key := _key_of(issue))}
     new = [outage for outage in found if outage.key not in told]
     lasting = {outage.key for outage in found}
     over = [key for key in told if key not in lasting and not key.startswith(_DEAD)]
     for outage in () if dry_run else new:
         mark = _MARK.format(outage.key)
-        end = (
-            "Close this issue then"
-            if outage.key.startswith(_DEAD)
-            else "This issue is closed when it is over"
-        )
+        lasts = outage.key.startswith(_DEAD)
+        end = "Close this issue then" if lasts else "This issue is closed when it is over"
         body = f"{outage.title}.\n\n{outage.next_step}\n\n{end}.\n\n{mark}\n"
         api.post("/issues", {"title": outage.title[:250], "body": body})
     for key in () if dry_run else over:
@@ -152,11 +152,6 @@ def report_unresumed(dead: Dead) -> Outage:
     )
 
 
-def dispatch_segment(api: WatchdogApi, dead: Dead, workflow: str) -> str:
-    """Dispatch the next segment and return its workflow run's URL. Raises ServiceError."""
-    return api.dispatch(workflow, ref=dead.ref, inputs=dead.inputs or {})
-
-
 def resume_all(
     api: WatchdogApi, found: list[Dead], workflow: str, *, dry_run: bool
 ) -> tuple[list[Dead], list[Outage]]:
@@ -165,7 +160,7 @@ def resume_all(
     for dead in (each for each in found if each.following is not None):
         try:
             if not dry_run:
-                dispatch_segment(api, dead, workflow)
+                api.dispatch(workflow, ref=dead.ref, inputs=dead.inputs or {})
             resumed.append(dead)
         except ServiceError as error:
             text = f"A training died, and run {dead.run} could not be resumed"
@@ -223,17 +218,9 @@ def _jobs(api: WatchdogApi, status: str) -> Iterator[Job]:
                 yield Job(run["id"], job["name"], running, labels, began, job["html_url"])
 
 
-def _listed(api: WatchdogApi) -> Iterator[Json]:
-    yield from api.pages("/actions/runners", "runners")
-
-
 def _runner(entry: Json) -> Runner:
     labels = frozenset(str(label["name"]) for label in entry.get("labels") or ())
     return Runner(str(entry["name"]), entry.get("status") == "online", bool(entry.get("busy")), labels)
-
-
-def _issues(api: WatchdogApi) -> Iterator[Json]:
-    yield from api.pages("/issues", state="open", creator=BOT)
 
 
 def _key_of(issue: Json) -> str:
@@ -242,4 +229,4 @@ def _key_of(issue: Json) -> str:
 
 
 def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text).timestamp()

@@ -21,15 +21,11 @@ class DispatchApi(Protocol):
     def dispatch(self, workflow: str, *, ref: str, inputs: Mapping[str, str]) -> str: ...
 
 
-def title_of(segment: Segment) -> str:
-    """The title of a later segment's workflow run: `run-name` in `training_ci.yml`."""
-    return f"lineage {segment.lineage} segment {segment.number}"
-
-
 def run_of(api: DispatchApi, workflow: str, segment: Segment) -> str | None:
     """The URL of the segment's workflow run, in any state; None if there is none."""
     runs = api.pages(f"/actions/workflows/{workflow}/runs", "workflow_runs", event="workflow_dispatch")
-    found = (run for run in runs if run.get("display_title") == title_of(segment))
+    title = f"lineage {segment.lineage} segment {segment.number}"  # `run-name` in `training_ci.yml`
+    found = (run for run in runs if run.get("display_title") == title)
     return next((str(run.get("html_url") or "") for run in found), None)
 
 

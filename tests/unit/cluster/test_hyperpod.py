@@ -11,12 +11,11 @@ from tests.unit.cluster.generated import workload
 
 from trainyard.cluster.api_objects import read_workload
 from trainyard.cluster.hyperpod import (
-    cluster_list_record,
-    hyperpod_cluster,
+    hyperpod_record,
     measured_use,
     operator_version,
-    predict_auto_resume,
     queries,
+    reasons_against_auto_resume,
 )
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError
 from trainyard.gateways.prometheus import Prometheus
@@ -44,12 +43,11 @@ def test_the_release_is_read_from_the_image(image: str, version: str | None) -> 
 @pytest.mark.parametrize("version", ["1.6.0", "1.7.0", "1.8.0", "1.8.1", "1.9.4"])
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
 def test_auto_resume_needs_kind_release_and_namespace(kind: str, version: str, namespace: str) -> None:
-    found = predict_auto_resume(
+    reasons = reasons_against_auto_resume(
         kind=kind, namespace=namespace, operators=[operator(f"x/training-operator:v{version}")]
     )
     fits = kind == "pytorchjob" and version in ("1.7.0", "1.8.0", "1.8.1") and namespace != "team"
-    assert found.eligible == fits
-    assert bool(found.reasons) != fits
+    assert bool(reasons) != fits
 
 
 def test_a_description_becomes_a_record() -> None:
@@ -70,10 +68,10 @@ def test_a_description_becomes_a_record() -> None:
             "InstanceStatus": {"Status": "Failure", "Message": "x"},
         },
     ]
-    record = cluster_list_record(hyperpod_cluster(described, nodes), "us-west-2")
+    record = hyperpod_record(described, nodes, "us-west-2")
     assert (record["eks_cluster"], record["node_recovery"], record["nodes"]) == ("behind", "Automatic", 2)
     assert [node["id"] for node in record["unhealthy"]] == ["i-2"]
-    assert hyperpod_cluster({}).eks_cluster == ""
+    assert hyperpod_record({}, (), "us-west-2")["eks_cluster"] == ""
 
 
 def test_queries_name_the_nodes_and_nothing_else_can_be_put_in() -> None:
@@ -126,12 +124,12 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_figures_are_asked_with_signed_requests(workspace: tuple[str, list[Any]]) -> None:
     url, seen = workspace
     use = measured_use(["n1", "n2"], Prometheus(f"{url}/workspaces/ws-1", region="eu-west-1").query)
-    assert [found.node for found in use] == ["n1"]
-    assert use[0].figures["gpu_utilization_percent"] == 42.5
+    assert list(use) == ["n1"]
+    assert use["n1"]["gpu_utilization_percent"] == 42.5
     path, headers, _ = seen[0]
     assert path == "/workspaces/ws-1/api/v1/query"
     assert "/eu-west-1/aps/aws4_request" in headers["Authorization"]
-    assert measured_use([], Prometheus(url, region="eu-west-1").query) == ()
+    assert measured_use([], Prometheus(url, region="eu-west-1").query) == {}
 
 
 def test_a_refusal_is_said_and_a_failure_tried_again(workspace: tuple[str, list[Any]]) -> None:

@@ -29,7 +29,7 @@ def node(
         "nvidia.com/gpu": 8000,
         "vpc.amazonaws.com/efa": efa * 1000,
     }
-    given: dict[str, Any] = dict.fromkeys(("kubelet", "os_image", "provider"), "")
+    given: dict[str, Any] = dict.fromkeys(("kubelet", "os_image"), "")
     return Node(
         name=name,
         labels={"node.kubernetes.io/instance-type": "p5.48xlarge", **(labels or {})},

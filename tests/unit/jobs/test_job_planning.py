@@ -8,7 +8,7 @@ import pytest
 from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, request
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.jobs.existing_job import is_there
+from trainyard.jobs.existing_job import stands
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, PLAN
 from trainyard.jobs.job_plan import plan_from_json
 from trainyard.jobs.job_planning import plan_job, warnings_of
@@ -170,21 +170,20 @@ def test_a_name_is_made_from_that_of_the_model(text: str, name: str) -> None:
 def test_a_job_of_the_same_plan_is_taken_up_and_another_one_left_alone(kind: str) -> None:
     instance = "ml.p5.48xlarge" if kind == "hyperpod" else "p5.48xlarge"
     made = plan(kind=kind, nodes=2, instance_type=instance)
-    manifests = KINDS[kind].rendered(made)
-    there = {(body["kind"], body["metadata"]["name"]): body for body in manifests.all}
+    there = {(body["kind"], body["metadata"]["name"]): body for body in KINDS[kind].rendered(made).all}
 
     def find(body: Any) -> Any:
         return there.get((body["kind"], body["metadata"]["name"]))
 
-    assert is_there(find, manifests, made)
-    assert not is_there(lambda _: None, manifests, made)
+    assert stands(find, made)
+    assert not stands(lambda _: None, made)
     elsewhere = replace(made, provenance={**made.provenance, "commit": "d" * 40})
-    assert is_there(find, KINDS[kind].rendered(elsewhere), elsewhere)
+    assert stands(find, elsewhere)
     fewer = replace(made, resources=replace(made.resources, memory_mib=1))
-    assert is_there(find, KINDS[kind].rendered(fewer), fewer)
+    assert stands(find, fewer)
     other = replace(made, nodes=3, image="a/b:2")
     with pytest.raises(ConfigError, match=r"another plan \(image, nodes\)"):
-        is_there(find, KINDS[kind].rendered(other), other)
+        stands(find, other)
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"schema": 2}', '{"schema": 1}'])
@@ -194,7 +193,7 @@ def test_a_job_of_somebody_else_is_left_alone(text: str | None) -> None:
     annotations = {} if text is None else {PLAN: text}
     found = {**body, "metadata": {**body["metadata"], "annotations": annotations}}
     with pytest.raises(ConfigError, match="is there already"):
-        is_there(lambda _: found, KINDS["pytorchjob"].rendered(made), made)
+        stands(lambda _: found, made)
 
 
 def name_and_kind(body: Any) -> tuple[str, str]:
@@ -205,24 +204,22 @@ def name_and_kind(body: Any) -> tuple[str, str]:
 @pytest.mark.parametrize("taken", ["PyTorchJob", "TrainJob", "RayJob", "RayCluster", "HyperPodPyTorchJob"])
 def test_a_name_that_another_job_has_is_left_alone(kind: str, taken: str) -> None:
     made = plan(kind=kind, nodes=2, instance_type=instance_for(kind, "p5.48xlarge"))
-    manifests = KINDS[kind].rendered(made)
     foreign = {"kind": taken, "metadata": {"name": made.name}}
     with pytest.raises(ConfigError, match=f"{taken} {made.name} (in team )?is there already"):
-        is_there(lambda body: foreign if name_and_kind(body) == (taken, made.name) else None, manifests, made)
+        stands(lambda body: foreign if name_and_kind(body) == (taken, made.name) else None, made)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_of_another_job_is_left_alone(kind: str) -> None:
     made = plan(kind=kind, nodes=2, instance_type=instance_for(kind, "p5.48xlarge"))
-    manifests = KINDS[kind].rendered(made)
-    parts = [part for part in manifests.parts if part["kind"] != "RayCluster"]
+    parts = [part for part in KINDS[kind].rendered(made).parts if part["kind"] != "RayCluster"]
     for part in parts:
         labels = {**part["metadata"]["labels"], "trainyard.dev/kind": "other"}
         for changed in ({}, labels):
             found = {**part, "metadata": {**part["metadata"], "labels": changed}}
             with pytest.raises(ConfigError, match="is not a part of this job"):
-                is_there(lambda body, p=part, f=found: f if body is p else None, manifests, made)  # type: ignore[misc]
-    assert not is_there(lambda body: body if body in parts else None, manifests, made)
+                stands(lambda body, p=part, f=found: f if body == p else None, made)  # type: ignore[misc]
+    assert not stands(lambda body: body if body in parts else None, made)
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "DB_PASSWORD"])
@@ -238,16 +235,15 @@ def test_a_shared_cluster_has_another_name_than_the_job() -> None:
 
 def test_a_ray_cluster_that_differs_is_named_and_left_alone() -> None:
     made = plan(kind="raycluster", nodes=2, ray_cluster="shared")
-    manifests = KINDS["raycluster"].rendered(made)
-    cluster = manifests.shared[0]
+    cluster = KINDS["raycluster"].rendered(made).shared[0]
 
     def find_with(digest: str) -> Any:
         found = {**cluster, "metadata": {"name": "shared", "annotations": {CLUSTER_DIGEST: digest}}}
         return lambda body: found if name_and_kind(body) == ("RayCluster", "shared") else None
 
-    assert not is_there(find_with(cluster["metadata"]["annotations"][CLUSTER_DIGEST]), manifests, made)
+    assert not stands(find_with(cluster["metadata"]["annotations"][CLUSTER_DIGEST]), made)
     with pytest.raises(ConfigError, match="RayCluster shared is there already, with another specification"):
-        is_there(find_with("0" * 64), manifests, made)
+        stands(find_with("0" * 64), made)
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"schema": 0}, {"schema": 1, "name": "a"}, "x"])

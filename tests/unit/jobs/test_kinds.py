@@ -76,7 +76,7 @@ def test_every_strategy_and_number_of_nodes_is_rendered(kind: str, strategy: str
         if strategy == "single" and gpus * nodes > 1:
             continue
         made = planned(kind, strategy, instance, nodes)
-        assert made.world_size == gpus * nodes
+        assert made.processes_per_node * made.nodes == gpus * nodes
         assert pods_of(objects(made)) == nodes
         text = made.program.files["config.yaml"]
         has_efa = nodes > 1 and next(known.efa for known in CATALOGUE if known.name == instance) > 0

@@ -45,7 +45,7 @@ def test_every_recipe_is_rendered_on_every_kind_and_number_of_nodes(recipe: str,
     for nodes in NODES:
         made = recipe_plan(recipe, kind=kind, nodes=nodes, instance_type=instance_for(kind, "p5.48xlarge"))
         assert plan_from_json(json.loads(json.dumps(made.to_json()))) == made
-        assert made.world_size == 8 * nodes
+        assert made.processes_per_node * made.nodes == 8 * nodes
         assert ("NCCL_DEBUG" in made.environment) is (nodes > 1)
         found = sheet(made)
         assert (found["recipe"], found["steps"]) == (recipe, 1000)

@@ -14,7 +14,6 @@ def test_a_stopped_segment_with_progress_and_a_stored_checkpoint_is_followed() -
     decision = next_segment(Ended(SECOND, ExitCode.STOPPED, 250, stored=True), most=5)
     assert decision.next == Segment("4711", 3, 812, COMMIT, step=250)
     assert decision.reason == "segment 2 stopped at step 250"
-    assert not decision.refused
 
 
 @pytest.mark.parametrize("code", [ExitCode.DONE, ExitCode.NO, ExitCode.USAGE, ExitCode.BUG, 137])
@@ -27,7 +26,7 @@ def test_a_finished_or_failed_segment_is_not_followed(code: int) -> None:
 @pytest.mark.parametrize("step", [100, 99])
 def test_a_segment_without_progress_is_the_last(step: int) -> None:
     decision = next_segment(Ended(SECOND, ExitCode.STOPPED, step, stored=True), most=5)
-    assert decision.refused
+    assert decision.next is None
     assert "made no progress" in decision.reason
 
 
@@ -37,9 +36,9 @@ def test_without_a_stored_checkpoint_nothing_follows(step: int | None, stored: b
 
 
 def test_a_lineage_has_a_limited_number_of_segments() -> None:
-    assert next_segment(Ended(SECOND, ExitCode.STOPPED, 250, stored=True), most=2).refused
-    assert next_segment(Ended(SECOND, None), most=2).refused
-    assert not next_segment(Ended(SECOND, ExitCode.STOPPED, 250, stored=True), most=3).refused
+    assert next_segment(Ended(SECOND, ExitCode.STOPPED, 250, stored=True), most=2).next is None
+    assert next_segment(Ended(SECOND, None), most=2).next is None
+    assert next_segment(Ended(SECOND, ExitCode.STOPPED, 250, stored=True), most=3).next
 
 
 def test_a_lost_runner_is_followed_a_few_times_and_keeps_the_last_known_step() -> None:

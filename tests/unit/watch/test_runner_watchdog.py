@@ -186,7 +186,7 @@ def test_a_run_whose_runner_died_is_resumed_in_the_next_segment() -> None:
     github = dead_run()
     [dead] = runner_watchdog.find_dead(github, "training_ci.yml", now=NOW)
     assert dead.following == FIRST.next(step=0, died=True)
-    assert runner_watchdog.dispatch_segment(github, dead, "training_ci.yml") == "https://x/8"
+    assert runner_watchdog.resume_all(github, [dead], "training_ci.yml", dry_run=False) == ([dead], [])
     [(asked, inputs)] = github.changed
     assert asked == "training_ci.yml@main"
     # No step is known, so the next segment begins as this one did.

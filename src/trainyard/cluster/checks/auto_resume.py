@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainyard.cluster.check import Check, Facts, Outcome, info, not_asked, not_seen, passed
 from trainyard.cluster.checks.operator import deployments_of
 from trainyard.cluster.fitness import on_hyperpod
-from trainyard.cluster.hyperpod import predict_auto_resume
+from trainyard.cluster.hyperpod import reasons_against_auto_resume
 from trainyard.cluster.snapshot import Unseen
 
 
@@ -18,14 +18,16 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         yield not_seen(deployments)
         return
     operators = [d for c in facts.kind.controllers for d in deployments_of(c, deployments)]
-    found = predict_auto_resume(kind=facts.kind.name, namespace=facts.demand.namespace, operators=operators)
-    if found.eligible:
-        yield passed("a PyTorchJob with its annotation would be resumed")
-    else:
+    reasons = reasons_against_auto_resume(
+        kind=facts.kind.name, namespace=facts.demand.namespace, operators=operators
+    )
+    if reasons:
         yield info(
-            f"HyperPod would not resume the job by itself: {'; '.join(found.reasons)}",
+            f"HyperPod would not resume the job by itself: {'; '.join(reasons)}",
             "resume it with scripts/train.py --resume auto, or meet these conditions",
         )
+    else:
+        yield passed("a PyTorchJob with its annotation would be resumed")
 
 
 CHECK = Check("auto-resume", "whether HyperPod resumes the job", judge)

@@ -19,12 +19,11 @@ from trainyard.cluster.check import (
 from trainyard.cluster.checks.installers import Installed, drivers, has_it_built_in, nvidia_plugins
 from trainyard.cluster.demand import GPU, GPU_DRIVER
 from trainyard.cluster.fitness import Fitness, devices_by_node
-from trainyard.cluster.snapshot import Unseen
+from trainyard.cluster.snapshot import Unseen, Workload
 
 INSTALL = (
     "install the NVIDIA device plugin at a pinned version: name its manifest as "
-    "cluster.manifests.device_plugin, "
-    "then scripts/manage_cluster.py fix --apply"
+    "cluster.manifests.device_plugin, then scripts/manage_cluster.py fix --apply"
 )
 
 
@@ -41,12 +40,14 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if both:
         yield warning(
             f"{list_names(both)}: the device plugin and the driver {GPU_DRIVER} both offer the GPUs: each "
-            f"can be assigned twice",
+            "can be assigned twice",
             "keep the device plugin off nodes of the DRA driver, or the driver off theirs",
         )
     bare = [fitness for fitness in facts.fits if fitness.gpus is None and not _offers_pieces(fitness)]
     if bare:
-        yield _why(facts, bare, plugins)
+        why, remedy = _why(bare, facts.snapshot.daemons, plugins)
+        nodes = list_names(fitness.node.name for fitness in bare)
+        yield error_unless_enough(facts, f"{nodes}: {why}", remedy)
     elif not both:
         yield passed(_by(facts, plugins, dra=bool(slices)))
 
@@ -55,39 +56,32 @@ def _offers_pieces(fitness: Fitness) -> bool:
     return any(name.startswith("nvidia.com/") for name in fitness.node.allocatable)
 
 
-def _why(facts: Facts, bare: list[Fitness], plugins: tuple[Installed, ...]) -> Outcome:
-    nodes = list_names(fitness.node.name for fitness in bare)
-    assert not isinstance(facts.snapshot.daemons, Unseen)
+def _why(
+    bare: list[Fitness], daemons: tuple[Workload, ...], plugins: tuple[Installed, ...]
+) -> tuple[str, str]:
+    """Why nodes offer no GPU, and the remedy."""
     if all(has_it_built_in(fitness.node) for fitness in bare):
-        return error_unless_enough(
-            facts,
-            f"{nodes}: {bare[0].node.os_image or 'EKS Auto Mode'} has the plugin built in, and offers no GPU",
+        return (
+            f"{bare[0].node.os_image or 'EKS Auto Mode'} has the plugin built in, and offers no GPU",
             "look whether the image is its variant for NVIDIA (aws-k8s-*-nvidia)",
         )
-    dra = drivers(facts.snapshot.daemons, "nvidia-dra-driver")
+    dra = drivers(daemons, "nvidia-dra-driver")
     if dra and not plugins:
-        return error_unless_enough(
-            facts,
-            f"{nodes}: {dra[0].text} publishes no ResourceSlice for it",
+        return (
+            f"{dra[0].text} publishes no ResourceSlice for it",
             f"read its log: kubectl -n {dra[0].workload.namespace} logs daemonset/{dra[0].workload.name}",
         )
     if not plugins:
-        return error_unless_enough(
-            facts, f"{nodes}: no NVIDIA device plugin was found under any of its labels and names", INSTALL
-        )
+        return "no NVIDIA device plugin was found under any of its labels and names", INSTALL
     plugin = plugins[0]
     where = f"kubectl -n {plugin.workload.namespace}"
     if plugin.workload.available < plugin.workload.wanted:
-        return error_unless_enough(
-            facts, f"{nodes}: {plugin.text}", f"{where} describe daemonset {plugin.workload.name}"
-        )
-    return error_unless_enough(
-        facts,
-        f"{nodes}: {plugin.text}, and the node offers no {GPU}: the driver may have come after the "
-        f"plugin, or "
-        "its DaemonSet does not select the node",
-        f"{where} rollout restart daemonset {plugin.workload.name}, after looking at its nodeSelector "
-        f"and tolerations",
+        return plugin.text, f"{where} describe daemonset {plugin.workload.name}"
+    return (
+        f"{plugin.text}, and the node offers no {GPU}: the driver may have come after the plugin, or its "
+        "DaemonSet does not select the node",
+        f"{where} rollout restart daemonset {plugin.workload.name}, after looking at its nodeSelector and "
+        "tolerations",
     )
 
 

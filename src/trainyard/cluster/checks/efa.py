@@ -1,5 +1,4 @@
-"""Compare the EFA interfaces that can be allocated on each node with the instance catalogue and with its
-peers.
+"""Compare the EFA interfaces that each node can allocate with the instance catalogue and with its peers.
 
 One interface less than in the catalogue comes from a common launch template whose first card is a plain
 network interface. That is not a finding if all nodes of the type are like this. A single node needs no EFA.
@@ -25,9 +24,8 @@ from trainyard.cluster.fitness import Fitness
 from trainyard.cluster.snapshot import Unseen
 
 INSTALL = (
-    "install the EFA device plugin at a pinned version: name its manifest as "
-    "cluster.manifests.efa_plugin, then "
-    "scripts/manage_cluster.py fix --apply"
+    "install the EFA device plugin at a pinned version: name its manifest as cluster.manifests.efa_plugin, "
+    "then scripts/manage_cluster.py fix --apply"
 )
 _TEMPLATE = "attach EFA interfaces in the launch template of the node group (eksctl: efaEnabled: true)"
 _FAST = ("p4d.", "p4de.", "p5.48", "p5e.", "p5en.", "p6-", "p6e-", "g7e.12", "g7e.24", "g7e.48")
@@ -102,11 +100,9 @@ def _odd(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> O
     have = ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in odd}))
     text = f"{list_names(fitness.node.name for fitness in odd)}: {have} EFA interfaces, its peers have {most}"
     remedy = "have the node replaced, or keep the job off it; the slowest node limits the speed of all"
-    return (
-        warning(text, remedy)
-        if len(group) - len(odd) >= facts.demand.nodes
-        else error_unless_enough(facts, text, remedy)
-    )
+    if len(group) - len(odd) >= facts.demand.nodes:
+        return warning(text, remedy)
+    return error_unless_enough(facts, text, remedy)
 
 
 def _infiniband(facts: Facts) -> Iterator[Outcome]:
@@ -126,8 +122,7 @@ def _infiniband(facts: Facts) -> Iterator[Outcome]:
     if past:
         yield warning(
             f"{list_names(past)}: mounts /dev/infiniband of the node itself, so the EFA interfaces that "
-            f"count as free "
-            "are in use",
+            "count as free are in use",
             f"have the pods request {EFA} instead of the host path",
         )
 

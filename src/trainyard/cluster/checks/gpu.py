@@ -10,9 +10,8 @@ from trainyard.cluster.check import (
     Check,
     Facts,
     Outcome,
-    doubts,
     error,
-    known_obstacles,
+    judge_nodes,
     list_names,
     not_asked,
     not_seen,
@@ -34,7 +33,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if not facts.fits:
         yield _no_node(facts)
         return
-    found = [*known_obstacles(facts, "gpu"), *doubts(facts, "gpu")]
+    found = list(judge_nodes(facts, "gpu"))
     yield from found
     if not found:
         counts = Counter(fitness.gpus for fitness in facts.fits)

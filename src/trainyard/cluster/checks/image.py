@@ -2,17 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check import (
-    Check,
-    Facts,
-    Outcome,
-    error,
-    info,
-    list_names,
-    not_asked,
-    passed,
-    warning,
-)
+from trainyard.cluster.check import Check, Facts, Outcome, error, info, list_names, not_asked, passed, warning
 from trainyard.cluster.snapshot import Image, Unseen
 
 _PULL = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
@@ -36,10 +26,8 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 
 def _judge_image(image: Image, facts: Facts) -> Iterator[Outcome]:
     region = facts.snapshot.region
-    if image.found is False:
+    if not image.found:
         yield error(f"{image.uri} does not exist in {image.registry}", "push it, or correct --image-uri")
-    elif image.found is None:
-        yield not_asked(image.note)
     if image.region and region and image.region != region:
         yield warning(
             f"{image.uri} is in {image.region}, the cluster in {region}: every node pulls it across regions",

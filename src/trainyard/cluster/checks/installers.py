@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from trainyard.cluster.snapshot import Node, Workload
 
-BUILT_IN_LABEL = ("eks.amazonaws.com/compute-type", "auto")
 _NVIDIA_LABELS = (
     ("app", "nvidia-device-plugin-daemonset", "GPU operator"),
     ("name", "nvidia-device-plugin-ds", "static manifest"),
@@ -73,4 +72,4 @@ def drivers(daemons: Iterable[Workload], word: str) -> tuple[Installed, ...]:
 
 def has_it_built_in(node: Node) -> bool:
     """Whether the node's operating system includes NVIDIA's device plugin."""
-    return "Bottlerocket" in node.os_image or node.labels.get(BUILT_IN_LABEL[0]) == BUILT_IN_LABEL[1]
+    return "Bottlerocket" in node.os_image or node.labels.get("eks.amazonaws.com/compute-type") == "auto"

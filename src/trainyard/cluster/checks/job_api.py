@@ -3,15 +3,8 @@
 from collections.abc import Iterator
 
 from trainyard.cluster.check import Check, Facts, Outcome, error, not_seen, passed
-from trainyard.cluster.kinds import JOB_KINDS, serves
+from trainyard.cluster.kinds import JOB_KINDS, NeededApi, serves
 from trainyard.cluster.snapshot import Unseen
-
-_MANIFESTS = {
-    "kubeflow.org": "training_operator",
-    "trainer.kubeflow.org": "trainer",
-    "jobset.x-k8s.io": "jobset",
-    "ray.io": "kuberay",
-}
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -26,9 +19,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         return
     if facts.demand.kind == "auto" and not any(serves(kind.api, resources) for kind in JOB_KINDS):
         known = ", ".join(kind.api_kind for kind in JOB_KINDS)
-        yield error(
-            f"none of {known} is served", f"install {facts.kind.api.installs}: {_how('kubeflow.org')}"
-        )
+        yield error(f"none of {known} is served", _install(facts.kind.api))
         return
     missing = [api for api in facts.kind.apis if not serves(api, resources)]
     for api in missing:
@@ -40,16 +31,16 @@ def judge(facts: Facts) -> Iterator[Outcome]:
                 f"install a release of {api.installs} that serves {api.version}",
             )
         else:
-            yield error(f"{api.name} is not served", f"install {api.installs}: {_how(api.group)}")
+            yield error(f"{api.name} is not served", _install(api))
     if not missing:
         yield passed(", ".join(f"{api.name}/{api.version}" for api in facts.kind.apis))
 
 
-def _how(group: str) -> str:
-    name = _MANIFESTS.get(group)
-    if name is None:
-        return "aws eks create-addon --addon-name amazon-sagemaker-hyperpod-training-operator"
-    return f"name its manifest as cluster.manifests.{name}, then scripts/manage_cluster.py fix --apply"
+def _install(api: NeededApi) -> str:
+    how = f"name its manifest as cluster.manifests.{api.manifest}, then scripts/manage_cluster.py fix --apply"
+    if not api.manifest:
+        how = "aws eks create-addon --addon-name amazon-sagemaker-hyperpod-training-operator"
+    return f"install {api.installs}: {how}"
 
 
 CHECK = Check("job-api", "the API of the job's kind and its versions", judge, essential=True)

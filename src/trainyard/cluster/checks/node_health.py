@@ -6,16 +6,7 @@ are known to mean a fault count.
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check import (
-    Check,
-    Facts,
-    Outcome,
-    doubts,
-    known_obstacles,
-    not_asked,
-    not_seen,
-    passed,
-)
+from trainyard.cluster.check import Check, Facts, Outcome, judge_nodes, not_asked, not_seen, passed
 from trainyard.cluster.snapshot import Unseen
 
 
@@ -26,7 +17,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if not facts.fits:
         yield not_asked("there is no node to look at")
         return
-    found = [*known_obstacles(facts, "node-health"), *doubts(facts, "node-health")]
+    found = list(judge_nodes(facts, "node-health"))
     yield from found
     if not found:
         yield passed(f"all {len(facts.fits)} nodes are ready and without a known fault")

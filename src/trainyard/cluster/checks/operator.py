@@ -5,19 +5,9 @@ A controller outside the cluster has no Deployment. It counts as running if its 
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check import (
-    Check,
-    Facts,
-    Outcome,
-    error,
-    info,
-    not_asked,
-    not_seen,
-    passed,
-    warning,
-)
+from trainyard.cluster.check import Check, Facts, Outcome, error, info, not_asked, not_seen, passed, warning
 from trainyard.cluster.kinds import Controller, serves
-from trainyard.cluster.snapshot import Snapshot, Trial, Unseen, Workload
+from trainyard.cluster.snapshot import Unseen, Workload
 
 _WITHOUT_WEBHOOK = "ray.io"
 
@@ -35,7 +25,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         yield not_seen(deployments)
         return
     found = {c.name: deployments_of(c, deployments) for c in facts.kind.controllers}
-    elsewhere = not any(found.values()) and webhook_answered(facts.snapshot, facts)
+    elsewhere = not any(found.values()) and _webhook_answered(facts)
     for controller in facts.kind.controllers:
         yield _judge_controller(controller, found[controller.name], facts, elsewhere=elsewhere)
     if facts.kind.name == "trainjob":
@@ -52,30 +42,27 @@ def _judge_controller(
     if found:
         first = found[0]
         return error(
-            f"{controller.name}: {first.namespace}/{first.name} has {first.available} of {first.wanted} "
-            f"pods ready",
-            f"kubectl -n {first.namespace} describe deployment {first.name}; kubectl -n "
-            f"{first.namespace} logs "
-            f"deployment/{first.name}",
+            f"{controller.name}: {first.namespace}/{first.name} has {first.available} of {first.wanted} pods "
+            "ready",
+            f"kubectl -n {first.namespace} describe deployment {first.name}; "
+            f"kubectl -n {first.namespace} logs deployment/{first.name}",
         )
     if elsewhere:
         return passed(f"{controller.name}: no Deployment of its name, and its webhook has answered")
     judge_it = warning if facts.kind.api.group == _WITHOUT_WEBHOOK else error
     return judge_it(
-        f"{controller.name}: no Deployment of it was found ({', '.join(controller.deployments)}); its "
-        f"API is served, "
-        "but nothing acts on it",
+        f"{controller.name}: no Deployment of it was found ({', '.join(controller.deployments)}); its API is "
+        "served, but nothing acts on it",
         f"install {facts.kind.api.installs}",
     )
 
 
-def webhook_answered(snapshot: Snapshot, facts: Facts) -> bool:
+def _webhook_answered(facts: Facts) -> bool:
     """Whether the controller's own webhook took part in the dry run of a job."""
-    trial, hooks = snapshot.job_trial, snapshot.hooks
+    trial, hooks = facts.snapshot.job_trial, facts.snapshot.hooks
     if isinstance(trial, Unseen) or isinstance(hooks, Unseen):
         return False
-    hooked = facts.kind.api.name in hooks
-    return hooked and isinstance(trial, Trial) and trial.accepted
+    return facts.kind.api.name in hooks and trial.accepted
 
 
 def deployments_of(controller: Controller, deployments: tuple[Workload, ...]) -> tuple[Workload, ...]:

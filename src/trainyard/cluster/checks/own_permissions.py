@@ -2,16 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check import (
-    Check,
-    Facts,
-    Outcome,
-    error,
-    list_names,
-    not_asked,
-    passed,
-    warning,
-)
+from trainyard.cluster.check import Check, Facts, Outcome, error, list_names, not_asked, passed, warning
 from trainyard.cluster.snapshot import Permission
 
 
@@ -40,9 +31,8 @@ def _role(refused: list[Permission], facts: Facts) -> str:
     resources = ",".join(dict.fromkeys(f"{p.resource}.{p.group}" if p.group else p.resource for p in refused))
     space = facts.demand.namespace
     return (
-        f"kubectl -n {space} create role trainyard --verb={verbs} --resource={resources}, then bind it "
-        f"to your "
-        f"group: kubectl -n {space} create rolebinding trainyard --role=trainyard --group=GROUP"
+        f"kubectl -n {space} create role trainyard --verb={verbs} --resource={resources}, then bind it to "
+        f"your group: kubectl -n {space} create rolebinding trainyard --role=trainyard --group=GROUP"
     )
 
 

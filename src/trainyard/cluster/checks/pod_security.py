@@ -3,17 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.cluster.check import (
-    Check,
-    Facts,
-    Outcome,
-    Severity,
-    error,
-    info,
-    not_asked,
-    passed,
-    warning,
-)
+from trainyard.cluster.check import Check, Facts, Outcome, Severity, error, info, not_asked, passed, warning
 from trainyard.cluster.checks import namespace, quota
 from trainyard.cluster.snapshot import Trial, Unseen
 
@@ -35,9 +25,8 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if level == "restricted":
         found.append(
             warning(
-                f"namespace {facts.demand.namespace} enforces the level restricted: pods as root, with "
-                f"host paths or "
-                "with IPC_LOCK (which EFA may need) are refused",
+                f"namespace {facts.demand.namespace} enforces the level restricted: pods as root, with host "
+                "paths or with IPC_LOCK (which EFA may need) are refused",
                 "run as another user with seccompProfile RuntimeDefault, or use another namespace",
             )
         )
@@ -57,7 +46,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     yield from found
     if not found:
         accepted = not isinstance(trial, Unseen) and trial.accepted
-        yield passed("a pod was accepted as a dry run") if accepted else not_asked(_why(facts))
+        yield passed("a pod was accepted as a dry run") if accepted else not_asked(_why(trial))
 
 
 def _told_elsewhere(trial: Trial, facts: Facts) -> bool:
@@ -67,11 +56,9 @@ def _told_elsewhere(trial: Trial, facts: Facts) -> bool:
     return any(found.severity is Severity.ERROR for check in checks for found in check.judge(facts))
 
 
-def _why(facts: Facts) -> str:
-    trial = facts.snapshot.pod_trial
-    if isinstance(trial, Unseen):
-        return f"a pod could not be tried: {trial.reason}"
-    return f"a pod could not be tried: {trial.message[:200] or trial.status}"
+def _why(trial: Trial | Unseen) -> str:
+    reason = trial.reason if isinstance(trial, Unseen) else trial.message[:200] or trial.status
+    return f"a pod could not be tried: {reason}"
 
 
 CHECK = Check("pod-security", "what admission allows a pod", judge)

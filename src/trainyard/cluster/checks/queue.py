@@ -3,17 +3,7 @@
 from collections.abc import Iterator
 
 from trainyard.cluster.admission import When, uncovered_efa
-from trainyard.cluster.check import (
-    Check,
-    Facts,
-    Outcome,
-    error,
-    info,
-    not_asked,
-    not_seen,
-    passed,
-    warning,
-)
+from trainyard.cluster.check import Check, Facts, Outcome, error, info, not_asked, not_seen, passed, warning
 from trainyard.cluster.demand import EFA
 from trainyard.cluster.snapshot import Unseen
 
@@ -24,7 +14,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if lacking and expected.when is not When.NEVER:
         yield warning(
             f"ClusterQueue {lacking} has no quota for {EFA}, which the pods request: they are never "
-            f"admitted, unless Kueue leaves it out (excludeResourcePrefixes)",
+            "admitted, unless Kueue leaves it out (excludeResourcePrefixes)",
             f"add {EFA} to the covered resources of {lacking}",
         )
     if expected.when is When.NO_QUEUE:

@@ -6,7 +6,7 @@ from trainyard.cluster.admission import gpus_wanted
 from trainyard.cluster.check import Check, Facts, Outcome, error, info, not_seen, passed
 from trainyard.cluster.demand import GPU
 from trainyard.cluster.resource_quantities import format_quantity
-from trainyard.cluster.snapshot import Quota, Scope, Unseen
+from trainyard.cluster.snapshot import Limit, Quota, Scope, Unseen
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -21,8 +21,8 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if isinstance(limits, Unseen):
         found.append(not_seen(limits))
     else:
-        found += list(_limits(facts))
-    found += list(_priority(facts))
+        found += _limits(limits, facts)
+    found += _priority(facts)
     yield from found
     if not found:
         yield passed("nothing would refuse the gang")
@@ -52,26 +52,22 @@ def _counts(scope: Scope, priority: str) -> bool:
 def _quota(quota: Quota, wanted: Mapping[str, int]) -> Iterator[Outcome]:
     for name, amount in wanted.items():
         if amount and name in quota.hard and quota.used.get(name, 0) + amount > quota.hard[name]:
-            hard, used = (
-                format_quantity(quota.hard[name], name),
-                format_quantity(quota.used.get(name, 0), name),
+            hard, used, more = (
+                format_quantity(each, name) for each in (quota.hard[name], quota.used.get(name, 0), amount)
             )
             yield error(
-                f"ResourceQuota {quota.name}: {name} {used} of {hard} used, {format_quantity(amount, name)} "
-                f"more wanted",
+                f"ResourceQuota {quota.name}: {name} {used} of {hard} used, {more} more wanted",
                 "ask for fewer nodes, wait until others end, or have the quota raised",
             )
 
 
-def _limits(facts: Facts) -> Iterator[Outcome]:
-    assert not isinstance(facts.snapshot.limits, Unseen)
+def _limits(limits: tuple[Limit, ...], facts: Facts) -> Iterator[Outcome]:
     each = (gpus_wanted(facts.demand, facts.fits) or 0) // facts.demand.nodes * 1000
-    for limit in facts.snapshot.limits:
+    for limit in limits:
         if each and GPU in limit.max and limit.max[GPU] < each:
             yield error(
-                f"LimitRange {limit.name}: a {limit.type} may have "
-                f"{format_quantity(limit.max[GPU], GPU)} {GPU}, "
-                f"{each // 1000} are wanted",
+                f"LimitRange {limit.name}: a {limit.type} may have {format_quantity(limit.max[GPU], GPU)} "
+                f"{GPU}, {each // 1000} are wanted",
                 "ask for fewer GPUs per node, or have the limit raised",
             )
         if limit.type == "Container" and "memory" in limit.default:

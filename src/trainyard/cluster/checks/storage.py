@@ -85,7 +85,7 @@ def _judge_volume(volume: Volume, facts: Facts) -> Iterator[Outcome]:
     if volume.driver == _MOUNTPOINT:
         yield error(
             f"claim {volume.name} is Mountpoint for S3, which has no rename and no write in place: "
-            f"checkpoints need both",
+            "checkpoints need both",
             "read data from it, and write checkpoints elsewhere; " + _FSX,
         )
     if volume.local:

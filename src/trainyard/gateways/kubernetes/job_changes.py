@@ -24,27 +24,18 @@ from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
 from trainyard.gateways.kubernetes.job_submission import owned_by, reference_to
 from trainyard.gateways.kubernetes.server_side_apply import apply_all
 from trainyard.jobs.cancellation import DEACTIVATION, record_of_cancellation, suspension
-from trainyard.jobs.node_avoidance import avoiding
-from trainyard.jobs.resubmission import (
+from trainyard.jobs.job_labels import (
     BEFORE,
-    Resubmission,
-    check_it_has_ended,
-    next_name,
-    resubmitted,
-)
-from trainyard.jobs.state.job_kinds import (
     CANCELLED,
     JOB_LABEL,
     KIND_LABEL,
-    KINDS_OF_JOBS,
     MANAGED_BY,
     RETRIES,
     RETRY_RECORD,
-    annotations_of,
-    name_of,
-    read_labels,
-    uid_of,
 )
+from trainyard.jobs.node_avoidance import avoiding
+from trainyard.jobs.resubmission import Resubmission, check_it_has_ended, next_name, resubmitted
+from trainyard.jobs.state.job_kinds import KINDS_OF_JOBS, annotations_of, name_of, read_labels, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch.retry import RetryClaim
 

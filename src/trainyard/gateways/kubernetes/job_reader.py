@@ -11,10 +11,9 @@ from urllib.parse import quote, urlencode
 
 from trainyard.errors import ConfigError, CredentialsRefusedError, ServiceError
 from trainyard.gateways.kubernetes.api import Api
+from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY
 from trainyard.jobs.state.job_kinds import (
-    JOB_LABEL,
     KINDS_OF_JOBS,
-    MANAGED_BY,
     KindOfJob,
     kind_of_job,
     name_of,

@@ -33,8 +33,7 @@ _STEPS = (
     re.compile(r".*-(\d{1,12})steps"),
     re.compile(r"(\d{1,12})"),
 )
-"""Matches `step-100`, `checkpoint-500`, `llama_v3-100steps` and `100`, but not a model size as in
-`llama-8`."""
+"""Match `step-100`, `checkpoint-500`, `llama_v3-100steps` and `100`, but not a model's size: `llama-8`."""
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLE = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors")
 _SHARD = re.compile(r"(?:model|pytorch_model)-\d{5}-of-\d{5}\.(?:safetensors|bin)")
@@ -147,10 +146,8 @@ def _megatron(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
     tracked = _tracked(
         listing, FoundCheckpoint(CheckpointFormat.MEGATRON, folder, step, listing.below(folder), "")
     )
-    if listing.file(folder, _METADATA) is not None:
-        why = _missing_of_dcp(listing, folder)
-    else:
-        why = _missing_of_model_ranks(listing, folder)
+    judge = _missing_of_model_ranks if listing.file(folder, _METADATA) is None else _missing_of_dcp
+    why = judge(listing, folder)
     return replace(tracked, wholeness=Wholeness.PARTIAL, why=why) if why else tracked
 
 
@@ -178,8 +175,8 @@ def _dcp(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
     found = FoundCheckpoint(CheckpointFormat.DCP, folder, _number(folder), listing.below(folder), "")
     if why := _missing_of_dcp(listing, folder):
         return replace(found, why=why)
-    count = len((index.names if index is not None else None) or ())
-    why = f"all {count} files that its {_METADATA} names are there"
+    assert index is not None
+    why = f"all {len(index.names or ())} files that its {_METADATA} names are there"
     return replace(found, wholeness=Wholeness.COMPLETE, why=why)
 
 
@@ -189,6 +186,8 @@ def _missing_of_dcp(listing: VolumeListing, folder: str) -> str:
         return f"no {_METADATA}, which is written last"
     if index.names is None:
         return f"its {_METADATA} cannot be read"
+    if not index.names:
+        return f"its {_METADATA} names no file"
     for name in index.names:
         file = listing.file(folder, name)
         if file is None or file.size == 0:
@@ -276,24 +275,17 @@ def choose_checkpoint(
         named = [each for each in known if each.path == path.strip("/")]
         if not named:
             raise CheckpointError(f"{path}: no checkpoint; list shows those that are there")
-        return _complete(named[0])
+        if not named[0].is_complete:
+            raise CheckpointError(f"{named[0].path} is not complete: {named[0].why}")
+        return named[0]
     if step is not None:
         known = [each for each in known if each.step == step]
     candidates = newest_of_each_run(known)
     if not candidates:
         wanted = "" if step is None else f" of step {step:,}"
-        raise CheckpointError(f"no complete checkpoint{wanted}{_of_partial(known)}")
+        partial = f"; {known[-1].path} is not: {known[-1].why}" if known else ""
+        raise CheckpointError(f"no complete checkpoint{wanted}{partial}")
     if len(candidates) > 1:
         names = ", ".join(each.path for each in candidates[:5])
         raise CheckpointError(f"several runs have checkpoints: name one with --checkpoint ({names})")
     return candidates[0]
-
-
-def _complete(found: FoundCheckpoint) -> FoundCheckpoint:
-    if not found.is_complete:
-        raise CheckpointError(f"{found.path} is not complete: {found.why}")
-    return found
-
-
-def _of_partial(known: list[FoundCheckpoint]) -> str:
-    return f"; {known[-1].path} is not: {known[-1].why}" if known else ""

@@ -4,7 +4,7 @@ Output of a pod is not trusted: names that lead out of the volume, and lines in 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -88,14 +88,6 @@ class ListingReader:
         if not self.ended:
             raise DamagedFileError("the list of files from the pod is cut off")
         return VolumeListing(tuple(self.files))
-
-
-def listing_of(lines: Iterable[bytes]) -> VolumeListing:
-    """The listing in these lines. Raises DamagedFileError."""
-    reader = ListingReader()
-    for line in lines:
-        reader.take(line)
-    return reader.listing()
 
 
 def join_path(folder: str, name: str) -> str:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from trainyard.jobs import job_labels
+from trainyard.jobs.job_labels import AUTO_RETRY, NETWORK, PLAN, RETRIES, make_labels, provenance_annotations
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.pod_template import files_name
 
@@ -12,34 +12,25 @@ Json = dict[str, Any]
 
 def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
     """The job's own object: its labels, its queue, and a record of its plan and origin."""
-    labels = job_labels.make_labels(plan.name, plan.kind)
+    body = part_object(plan, api_version, kind, name=plan.name, spec=spec)
+    labels = body["metadata"]["labels"]
     if plan.queue:
         labels["kueue.x-k8s.io/queue-name"] = plan.queue
     if plan.workload_priority:
         labels["kueue.x-k8s.io/priority-class"] = plan.workload_priority
-    annotations = {
-        job_labels.PLAN: json.dumps(plan.to_json(), sort_keys=True, separators=(",", ":")),
-        job_labels.RETRIES: "0",
-        job_labels.AUTO_RETRY: str(plan.auto_retry),
-        job_labels.NETWORK: plan.network,
-        **job_labels.provenance_annotations(plan.provenance),
+    body["metadata"]["annotations"] = {
+        PLAN: json.dumps(plan.to_json(), sort_keys=True, separators=(",", ":")),
+        RETRIES: "0",
+        AUTO_RETRY: str(plan.auto_retry),
+        NETWORK: plan.network,
+        **provenance_annotations(plan.provenance),
     }
-    metadata = {
-        "name": plan.name,
-        "namespace": plan.namespace,
-        "labels": labels,
-        "annotations": annotations,
-    }
-    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
+    return body
 
 
 def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **content: Json) -> Json:
     """An object that the job needs, with the field that its kind has (`spec` or `data`)."""
-    metadata = {
-        "name": name,
-        "namespace": plan.namespace,
-        "labels": job_labels.make_labels(plan.name, plan.kind),
-    }
+    metadata = {"name": name, "namespace": plan.namespace, "labels": make_labels(plan.name, plan.kind)}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
 
 

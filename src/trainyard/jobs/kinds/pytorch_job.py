@@ -33,11 +33,7 @@ def rendered(plan: JobPlan) -> Manifests:
     policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": plan.restarts * plan.nodes}
     if plan.several_nodes:
         policy["schedulingPolicy"] = {"minAvailable": plan.nodes}
-    spec = {
-        "nprocPerNode": str(plan.processes_per_node),
-        "pytorchReplicaSpecs": roles,
-        "runPolicy": policy,
-    }
+    spec = {"nprocPerNode": str(plan.processes_per_node), "pytorchReplicaSpecs": roles, "runPolicy": policy}
     job = job_object(plan, "kubeflow.org/v1", "PyTorchJob", spec)
     job["metadata"]["annotations"] |= auto_resume(plan)
     return Manifests(job, make_files_config_map(plan))

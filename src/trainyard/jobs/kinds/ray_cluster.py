@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND, make_labels
+from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND_LABEL, make_labels
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, Program
-from trainyard.jobs.kinds.job_object import job_object
+from trainyard.jobs.kinds.job_object import job_object, part_object
 from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.kinds.on_ray import entrypoint_of, entrypoint_problems
 from trainyard.jobs.pod_template import container_security, pod_template
@@ -35,7 +35,7 @@ def rendered(plan: JobPlan) -> Manifests:
     job = job_object(plan, API, "RayJob", _job_spec(plan))
     labels = job["metadata"]["labels"]
     labels.pop("kueue.x-k8s.io/queue-name", None)  # the cluster holds the quota
-    labels[KIND] = FOLLOWED
+    labels[KIND_LABEL] = FOLLOWED
     return Manifests(job, shared=(cluster,)) if plan.ray_cluster else Manifests(job, (cluster,))
 
 
@@ -45,16 +45,12 @@ def _cluster(plan: JobPlan) -> dict[str, Any]:
         plan, name=cluster_name(plan), program=Program("ray", (), directory=plan.program.directory)
     )
     spec = ray_cluster_spec(neutral)
-    labels = make_labels(neutral.name, NAME)
+    body = part_object(neutral, API, "RayCluster", name=neutral.name, spec=spec)
     if plan.queue:
-        labels["kueue.x-k8s.io/queue-name"] = plan.queue
-    metadata = {
-        "name": neutral.name,
-        "namespace": plan.namespace,
-        "labels": labels,
-        "annotations": {CLUSTER_DIGEST: hash_specification(spec)},
-    }
-    return {"apiVersion": API, "kind": "RayCluster", "metadata": metadata, "spec": spec}
+        body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = plan.queue
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+    body["metadata"]["annotations"] = {CLUSTER_DIGEST: digest}
+    return body
 
 
 def _job_spec(plan: JobPlan) -> dict[str, Any]:
@@ -81,12 +77,8 @@ def cluster_name(plan: JobPlan) -> str:
 
 def ray_cluster_spec(plan: JobPlan) -> dict[str, Any]:
     """The cluster: a head, and a group of workers if there are more nodes."""
-    spec: dict[str, Any] = {
-        "headGroupSpec": {
-            "rayStartParams": {},
-            "template": pod_template(plan, "ray-head", command=False),
-        }
-    }
+    head = {"rayStartParams": {}, "template": pod_template(plan, "ray-head", command=False)}
+    spec: dict[str, Any] = {"headGroupSpec": head}
     if plan.ray_version:
         spec["rayVersion"] = plan.ray_version
     if plan.several_nodes:
@@ -121,8 +113,3 @@ def submitter(plan: JobPlan) -> dict[str, Any]:
         "tolerations": whole["spec"]["tolerations"],
     }
     return {"metadata": {"labels": make_labels(plan.name, plan.kind)}, "spec": spec}
-
-
-def hash_specification(spec: dict[str, Any]) -> str:
-    """The SHA-256 of a specification."""
-    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()

@@ -15,7 +15,7 @@ from trainyard.jobs.job_labels import make_labels
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.kinds.job_object import job_object, make_files_config_map, part_object
 from trainyard.jobs.kinds.kind_protocol import Manifests
-from trainyard.jobs.pod_template import amounts_of, pod_template
+from trainyard.jobs.pod_template import pod_template, resources_of
 
 NAME = FOLLOWED = "trainjob"
 LONGEST_NAME = 63 - len("-node-0-00000-xxxxx")
@@ -35,33 +35,31 @@ def rendered(plan: JobPlan) -> Manifests:
         "command": list(plan.program.command),
         "numNodes": plan.nodes,
         "numProcPerNode": plan.processes_per_node,
-        "resourcesPerNode": _resources(plan),
+        "resourcesPerNode": resources_of(plan.resources),
     }
     reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": plan.name}
     job = job_object(plan, API, "TrainJob", {"runtimeRef": reference, "trainer": trainer})
     return Manifests(job, (*make_files_config_map(plan), _runtime(plan)))
 
 
-def _resources(plan: JobPlan) -> dict[str, Any]:
-    amounts = amounts_of(plan.resources)
-    return {"requests": amounts, "limits": dict(amounts)}
-
-
 def _runtime(plan: JobPlan) -> dict[str, Any]:
     template = pod_template(plan, CONTAINER, command=False)
     template["spec"]["restartPolicy"] = "Never"
+    final = {"containerName": CONTAINER, "operator": "In", "values": _FINAL_CODES}
     node = {
         "name": CONTAINER,
         "template": {
             "metadata": {"labels": {**make_labels(plan.name, plan.kind), _STEP: "trainer"}},
             "spec": {
                 "backoffLimit": 0,
-                "podFailurePolicy": {"rules": [_rule("FailJob", _FINAL_CODES)]},
+                "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": final}]},
                 "template": template,
             },
         },
     }
-    jobs = {"replicatedJobs": [node], "failurePolicy": _failure_policy(plan)}
+    at_once = {"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+    policy = {"maxRestarts": plan.restarts, "rules": [at_once]}
+    jobs = {"replicatedJobs": [node], "failurePolicy": policy}
     body = part_object(
         plan,
         API,
@@ -71,15 +69,3 @@ def _runtime(plan: JobPlan) -> dict[str, Any]:
     )
     body["metadata"]["labels"]["trainer.kubeflow.org/framework"] = "torch"
     return body
-
-
-def _rule(action: str, codes: list[int]) -> dict[str, Any]:
-    return {
-        "action": action,
-        "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": codes},
-    }
-
-
-def _failure_policy(plan: JobPlan) -> dict[str, Any]:
-    at_once = {"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
-    return {"maxRestarts": plan.restarts, "rules": [at_once]}

@@ -1,5 +1,4 @@
-"""The recipes of jobs, one module per recipe with one protocol (`recipe_order.JobRecipe`): they say what pods
-run.
+"""The recipes say what pods run: one module per recipe, with one protocol (`recipe_order.JobRecipe`).
 
 In: a `RecipeOrder`. Out: a `Program`. A new recipe is a module here and its line in RECIPES. If it is another
 program of which a run directory is kept, it also has a line in RECORDED.

@@ -1,5 +1,4 @@
-"""DeepSpeed: a script of the user's, started by torchrun with a configuration of DeepSpeed that is rendered
-here.
+"""DeepSpeed: a script of the user's, started by torchrun with DeepSpeed's configuration, rendered here.
 
 The script gets `--deepspeed_config FILE`, which `deepspeed.add_config_arguments` reads, and the variables
 TRAINYARD_STEPS and TRAINYARD_CHECKPOINTS. DeepSpeed prints no losses of its own. So the script prints a JSON
@@ -16,17 +15,15 @@ from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
 from trainyard.jobs.recipes.log_numbers import read_whole_number
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
-from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems, memory_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
-from trainyard.plan.device import gpu_of
-from trainyard.plan.minimum_memory import SHARDED, least_bytes
+from trainyard.plan.minimum_memory import SHARDED
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
 
 NAME = "deepspeed"
 ON_FIRST_NODE = True
 TRACKER = "latest"
 DEEPSPEED_FILE = "deepspeed.json"
-_GIB = 2**30
 _STAGES = {"single": 0, "ddp": 0, "fsdp": 3, "hsdp": 3}
 """`compute.strategy` -> stage of ZeRO: without sharding, or with everything sharded."""
 PLANNED = {
@@ -47,13 +44,8 @@ def problems(order: RecipeOrder) -> Iterator[str]:
     )
     yield from absolute(order, "program.script", config.program.script, "your script in the image")
     yield from settings_problems(config, PLANNED)
-    if order.instance is not None and order.gpus and _STAGES[config.compute.strategy] == 3:
-        needs, device = least_bytes(config, order.degrees, SHARDED), gpu_of(order.instance)
-        if needs > device.usable_bytes:
-            yield (
-                f"{config.model.name} does not fit: a GPU needs at least {needs / _GIB:.1f} GiB, "
-                f"{order.instance.gpu} has {device.usable_bytes / _GIB:.1f} GiB; take more GPUs"
-            )
+    if _STAGES[config.compute.strategy] == 3:
+        yield from memory_problems(order, SHARDED)
 
 
 def program(order: RecipeOrder) -> Program:

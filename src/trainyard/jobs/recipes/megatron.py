@@ -11,16 +11,17 @@ from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import Program
 from trainyard.jobs.recipes.log_numbers import format_number, read_number, read_whole_number
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
-from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems, memory_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
-from trainyard.plan.device import gpu_of
-from trainyard.plan.minimum_memory import MEGATRON, least_bytes
+from trainyard.plan.minimum_memory import MEGATRON
 from trainyard.plan.parallel_degrees import degree_problems
 
 NAME = "megatron"
 ON_FIRST_NODE = False
 TRACKER = "latest_checkpointed_iteration.txt"
-_GIB = 2**30
+MEMORY_REMEDY = "raise compute.tensor_parallel or compute.pipeline_parallel, or take more GPUs"
+ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+"""Megatron requires it with tensor or context parallelism before Blackwell; it is harmless elsewhere."""
 Arguments = dict[str, str | None]
 """Argument without dashes -> its value; None for a switch."""
 PLANNED = {
@@ -60,7 +61,7 @@ def problems(order: RecipeOrder) -> Iterator[str]:
     yield from data_problems(order)
     yield from settings_problems(config, PLANNED)
     yield from _expert_problems(order)
-    yield from memory_problems(order)
+    yield from memory_problems(order, MEGATRON, MEMORY_REMEDY)
 
 
 def data_problems(order: RecipeOrder) -> Iterator[str]:
@@ -86,31 +87,10 @@ def _expert_problems(order: RecipeOrder) -> Iterator[str]:
         yield f"compute.expert_parallel: {parts} does not divide the {experts} experts of num-experts"
 
 
-def memory_problems(order: RecipeOrder) -> Iterator[str]:
-    """Yield a problem for a model that cannot fit, whatever else the program holds."""
-    if order.instance is None or not order.gpus:
-        return
-    needs, device = least_bytes(order.config, order.degrees, MEGATRON), gpu_of(order.instance)
-    if needs > device.usable_bytes:
-        yield (
-            f"{order.config.model.name} does not fit: a GPU needs at least {needs / _GIB:.1f} GiB, "
-            f"{order.instance.gpu} has {device.usable_bytes / _GIB:.1f} GiB; raise "
-            "compute.tensor_parallel or "
-            "compute.pipeline_parallel, or take more GPUs"
-        )
-
-
 def program(order: RecipeOrder) -> Program:
     return kept_program(
-        NAME,
-        order,
-        [str(order.config.program.script), *words(arguments(order))],
-        environment=ENVIRONMENT,
+        NAME, order, [str(order.config.program.script), *words(arguments(order))], environment=ENVIRONMENT
     )
-
-
-ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-"""Megatron requires it with tensor or context parallelism before Blackwell; it is harmless elsewhere."""
 
 
 def words(arguments: Arguments) -> list[str]:
@@ -122,8 +102,7 @@ def words(arguments: Arguments) -> list[str]:
 
 
 def arguments(order: RecipeOrder) -> Arguments:
-    """Every argument, with the user's own last. A setting of `true` is a switch, one of `false` removes
-    it."""
+    """Every argument, the user's own last. A setting of `true` is a switch, one of `false` removes it."""
     config = order.config
     found: Arguments = {
         **_architecture(config),
@@ -213,10 +192,7 @@ def _data(config: Config) -> Arguments:
     if data.train_path is None:
         vocabulary = str(model.architecture.vocab_size)
         return {"mock-data": None, "tokenizer-type": "NullTokenizer", "vocab-size": vocabulary}
-    tokenizer: Arguments = {
-        "tokenizer-type": "HuggingFaceTokenizer",
-        "tokenizer-model": str(model.tokenizer),
-    }
+    tokenizer: Arguments = {"tokenizer-type": "HuggingFaceTokenizer", "tokenizer-model": str(model.tokenizer)}
     if data.validation_path is not None:
         return {"train-data-path": data.train_path, "valid-data-path": data.validation_path, **tokenizer}
     held = 100 * data.validation_fraction
@@ -240,8 +216,7 @@ def _records(order: RecipeOrder) -> Arguments:
 
 
 def row_of(line: str) -> Row | None:
-    """The metrics row of an iteration line. It counts iterations that Megatron skipped or whose loss was
-    NaN."""
+    """The metrics row of an iteration line; it counts skipped iterations, and those with a loss of NaN."""
     found = _LINE.search(line)
     if found is None:
         return None

@@ -17,15 +17,15 @@ from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
 from trainyard.jobs.recipes import megatron
 from trainyard.jobs.recipes.log_numbers import read_number
 from trainyard.jobs.recipes.program_settings import own_settings
-from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, common_problems
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, common_problems, memory_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
+from trainyard.plan.minimum_memory import MEGATRON
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
 
 NAME = "nemo"
 ON_FIRST_NODE = True
 TRACKER = ""
-"""NeMo has no tracker file: its checkpoints are folders called step=N-last, with a marker beside them while
-they are unfinished."""
+"""NeMo has no tracker file: it marks a folder step=N-last as unfinished by a file beside it."""
 SCRIPT_FILE, NUMBERS_FILE = "train_nemo.py", "nemo.json"
 _LINE = re.compile(r"\bTraining epoch \d+, iteration \d+/\d+ \|(.*)")
 _FIGURES = {
@@ -93,7 +93,7 @@ def problems(order: RecipeOrder) -> Iterator[str]:
     yield from degree_problems(config, order.degrees)
     yield from unused_degrees(config, NAME, "expert_parallel")
     yield from megatron.data_problems(order)
-    yield from megatron.memory_problems(order)
+    yield from memory_problems(order, MEGATRON, megatron.MEMORY_REMEDY)
     if config.model.dtype != "bfloat16":
         yield f"model.dtype: {config.model.dtype}, but this recipe computes in bfloat16; set it to bfloat16"
     if config.model.architecture.rope_scaling.rope_type != "default":

@@ -21,9 +21,5 @@ def program(order: RecipeOrder) -> Program:
     """The program that runs the command."""
     pod = order.config.cluster.pod
     return Program(
-        NAME,
-        order.command,
-        once=order.kind in RAY_KINDS,
-        directory=pod.directory or "",
-        python=pod.python,
+        NAME, order.command, once=order.kind in RAY_KINDS, directory=pod.directory or "", python=pod.python
     )

@@ -3,20 +3,21 @@
 RecipeOrder ──problems──> nothing, or why not        RecipeOrder ──program──> Program
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import SCRATCH, Program
+from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import InstanceType
+from trainyard.plan.minimum_memory import StateBytes, least_bytes
 from trainyard.plan.parallel_degrees import Degrees, degrees_of
 
 Row = dict[str, Any]
-ReadRow = Callable[[str], Row | None]
-"""Reads a row of metrics from a printed line; returns None for any other line."""
 RAY_KINDS = ("rayjob", "raycluster")
+_GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,24 @@ def steps_problems(order: RecipeOrder) -> Iterator[str]:
         yield "training.max_steps: null, but this recipe counts steps; set it to a number"
     elif training.max_steps % every:
         yield (
-            f"monitoring.log_steps: {every} does not divide training.max_steps, {training.max_steps}: "
-            "the program "
-            "would not log its last step"
+            f"monitoring.log_steps: {every} does not divide training.max_steps, {training.max_steps}: the "
+            "program would not log its last step"
         )
     if training.epochs is not None and training.max_steps is not None:
         yield (
             "training.epochs: this recipe counts steps; set it to null, and training.max_steps alone decides"
+        )
+
+
+def memory_problems(order: RecipeOrder, state: StateBytes, remedy: str = "take more GPUs") -> Iterator[str]:
+    """A model that cannot fit, whatever else the program holds; `state` says how it divides the model."""
+    if order.instance is None or not order.gpus:
+        return
+    needs, device = least_bytes(order.config, order.degrees, state), gpu_of(order.instance)
+    if needs > device.usable_bytes:
+        yield (
+            f"{order.config.model.name} does not fit: a GPU needs at least {needs / _GIB:.1f} GiB, "
+            f"{order.instance.gpu} has {device.usable_bytes / _GIB:.1f} GiB; {remedy}"
         )
 
 

@@ -10,18 +10,15 @@ from collections.abc import Iterator
 from trainyard.jobs.job_plan import Program
 from trainyard.jobs.recipes.log_numbers import format_number, read_number, without_colour
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
-from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems, memory_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
-from trainyard.plan.device import gpu_of
-from trainyard.plan.minimum_memory import SHARDED, least_bytes
+from trainyard.plan.minimum_memory import SHARDED
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
 
 NAME = "torchtitan"
 ON_FIRST_NODE = True
 TRACKER = ""
-"""torchtitan has no tracker file: its checkpoints are torch's, in folders called step-N, complete when they
-have `.metadata`."""
-_GIB = 2**30
+"""torchtitan has no tracker file: torch's checkpoints in folders step-N are complete with `.metadata`."""
 _ADAM = "optimizer.param-groups.0.optimizer-kwargs"
 PLANNED = {
     "training.local-batch-size": "training.batch_size",
@@ -54,9 +51,8 @@ def problems(order: RecipeOrder) -> Iterator[str]:
         yield "program.preset: not set; name torchtitan's module and configuration, such as llama3.llama3_8b"
     if shape.num_key_value_heads % degrees.tensor:
         yield (
-            f"compute.tensor_parallel: {degrees.tensor} does not divide "
-            "model.architecture.num_key_value_heads, "
-            f"{shape.num_key_value_heads}, which torchtitan divides"
+            f"compute.tensor_parallel: {degrees.tensor} does not divide model.architecture."
+            f"num_key_value_heads, {shape.num_key_value_heads}, which torchtitan divides"
         )
     if config.model.tokenizer is not None:
         yield from absolute(order, "model.tokenizer", config.model.tokenizer, "the tokenizer's folder")
@@ -65,13 +61,7 @@ def problems(order: RecipeOrder) -> Iterator[str]:
     if config.model.path is not None:
         yield from absolute(order, "model.path", config.model.path, "the starting weights")
     yield from settings_problems(config, PLANNED | {key.replace("-", "_"): PLANNED[key] for key in PLANNED})
-    if order.instance is not None and order.gpus:
-        needs, device = least_bytes(config, degrees, SHARDED), gpu_of(order.instance)
-        if needs > device.usable_bytes:
-            yield (
-                f"{config.model.name} does not fit: a GPU needs at least {needs / _GIB:.1f} GiB, "
-                f"{order.instance.gpu} has {device.usable_bytes / _GIB:.1f} GiB; take more GPUs"
-            )
+    yield from memory_problems(order, SHARDED)
 
 
 def program(order: RecipeOrder) -> Program:

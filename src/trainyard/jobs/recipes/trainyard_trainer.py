@@ -12,9 +12,9 @@ from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
 from trainyard.config.section import Section
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
+from trainyard.jobs.job_plan import Program
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
-from trainyard.jobs.recipes.wrapped_program import CONFIG_FILE, save_seconds
+from trainyard.jobs.recipes.wrapped_program import CONFIG_FILE, run_pod_command
 from trainyard.plan.cost import Rented
 from trainyard.plan.device import gpu_of
 from trainyard.plan.training_plan import plan_training
@@ -45,26 +45,18 @@ def problems(order: RecipeOrder) -> Iterator[str]:
 
 def program(order: RecipeOrder) -> Program:
     """The program that trains in a run directory of the job's name."""
-    config, pod = order.config, order.config.cluster.pod
-    command = (
-        *(pod.python, "scripts/run_pod.py"),
-        *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}"),
-        *("--run-dir", f"{workspace_of(config)}/{order.job}"),
-        *("--nproc-per-node", str(order.processes)),
-        *("--grace", f"{save_seconds(pod.grace_seconds)}s"),
-    )
+    pod = order.config.cluster.pod
     return Program(
         NAME,
-        command,
+        run_pod_command(order),
         directory=pod.directory or "",
         python=pod.python,
-        files={CONFIG_FILE: dump_yaml(config)},
+        files={CONFIG_FILE: dump_yaml(order.config)},
     )
 
 
 def settled_config(config: Config, *, efa: bool) -> Config:
-    """The configuration that the pods train with: their network, and prepared data in a folder that all can
-    read.
+    """The configuration that the pods train with: their network, and a folder of prepared data for all.
 
     `efa` says whether the pods have EFA interfaces, and decides a network of `auto`. With `tcp` on record, a
     run of several machines can be proven without NCCL's log.

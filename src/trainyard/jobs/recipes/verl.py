@@ -8,21 +8,27 @@ that its console logger prints for every step.
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import Program
 from trainyard.jobs.recipes.log_numbers import format_number, read_number, read_whole_number, without_colour
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
-from trainyard.jobs.recipes.recipe_order import RAY_KINDS, RecipeOrder, Row, absolute, steps_problems
+from trainyard.jobs.recipes.recipe_order import (
+    RAY_KINDS,
+    RecipeOrder,
+    Row,
+    absolute,
+    memory_problems,
+    steps_problems,
+)
 from trainyard.jobs.recipes.wrapped_program import kept_program
-from trainyard.plan.device import gpu_of
-from trainyard.plan.minimum_memory import SHARDED, least_bytes
+from trainyard.plan.minimum_memory import SHARDED
 from trainyard.plan.parallel_degrees import unused_degrees
 
 NAME = "verl"
 ON_FIRST_NODE = True
 TRACKER = "latest_checkpointed_iteration.txt"
-_GIB = 2**30
 _ACTOR, _ROLLOUT, _REFERENCE = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
 PLANNED = {
     "trainer.nnodes": "--num-nodes",
@@ -80,7 +86,8 @@ def problems(order: RecipeOrder) -> Iterator[str]:
         if path is not None and not path.endswith(".parquet"):
             yield f"{key}: {path} is not a .parquet file, which verl reads"
     yield from _setting_problems(config)
-    yield from _memory_problems(order)
+    whole = config.model_copy(update={"compute": config.compute.model_copy(update={"tensor_parallel": 1})})
+    yield from memory_problems(replace(order, config=whole), SHARDED)  # vLLM alone uses tensor_parallel
 
 
 def _answers(order: RecipeOrder) -> int:
@@ -113,8 +120,8 @@ def _rollout_problems(order: RecipeOrder) -> Iterator[str]:
     parts, per_node = config.compute.tensor_parallel, order.processes
     if parts > per_node or per_node % parts:
         yield (
-            f"compute.tensor_parallel: {parts} does not divide the {per_node} GPUs of a node, on "
-            "which vLLM samples"
+            f"compute.tensor_parallel: {parts} does not divide the {per_node} GPUs of a node, on which vLLM "
+            "samples"
         )
     for name in ("num_attention_heads", "num_key_value_heads"):
         size = getattr(shape, name)
@@ -122,9 +129,8 @@ def _rollout_problems(order: RecipeOrder) -> Iterator[str]:
             yield f"compute.tensor_parallel: {parts} does not divide model.architecture.{name}, {size}"
     if config.grpo.max_completion_tokens >= config.data.sequence_length:
         yield (
-            f"grpo.max_completion_tokens: {config.grpo.max_completion_tokens} leave no room for the "
-            "question in "
-            f"data.sequence_length, {config.data.sequence_length}"
+            f"grpo.max_completion_tokens: {config.grpo.max_completion_tokens} leave no room for the question "
+            f"in data.sequence_length, {config.data.sequence_length}"
         )
 
 
@@ -136,21 +142,6 @@ def _setting_problems(config: Config) -> Iterator[str]:
             yield f"program.settings: {given}: {reason}"
         elif given and not _NAME.fullmatch(given):
             yield f"program.settings: {given[:80]!r} is not a name of Hydra"
-
-
-def _memory_problems(order: RecipeOrder) -> Iterator[str]:
-    if order.instance is None or not order.gpus:
-        return
-    alone = order.config.model_copy(
-        update={"compute": order.config.compute.model_copy(update={"tensor_parallel": 1})}
-    )
-    whole_model = RecipeOrder(alone, order.job, order.kind, order.nodes, order.processes)
-    needs, device = least_bytes(alone, whole_model.degrees, SHARDED), gpu_of(order.instance)
-    if needs > device.usable_bytes:
-        yield (
-            f"{alone.model.name} does not fit: a GPU needs at least {needs / _GIB:.1f} GiB to train it, "
-            f"{order.instance.gpu} has {device.usable_bytes / _GIB:.1f} GiB; take more GPUs"
-        )
 
 
 def program(order: RecipeOrder) -> Program:

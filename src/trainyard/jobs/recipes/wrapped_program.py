@@ -1,22 +1,48 @@
 """Run another program in a job: `scripts/run_pod.py` starts it and keeps a run directory for it.
 
-The command is in a file of the job, `program.json`. So no shell reads its words, and the printed plan shows
-all of them.
+The plan writes the command and the facts of the run into a file of the job, `program.json`, which
+`scripts/run_program.py` reads in the pod. So no shell reads its words, and the printed plan shows them all.
 """
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from trainyard.config.load import dump_yaml
+from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
-from trainyard.jobs.recipes.program_description import ProgramDescription
 from trainyard.jobs.recipes.recipe_order import RecipeOrder
+from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
 PROGRAM_FILE = "program.json"
 CONFIG_FILE = "config.yaml"
 _MARGIN_SECONDS = 15
 """The time between a program's last save and the end of its pod."""
+_KINDS = {
+    "recipe": str,
+    "command": list,
+    "torchrun": bool,
+    "steps": int,
+    "checkpoints": str,
+    "environment": dict,
+}
+
+
+@dataclass(frozen=True)
+class ProgramDescription:
+    """A program, and the facts of its run that the plan knows."""
+
+    recipe: str
+    command: tuple[str, ...]
+    torchrun: bool
+    """Whether `command` is a script and its arguments, which torchrun starts once per GPU."""
+    steps: int
+    """Optimizer steps of the whole run."""
+    checkpoints: str
+    """The folder of the program's own checkpoints."""
+    environment: Mapping[str, str]
 
 
 def kept_program(
@@ -43,25 +69,47 @@ def kept_program(
         checkpoints=order.own_checkpoints,
         environment={"PYTHONUNBUFFERED": "1", **(environment or {})},
     )
-    started = (
-        *(pod.python, "scripts/run_pod.py"),
-        *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}"),
-        *("--program", f"{FILES_DIRECTORY}/{PROGRAM_FILE}"),
-        *("--run-dir", order.run_directory),
-        *("--nproc-per-node", str(order.processes)),
-        *("--grace", f"{save_seconds(pod.grace_seconds)}s"),
-    )
     return Program(
         recipe,
-        started,
+        run_pod_command(order, "--program", f"{FILES_DIRECTORY}/{PROGRAM_FILE}"),
         once=once,
         directory=pod.directory or "",
         python=pod.python,
         files={
             CONFIG_FILE: dump_yaml(order.config),
-            PROGRAM_FILE: json.dumps(sheet.to_json(), indent=1) + "\n",
+            PROGRAM_FILE: json.dumps(asdict(sheet), indent=1) + "\n",
             **(files or {}),
         },
+    )
+
+
+def read_description(path: Path, recipes: Collection[str]) -> ProgramDescription:
+    """Read the description of a program of one of `recipes`. Raises ConfigError for anything else.
+
+    The folder of `path` replaces FILES_DIRECTORY in the command, because a pod may mount it elsewhere.
+    """
+    try:
+        sheet = parse_json_object(read_bytes(path), str(path))
+    except (OSError, DamagedFileError) as error:
+        raise ConfigError(f"--program {path}: cannot be read ({error})") from None
+    for name, kind in _KINDS.items():
+        if not isinstance(sheet.get(name), kind):
+            raise ConfigError(f"--program {path}: {name} is missing or no {kind.__name__}")
+    if sheet["recipe"] not in recipes:
+        raise ConfigError(f"--program {path}: {sheet['recipe'][:80]!r} is none of {', '.join(recipes)}")
+    words = tuple(str(word).replace(FILES_DIRECTORY, str(path.parent)) for word in sheet["command"])
+    return ProgramDescription(**{name: sheet[name] for name in _KINDS} | {"command": words})
+
+
+def run_pod_command(order: RecipeOrder, *program: str) -> tuple[str, ...]:
+    """The command of a pod that keeps a run directory; the words `program` name another program to run."""
+    pod = order.config.cluster.pod
+    return (
+        *(pod.python, "scripts/run_pod.py"),
+        *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}", *program),
+        *("--run-dir", order.run_directory),
+        *("--nproc-per-node", str(order.processes)),
+        *("--grace", f"{save_seconds(pod.grace_seconds)}s"),
     )
 
 

@@ -27,7 +27,7 @@ _SIGNALS = 128
 
 def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFailure:
     """The cause of a failure that the job's status, or one of its pods, reports."""
-    found = suspects(past.ended.values(), replaced=replaced_uids(past), events=observed.events)
+    found = suspects_of(observed, past)
     if reading.failure_class is not None:
         return JobFailure(reading.failure_class, (reading.reason,), lines=reading.lines[-LAST_LINES:])
     if observed.kind.name in ("rayjob", "raycluster"):
@@ -38,8 +38,7 @@ def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFa
 
 
 def _believed(found: list[Suspect]) -> Suspect:
-    """Return the first failure. If that pod stopped with a good checkpoint, another pod's own failure comes
-    first.
+    """The first failure; after a stop with a good checkpoint, another pod's own failure comes first.
 
     All processes vote before they stop, and save together. If another pod failed by itself, that save may be
     incomplete, and its failure is the cause.
@@ -60,9 +59,10 @@ def failure_of_claim(text: str) -> JobFailure:
     return JobFailure(failure_class, (f"It was stopped to be sent again: {why}",))
 
 
-def replaced_uids(past: History) -> frozenset[str]:
-    """The uids of pods that were created again under the same name."""
-    return frozenset(uid for place, pods in past.pods.items() if place for _, uid in pods[:-1])
+def suspects_of(observed: Observed, past: History) -> list[Suspect]:
+    """All failures of the job's pods, the cause first."""
+    replaced = frozenset(uid for place, pods in past.pods.items() if place for _, uid in pods[:-1])
+    return suspects(past.ended.values(), replaced=replaced, events=observed.events)
 
 
 def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
@@ -90,8 +90,7 @@ def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
 
 
 def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
-    """The failure of the command, unless a pod failed for a cause of its own; the submitter only repeats
-    it."""
+    """The failure of the command, which the submitter repeats, unless a pod has a cause of its own."""
     for suspect in found:
         if suspect.failure_class not in _OPEN and not suspect.healed and not suspect.consequence:
             return _of_suspect(suspect, reading)

@@ -1,31 +1,13 @@
-"""The kinds of jobs by their API names, and the labels that identify their pods.
-
-The labels are those of the released operators; our own stand on every object and pod of a job that we
-submit.
-"""
+"""The kinds of jobs by their API names, and the labels by which the released operators mark their pods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ConfigError
+from trainyard.jobs.job_labels import JOB_LABEL
 
 Json = Mapping[str, Any]
-JOB_LABEL = "trainyard.dev/job"
-KIND_LABEL = "trainyard.dev/kind"
-MANAGED_BY = {"app.kubernetes.io/managed-by": "trainyard"}
-RETRIES = "trainyard.dev/retries"
-"""Annotation: how many times we submitted the job again."""
-CANCELLED = "trainyard.dev/cancelled"
-"""Annotation: the time at which somebody cancelled the job."""
-AUTO_RETRY = "trainyard.dev/auto-retry"
-"""Annotation: how many times the job may be submitted again after failures that can heal."""
-FOLLOWED_BY = "trainyard.dev/followed-by"
-"""Annotation: the name of the job that replaced this one, once it exists."""
-RETRY_CLAIM = "trainyard.dev/retry-claim"
-"""Annotation: JSON of a retry that was decided; any watcher may carry it out."""
-RETRY_RECORD = "trainyard.dev/retry-record"
-"""Annotation: JSON of the attempts before this job, and of the retries that they used."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +76,10 @@ KINDS_OF_JOBS = (
 
 def kind_of_job(name: str) -> KindOfJob:
     """The kind of this name. Raises ConfigError."""
-    for kind in KINDS_OF_JOBS:
-        if kind.name == name:
-            return kind
-    known = ", ".join(kind.name for kind in KINDS_OF_JOBS)
-    raise ConfigError(f"{name}: not a kind of job; known: {known}")
+    kinds = {kind.name: kind for kind in KINDS_OF_JOBS}
+    if name not in kinds:
+        raise ConfigError(f"{name}: not a kind of job; known: {', '.join(kinds)}")
+    return kinds[name]
 
 
 def name_of(raw: Json) -> str:

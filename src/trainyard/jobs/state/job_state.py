@@ -1,6 +1,6 @@
 """The state of a job: one of eight words, with its evidence; `record` is the contract in JSON."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -88,15 +88,6 @@ class PodCounts:
     succeeded: int = 0
     failed: int = 0
 
-    def record(self) -> dict[str, Any]:
-        return {
-            "wanted": self.wanted,
-            "present": self.present,
-            "running": self.running,
-            "succeeded": self.succeeded,
-            "failed": self.failed,
-        }
-
 
 @dataclass(frozen=True)
 class JobState:
@@ -151,6 +142,6 @@ class JobState:
             "auto_retry": self.auto_retry,
             "followed_by": self.followed_by or None,
             "restarts": self.restarts,
-            "pods": self.pods.record(),
+            "pods": asdict(self.pods),
             "holds": self.holds,
         }

@@ -50,7 +50,6 @@ class ContainerEnd:
 class PodWaiting:
     """The reason why a container does not run."""
 
-    container: str
     reason: str
     message: str
 
@@ -119,7 +118,7 @@ def pod_facts(raw: Json) -> PodFacts:
         changed=max(
             time_of(scheduled.get("lastTransitionTime")) or created, *(e.finished or 0.0 for e in ends), 0.0
         ),
-        ready=_is_true(conditions.get("Ready")) if "Ready" in conditions else True,
+        ready="Ready" not in conditions or conditions["Ready"].get("status") == "True",
         deleting=bool(meta.get("deletionTimestamp")),
         restarts=sum(int(c.get("restartCount") or 0) for c in containers),
         waiting=tuple(w for c in containers for w in _waiting_of(c)),
@@ -181,19 +180,13 @@ def _ends_of(container: Json) -> Iterator[ContainerEnd]:
 def _waiting_of(container: Json) -> Iterator[PodWaiting]:
     waiting = (container.get("state") or {}).get("waiting")
     if waiting:
-        yield PodWaiting(
-            str(container.get("name", "")), str(waiting.get("reason") or ""), _short(waiting.get("message"))
-        )
+        yield PodWaiting(str(waiting.get("reason") or ""), _short(waiting.get("message")))
 
 
 def _unschedulable(scheduled: Json) -> str:
     if scheduled.get("status") != "False" or scheduled.get("reason") != "Unschedulable":
         return ""
     return _short(scheduled.get("message")) or "no node fits"
-
-
-def _is_true(condition: Json | None) -> bool:
-    return (condition or {}).get("status") == "True"
 
 
 def _helps(labels: Json) -> bool:

@@ -96,11 +96,8 @@ class Suspect:
         return self.healed, self.consequence, self.lost_another, moment, vague, rank, self.pod.name
 
 
-def suspects(
-    pods: Iterable[PodFacts], *, replaced: frozenset[str] = frozenset(), events: Sequence[Json] = ()
-) -> list[Suspect]:
-    """All failures in these pods, the cause first. `replaced` are the uids of pods that were created
-    again."""
+def suspects(pods: Iterable[PodFacts], *, replaced: frozenset[str], events: Sequence[Json]) -> list[Suspect]:
+    """All failures in these pods, the cause first; `replaced`: uids of pods that were created again."""
     killers = frozenset(
         _node_of(event) for event in events if event.get("reason") in ("SystemOOM", "OOMKilling")
     )
@@ -109,7 +106,7 @@ def suspects(
 
 
 def _of_pod(pod: PodFacts, *, healed: bool, starved: bool) -> list[Suspect]:
-    place = _place(pod)
+    place = f"{pod.name} on {pod.node}" if pod.node else pod.name
     if (whole := _of_whole_pod(pod)) is not None:
         failure_class, why = whole
         end = next((e for e in pod.ends if e.failed), None)
@@ -130,8 +127,7 @@ def _of_whole_pod(pod: PodFacts) -> tuple[FailureClass, str] | None:
     if pod.phase == "Failed" and pod.reason == "Evicted":
         return _of_eviction(pod.message), f"evicted: {pod.message or 'no reason is given'}"
     if failed and pod.disruption in _BY_DISRUPTION:
-        failure_class, why = _BY_DISRUPTION[pod.disruption]
-        return failure_class, why
+        return _BY_DISRUPTION[pod.disruption]
     if pod.phase == "Failed" and pod.reason.startswith("OutOf"):
         return FailureClass.UNSCHEDULABLE, f"{pod.reason}: {pod.message}"
     if pod.phase == "Failed" and pod.reason in _BY_POD_REASON:
@@ -196,11 +192,6 @@ def _class_of(end: ContainerEnd, *, starved: bool) -> tuple[FailureClass, str]:
 
 def _lines(end: ContainerEnd) -> tuple[str, ...]:
     return tuple(end.message.splitlines())
-
-
-def _place(pod: PodFacts) -> str:
-    where = f" on {pod.node}" if pod.node else ""
-    return f"{pod.name}{where}"
 
 
 def _node_of(event: Json) -> str:

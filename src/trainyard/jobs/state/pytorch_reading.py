@@ -33,17 +33,14 @@ def read_pytorchjob(observed: Observed) -> Reading:
     for name, phase in _ENDS:
         if name in true:
             ended = time_of(field_of(job, "status", "completionTime")) or since(true[name])
-            return Reading(phase, said(true[name]), wanted, ended_at=ended, failure_class=_class(true[name]))
+            reached = FailureClass.TIME_LIMIT if _TOO_LONG in said(true[name]) else None
+            return Reading(phase, said(true[name]), wanted, ended_at=ended, failure_class=reached)
     if "Suspended" in true or field_of(job, "spec", "runPolicy", "suspend") is True:
         return Reading(Phase.SUSPENDED, said(true.get("Suspended", {})) or "it is suspended", wanted)
     for name, phase in _GOES_ON:
         if name in true:
             return Reading(phase, said(true[name]), wanted)
     return Reading(Phase.NEW, "its operator has not acted on it yet", wanted)
-
-
-def _class(condition: Json) -> FailureClass | None:
-    return FailureClass.TIME_LIMIT if _TOO_LONG in said(condition) else None
 
 
 def _wanted(spec: Json) -> int | None:

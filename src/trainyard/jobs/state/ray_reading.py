@@ -68,13 +68,11 @@ def read_raycluster(observed: Observed) -> Reading:
     if "ReplicaFailure" in true:
         return Reading(Phase.WAITING, said(true["ReplicaFailure"]), wanted)
     if status.get("state") == "ready" and _head_is_ready(cluster):
-        return Reading(
-            Phase.RUNNING, "the RayCluster is ready" if not commands else "the command waits", wanted
-        )
-    return Reading(
-        Phase.WAITING if status else Phase.NEW, "the RayCluster is not ready" if status else
-        "its operator has not acted on it yet", wanted,
-    )  # fmt: skip
+        reason = "the command waits" if commands else "the RayCluster is ready"
+        return Reading(Phase.RUNNING, reason, wanted)
+    if not status:
+        return Reading(Phase.NEW, "its operator has not acted on it yet", wanted)
+    return Reading(Phase.WAITING, "the RayCluster is not ready", wanted)
 
 
 def _end_of_rayjob(deployment: str, command: str, reason: str) -> tuple[Phase, FailureClass | None]:

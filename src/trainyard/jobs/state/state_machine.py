@@ -11,20 +11,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, replaced_uids
-from trainyard.jobs.state.job_kinds import (
-    AUTO_RETRY,
-    CANCELLED,
-    FOLLOWED_BY,
-    RETRIES,
-    RETRY_CLAIM,
-    annotations_of,
-)
+from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
+from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, suspects_of
+from trainyard.jobs.state.job_kinds import annotations_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.kueue_reading import QueueReading, read_queue
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts, time_of
-from trainyard.jobs.state.pod_failures import suspects
 from trainyard.jobs.state.pod_troubles import trouble_of_events, troubles
 from trainyard.jobs.state.pytorch_reading import read_pytorchjob
 from trainyard.jobs.state.ray_reading import read_raycluster, read_rayjob
@@ -41,11 +34,7 @@ _READERS: Mapping[str, Callable[[Observed], Reading]] = {
 }
 _BY_RAY = ("rayjob", "raycluster")
 """The pods of these kinds run before the command does."""
-_ENDED = {
-    Phase.SUCCEEDED: State.SUCCEEDED,
-    Phase.FAILED: State.FAILED,
-    Phase.UNCLEAR: State.UNKNOWN,
-}
+_ENDED = (Phase.SUCCEEDED, Phase.FAILED, Phase.UNCLEAR)
 GONE = "The job is gone, and how it ended was not seen"
 
 
@@ -55,9 +44,8 @@ def judge_job(observed: Observed, history: History | None = None) -> JobState:
     if observed.job is None:
         return _base(observed, past, None, state=State.UNKNOWN, reason=GONE)
     reading = _READERS[observed.kind.name](observed)
-    return _finished(observed, past, reading) or _interrupted(observed, past, reading) or _going(
-        observed, past, reading
-    )  # fmt: skip
+    ended = _finished(observed, past, reading) or _interrupted(observed, past, reading)
+    return ended or _going(observed, past, reading)
 
 
 def after(observed: Observed, history: History) -> History:
@@ -67,7 +55,7 @@ def after(observed: Observed, history: History) -> History:
         return past
     reading = _READERS[observed.kind.name](observed)
     counts = _counts(observed, reading)
-    return replace(past, ran=_all_run(observed, reading, counts) and not _is_over(reading))
+    return replace(past, ran=_all_run(observed, reading, counts) and reading.phase not in _ENDED)
 
 
 def _finished(observed: Observed, past: History, reading: Reading) -> JobState | None:
@@ -96,8 +84,7 @@ def _succeeded(observed: Observed, past: History, reading: Reading) -> JobState:
     """The status says that the job succeeded, unless a worker died before the master did."""
     end = _end_of_master(observed)
     if end is not None:
-        found = suspects(past.ended.values(), replaced=replaced_uids(past), events=observed.events)
-        for suspect in found:
+        for suspect in suspects_of(observed, past):
             alone = not suspect.healed and not suspect.consequence and suspect.pod.rank is not None
             if alone and suspect.finished is not None and suspect.finished < end:
                 return _failed(observed, past, reading, failure_of_job(observed, past, reading))
@@ -169,8 +156,6 @@ def _not_running(observed: Observed, past: History, reading: Reading) -> State:
     broken = any(pod.phase == "Failed" or pod.restarts or pod.deleting for pod in _trainers(observed))
     if past.ran or broken or past.restarts(reading.wanted) or reading.phase is Phase.RESTARTING:
         return State.RESTARTING
-    if not live and not observed.pods:
-        return State.PENDING
     if any(pod.unschedulable for pod in live) or not any(pod.node for pod in observed.pods):
         return State.PENDING
     return State.STARTING
@@ -216,18 +201,13 @@ def _waiting(observed: Observed, queue: QueueReading | None) -> Waiting | None:
         return found[0].waiting
     if queue is not None and queue.waiting is not None:
         return queue.waiting
-    wanted_more = not observed.pods
-    return trouble_of_events(observed.events) if wanted_more else None
+    return None if observed.pods else trouble_of_events(observed.events)
 
 
 def _progress(reading: Reading, counts: PodCounts) -> str:
     if not counts.present:
         return reading.reason
     return f"{counts.running + counts.succeeded} of {counts.wanted or counts.present} pods run"
-
-
-def _is_over(reading: Reading) -> bool:
-    return reading.phase in _ENDED
 
 
 def _cancelled(observed: Observed, past: History, reading: Reading, why: str) -> JobState:

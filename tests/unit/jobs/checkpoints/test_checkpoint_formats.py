@@ -3,7 +3,7 @@
 import io
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,14 @@ from trainyard.jobs.checkpoints.checkpoint_formats import (
     newest_step,
 )
 from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
-from trainyard.jobs.checkpoints.volume_listing import VolumeListing, listing_of
+from trainyard.jobs.checkpoints.volume_listing import ListingReader, VolumeListing
+
+
+def listing_of(lines: Iterable[bytes]) -> VolumeListing:
+    reader = ListingReader()
+    for line in lines:
+        reader.take(line)
+    return reader.listing()
 
 
 def looked(root: Path) -> VolumeListing:
@@ -270,3 +277,16 @@ def test_a_list_without_its_end_is_refused() -> None:
     for lines in ([good], [good, b'{"end":2}'], []):
         with pytest.raises(DamagedFileError, match="is cut off"):
             listing_of(lines)
+
+
+@pytest.mark.parametrize("folder", ["titan/step-5", "megatron/iter_0000005", "verl/global_step_5/actor"])
+def test_an_index_that_names_no_file_proves_nothing(folder: str) -> None:
+    files = [
+        {"p": f"{folder}/.metadata", "s": 9, "m": 0.0, "names": []},
+        {"p": f"{folder}/__0_0.distcp", "s": 9, "m": 0.0},
+        {"p": f"{folder.split('/', maxsplit=1)[0]}/{TRACKER}", "s": 1, "m": 0.0, "text": "5"},
+    ]
+    lines = [json.dumps(line).encode() for line in [*files, {"end": len(files)}]]
+    [found] = find_checkpoints(listing_of(lines))
+    assert not found.is_complete
+    assert found.why.endswith("its .metadata names no file")

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.volumes.pod_exec import Place
-from trainyard.jobs.state.job_kinds import MANAGED_BY
+from trainyard.jobs.job_labels import MANAGED_BY
 
 Json = Mapping[str, Any]
 MOUNT = "/volume"

@@ -1,6 +1,7 @@
 """The description of another program: a plan writes it, a pod reads it, faults are refused."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import FILES_DIRECTORY
-from trainyard.jobs.recipes.program_description import ProgramDescription, read_description
+from trainyard.jobs.recipes.wrapped_program import ProgramDescription, read_description
 
 SHEET = ProgramDescription(
     "verl",
@@ -35,11 +36,11 @@ def written(folder: Path, value: Any) -> Path:
 
 
 def test_a_sheet_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert read_description(written(tmp_path, SHEET.to_json()), ["verl"]) == SHEET
+    assert read_description(written(tmp_path, asdict(SHEET)), ["verl"]) == SHEET
 
 
 def test_the_command_names_the_folder_that_the_files_are_in(tmp_path: Path) -> None:
-    value = SHEET.to_json() | {"command": ["torchrun", f"{FILES_DIRECTORY}/train.py"]}
+    value = asdict(SHEET) | {"command": ["torchrun", f"{FILES_DIRECTORY}/train.py"]}
     assert read_description(written(tmp_path, value), ["verl"]).command == (
         "torchrun",
         f"{tmp_path}/train.py",
@@ -48,7 +49,7 @@ def test_the_command_names_the_folder_that_the_files_are_in(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", WRONG)
 def test_each_part_that_is_missing_or_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
-    sheet = SHEET.to_json()
+    sheet = asdict(SHEET)
     for wrong in (sheet | {name: WRONG[name]}, {key: sheet[key] for key in sheet if key != name}):
         with pytest.raises(ConfigError, match=f"program.json: {name} is missing or no "):
             read_description(written(tmp_path, wrong), ["verl"])
@@ -56,7 +57,7 @@ def test_each_part_that_is_missing_or_of_another_kind_is_refused(tmp_path: Path,
 
 def test_a_recipe_that_no_run_is_kept_of_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'verl' is none of megatron, nemo"):
-        read_description(written(tmp_path, SHEET.to_json()), ["megatron", "nemo"])
+        read_description(written(tmp_path, asdict(SHEET)), ["megatron", "nemo"])
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{"])
