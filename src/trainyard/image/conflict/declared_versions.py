@@ -89,8 +89,7 @@ class DeclaredVersions:
 
     @property
     def cuda(self) -> Version:
-        """The CUDA release of torch, from its version, an index or the packages beside it; empty if
-        unknown."""
+        """The CUDA release of torch, from its version, an index or other packages; empty if unknown."""
         if self.torch and self.torch.cuda:
             return self.torch.cuda
         toolkit = self.packages.get("cuda-toolkit")
@@ -112,7 +111,8 @@ def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, 
     """
     packages = {package: Package(package, text, file, line) for package, (text, line, file) in locked.items()}
     index, variables, known = "", [], dict(parsed.arguments)
-    facts: dict[str, Version] = {"efa": (), "plugin": (), "nccl": ()}
+    efa: Version = ()
+    plugin: Version = ()
     for instruction in parsed.instructions:
         text = expand(instruction.text, known)
         if instruction.name == "ENV":
@@ -123,8 +123,8 @@ def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, 
         elif instruction.name == "RUN":
             packages |= _installed(instruction, text, name)
             index = match[1] if (match := _INDEX.search(text)) else index
-            facts["efa"] = version(m[1]) if (m := _EFA.search(text)) else facts["efa"]
-            facts["plugin"] = version(m[1]) if (m := _PLUGIN.search(text)) else facts["plugin"]
+            efa = version(match[1]) if (match := _EFA.search(text)) else efa
+            plugin = version(match[1]) if (match := _PLUGIN.search(text)) else plugin
     if index.startswith("cu") and (torch := packages.get("torch")) and not torch.cuda:
         packages["torch"] = Package("torch", f"{torch.text}+{index}", torch.file, torch.line)
     nccl = version(known.get("NCCL_VERSION", "").removeprefix("v"))
@@ -137,8 +137,8 @@ def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, 
         ),
         packages=packages,
         variables=tuple(variables),
-        efa_installer=facts["efa"] or version(known.get("EFA_INSTALLER_VERSION", "")),
-        efa_plugin=facts["plugin"] or version(known.get("AWS_OFI_NCCL_VERSION", "").removeprefix("v")),
+        efa_installer=efa or version(known.get("EFA_INSTALLER_VERSION", "")),
+        efa_plugin=plugin or version(known.get("AWS_OFI_NCCL_VERSION", "").removeprefix("v")),
         nccl=wheel or nccl,
         architectures=known.get("TORCH_CUDA_ARCH_LIST", ""),
     )
