@@ -32,7 +32,6 @@ from trainyard.image.release.check_levels import (
 )
 from trainyard.image.release.scan_verdict import SEVERITIES, judge_scan
 from trainyard.image.release.tag_strategy import (
-    STRATEGIES,
     ImageSource,
     Tag,
     find_image_source,
@@ -70,7 +69,7 @@ def test_a_strategy_gives_its_tags(strategy: str, versions: tuple[str, ...], exp
     assert names(strategy, versions=versions) == expected
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["auto", "semantic", "git-sha", "latest"])
 def test_no_commit_names_what_was_changed_since(strategy: str) -> None:
     if strategy in ("auto", "latest"):
         assert SHA not in names(strategy, dirty=True)

@@ -16,7 +16,6 @@ from typing import Any
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.image.context.build_context import checked_tag, content_tag
 
-STRATEGIES = ("auto", "semantic", "git-sha", "latest")
 _VERSION = re.compile(
     r"v?(?P<core>(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*))(?P<pre>-[0-9A-Za-z.-]+)?", re.ASCII
 )
