@@ -112,6 +112,11 @@ CONDITIONS: Mapping[str, tuple[str, ...]] = {
 """A condition -> the parameters that must all be given."""
 
 
+def choice_called(name: str) -> Choice:
+    """The choice of this name."""
+    return next(choice for choice in CHOICES if choice.name == name)
+
+
 def _lifecycle(*rules: tuple[str, Mapping[str, Any]]) -> str:
     """ECR takes a lifecycle policy as a text."""
     listed = [
