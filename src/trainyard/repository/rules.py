@@ -212,8 +212,7 @@ def role_step(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: 
 
 
 def role_of_other_issuer(why: str, *, assumed_by: str) -> SetupStep:
-    """The step for a role whose policy `repository.trust_policy` cannot write: only a run shows that it
-    works."""
+    """The step for a role whose policy we cannot write: only a run shows that it works."""
     if assumed_by:
         return SetupStep("aws role", SetupVerdict.OK, f"was assumed by run {assumed_by}")
     return SetupStep(
@@ -377,11 +376,9 @@ def branch_rule(found: Sequence[Json] | None, about: About) -> SetupStep:
     ]
     if "ci" in checks:
         return SetupStep("branch rule", SetupVerdict.OK, f"{about.branch} requires the check ci")
-    why = (
-        "could not be read: not on this plan?"
-        if found is None
-        else f"{about.branch} does not require the check ci"
-    )
+    why = f"{about.branch} does not require the check ci"
+    if found is None:
+        why = "could not be read: not on this plan?"
     return SetupStep("branch rule", SetupVerdict.OPTIONAL, f"{why}; {about.page}/settings/rules")
 
 
