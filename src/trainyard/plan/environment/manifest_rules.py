@@ -1,6 +1,6 @@
 """Judge the fields of a manifest that decide whether training runs, and on the network that is paid for.
 
-What the schema and the webhooks of a cluster refuse is found here before anything is sent.
+It finds what the schema and the webhooks of a cluster would refuse, before anything is sent.
 """
 
 import re
@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainyard.plan.environment.located_yaml import Located, Text, all_mappings
-from trainyard.plan.environment.settings_reading import EFA, GPU, INSTANCE_LABELS, nodes_of, pod_specs
-from trainyard.plan.environment.surroundings import instance_called
+from trainyard.plan.environment.settings_reading import EFA, GPU, instance_of, nodes_of, pod_specs
 from trainyard.plan.environment.variable_rules import Judgement, LintSeverity
 
 _LOCAL_DISKS = ("/mnt/k8s-disks", "/opt/dlami/nvme", "/opt/sagemaker", "/local", "/tmp")  # noqa: S108
@@ -169,9 +168,7 @@ def _has_shared_memory(container: Located) -> bool:
 
 
 def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> Iterator[JudgedField]:
-    selector = pod.mapping("nodeSelector")
-    label = next((selector.text(name) for name in INSTANCE_LABELS if selector.text(name)), None)
-    instance = instance_called(str(label)) if label else None
+    instance = instance_of(pod)
     if instance is None:
         return
     wanted, gpus = limits.text(EFA).number or 0, limits.text(GPU).number or 0
