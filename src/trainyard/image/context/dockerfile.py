@@ -196,9 +196,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
                     break
                 continue
             stripped = line.rstrip()
-            parts.append(
-                stripped.removesuffix(escape).strip() if stripped.endswith(escape) else stripped.strip()
-            )
+            parts.append(stripped.removesuffix(escape).strip())
             if not stripped.endswith(escape):
                 break
         joined = " ".join(filter(None, parts))

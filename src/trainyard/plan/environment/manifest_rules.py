@@ -147,7 +147,8 @@ def _container(container: Located, pod: Located, title: str, *, several: bool) -
                 reason=f"{wanted} are requested and the limit is {most or 'not set'}: such a pod is refused",
                 remedy="give both the same number",
             )
-    if limits.text(GPU).number and not _has_shared_memory(container):
+    mounted = [mount.text("mountPath").rstrip("/") for mount in container.items_of("volumeMounts")]
+    if limits.text(GPU).number and SHARED_MEMORY not in mounted:
         yield _said(
             container.line,
             SHARED_MEMORY,
@@ -159,12 +160,6 @@ def _container(container: Located, pod: Located, title: str, *, several: bool) -
     yield from _interfaces(limits, pod, where, several=several)
     yield from _command(container, where, several=several)
     yield from _image(container, where)
-
-
-def _has_shared_memory(container: Located) -> bool:
-    return any(
-        mount.text("mountPath").rstrip("/") == SHARED_MEMORY for mount in container.items_of("volumeMounts")
-    )
 
 
 def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> Iterator[JudgedField]:

@@ -49,10 +49,6 @@ class VariableScope:
         """Whether machines are to talk over EFA: several of them, interfaces, and no wish for TCP."""
         return bool(self.nodes and self.nodes > 1 and self.efa and self.network != "tcp")
 
-    @property
-    def one_node(self) -> bool:
-        return self.nodes == 1
-
 
 def has_rdma(instance: InstanceType) -> bool | None:
     """Whether the type's EFA has RDMA; None where that is not known."""
