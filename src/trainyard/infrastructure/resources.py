@@ -37,7 +37,7 @@ class Choice:
     default: Any
     help: str
     pattern: str = ""
-    """What the text must match; empty: not a text, or any."""
+    """The pattern of the text; empty: not a text, or any text."""
     lowest: int = 0
     highest: int = 0
 

@@ -17,7 +17,7 @@ _SYSTEM_MILLIS, _SYSTEM_CPU_SHARE = 700, 0.02
 
 @dataclass(frozen=True)
 class NodeRoom:
-    """What one pod per node can have, on every node that it may come to."""
+    """The room of one pod, if each node gets one, on every node that it may be scheduled to."""
 
     gpus: int
     cpu_millis: int

@@ -15,7 +15,7 @@ from trainyard.config.schema import Config
 
 @dataclass(frozen=True)
 class Degrees:
-    """How a model and its batches are divided."""
+    """The division of a model and its batches over processes."""
 
     world: int
     """Processes of the whole job."""

@@ -20,7 +20,7 @@ _VERSION = re.compile(
     r"v?(?P<core>(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*))(?P<pre>-[0-9A-Za-z.-]+)?", re.ASCII
 )
 _MOST_PUSHES = 100
-"""Of one image to a repository whose tags cannot move."""
+"""The limit for one image in a repository whose tags cannot move."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 

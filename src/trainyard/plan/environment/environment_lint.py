@@ -38,9 +38,9 @@ class LintFinding:
     file: str
     line: int
     subject: str
-    """What it is about: a variable, or a field of a manifest."""
+    """The variable, or the field of a manifest."""
     value: str
-    """As it is set; empty for secrets and for what is missing."""
+    """The value as it is set; empty for a secret and for a missing variable."""
     severity: LintSeverity
     reason: str
     remedy: str

@@ -28,7 +28,7 @@ class JudgedField:
 
 
 def judge_manifest(document: Located) -> Iterator[JudgedField]:
-    """What is wrong with a document that describes pods of training; nothing for any other."""
+    """Judge a document that describes pods of training; any other has no findings."""
     title = " ".join((document.text("kind"), document.mapping("metadata").text("name"))).strip()
     pods = list(pod_specs(document))
     if not pods:

@@ -47,7 +47,7 @@ class EnvironmentFile:
     name: str
     groups: tuple[SettingGroup, ...]
     documents: tuple[Located, ...] = ()
-    """Of a manifest."""
+    """The documents of a manifest."""
 
 
 def read_environment_file(name: str, text: str, given: VariableScope) -> EnvironmentFile:

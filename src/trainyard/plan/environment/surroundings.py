@@ -26,7 +26,7 @@ class VariableScope:
     network: str = "auto"
     """As in `compute.network`."""
     plugin: Version | None = None
-    """Of aws-ofi-nccl."""
+    """The version of aws-ofi-nccl."""
     torch: Version | None = None
     host_network: bool = False
     is_pod: bool = False

@@ -31,7 +31,7 @@ class LintSeverity(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is to be said of one variable."""
+    """The judgement of one variable."""
 
     severity: LintSeverity
     reason: str
@@ -43,7 +43,7 @@ REMOVE = "remove it"
 
 
 def judge_variable(name: str, value: str, place: VariableScope) -> Judgement | None:
-    """What is wrong with `name` set to `value` in `place`; None where nothing is."""
+    """Judge `name` set to `value` in `place`; None if nothing is wrong."""
     rule = _RULES.get(name)
     if rule is not None:
         return rule(value.strip(), place)
