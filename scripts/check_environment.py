@@ -112,7 +112,6 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         disk_free_bytes=local_machine.free_bytes(run_dir)
         + local_machine.measure_path(run_dir / "checkpoints"),
         disk_file_system=local_machine.file_system_of(run_dir),
-        data_bytes=0,
         rooms=expected_writes(config, local_machine, store_folder=store_folder, scratch=temporary_folder()),
         memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
         lock_differences=compare_versions(pins, local_machine.installed_versions()),

@@ -110,7 +110,8 @@ def declared_by(
 
 def machine_of(args: argparse.Namespace) -> "TargetMachine":
     from trainyard.image.conflict.finding import TargetMachine
-    from trainyard.image.conflict.version_facts import GPU_ARCHITECTURES, reaches_gpu_memory, version
+    from trainyard.image.conflict.version_facts import GPU_ARCHITECTURES, version
+    from trainyard.plan.environment.surroundings import has_rdma
     from trainyard.plan.instances import find_instance
 
     driver = version(args.driver or "")
@@ -120,7 +121,7 @@ def machine_of(args: argparse.Namespace) -> "TargetMachine":
     return TargetMachine(
         architecture=GPU_ARCHITECTURES.get(found.gpu, ""),
         efa=found.efa > 0,
-        rdma=reaches_gpu_memory(found.name),
+        rdma=has_rdma(found) is True,
         family=found.name.removeprefix("ml.").partition(".")[0],
         driver=driver,
     )

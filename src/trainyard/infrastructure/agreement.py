@@ -7,7 +7,7 @@ Only settings in the list are compared. Settings that people added, such as a ru
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -40,7 +40,7 @@ class ResourceFinding:
     """Its name in AWS."""
     standing: Standing
     text: str = ""
-    differences: tuple[str, ...] = field(default=())
+    differences: tuple[str, ...] = ()
 
     def row(self) -> str:
         """The finding as a line of a table."""

@@ -5,13 +5,12 @@
 The text is YAML with a comment before each resource. It is generated and never edited by hand.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
-from trainyard.infrastructure.resources import CHOICES, CONDITIONS, LOG_DAYS, RESOURCES, Choice
+from trainyard.infrastructure.resources import CHOICES, CONDITIONS, LOG_DAYS, RESOURCES, Choice, choice_called
 from trainyard.infrastructure.values import PLACEHOLDER, Arn, Either, Name, Parameter, Resource
 
 _PSEUDO = {"Account": "AWS::AccountId", "Region": "AWS::Region", "Partition": "AWS::Partition"}
@@ -25,9 +24,9 @@ _HEADING = """\
 """
 
 
-def template() -> dict[str, Any]:
-    """The template as plain data."""
-    return {
+def template_yaml() -> str:
+    """The template as YAML, with the reason for each resource before it."""
+    template = {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": "Trainyard: build, check and push training images in CodeBuild.",
         "Parameters": {choice.name: _parameter(choice) for choice in CHOICES},
@@ -35,11 +34,7 @@ def template() -> dict[str, Any]:
         "Resources": {resource.name: _resource(resource) for resource in RESOURCES},
         "Outputs": _outputs(),
     }
-
-
-def template_yaml() -> str:
-    """The template as YAML, with the reason for each resource before it."""
-    found = yaml.dump(template(), sort_keys=False, width=1000, Dumper=_Dumper)
+    found = yaml.dump(template, sort_keys=False, width=1000, Dumper=_Dumper)
     for resource in RESOURCES:
         found = found.replace(
             f"\n  {resource.name}:\n    Type:", f"\n  # {resource.why}\n  {resource.name}:\n    Type:"
@@ -72,7 +67,7 @@ def _parameter(choice: Choice) -> dict[str, Any]:
 
 
 def _condition(name: str) -> Any:
-    given = [_given(next(c for c in CHOICES if c.name == each)) for each in CONDITIONS[name]]
+    given = [_given(choice_called(each)) for each in CONDITIONS[name]]
     return given[0] if len(given) == 1 else {"Fn::And": given}
 
 
@@ -105,14 +100,8 @@ def _rendered(value: Any) -> Any:
         case Name(resource):
             return {"Ref": resource}
         case Either(condition, then, otherwise):
-            left_out = {"Ref": "AWS::NoValue"}
-            return {
-                "Fn::If": [
-                    condition,
-                    _rendered(then),
-                    left_out if otherwise is None else _rendered(otherwise),
-                ]
-            }
+            left_out = {"Ref": "AWS::NoValue"} if otherwise is None else _rendered(otherwise)
+            return {"Fn::If": [condition, _rendered(then), left_out]}
         case Mapping():
             return {key: _rendered(inner) for key, inner in value.items()}
         case list() | tuple():
@@ -134,8 +123,3 @@ def _outputs() -> dict[str, Any]:
             "Value": {"Fn::GetAtt": ["GitHubRole", "Arn"]},
         },
     }
-
-
-def template_json() -> str:
-    """The template as JSON, for tools that read no YAML."""
-    return json.dumps(template(), indent=2) + "\n"

@@ -8,7 +8,7 @@ It knows nothing of AWS and of the list of resources; `special` writes the value
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Special = Callable[[Any, int], str | None]
@@ -35,18 +35,14 @@ class HclBlock:
     """A block: its arguments, then the blocks in it."""
 
     arguments: Mapping[str, Any]
-    blocks: Sequence[tuple[str, "HclBlock"]] = field(default=())
-
-
-def _nothing(value: Any, depth: int) -> None:  # noqa: ARG001 - has the form of a Special
-    return None
+    blocks: Sequence[tuple[str, "HclBlock"]] = ()
 
 
 @dataclass(frozen=True)
 class Writer:
     """Writes blocks; `special` is called first for every value."""
 
-    special: Special = _nothing
+    special: Special
 
     def block(self, heading: str, block: HclBlock, depth: int = 0, comment: str = "") -> str:
         """A block, with its comment before it. Equal signs of neighbours stand below each other."""

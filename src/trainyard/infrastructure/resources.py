@@ -37,7 +37,7 @@ class Choice:
     default: Any
     help: str
     pattern: str = ""
-    """What the text must match; empty: not a text, or any."""
+    """The pattern of the text; empty: not a text, or any text."""
     lowest: int = 0
     highest: int = 0
 
@@ -110,6 +110,11 @@ CONDITIONS: Mapping[str, tuple[str, ...]] = {
     "UsesWebhook": ("WebhookRepository",),
 }
 """A condition -> the parameters that must all be given."""
+
+
+def choice_called(name: str) -> Choice:
+    """The choice of this name."""
+    return next(choice for choice in CHOICES if choice.name == name)
 
 
 def _lifecycle(*rules: tuple[str, Mapping[str, Any]]) -> str:

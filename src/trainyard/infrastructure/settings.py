@@ -43,12 +43,9 @@ def settings_for(chosen: Mapping[str, Any], account: Account) -> Settings:
         conditions={name: all(values[each] for each in needed) for name, needed in CONDITIONS.items()},
         arns={"BuildRole": f"{role}-build", "GitHubRole": f"{role}-github"},
         names={
-            name: _filled(text, texts)
-            for name, text in {
-                "SourceBucket": SOURCE_BUCKET,
-                "ArtifactBucket": ARTIFACT_BUCKET,
-                "LogGroup": LOG_GROUP,
-            }.items()
+            "SourceBucket": _filled(SOURCE_BUCKET, texts),
+            "ArtifactBucket": _filled(ARTIFACT_BUCKET, texts),
+            "LogGroup": _filled(LOG_GROUP, texts),
         },
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.infrastructure.hcl import HclBlock, Json, Raw, Writer
-from trainyard.infrastructure.resources import CHOICES, CONDITIONS, LOG_DAYS, RESOURCES, Choice
+from trainyard.infrastructure.resources import CHOICES, CONDITIONS, LOG_DAYS, RESOURCES, Choice, choice_called
 from trainyard.infrastructure.values import PLACEHOLDER, Arn, Either, Name, Parameter, Resource
 
 _HEADING = """\
@@ -56,7 +56,7 @@ def render_module() -> str:
     parts = [_HEADING, *(_variable(choice) for choice in CHOICES), _locals()]
     for resource in RESOURCES:
         parts += [
-            _WRITER.block(f'resource "{kind}" "{_label(resource.name)}"', block, 0, comment)
+            _WRITER.block(f'resource "{kind}" "{_label(resource.name)}"', block, comment=comment)
             for kind, block, comment in _pieces(resource)
         ]
     return "\n".join([*parts, _outputs()])
@@ -78,26 +78,22 @@ def _reference(name: str, attribute: str) -> Raw:
 
 def _pieces(resource: Resource) -> Iterator[tuple[str, HclBlock, str]]:
     """The resources of Terraform that make one resource of the list."""
-    kind = _TYPES[resource.type][0]
-    common: dict[str, Any] = {}
-    if resource.condition:
-        common["count"] = Raw(f"local.{_label(resource.condition)} ? 1 : 0")
-    comment = resource.why
-    for found, block in _MAKERS[resource.type](resource):
-        yield found, HclBlock({**common, **block.arguments}, block.blocks), comment if found == kind else ""
+    common = {"count": Raw(f"local.{_label(resource.condition)} ? 1 : 0")} if resource.condition else {}
+    for kind, block in _MAKERS[resource.type](resource):
+        comment = resource.why if kind == _TYPES[resource.type][0] else ""
+        yield kind, HclBlock({**common, **block.arguments}, block.blocks), comment
+
+
+def _block(properties: Mapping[str, Any], blocks: Sequence[tuple[str, HclBlock]] = ()) -> HclBlock:
+    """Properties of CloudFormation under Terraform's names: `GroupName` becomes `group_name`."""
+    return HclBlock({_label(key): value for key, value in properties.items()}, blocks)
 
 
 def _repository(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
     p = resource.properties
     blocks = [
-        (
-            "image_scanning_configuration",
-            HclBlock({"scan_on_push": p["ImageScanningConfiguration"]["ScanOnPush"]}),
-        ),
-        (
-            "encryption_configuration",
-            HclBlock({"encryption_type": p["EncryptionConfiguration"]["EncryptionType"]}),
-        ),
+        ("image_scanning_configuration", _block(p["ImageScanningConfiguration"])),
+        ("encryption_configuration", _block(p["EncryptionConfiguration"])),
     ]
     arguments = {"name": p["RepositoryName"], "image_tag_mutability": p["ImageTagMutability"]}
     yield "aws_ecr_repository", HclBlock(arguments, blocks)
@@ -110,8 +106,8 @@ def _bucket(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
     p = resource.properties
     bucket = {"bucket": _reference(resource.name, "id")}
     yield "aws_s3_bucket", HclBlock({"bucket": p["BucketName"]})
-    versioning = HclBlock({"status": p["VersioningConfiguration"]["Status"]})
-    yield "aws_s3_bucket_versioning", HclBlock(bucket, [("versioning_configuration", versioning)])
+    versioning = [("versioning_configuration", _block(p["VersioningConfiguration"]))]
+    yield "aws_s3_bucket_versioning", HclBlock(bucket, versioning)
     rule = p["BucketEncryption"]["ServerSideEncryptionConfiguration"][0]
     by_default = HclBlock({"sse_algorithm": rule["ServerSideEncryptionByDefault"]["SSEAlgorithm"]})
     inner = HclBlock(
@@ -119,9 +115,8 @@ def _bucket(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
         [("apply_server_side_encryption_by_default", by_default)],
     )
     yield "aws_s3_bucket_server_side_encryption_configuration", HclBlock(bucket, [("rule", inner)])
-    blocked = {_label(key): value for key, value in p["PublicAccessBlockConfiguration"].items()}
-    yield "aws_s3_bucket_public_access_block", HclBlock({**bucket, **blocked})
-    owner = HclBlock({"object_ownership": p["OwnershipControls"]["Rules"][0]["ObjectOwnership"]})
+    yield "aws_s3_bucket_public_access_block", _block(bucket | p["PublicAccessBlockConfiguration"])
+    owner = _block(p["OwnershipControls"]["Rules"][0])
     yield "aws_s3_bucket_ownership_controls", HclBlock(bucket, [("rule", owner)])
     rules = [("rule", _lifecycle_rule(each)) for each in p["LifecycleConfiguration"]["Rules"]]
     yield "aws_s3_bucket_lifecycle_configuration", HclBlock(bucket, rules)
@@ -130,10 +125,9 @@ def _bucket(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
 def _lifecycle_rule(rule: Mapping[str, Any]) -> HclBlock:
     blocks = [("filter", HclBlock({"prefix": rule.get("Prefix", "")}))]
     if abort := rule.get("AbortIncompleteMultipartUpload"):
-        days = {"days_after_initiation": abort["DaysAfterInitiation"]}
-        blocks.append(("abort_incomplete_multipart_upload", HclBlock(days)))
+        blocks.append(("abort_incomplete_multipart_upload", _block(abort)))
     if old := rule.get("NoncurrentVersionExpiration"):
-        blocks.append(("noncurrent_version_expiration", HclBlock({"noncurrent_days": old["NoncurrentDays"]})))
+        blocks.append(("noncurrent_version_expiration", _block(old)))
     if "ExpirationInDays" in rule:
         blocks.append(("expiration", HclBlock({"days": rule["ExpirationInDays"]})))
     return HclBlock({"id": rule["Id"], "status": rule["Status"]}, blocks)
@@ -162,31 +156,25 @@ def _role(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
         arguments["max_session_duration"] = p["MaxSessionDuration"]
     yield "aws_iam_role", HclBlock(arguments)
     inline = p["Policies"][0]
-    yield (
-        "aws_iam_role_policy",
-        HclBlock(
-            {
-                "name": inline["PolicyName"],
-                "role": _reference(resource.name, "name"),
-                "policy": Json(inline["PolicyDocument"]),
-            }
-        ),
-    )
+    policy = {
+        "name": inline["PolicyName"],
+        "role": _reference(resource.name, "name"),
+        "policy": Json(inline["PolicyDocument"]),
+    }
+    yield "aws_iam_role_policy", HclBlock(policy)
 
 
 def _provider(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
-    p = resource.properties
-    yield "aws_iam_openid_connect_provider", HclBlock({"url": p["Url"], "client_id_list": p["ClientIdList"]})
+    yield "aws_iam_openid_connect_provider", _block(resource.properties)
 
 
 def _project(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
     p = resource.properties
-    source, kept, machine = p["Source"], p["Artifacts"], p["Environment"]
-    variables = [
-        ("environment_variable", HclBlock({key.lower(): value for key, value in each.items()}))
-        for each in machine["EnvironmentVariables"]
-    ]
-    logs = p["LogsConfig"]["CloudWatchLogs"]
+    given = p["Source"]
+    source = {"type": given["Type"], "location": given["Location"], "buildspec": given["BuildSpec"]}
+    machine = dict(p["Environment"])
+    variables = [("environment_variable", _block(each)) for each in machine.pop("EnvironmentVariables")]
+    logs = _block(p["LogsConfig"]["CloudWatchLogs"])
     arguments = {
         "name": p["Name"],
         "description": p["Description"],
@@ -195,45 +183,11 @@ def _project(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
         "queued_timeout": p["QueuedTimeoutInMinutes"],
     }
     blocks = [
-        (
-            "source",
-            HclBlock(
-                {"type": source["Type"], "location": source["Location"], "buildspec": source["BuildSpec"]}
-            ),
-        ),
-        (
-            "artifacts",
-            HclBlock(
-                {
-                    "type": kept["Type"],
-                    "location": kept["Location"],
-                    "path": kept["Path"],
-                    "namespace_type": kept["NamespaceType"],
-                    "packaging": kept["Packaging"],
-                    "name": kept["Name"],
-                }
-            ),
-        ),
-        (
-            "environment",
-            HclBlock(
-                {
-                    "type": machine["Type"],
-                    "image": machine["Image"],
-                    "compute_type": machine["ComputeType"],
-                    "privileged_mode": machine["PrivilegedMode"],
-                },
-                variables,
-            ),
-        ),
-        ("cache", HclBlock({"type": p["Cache"]["Type"], "modes": p["Cache"]["Modes"]})),
-        (
-            "logs_config",
-            HclBlock(
-                {},
-                [("cloudwatch_logs", HclBlock({"status": logs["Status"], "group_name": logs["GroupName"]}))],
-            ),
-        ),
+        ("source", HclBlock(source)),
+        ("artifacts", _block(p["Artifacts"])),
+        ("environment", _block(machine, variables)),
+        ("cache", _block(p["Cache"])),
+        ("logs_config", HclBlock({}, [("cloudwatch_logs", logs)])),
     ]
     yield "aws_codebuild_project", HclBlock(arguments, blocks)
     yield "aws_codebuild_webhook", _webhook(resource)
@@ -242,10 +196,7 @@ def _project(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
 def _webhook(resource: Resource) -> HclBlock:
     triggers = resource.properties["Triggers"]
     groups = [
-        (
-            "filter_group",
-            HclBlock({}, [("filter", HclBlock({"type": f["Type"], "pattern": f["Pattern"]})) for f in group]),
-        )
+        ("filter_group", HclBlock({}, [("filter", _block(each)) for each in group]))
         for group in triggers.then["FilterGroups"]
     ]
     arguments = {
@@ -256,18 +207,7 @@ def _webhook(resource: Resource) -> HclBlock:
 
 
 def _access_entry(resource: Resource) -> Iterator[tuple[str, HclBlock]]:
-    p = resource.properties
-    yield (
-        "aws_eks_access_entry",
-        HclBlock(
-            {
-                "cluster_name": p["ClusterName"],
-                "principal_arn": p["PrincipalArn"],
-                "type": p["Type"],
-                "kubernetes_groups": p["KubernetesGroups"],
-            }
-        ),
-    )
+    yield "aws_eks_access_entry", _block(resource.properties)
 
 
 _MAKERS: Mapping[str, Callable[[Resource], Iterator[tuple[str, HclBlock]]]] = {
@@ -318,7 +258,7 @@ _WRITER = Writer(_special)
 
 
 def _variable_name(name: str) -> str:
-    return _LOCALS.get(name) or f"var.{_flag(next(c for c in CHOICES if c.name == name))}"
+    return _LOCALS.get(name) or f"var.{_flag(choice_called(name))}"
 
 
 def _flag(choice: Choice) -> str:
@@ -326,13 +266,7 @@ def _flag(choice: Choice) -> str:
 
 
 def _variable(choice: Choice) -> str:
-    kinds: tuple[tuple[type, str], ...] = (
-        (bool, "bool"),
-        (int, "number"),
-        (list, "list(string)"),
-        (str, "string"),
-    )
-    kind = next(word for of, word in kinds if isinstance(choice.default, of))
+    kind = {bool: "bool", int: "number", list: "list(string)", str: "string"}[type(choice.default)]
     variable = f"var.{_flag(choice)}"
     check = ""
     if choice.pattern and kind == "string":
@@ -348,7 +282,7 @@ def _variable(choice: Choice) -> str:
     if check:
         message = f"{_flag(choice)}: {choice.help}."
         blocks.append(("validation", HclBlock({"condition": Raw(check), "error_message": message})))
-    return _WRITER.block(f'variable "{_flag(choice)}"', HclBlock(arguments, blocks), 0)
+    return _WRITER.block(f'variable "{_flag(choice)}"', HclBlock(arguments, blocks))
 
 
 def _regex(pattern: str) -> str:
@@ -362,10 +296,8 @@ def _locals() -> str:
         "region": Raw("data.aws_region.current.id"),
     }
     for name, needed in CONDITIONS.items():
-        found[_label(name)] = Raw(
-            " && ".join(_given(next(c for c in CHOICES if c.name == n)) for n in needed)
-        )
-    return _WRITER.block("locals", HclBlock(found), 0)
+        found[_label(name)] = Raw(" && ".join(_given(choice_called(each)) for each in needed))
+    return _WRITER.block("locals", HclBlock(found))
 
 
 def _given(choice: Choice) -> str:
@@ -386,6 +318,6 @@ def _outputs() -> str:
         ),
     }
     return "\n".join(
-        _WRITER.block(f'output "{name}"', HclBlock({"description": why, "value": Raw(value)}), 0)
+        _WRITER.block(f'output "{name}"', HclBlock({"description": why, "value": Raw(value)}))
         for name, (why, value) in outputs.items()
     )

@@ -14,7 +14,8 @@ from trainyard.jobs.recipes import RECIPES, find_job_recipe, own_command, trainy
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
 from trainyard.jobs.recipes.trainyard_trainer import settled_config
 from trainyard.plan.environment.network_environment import network_environment
-from trainyard.plan.environment.surroundings import VariableScope, instance_called
+from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.instances import instance_called
 from trainyard.plan.node_room import NodeRoom, room_of_type
 
 _DEFAULT_KEY = "token"

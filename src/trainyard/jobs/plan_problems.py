@@ -10,9 +10,9 @@ from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import own_command, trainyard_trainer
 from trainyard.plan.environment.environment_lint import looks_secret
-from trainyard.plan.environment.surroundings import VariableScope, instance_called
+from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import LintSeverity, judge_variable
-from trainyard.plan.instances import find_instance
+from trainyard.plan.instances import find_instance, instance_called
 from trainyard.plan.node_room import NodeRoom
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

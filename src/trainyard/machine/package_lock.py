@@ -5,7 +5,7 @@ It installs nothing and asks no package index; the text and the installed versio
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from packaging.markers import Marker
@@ -42,7 +42,17 @@ def read_pins(text: str) -> tuple[Pin, ...]:
 
     Raises ConfigError for a requirement that is not pinned to one version.
     """
-    return tuple(_pins(text))
+    pins = []
+    for block in re.split(r"\n(?=[^\s#-])", "\n" + text):
+        head, _, rest = block.strip().partition("\n")
+        if not head or head.startswith(("#", "-")):
+            continue
+        match = _PIN.match(head)
+        if match is None:
+            raise ConfigError(f'the lock holds "{head}", which is not pinned to one version; run: make lock')
+        hashes = tuple(_HASH.findall(rest))
+        pins.append(Pin(canonicalize_name(match["name"]), match["version"], match["marker"], hashes))
+    return tuple(pins)
 
 
 def compare_versions(pins: tuple[Pin, ...], installed: Mapping[str, str]) -> tuple[str, ...]:
@@ -64,16 +74,3 @@ def fits_inputs(text: str, inputs: bytes) -> bool:
     """Whether the lock was resolved from exactly these inputs (the bytes of its .in files, joined)."""
     recorded = _DIGEST.match(text)
     return recorded is not None and recorded[1] == hashlib.sha256(inputs).hexdigest()
-
-
-def _pins(text: str) -> Iterator[Pin]:
-    for block in re.split(r"\n(?=[^\s#-])", "\n" + text):
-        head, _, rest = block.strip().partition("\n")
-        if not head or head.startswith(("#", "-")):
-            continue
-        match = _PIN.match(head)
-        if match is None:
-            raise ConfigError(f'the lock holds "{head}", which is not pinned to one version; run: make lock')
-        yield Pin(
-            canonicalize_name(match["name"]), match["version"], match["marker"], tuple(_HASH.findall(rest))
-        )

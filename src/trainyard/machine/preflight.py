@@ -30,7 +30,7 @@ docs.nvidia.com/deploy/cuda-compatibility
 
 
 class PreflightVerdict(StrEnum):
-    """The result of a check; the values are the words that people see."""
+    """The result of a check, the worst last; the values are the words that people see."""
 
     OK = "ok"
     DEGRADED = "degraded"
@@ -97,8 +97,6 @@ class MachineFacts:
     """The folder that the run will be written to."""
     disk_free_bytes: int
     """Free bytes, plus the size of the checkpoints that this run already has there."""
-    data_bytes: int
-    """Size of the prepared training and validation data on that disk."""
     lock_differences: tuple[str, ...]
     """`name version instead of version`, or `name version missing`."""
     missing_for_compiling: tuple[str, ...] = ()
@@ -124,6 +122,16 @@ class PreflightFinding:
     """The fix; None when there is nothing to do."""
 
 
+def passed(check: str, found: str) -> PreflightFinding:
+    """The finding of a check that passed."""
+    return PreflightFinding(check, PreflightVerdict.OK, found)
+
+
+def failed(check: str, found: str, fix: str) -> PreflightFinding:
+    """The finding of a check that failed."""
+    return PreflightFinding(check, PreflightVerdict.FAILED, found, fix)
+
+
 def judge_machine(config: Config, facts: MachineFacts) -> tuple[PreflightFinding, ...]:
     """The findings of all checks, in the order in which they are shown."""
     return (
@@ -140,11 +148,8 @@ def judge_machine(config: Config, facts: MachineFacts) -> tuple[PreflightFinding
 
 def worst_verdict(findings: tuple[PreflightFinding, ...]) -> PreflightVerdict:
     """The worst verdict of all findings: failed, then degraded, then ok."""
-    verdicts = {finding.verdict for finding in findings}
-    return next(
-        (v for v in (PreflightVerdict.FAILED, PreflightVerdict.DEGRADED) if v in verdicts),
-        PreflightVerdict.OK,
-    )
+    verdicts = (finding.verdict for finding in findings)
+    return max(verdicts, key=list(PreflightVerdict).index, default=PreflightVerdict.OK)
 
 
 def gpu_bytes_needed(config: Config) -> int:
@@ -158,17 +163,16 @@ def gpu_bytes_needed(config: Config) -> int:
     return _checkpoint_bytes(config) + gradients + 2 * number * logits
 
 
-def disk_bytes_needed(config: Config, data_bytes: int) -> int:
-    """Disk space for the kept checkpoints, the one being written, and the prepared data."""
-    return _checkpoints_held(config) * _checkpoint_bytes(config) + data_bytes
+def disk_bytes_needed(config: Config) -> int:
+    """Disk space for the kept checkpoints and the one being written."""
+    return _checkpoints_held(config) * _checkpoint_bytes(config)
 
 
 def store_bytes_needed(config: Config) -> int:
     """Disk space in a store that is a folder, for the checkpoints that a new run keeps at its end."""
     saving, steps = config.checkpointing, config.training.max_steps
     saves = -(-steps // saving.save_steps) if steps else 1
-    permanent = steps // saving.keep_every if saving.keep_every and steps else 0
-    kept = min(saves, saving.keep_last + permanent)
+    kept = min(saves, _checkpoints_held(config) - 1)  # at the end none is being written
     return kept * _checkpoint_bytes(config)
 
 
@@ -188,11 +192,10 @@ def _checkpoints_held(config: Config) -> int:
 def _python(facts: MachineFacts) -> PreflightFinding:
     first, last = SUPPORTED_PYTHON
     if first <= _numbers(facts.python)[:2] <= last:
-        return PreflightFinding("python", PreflightVerdict.OK, f"Python {facts.python}")
+        return passed("python", f"Python {facts.python}")
     wanted = f"{first[0]}.{first[1]} to {last[0]}.{last[1]}"
-    return PreflightFinding(
+    return failed(
         "python",
-        PreflightVerdict.FAILED,
         f"Python {facts.python}, but the lock is resolved for {wanted}",
         f"install a Python from {wanted}, remove .venv and run: make install",
     )
@@ -200,12 +203,11 @@ def _python(facts: MachineFacts) -> PreflightFinding:
 
 def _packages(facts: MachineFacts) -> PreflightFinding:
     if not facts.lock_differences:
-        return PreflightFinding("packages", PreflightVerdict.OK, "every package is the one of the lock")
+        return passed("packages", "every package is the one of the lock")
     shown = ", ".join(facts.lock_differences[:5])
     more = len(facts.lock_differences) - 5
-    return PreflightFinding(
+    return failed(
         "packages",
-        PreflightVerdict.FAILED,
         f"the packages differ from requirements-training.txt: {shown}"
         + (f" and {more} more" if more > 0 else ""),
         "install the lock again: make install",
@@ -214,14 +216,9 @@ def _packages(facts: MachineFacts) -> PreflightFinding:
 
 def _torch(facts: MachineFacts) -> PreflightFinding:
     if facts.torch is None:
-        return PreflightFinding(
-            "torch",
-            PreflightVerdict.FAILED,
-            "torch cannot be imported",
-            "install the lock again: make install",
-        )
+        return failed("torch", "torch cannot be imported", "install the lock again: make install")
     built = f"for CUDA {facts.torch_cuda}" if facts.torch_cuda else "for the CPU"
-    return PreflightFinding("torch", PreflightVerdict.OK, f"torch {facts.torch}, built {built}")
+    return passed("torch", f"torch {facts.torch}, built {built}")
 
 
 def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
@@ -229,20 +226,18 @@ def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]
         return
     on_gpu = config.model.device != "cpu" and bool(facts.torch_gpu_bytes)
     if " " in facts.environment and not on_gpu:  # torch 2.13 links with -L and the folder, unquoted
-        yield PreflightFinding(
+        yield failed(
             "compiler",
-            PreflightVerdict.FAILED,
             f"compute.compile is on, and torch cannot compile for a CPU from a folder with a space: "
             f"{facts.environment}",
             "move the clone, or make install VENV=/folder/without/spaces, or --set compute.compile=false",
         )
         return
     if not facts.missing_for_compiling:
-        yield PreflightFinding("compiler", PreflightVerdict.OK, "torch.compile finds what it needs")
+        yield passed("compiler", "torch.compile finds what it needs")
         return
-    yield PreflightFinding(
+    yield failed(
         "compiler",
-        PreflightVerdict.FAILED,
         f"compute.compile is on, and torch.compile does not find {' and '.join(facts.missing_for_compiling)}",
         "install them (Debian and Ubuntu: apt-get install g++ python3-dev), or --set compute.compile=false",
     )
@@ -250,13 +245,11 @@ def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]
 
 def _gpu(device: str, facts: MachineFacts) -> Iterator[PreflightFinding]:
     if device == "cpu":
-        yield PreflightFinding("gpu", PreflightVerdict.OK, "not asked for (model.device is cpu)")
+        yield passed("gpu", "not asked for (model.device is cpu)")
         return
     problem = _gpu_problem(device, facts)
     if problem is None:
-        yield PreflightFinding(
-            "gpu", PreflightVerdict.OK, gpu_names(facts) if facts.torch_gpu_bytes else "none, training on CPU"
-        )
+        yield passed("gpu", gpu_names(facts) if facts.torch_gpu_bytes else "none, training on CPU")
         return
     found, fix = problem
     # With `auto` the run can train on the CPU, slower than its owner expects: report that, do not refuse it.
@@ -318,13 +311,10 @@ def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[PreflightFindin
         return
     has, needs = facts.torch_gpu_bytes[index], gpu_bytes_needed(config)
     if has >= needs:
-        yield PreflightFinding(
-            "gpu memory", PreflightVerdict.OK, f"{format_bytes(has)}, at least {format_bytes(needs)} needed"
-        )
+        yield passed("gpu memory", f"{format_bytes(has)}, at least {format_bytes(needs)} needed")
         return
-    yield PreflightFinding(
+    yield failed(
         "gpu memory",
-        PreflightVerdict.FAILED,
         f"{format_bytes(has)}, but {config.model.name} needs at least {format_bytes(needs)} "
         f"({count_parameters(config.model.architecture).total / 1e6:,.0f} M parameters, "
         f"batch {config.training.batch_size})",
@@ -338,15 +328,13 @@ def _memory(config: Config, memory: Memory | None) -> Iterator[PreflightFinding]
         return
     has, needs = format_bytes(memory.available), format_bytes(memory.needed)
     if memory.needed + memory.reserve <= memory.available:
-        yield PreflightFinding(
-            "memory", PreflightVerdict.OK, f"{has} of main memory available, {needs} needed"
-        )
+        yield passed("memory", f"{has} of main memory available, {needs} needed")
         return
     of = f"{config.model.name}, batch {config.training.batch_size:,}"
     if memory.needed * (1 - MEMORY_TOLERANCE) > memory.available + memory.swap:
         has_in_all = f"{has} of main memory available ({format_bytes(memory.total)} in all)"
         found = f"{has_in_all}, but {needs} are needed ({of})"
-        yield PreflightFinding("memory", PreflightVerdict.FAILED, found, _memory_fix(config, memory))
+        yield failed("memory", found, _memory_fix(config, memory))
         return
     found = (
         f"{has} of main memory available; {needs} are needed for tensors, and about "
@@ -374,12 +362,10 @@ def _memory_fix(config: Config, memory: Memory) -> str:
 
 def _disks(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
     """One finding per file system: all data that will be written to it is added up."""
-    count = _checkpoints_held(config)
-    own = disk_bytes_needed(config, facts.data_bytes)
     run = ExpectedWrites(
-        f"{count} checkpoints{' and the data' if facts.data_bytes else ''}",
+        f"{_checkpoints_held(config)} checkpoints",
         facts.disk,
-        own,
+        disk_bytes_needed(config),
         facts.disk_free_bytes,
         facts.disk_file_system,
     )
@@ -390,13 +376,10 @@ def _disks(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
 def _disk(rooms: tuple[ExpectedWrites, ...]) -> PreflightFinding:
     free, needs = rooms[0].free, sum(room.needed for room in rooms)
     if free >= needs:
-        return PreflightFinding(
-            "disk", PreflightVerdict.OK, f"{format_bytes(free)} free, {format_bytes(needs)} needed"
-        )
+        return passed("disk", f"{format_bytes(free)} free, {format_bytes(needs)} needed")
     parts = "; ".join(f"{room.what} in {room.path}: {format_bytes(room.needed)}" for room in rooms[1:])
-    return PreflightFinding(
+    return failed(
         "disk",
-        PreflightVerdict.FAILED,
         f"{format_bytes(free)} free at {rooms[0].path}, but {format_bytes(needs)} are needed "
         f"({rooms[0].what}{'; ' + parts if parts else ''})",
         "free space, lower checkpointing.keep_last, raise checkpointing.keep_every, or put the run directory "

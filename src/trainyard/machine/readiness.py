@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.machine.preflight import PreflightFinding, PreflightVerdict
+from trainyard.machine.preflight import PreflightFinding, PreflightVerdict, failed, passed
 
 _ROOM = 52
 """The longest address of a store whose line, with its verdict, fits into a terminal of 80 columns."""
@@ -91,11 +91,10 @@ def number_text(answers: Answers) -> str:
 
 def _role(answers: Answers) -> Iterator[PreflightFinding]:
     if answers.role and answers.role_is_assumed:
-        yield PreflightFinding("role", PreflightVerdict.OK, f"{answers.role} can be assumed")
+        yield passed("role", f"{answers.role} can be assumed")
     elif answers.role:
-        yield PreflightFinding(
+        yield failed(
             "role",
-            PreflightVerdict.FAILED,
             f"{answers.role} could not be assumed with GitHub's OIDC token; the step before says why",
             "compare its trust policy with docs/runbooks/permissions.md#aws-role: the subject is that of the "
             "environment training, in the form that this repository has",
@@ -112,24 +111,21 @@ def _store(answers: Answers) -> Iterator[PreflightFinding]:
         another = f"{answers.again} file:///FOLDER"
         fix = f"name a folder that this user may write and that has room, and check it in seconds: {another}"
     for problem in answers.problems:
-        yield PreflightFinding("store", PreflightVerdict.FAILED, problem, fix)
+        yield failed("store", problem, fix)
     if not answers.problems:
         can = "can be written to" if answers.written else "can be read; nothing was written"
-        yield PreflightFinding(
-            "store", PreflightVerdict.OK, "; ".join((f"{answers.url} {can}", *answers.notes))
-        )
+        yield passed("store", "; ".join((f"{answers.url} {can}", *answers.notes)))
 
 
 def _number(answers: Answers) -> Iterator[PreflightFinding]:
     if answers.number is None:
         return
     if answers.owner in (None, answers.run_id):
-        yield PreflightFinding("run number", PreflightVerdict.OK, number_text(answers))
+        yield passed("run number", number_text(answers))
         return
     owner = answers.owner or "(unreadable record)"
-    yield PreflightFinding(
+    yield failed(
         "run number",
-        PreflightVerdict.FAILED,
         f"{answers.number} in {answers.url} belongs to run {owner}; this is run {answers.run_id}",
         f"take a free one: --run-number {answers.free}, or --run-number auto. GitHub and CodeBuild count "
         "runs by themselves: there, give the store a prefix of its own (TRAINYARD_STORE)",
@@ -142,7 +138,7 @@ def _signing(answers: Answers) -> Iterator[PreflightFinding]:
         fix = "the manifest is signed when the run is stored: see docs/runbooks/signing.md"
         yield PreflightFinding("signing", verdict, answers.signing_problem, fix)
     elif answers.signing:
-        yield PreflightFinding("signing", PreflightVerdict.OK, answers.signing)
+        yield passed("signing", answers.signing)
 
 
 def _grace(answers: Answers) -> Iterator[PreflightFinding]:

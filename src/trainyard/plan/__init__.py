@@ -1,4 +1,4 @@
-"""What a configuration will take, before anything starts: memory, time, cost, and where it runs.
+"""Plan a run before anything starts: its memory, time, cost and place.
 
 In: a `Config` and the data of a device or instance type. Out: plans as plain values.
 Pure, and without torch; the texts are written in `report/plan/`.

@@ -32,29 +32,18 @@ class Change:
     """Number of machines; None keeps the planned number."""
 
 
-@dataclass(frozen=True)
-class Machines:
-    """The machines that a plan is for."""
-
-    device: Device
-    devices: int = 1
-    """Training devices per machine."""
-    nodes: int = 1
-
-    @property
-    def processes(self) -> int:
-        return self.devices * self.nodes
-
-
-def changes_that_fit(work: TrainingWorkload, here: Machines) -> tuple[Change, ...]:
+def changes_that_fit(
+    work: TrainingWorkload, device: Device, *, devices: int = 1, nodes: int = 1
+) -> tuple[Change, ...]:
     """Return changes that fit: on these machines, on more of them, on a cheaper type, or on another type.
 
-    The second and third are tried only if nothing fits on these machines. Empty when nothing helps.
+    There are `nodes` machines with `devices` training devices each. The second and third are tried only if
+    nothing fits on these machines. Empty when nothing helps.
     """
-    ways = [_change(work, changed) for changed in _first_fit(work, here)]
+    ways = [_change(work, changed) for changed in _first_fit(work, device, devices * nodes)]
     unchanged = next((t for t in _by_price() if _as_it_is(work, t)), None)
     if not ways:
-        ways += _on_more_nodes(work, here)
+        ways += _on_more_nodes(work, device, devices=devices, nodes=nodes)
         ways += _cheapest_with_changes(work, below=unchanged)
     if unchanged:
         ways.append(_change(work, replace(work, on_gpu=True), unchanged))
@@ -69,9 +58,9 @@ def fits_device(work: TrainingWorkload, device: Device) -> bool:
     return highest_memory_peak(work).parts.total <= device.usable_bytes
 
 
-def _first_fit(work: TrainingWorkload, machines: Machines) -> list[TrainingWorkload]:
-    """Return the smallest change that fits on these machines, or an empty list."""
-    changes = (c for c in _smallest_first(work, machines.processes) if fits_device(c, machines.device))
+def _first_fit(work: TrainingWorkload, device: Device, processes: int) -> list[TrainingWorkload]:
+    """Return the smallest change that fits on so many devices, or an empty list."""
+    changes = (change for change in _smallest_first(work, processes) if fits_device(change, device))
     return [changed] if (changed := next(changes, None)) else []
 
 
@@ -81,13 +70,12 @@ def _as_it_is(work: TrainingWorkload, instance: InstanceType) -> bool:
     return alike and fits_device(replace(work, on_gpu=True), gpu_of(instance))
 
 
-def _on_more_nodes(work: TrainingWorkload, here: Machines) -> list[Change]:
-    nodes = 2 * here.nodes
-    while here.device.on_gpu and nodes <= _MOST_NODES:
-        found = _first_fit(work, replace(here, nodes=nodes))
-        if found:
-            return [replace(_change(work, found[0]), nodes=nodes)]
-        nodes *= 2
+def _on_more_nodes(work: TrainingWorkload, device: Device, *, devices: int, nodes: int) -> list[Change]:
+    more = 2 * nodes
+    while device.on_gpu and more <= _MOST_NODES:
+        for changed in _first_fit(work, device, devices * more):
+            return [replace(_change(work, changed), nodes=more)]
+        more *= 2
     return []
 
 
@@ -97,7 +85,7 @@ def _cheapest_with_changes(work: TrainingWorkload, *, below: InstanceType | None
     for instance in _by_price():
         if below and instance == below:
             break
-        for changed in _first_fit(on_gpu, Machines(gpu_of(instance), instance.gpus)):
+        for changed in _first_fit(on_gpu, gpu_of(instance), instance.gpus):
             return [_change(work, changed, instance)]
     return []
 

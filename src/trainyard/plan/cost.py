@@ -25,7 +25,7 @@ class Estimate:
     mfu: float
     """Assumed share of the peak."""
     peak_flops: float | None
-    """Tokens per second and device."""
+    """Peak FLOP/s of one device."""
     tokens_per_second: float | None
     """Tokens per second over all devices."""
     seconds: float | None

@@ -205,11 +205,9 @@ def _at_optimizer(work: TrainingWorkload) -> MemoryParts:
 
 
 def _all_gradients(work: TrainingWorkload) -> int:
-    return (
-        0
-        if work.layout.offloaded
-        else _FLOAT * count_parameters(work.architecture).total // work.layout.parts
-    )
+    if work.layout.offloaded:
+        return 0
+    return _FLOAT * count_parameters(work.architecture).total // work.layout.parts
 
 
 def _gradients(work: TrainingWorkload, *, so_far: int) -> int:
@@ -246,12 +244,9 @@ def _copies(work: TrainingWorkload, parameters: int) -> int:
 
 
 def _lasting_workspace(work: TrainingWorkload) -> int:
-    return _gathered_tables(work) + (_CUBLAS_WORKSPACE if work.on_gpu else 0)
-
-
-def _gathered_tables(work: TrainingWorkload) -> int:
-    """Bytes of embedding and output gathered by FSDP, held until the end of the backward pass."""
-    return work.compute_bytes * _tables(work) if work.layout.sharded else 0
+    """Bytes of cuBLAS's workspace, and of embedding and output that FSDP gathers for the whole pass."""
+    gathered = work.compute_bytes * _tables(work) if work.layout.sharded else 0
+    return gathered + (_CUBLAS_WORKSPACE if work.on_gpu else 0)
 
 
 def _tables(work: TrainingWorkload) -> int:
@@ -260,8 +255,7 @@ def _tables(work: TrainingWorkload) -> int:
 
 
 def _gathered_block(work: TrainingWorkload, computed: int) -> int:
-    """Bytes of two gathered blocks, one prefetched, the gradients of `computed` parameters of one, and the
-    reduce-scatter buffer of another."""
+    """Bytes of two gathered blocks, the gradients of `computed` parameters, and a reduce-scatter buffer."""
     if not work.layout.sharded:
         return 0
     block = count_parameters(work.architecture).block

@@ -6,7 +6,7 @@ GPUs are left out.
 """
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainyard.errors import ConfigError
 
@@ -89,16 +89,16 @@ CATALOGUE = tuple(InstanceType(*row) for row in _ROWS)
 
 def find_instance(name: str) -> InstanceType:
     """Return the type called `name`, with or without HyperPod's `ml.`. ConfigError names the nearest one."""
+    instance = instance_called(name)
+    if instance is None:
+        raise ConfigError(f"{name}: unknown instance type{_suggestion(name.removeprefix(HYPERPOD))}")
+    return instance if name == instance.name else replace(instance, name=name, usd_per_hour=None)
+
+
+def instance_called(name: str) -> InstanceType | None:
+    """The type of EC2 for this name, also for HyperPod's; None for a type that is not in the catalogue."""
     plain = name.removeprefix(HYPERPOD)
-    for instance in CATALOGUE:
-        if instance.name == plain:
-            return instance if name == plain else _on_hyperpod(instance)
-    raise ConfigError(f"{name}: unknown instance type{_suggestion(plain)}")
-
-
-def _on_hyperpod(instance: InstanceType) -> InstanceType:
-    facts = vars(instance) | {"name": HYPERPOD + instance.name, "usd_per_hour": None}
-    return InstanceType(**facts)
+    return next((instance for instance in CATALOGUE if instance.name == plain), None)
 
 
 def _suggestion(name: str) -> str:

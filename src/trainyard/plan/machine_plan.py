@@ -26,29 +26,27 @@ class Figures:
 
 def plan_on(machine: Machine, config: Config) -> Figures:
     """Plan `config` on `machine`. Raises ConfigError for an unknown instance type."""
-    training, each = config.training, None
+    steps, each = config.training.max_steps, None
     if config.compute.strategy == "single" and config.recipe == "pretrain":
-        sequences = training.batch_size * training.gradient_accumulation_steps
+        sequences = config.training.batch_size * config.training.gradient_accumulation_steps
         each = sequences * config.data.sequence_length
     if config.recipe != "pretrain":
-        return Figures(training.max_steps, each, {}, f"recipe {config.recipe} is not modelled")
+        return Figures(steps, each, {}, f"recipe {config.recipe} is not modelled")
     if machine.cluster:
-        return Figures(training.max_steps, each, {}, "memory and world size are checked with the job")
+        return Figures(steps, each, {}, "memory and world size are checked with the job")
     if machine.hardware is None:
-        return Figures(
-            training.max_steps, each, {}, "TRAINYARD_INSTANCE_TYPE does not say what the runner is"
-        )
+        return Figures(steps, each, {}, "TRAINYARD_INSTANCE_TYPE does not say what the runner is")
     instance = find_instance(machine.hardware)
     on_cpu = config.model.device == "cpu"
     device, devices = (cpu_of(instance), 1) if on_cpu else (gpu_of(instance), instance.gpus)
     plan = plan_training(config, device, rented=Rented(instance, 1, devices)).to_json()
     if machine.queue.startswith("trainyard-codebuild"):
         _forget_the_price(plan)
-    return Figures(training.max_steps, each or plan["run"]["tokens_per_step"], plan, "")
+    return Figures(steps, each or plan["run"]["tokens_per_step"], plan, "")
 
 
 def _forget_the_price(plan: dict[str, Any]) -> None:
-    """Return CodeBuild's machine: an instance of the catalogue under another name and price."""
+    """Remove the catalogue's price: CodeBuild offers the same machine under another name and price."""
     device = plan["device"]
     if device.get("instance_type") == GPU_SMALL_HARDWARE:
         device["instance_type"] = f"CodeBuild {GPU_SMALL}"

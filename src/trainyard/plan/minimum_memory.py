@@ -2,8 +2,8 @@
 
 Only what every mixed-precision training holds is counted: weights, gradients, AdamW's state, and the inputs
 of the layers that are kept for the backward pass. Other programs hold more. So a model that is refused here
-cannot fit, and one that is not refused may still not fit. (`memory` has the whole account of the trainer's
-own step.)
+cannot fit, and one that is not refused may still not fit. `device_memory` has the whole account of the
+trainer's own step.
 """
 
 from dataclasses import dataclass

@@ -6,11 +6,10 @@ the EFA setup takes pages of 2 MiB away. So what follows from the type is less t
 
 from dataclasses import dataclass
 
-from trainyard.plan.environment.surroundings import instance_called
-from trainyard.plan.instances import InstanceType
+from trainyard.plan.instances import instance_called
 
 _HUGEPAGES_MIB_PER_CPU = 220
-"""What the EFA setup reserves as pages of 2 MiB (bottlerocket-core-kit issue 141)."""
+"""Memory that the EFA setup reserves as pages of 2 MiB (bottlerocket-core-kit issue 141)."""
 _SYSTEM_MIB, _SYSTEM_SHARE = 1536, 0.07
 """Memory left to the kubelet, the system and DaemonSets, as HyperPod's own command line leaves it."""
 _SYSTEM_MILLIS, _SYSTEM_CPU_SHARE = 700, 0.02
@@ -18,7 +17,7 @@ _SYSTEM_MILLIS, _SYSTEM_CPU_SHARE = 700, 0.02
 
 @dataclass(frozen=True)
 class NodeRoom:
-    """What one pod per node can have, on every node that it may come to."""
+    """The room of one pod, if each node gets one, on every node that it may be scheduled to."""
 
     gpus: int
     cpu_millis: int
@@ -35,17 +34,12 @@ def room_of_type(name: str) -> NodeRoom | None:
     instance = instance_called(name)
     if instance is None:
         return None
+    pages = _HUGEPAGES_MIB_PER_CPU * instance.vcpus if instance.efa else 0
     return NodeRoom(
         instance.gpus,
         max(500, round(instance.vcpus * 1000 * (1 - _SYSTEM_CPU_SHARE)) - _SYSTEM_MILLIS),
-        _memory_of(instance),
+        round(instance.memory_gib * 1024 * (1 - _SYSTEM_SHARE)) - pages - _SYSTEM_MIB,
         instance.efa,
         instance_type=name,
         on_hyperpod=name != instance.name,
     )
-
-
-def _memory_of(instance: InstanceType) -> int:
-    whole = instance.memory_gib * 1024
-    pages = _HUGEPAGES_MIB_PER_CPU * instance.vcpus if instance.efa else 0
-    return round(whole * (1 - _SYSTEM_SHARE)) - pages - _SYSTEM_MIB

@@ -15,7 +15,7 @@ from trainyard.config.schema import Config
 
 @dataclass(frozen=True)
 class Degrees:
-    """How a model and its batches are divided."""
+    """The division of a model and its batches over processes."""
 
     world: int
     """Processes of the whole job."""
@@ -39,8 +39,7 @@ class Degrees:
 
     @property
     def data(self) -> int:
-        """Replicas of the model, which train on different sequences; at least 1, also where the degrees do
-        not divide the world size."""
+        """Replicas of the model, each with its own sequences; at least 1, also where degrees do not fit."""
         return max(1, self.world // self.model)
 
     @property
@@ -94,8 +93,7 @@ def _world_problems(found: Degrees) -> Iterator[str]:
     if found.tensor > found.per_node or found.per_node % found.tensor:
         yield (
             f"compute.tensor_parallel: {found.tensor} does not divide the {found.per_node} processes of "
-            "a node; "
-            "its exchanges need the links within a node"
+            "a node; its exchanges need the links within a node"
         )
     if found.expert > 1 and (found.data * found.context) % found.expert:
         yield (
@@ -109,8 +107,7 @@ def _batch_problems(found: Degrees) -> Iterator[str]:
     if found.asked_batch is not None and found.asked_batch % whole:
         yield (
             f"program.global_batch: {found.asked_batch} is not divisible by training.batch_size × "
-            "data-parallel "
-            f"size ({found.micro_batch} × {found.data} = {whole})"
+            f"data-parallel size ({found.micro_batch} × {found.data} = {whole})"
         )
 
 

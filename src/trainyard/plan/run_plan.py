@@ -38,7 +38,7 @@ class Untold:
     """A setting that a run needs and that is missing."""
 
     what: str
-    """What is missing, such as `where to train`."""
+    """The missing setting, such as `where to train`."""
     variable: str
     command: str
     """The command that sets it."""
@@ -136,7 +136,7 @@ class RunPlan:
         return f"{self.runs_directory}/{self.segment.run_id}"
 
     def outputs(self) -> dict[str, str]:
-        """What the jobs after it use."""
+        """The step outputs for the later jobs."""
         segment = self.segment
         return {
             "train": "true" if self.trains else "false",
@@ -163,7 +163,7 @@ class RunPlan:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """What the next segment and the watchdog need to know."""
+        """The plan for the next segment and the watchdog."""
         return {
             "inputs": self.asked.inputs(),
             "segment": json.loads(self.segment.to_text()),

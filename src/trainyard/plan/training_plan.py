@@ -12,7 +12,7 @@ from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan import activations
-from trainyard.plan.advice import Change, Machines, changes_that_fit, fits_device
+from trainyard.plan.advice import Change, changes_that_fit, fits_device
 from trainyard.plan.cost import Estimate, Rented, default_mfu, estimate
 from trainyard.plan.device import Device
 from trainyard.plan.device_memory import MemoryPeak, highest_memory_peak, host_bytes, memory_peaks_of
@@ -129,11 +129,9 @@ def plan_training(
     expected = estimate(
         config.training, work, device, rented=rented, mfu=default_mfu(work) if mfu is None else mfu
     )
-    advice = (
-        ()
-        if fits_device(work, device)
-        else changes_that_fit(work, Machines(device, rented.devices, rented.nodes))
-    )
+    advice: tuple[Change, ...] = ()
+    if not fits_device(work, device):
+        advice = changes_that_fit(work, device, devices=rented.devices, nodes=rented.nodes)
     return TrainingPlan(config, device, rented, work, expected, advice)
 
 

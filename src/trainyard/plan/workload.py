@@ -1,6 +1,6 @@
 """Workload of one device: the values of a configuration that decide memory and computation.
 
-It estimates nothing; `activations`, `memory` and `flops` do.
+It estimates nothing; `activations`, `device_memory` and `flops` do.
 """
 
 from dataclasses import dataclass

@@ -127,8 +127,7 @@ def _anything(node: yaml.Node, path: Path) -> Found:  # noqa: ARG001 - has the f
 
 
 def _command(node: yaml.Node, path: Path) -> Found:
-    """One command on one line, because CodeBuild reports and times each and joins several lines in its own
-    way."""
+    """One command on one line: CodeBuild reports and times each, and joins several lines in its own way."""
     if not isinstance(node, yaml.ScalarNode):
         yield node, path, "expected a command as one text; quote a command with a colon and a blank"
         return
@@ -138,24 +137,8 @@ def _command(node: yaml.Node, path: Path) -> Found:
     elif "\n" in command:
         yield node, path, "has several lines; write one command per line, or fold it with >-"
     elif re.match(r"(exec|exit)\b", command):
-        yield (
-            node,
-            path,
-            f"{command.split()[0]} ends the shell that all commands share, so finally does not run",
-        )
-
-
-def _reports(node: yaml.Node, path: Path) -> Found:
-    of_group = _Mapping(
-        {
-            "files": _List(_Text()),
-            "base-directory": _Text(),
-            "discard-paths": _Text(_YES_NO),
-            "file-format": _Text(_REPORTS),
-        },
-        ("files",),
-    )
-    yield from _Named(of_group)(node, path)
+        word = command.split()[0]
+        yield node, path, f"{word} ends the shell that all commands share, so finally does not run"
 
 
 _ARTIFACT: dict[str, Check] = {
@@ -182,6 +165,15 @@ def _phase(name: str) -> _Mapping:
     return _Mapping(keys, ("commands",))
 
 
+_REPORT = _Mapping(
+    {
+        "files": _List(_Text()),
+        "base-directory": _Text(),
+        "discard-paths": _Text(_YES_NO),
+        "file-format": _Text(_REPORTS),
+    },
+    ("files",),
+)
 _VARIABLES = _Named(_Text(), _VARIABLE)
 _ROOT = _Mapping(
     {
@@ -208,7 +200,7 @@ _ROOT = _Mapping(
             }
         ),
         "phases": _Mapping({name: _phase(name) for name in _PHASES}),
-        "reports": _reports,
+        "reports": _Named(_REPORT),
         "artifacts": _Mapping(_ARTIFACTS),
         "cache": _Mapping(
             {
@@ -229,7 +221,7 @@ def _exported(root: yaml.MappingNode) -> Found:
     declared = {
         str(key.value)
         for section in ("variables", "parameter-store", "secrets-manager")
-        for key in _keys(_child(env, section))
+        for key, _ in _pairs(_child(env, section))
     }
     commands = "\n".join(_texts(phases))
     names = _child(env, "exported-variables")
@@ -241,13 +233,11 @@ def _exported(root: yaml.MappingNode) -> Found:
 
 
 def _child(node: yaml.Node | None, name: str) -> yaml.Node | None:
-    if not isinstance(node, yaml.MappingNode):
-        return None
-    return next((value for key, value in node.value if key.value == name), None)
+    return next((value for key, value in _pairs(node) if key.value == name), None)
 
 
-def _keys(node: yaml.Node | None) -> list[yaml.Node]:
-    return [key for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+def _pairs(node: yaml.Node | None) -> list[tuple[yaml.Node, yaml.Node]]:
+    return node.value if isinstance(node, yaml.MappingNode) else []
 
 
 def _texts(node: yaml.Node | None) -> Iterator[str]:
@@ -256,6 +246,5 @@ def _texts(node: yaml.Node | None) -> Iterator[str]:
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
             yield from _texts(value)
-    elif isinstance(node, yaml.MappingNode):
-        for _, value in node.value:
-            yield from _texts(value)
+    for _, value in _pairs(node):
+        yield from _texts(value)

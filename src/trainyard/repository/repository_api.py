@@ -35,22 +35,22 @@ class RefusedError(ServiceError):
         super().__init__(f"GitHub refused {method} {path.partition('?')[0]}: {answer.message}{_hint(answer)}")
 
 
-def get_content(ask: Ask, path: str) -> Any:
-    """The content of an answer. Raises RefusedError."""
-    answer = ask("GET", path)
+def request(ask: Ask, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    """The content of the answer to one call. Raises RefusedError."""
+    answer = ask(method, path, body)
     if not 200 <= answer.status < 300:
-        raise RefusedError("GET", path, answer)
+        raise RefusedError(method, path, answer)
     return answer.content
 
 
-def get_content_or_none(ask: Ask, path: str) -> Any:
+def get_if_found(ask: Ask, path: str) -> Any:
     """The content of an answer; None when GitHub answers "not found". Raises RefusedError."""
-    answer = ask("GET", path)
-    if answer.status == 404:
-        return None
-    if not 200 <= answer.status < 300:
-        raise RefusedError("GET", path, answer)
-    return answer.content
+    try:
+        return request(ask, "GET", path)
+    except RefusedError as error:
+        if error.status == 404:
+            return None
+        raise
 
 
 def get_every_item(ask: Ask, path: str, key: str, *, size: int = 100, none: bool = False) -> list[Any]:
@@ -62,7 +62,7 @@ def get_every_item(ask: Ask, path: str, key: str, *, size: int = 100, none: bool
     joint = "&" if "?" in path else "?"
     for number in range(1, 51):
         address = f"{path}{joint}per_page={size}&page={number}"
-        content = get_content_or_none(ask, address) if none else get_content(ask, address)
+        content = get_if_found(ask, address) if none else request(ask, "GET", address)
         found = (content or {}).get(key) or []
         items += found
         if len(found) < size:
@@ -77,7 +77,7 @@ def push_command(name: str) -> str:
 
 def get_repository(ask: Ask, host: str, name: str) -> tuple[About, Mapping[str, Any]]:
     """The repository, and GitHub's whole answer about it. Raises RefusedError."""
-    found = get_content_or_none(ask, f"repos/{name}")
+    found = get_if_found(ask, f"repos/{name}")
     if found is None:
         raise ServiceError(
             f"{host} has no repository {name} that your login may see. Check the name, and gh auth status; "

@@ -51,38 +51,46 @@ class About:
         return f"repos/{self.name}"
 
 
+def _ok(name: str, text: str) -> SetupStep:
+    return SetupStep(name, SetupVerdict.OK, text)
+
+
+def _change(
+    name: str, text: str, *changes: SetupChange | SecretChange, overwrites: bool = False
+) -> SetupStep:
+    return SetupStep(name, SetupVerdict.CHANGE, text, changes, overwrites)
+
+
+def _by_hand(name: str, text: str, *todo: Todo) -> SetupStep:
+    """A step that only a person can do."""
+    return SetupStep(name, SetupVerdict.YOU, text, todo=todo)
+
+
 def repository_step(about: About) -> SetupStep:
     """Check the repository itself; `repository_api.refuse_unfit` has run before."""
     kind = "private" if about.private else "public"
-    return SetupStep("repository", SetupVerdict.OK, f"{kind}, no fork, not archived; you administer it")
+    return _ok("repository", f"{kind}, no fork, not archived; you administer it")
 
 
 def actions_step(found: Json, selected: Json, about: About, *, role: bool) -> SetupStep:
     """Whether Actions are enabled, and the actions that the workflows use are allowed."""
-    name, settings = "actions", (Todo(BROWSER, f"{about.page}/settings/actions"),)
+    name, settings = "actions", Todo(BROWSER, f"{about.page}/settings/actions")
     if not found.get("enabled"):
         body = {"enabled": True, "allowed_actions": found.get("allowed_actions") or "all"}
         change = SetupChange("PUT", f"{about.base}/actions/permissions", body)
-        return SetupStep(name, SetupVerdict.CHANGE, "Actions: off → on", (change,), overwrites=True)
+        return _change(name, "Actions: off → on", change, overwrites=True)
     allowed = found.get("allowed_actions", "all")
     if allowed == "local_only":
         text = "only this owner's actions are allowed; the workflows need actions/*"
-        return SetupStep(name, SetupVerdict.YOU, text, todo=settings)
+        return _by_hand(name, text, settings)
     if allowed == "selected" and not selected.get("github_owned_allowed"):
-        return SetupStep(
-            name,
-            SetupVerdict.YOU,
-            "GitHub's own actions are not allowed; the workflows need them",
-            todo=settings,
-        )
+        return _by_hand(name, "GitHub's own actions are not allowed; the workflows need them", settings)
     aws = selected.get("verified_allowed") or any(
         "aws-actions/" in p for p in selected.get("patterns_allowed") or ()
     )
     if allowed == "selected" and role and not aws:
-        return SetupStep(
-            name, SetupVerdict.YOU, "aws-actions/configure-aws-credentials@* is not allowed", todo=settings
-        )
-    return SetupStep(name, SetupVerdict.OK, f"on, {allowed} actions allowed")
+        return _by_hand(name, "aws-actions/configure-aws-credentials@* is not allowed", settings)
+    return _ok(name, f"on, {allowed} actions allowed")
 
 
 def workflow_step(found: Json | None, about: About) -> SetupStep:
@@ -90,40 +98,33 @@ def workflow_step(found: Json | None, about: About) -> SetupStep:
     name = "workflow"
     if found is None:
         push = Todo(HERE, f"git push origin {about.branch}")
-        return SetupStep(name, SetupVerdict.YOU, f"{WORKFLOW} is not on {about.branch} yet", todo=(push,))
+        return _by_hand(name, f"{WORKFLOW} is not on {about.branch} yet", push)
     state = str(found.get("state"))
     if state == "active":
-        return SetupStep(name, SetupVerdict.OK, f"{WORKFLOW} is on {about.branch} and active")
+        return _ok(name, f"{WORKFLOW} is on {about.branch} and active")
     change = SetupChange("PUT", f"{about.base}/actions/workflows/{WORKFLOW}/enable")
     text = f"{WORKFLOW}: {state} → active"
-    return SetupStep(name, SetupVerdict.CHANGE, text, (change,), overwrites=state == "disabled_manually")
+    return _change(name, text, change, overwrites=state == "disabled_manually")
 
 
 def fork_requests_step(found: Json, about: About) -> SetupStep:
     """Whether, in a public repository, every pull request from outside waits for an approval."""
     policy = found.get("approval_policy")
     if policy == STRICTEST:
-        return SetupStep("fork PRs", SetupVerdict.OK, "outside contributors wait for an approval, each time")
+        return _ok("fork PRs", "outside contributors wait for an approval, each time")
     path = f"{about.base}/actions/permissions/fork-pr-contributor-approval"
     change = SetupChange("PUT", path, {"approval_policy": STRICTEST})
-    return SetupStep(
-        "fork PRs",
-        SetupVerdict.CHANGE,
-        f"approval of outside pull requests: {policy} → {STRICTEST}",
-        (change,),
-    )
+    return _change("fork PRs", f"approval of outside pull requests: {policy} → {STRICTEST}", change)
 
 
 def variable_step(row: str, name: str, about: About, *, found: str | None, wanted: str | None) -> SetupStep:
     """One variable of the repository; `wanted` is None to keep the present value."""
     if found and wanted in (None, found):
-        return SetupStep(row, SetupVerdict.OK, f"{name} = {found}")
+        return _ok(row, f"{name} = {found}")
     if wanted is None:
-        return SetupStep(row, SetupVerdict.YOU, f"{name} is not set")
+        return _by_hand(row, f"{name} is not set")
     text = f"{name}: {found} → {wanted}" if found else f"{name} = {wanted}"
-    return SetupStep(
-        row, SetupVerdict.CHANGE, text, (_set(name, wanted, found, about),), overwrites=bool(found)
-    )
+    return _change(row, text, _set(name, wanted, found, about), overwrites=bool(found))
 
 
 def _set(name: str, value: str, found: str | None, about: About) -> SetupChange:
@@ -140,30 +141,24 @@ def environment_step(name: str, found: Json | None, policies: Sequence[Json], ab
     settings = Todo(BROWSER, f"{about.page}/settings/environments")
     row = f"env {name}"
     if found is None:
-        return SetupStep(
-            row, SetupVerdict.CHANGE, f"new, limited to {limit}", (_environment_put(path, {}), add)
-        )
+        return _change(row, f"new, limited to {limit}", _environment_put(path, {}), add)
     rule = found.get("deployment_branch_policy")
     if not (rule or {}).get("custom_branch_policies"):
         before = "protected branches" if rule else "every branch may use it"
         text = f"{before} → limited to {limit}"
-        return SetupStep(
-            row, SetupVerdict.CHANGE, text, (_environment_put(path, found), add), overwrites=bool(rule)
-        )
+        return _change(row, text, _environment_put(path, found), add, overwrites=bool(rule))
     others = [p for p in policies if (p.get("name"), p.get("type", "branch")) != (pattern, kind)]
     if len(others) == len(policies):
-        return SetupStep(
-            row, SetupVerdict.CHANGE, f"{_names(others) or 'no branch'} may use it → {limit} too", (add,)
-        )
+        return _change(row, f"{_names(others) or 'no branch'} may use it → {limit} too", add)
     if others:
         remove = (
             Todo(HERE, f"{on_host(about.host)}gh api --method DELETE {add.path}/{policy.get('id')}")
             for policy in others
         )
         text = f"limited to {limit}, and {_names(others)} too: remove those that should not be allowed"
-        return SetupStep(row, SetupVerdict.YOU, text, todo=(*remove, settings))
+        return _by_hand(row, text, *remove, settings)
     more = "; add a reviewer before you release" if name == "release" and not _reviewers(found) else ""
-    return SetupStep(row, SetupVerdict.OK, f"limited to {limit}{more}")
+    return _ok(row, f"limited to {limit}{more}")
 
 
 def environment_refused(name: str, message: str, about: About) -> SetupStep:
@@ -172,12 +167,7 @@ def environment_refused(name: str, message: str, about: About) -> SetupStep:
         f"{message.rstrip('.')}; in a private repository environments need GitHub Pro, Team or Enterprise. "
         "Without them any branch may use the secrets: --no-environments accepts that"
     )
-    return SetupStep(
-        f"env {name}",
-        SetupVerdict.YOU,
-        text,
-        todo=(Todo(BROWSER, f"https://{about.host}/settings/billing/plans"),),
-    )
+    return _by_hand(f"env {name}", text, Todo(BROWSER, f"https://{about.host}/settings/billing/plans"))
 
 
 def secret_step(change: SecretChange, found: Sequence[str], *, can_ask: bool, about: About) -> SetupStep:
@@ -185,11 +175,11 @@ def secret_step(change: SecretChange, found: Sequence[str], *, can_ask: bool, ab
     place = f"environment {change.environment}" if change.environment else "the repository"
     row = "secret"
     if change.name in found:
-        return SetupStep(row, SetupVerdict.OK, f"{change.name} is in {place}; a value is never read")
+        return _ok(row, f"{change.name} is in {place}; a value is never read")
     if can_ask:
-        return SetupStep(row, SetupVerdict.CHANGE, f"{change.name} in {place}", (change,))
+        return _change(row, f"{change.name} in {place}", change)
     line = change.command_line(about.host, about.name)
-    return SetupStep(row, SetupVerdict.YOU, f"{change.name} is not in {place}", todo=(Todo(HERE, line),))
+    return _by_hand(row, f"{change.name} is not in {place}", Todo(HERE, line))
 
 
 def role_step(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: str) -> SetupStep:
@@ -197,30 +187,25 @@ def role_step(trusted: Trusted, held: Json | None, why_not: str, *, assumed_by: 
     name, todo = "aws role", tuple(Todo(HERE, line) for line in trusted.commands())
     subject = trusted.subject.text(trusted.form)
     if held is not None and trusted.fits(held):
-        return SetupStep(name, SetupVerdict.OK, f"{trusted.name} trusts {subject}")
+        return _ok(name, f"{trusted.name} trusts {subject}")
     if held is not None:
         text = f"{trusted.name} trusts {_listed(subjects_of(held)) or 'no subject of GitHub'} → {subject}"
-        return SetupStep(name, SetupVerdict.YOU, text, todo=todo)
+        return _by_hand(name, text, *todo)
     if assumed_by:
-        return SetupStep(name, SetupVerdict.OK, f"{trusted.name} was assumed by run {assumed_by}")
+        return _ok(name, f"{trusted.name} was assumed by run {assumed_by}")
     if "NoSuchEntity" in why_not:
         create = (todo[0], Todo(HERE, trusted.create_command()))
         text = f"AWS has no role {trusted.name}; its policy is in docs/runbooks/permissions.md#artifacts"
-        return SetupStep(name, SetupVerdict.YOU, text, todo=create)
+        return _by_hand(name, text, *create)
     text = f"whether {trusted.name} trusts {subject} is not known: {why_not}. A run that assumes it proves it"
-    return SetupStep(name, SetupVerdict.YOU, text, todo=todo)
+    return _by_hand(name, text, *todo)
 
 
 def role_of_other_issuer(why: str, *, assumed_by: str) -> SetupStep:
-    """The step for a role whose policy `repository.trust_policy` cannot write: only a run shows that it
-    works."""
+    """The step for a role whose policy we cannot write: only a run shows that it works."""
     if assumed_by:
-        return SetupStep("aws role", SetupVerdict.OK, f"was assumed by run {assumed_by}")
-    return SetupStep(
-        "aws role",
-        SetupVerdict.YOU,
-        f"{why}: write its trust policy by hand; a run that assumes it proves it",
-    )
+        return _ok("aws role", f"was assumed by run {assumed_by}")
+    return _by_hand("aws role", f"{why}: write its trust policy by hand; a run that assumes it proves it")
 
 
 def runner_step(
@@ -230,15 +215,13 @@ def runner_step(
     name, wanted = "runner", ", ".join(labels)
     online = [each for each in fitting if each.get("status") == "online"]
     if online:
-        return SetupStep(
-            name, SetupVerdict.OK, f"{_listed(str(each.get('name')) for each in online)} online with {wanted}"
-        )
+        return _ok(name, f"{_listed(str(each.get('name')) for each in online)} online with {wanted}")
     if fitting:
         names = _listed(str(each.get("name")) for each in fitting)
         look = Todo(MACHINE, "sudo systemctl status 'actions.runner.*'    # and restart, if it is stopped")
-        return SetupStep(name, SetupVerdict.YOU, f"{names} has {wanted} and is offline", todo=(look,))
+        return _by_hand(name, f"{names} has {wanted} and is offline", look)
     text = f"no runner with the labels {wanted} is registered{remark}"
-    return SetupStep(name, SetupVerdict.YOU, text, todo=tuple(todo))
+    return _by_hand(name, text, *todo)
 
 
 def lacking_labels(
@@ -263,9 +246,7 @@ def public_runner(about: About) -> SetupStep:
         "the repository is public, so pull requests from strangers could reach your machine: make it "
         "private, or accept that with --allow-public"
     )
-    return SetupStep(
-        "runner", SetupVerdict.YOU, text, todo=(Todo(BROWSER, f"{about.page}/settings#danger-zone"),)
-    )
+    return _by_hand("runner", text, Todo(BROWSER, f"{about.page}/settings#danger-zone"))
 
 
 def fitting_runners(runners: Sequence[Json], labels: Sequence[str]) -> list[Json]:
@@ -279,14 +260,12 @@ def watch_step(found: str | None, *, registered: bool, wanted: bool, about: Abou
     """Whether the watchdog is on; it is turned on only once a runner is registered."""
     note = "" if about.issues else "; issues are off, so it can open none"
     if found:
-        return SetupStep("watchdog", SetupVerdict.OK, f"{WATCH} = {found}{note if found == 'on' else ''}")
+        return _ok("watchdog", f"{WATCH} = {found}{note if found == 'on' else ''}")
     if not wanted:
         return SetupStep("watchdog", SetupVerdict.OPTIONAL, f"{WATCH} is not set: nothing watches the runner")
     if not registered:
         return SetupStep("watchdog", SetupVerdict.WAITS, f"{WATCH} = on, once a runner is registered")
-    return SetupStep(
-        "watchdog", SetupVerdict.CHANGE, f"{WATCH} = on{note}", (_set(WATCH, "on", found, about),)
-    )
+    return _change("watchdog", f"{WATCH} = on{note}", _set(WATCH, "on", found, about))
 
 
 @dataclass(frozen=True)
@@ -338,17 +317,13 @@ def machine_step(found: Trained, *, command_shown: bool, about: About) -> SetupS
     """Whether the GPU machine and its driver can train, according to scripts/check_environment.py there."""
     name = "gpu machine"
     if found.checked == "success":
-        return SetupStep(
-            name, SetupVerdict.OK, f"run {found.check_run} found driver, GPU and disk fit to train"
-        )
+        return _ok(name, f"run {found.check_run} found driver, GPU and disk fit to train")
     if found.checked:
         look = Todo(
             HERE,
             f"gh run view {found.check_id} --repo {named_repository(about.host, about.name)} --log-failed",
         )
-        return SetupStep(
-            name, SetupVerdict.YOU, f"run {found.check_run} found the machine not fit to train", todo=(look,)
-        )
+        return _by_hand(name, f"run {found.check_run} found the machine not fit to train", look)
     note = "only where the command above says that the driver is missing or too old"
     todo = (Todo(MACHINE, DRIVER_COMMAND, note),) if command_shown else ()
     return SetupStep(name, SetupVerdict.WAITS, "the first run checks its driver, GPU and disk", todo=todo)
@@ -357,7 +332,7 @@ def machine_step(found: Trained, *, command_shown: bool, about: About) -> SetupS
 def first_run(found: Trained, *, ready: bool, about: About) -> SetupStep:
     """Whether a training job was green on that runner."""
     if found.proven_run:
-        return SetupStep("first green", SetupVerdict.OK, f"run {found.proven_run} trained and was proven")
+        return _ok("first green", f"run {found.proven_run} trained and was proven")
     after = f"; the newest is {found.last}" if found.last else ""
     repository = named_repository(about.host, about.name)
     line = f"gh workflow run {WORKFLOW} --repo {repository} -f config=configs/smoke.yaml"
@@ -376,12 +351,10 @@ def branch_rule(found: Sequence[Json] | None, about: About) -> SetupStep:
         for check in (rule.get("parameters") or {}).get("required_status_checks", ())
     ]
     if "ci" in checks:
-        return SetupStep("branch rule", SetupVerdict.OK, f"{about.branch} requires the check ci")
-    why = (
-        "could not be read: not on this plan?"
-        if found is None
-        else f"{about.branch} does not require the check ci"
-    )
+        return _ok("branch rule", f"{about.branch} requires the check ci")
+    why = f"{about.branch} does not require the check ci"
+    if found is None:
+        why = "could not be read: not on this plan?"
     return SetupStep("branch rule", SetupVerdict.OPTIONAL, f"{why}; {about.page}/settings/rules")
 
 

@@ -18,13 +18,7 @@ from urllib.parse import quote, unquote
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 from trainyard.repository import rules
 from trainyard.repository.address import GITHUB
-from trainyard.repository.repository_api import (
-    Ask,
-    RefusedError,
-    get_content,
-    get_content_or_none,
-    get_every_item,
-)
+from trainyard.repository.repository_api import Ask, RefusedError, get_every_item, get_if_found, request
 from trainyard.repository.runner_command import Registration, runner_command
 from trainyard.repository.setup_step import SecretChange, SetupChange, SetupStep, SetupVerdict, Todo
 from trainyard.repository.trust_verdict import WORKFLOW, Trusted, is_immutable
@@ -167,10 +161,8 @@ class Setup:
             try:
                 if isinstance(change, SecretChange):
                     self._manner.set_secret(change)
-                    continue
-                answer = self._ask(change.method, change.path, change.body)
-                if not 200 <= answer.status < 300:
-                    return RefusedError(change.method, change.path, answer)
+                else:
+                    request(self._ask, change.method, change.path, change.body)
             except ServiceError as error:
                 return error
         return None
@@ -186,21 +178,18 @@ class Setup:
 
     def _actions(self) -> SetupStep:
         path = f"{self._about.base}/actions/permissions"
-        found = get_content(self._ask, path)
-        selected = (
-            get_content(self._ask, f"{path}/selected-actions")
-            if found.get("allowed_actions") == "selected"
-            else {}
-        )
+        found = request(self._ask, "GET", path)
+        only_selected = found.get("allowed_actions") == "selected"
+        selected = request(self._ask, "GET", f"{path}/selected-actions") if only_selected else {}
         return rules.actions_step(found, selected, self._about, role=bool(self._wanted.role))
 
     def _workflow(self) -> SetupStep:
         path = f"{self._about.base}/actions/workflows/{WORKFLOW}"
-        return rules.workflow_step(get_content_or_none(self._ask, path), self._about)
+        return rules.workflow_step(get_if_found(self._ask, path), self._about)
 
     def _fork_requests(self) -> SetupStep:
         path = f"{self._about.base}/actions/permissions/fork-pr-contributor-approval"
-        return rules.fork_requests_step(get_content(self._ask, path), self._about)
+        return rules.fork_requests_step(request(self._ask, "GET", path), self._about)
 
     def _found(self) -> dict[str, dict[str, Any]]:
         """The variables of the repository, by name; read again after every change."""
@@ -221,27 +210,24 @@ class Setup:
         return rules.labels_row(found, self._wanted.labels, self._labels, self._about)
 
     def _store_step(self) -> SetupStep:
-        variables = self._found()
-        role = variables.get(ROLE, {})
+        role = self._found().get(ROLE, {})
         self._role = self._wanted.role or str(role.get("value") or "")
         self._role_since = str(role.get("updated_at") or "")
-        self._store = self._wanted.store or str(variables.get(STORE, {}).get("value") or "")
-        step = self._variable("store", STORE, self._wanted.store or None, variables)
+        self._store = self._wanted.store or str(self._found().get(STORE, {}).get("value") or "")
+        step = self._variable("store", STORE, self._wanted.store or None)
         if step.verdict is SetupVerdict.YOU:
             where = "say where runs are stored: a folder of the machine or s3://bucket/prefix"
             line = f"{SCRIPT} --store file:///mnt/storage/store"
             return replace(step, text=f"{step.text}; {where}", todo=(Todo(rules.HERE, line),))
         return step
 
-    def _variable(
-        self, row: str, name: str, value: str | None, found: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> SetupStep:
-        known = (self._found() if found is None else found).get(name, {})
-        return rules.variable_step(row, name, self._about, found=known.get("value"), wanted=value)
+    def _variable(self, row: str, name: str, value: str | None) -> SetupStep:
+        found = self._found().get(name, {}).get("value")
+        return rules.variable_step(row, name, self._about, found=found, wanted=value)
 
     def _environment(self, name: str) -> SetupStep:
         path = f"{self._about.base}/environments/{name}"
-        found = get_content_or_none(self._ask, path)
+        found = get_if_found(self._ask, path)
         self._missing = self._missing - {name} if found else self._missing | {name}
         policies: list[Any] = []
         if ((found or {}).get("deployment_branch_policy") or {}).get("custom_branch_policies"):
@@ -302,27 +288,24 @@ class Setup:
         """The command that makes a machine a runner; a dry run requests no token."""
         downloads = {
             str(each["architecture"]): (str(each["download_url"]), str(each["sha256_checksum"]))
-            for each in get_content(self._ask, f"{self._about.base}/actions/runners/downloads")
+            for each in request(self._ask, "GET", f"{self._about.base}/actions/runners/downloads")
             if each.get("os") == "linux" and each.get("sha256_checksum")
         }
         token, note = "TOKEN", "a run without --dry-run inserts a token that is valid for an hour"
         if not self._manner.dry_run:
-            answer = self._ask(for_token.method, for_token.path)
-            if not 200 <= answer.status < 300:
-                raise RefusedError(for_token.method, for_token.path, answer)
-            token = str(answer.content["token"])
-            ends = _in_utc(str(answer.content.get("expires_at") or ""))
+            made = request(self._ask, for_token.method, for_token.path)
+            token, ends = str(made["token"]), _in_utc(str(made.get("expires_at") or ""))
             note = f"the token in it is for one hour{ends}; run this again for a new one"
         folders = [unquote(self._store.removeprefix("file://"))] if self._store.startswith("file://") else []
         if runs := self._wanted.variables.get("TRAINYARD_RUNS_DIRECTORY"):
             folders.append(runs)
-        made = Registration(self._about.page, self._labels, downloads, token, folders)
-        return Todo(rules.MACHINE, runner_command(made), note)
+        registration = Registration(self._about.page, self._labels, downloads, token, folders)
+        return Todo(rules.MACHINE, runner_command(registration), note)
 
     def _machine(self) -> SetupStep:
         base = f"{self._about.base}/actions"
         path = f"{base}/workflows/{WORKFLOW}/runs?branch={quote(self._about.branch, safe='')}"
-        answer = get_content_or_none(self._ask, f"{path}&per_page={NEWEST_RUNS}") or {}
+        answer = get_if_found(self._ask, f"{path}&per_page={NEWEST_RUNS}") or {}
         runs = answer.get("workflow_runs") or []
         with_jobs = [
             (run, get_every_item(self._ask, f"{base}/runs/{run['id']}/jobs", "jobs")) for run in runs
@@ -331,15 +314,12 @@ class Setup:
         return rules.machine_step(self._trained, command_shown=self._command_shown, about=self._about)
 
     def _aws_role(self) -> SetupStep:
-        subject = get_content_or_none(self._ask, f"{self._about.base}/actions/oidc/customization/sub") or {}
+        subject = get_if_found(self._ask, f"{self._about.base}/actions/oidc/customization/sub") or {}
         about, assumed_by = self._about, self._trained.role_run
-        if about.host != GITHUB or subject.get("use_default") is False:
-            why = (
-                "this host has an issuer of its own"
-                if about.host != GITHUB
-                else "the subjects are customised here"
-            )
-            return rules.role_of_other_issuer(why, assumed_by=assumed_by)
+        if about.host != GITHUB:
+            return rules.role_of_other_issuer("this host has an issuer of its own", assumed_by=assumed_by)
+        if subject.get("use_default") is False:
+            return rules.role_of_other_issuer("the subjects are customised here", assumed_by=assumed_by)
         immutable = is_immutable(subject, about.created)
         trusted = Trusted(self._role, about.name, about.owner_id, about.repository_id, immutable)
         held, why_not = self._ask_aws(trusted.name)

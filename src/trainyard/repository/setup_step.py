@@ -6,7 +6,7 @@ It has values only. `rules` makes them, and `setup` puts them in order.
 import json
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -93,7 +93,7 @@ class SetupStep:
     changes: tuple[SetupChange | SecretChange, ...] = ()
     overwrites: bool = False
     """The changes replace a setting that somebody chose, so the person must agree first."""
-    todo: tuple[Todo, ...] = field(default=())
+    todo: tuple[Todo, ...] = ()
 
 
 def on_host(host: str) -> str:

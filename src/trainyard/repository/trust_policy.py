@@ -26,8 +26,7 @@ class Form(StrEnum):
     NAMES = "names"
     """`repo:OWNER/REPO:…`, of repositories created before."""
     IMMUTABLE = "immutable"
-    """`repo:OWNER@ID/REPO@ID:…`. A repository that someone else creates under the same name does not
-    match."""
+    """`repo:OWNER@ID/REPO@ID:…`. Another owner's repository of the same name does not match."""
     BOTH = "both"
     """Both forms, while the right one is not known or about to change."""
 

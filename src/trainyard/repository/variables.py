@@ -11,12 +11,10 @@ from trainyard.config.registries import STORE_SCHEMES, store_examples
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.untrusted_files import parse_json
 
-LABELS, STORE, WATCH, ROLE = (
-    "TRAINYARD_RUNNER_LABELS",
-    "TRAINYARD_STORE",
-    "TRAINYARD_WATCH",
-    "TRAINYARD_AWS_ROLE",
-)
+LABELS = "TRAINYARD_RUNNER_LABELS"
+STORE = "TRAINYARD_STORE"
+WATCH = "TRAINYARD_WATCH"
+ROLE = "TRAINYARD_AWS_ROLE"
 DEFAULT_LABELS = ("self-hosted", "gpu")
 OTHERS = frozenset(
     {
@@ -95,9 +93,9 @@ def checked_variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not value:
         raise ConfigError(f"{text[:80]!r} is not NAME=VALUE")
-    if name in (LABELS, STORE, ROLE, WATCH):
-        flag = {LABELS: "--labels", STORE: "--store", ROLE: "--aws-role", WATCH: "--no-watch"}[name]
-        raise ConfigError(f"{name} has a flag of its own: {flag}")
+    flags = {LABELS: "--labels", STORE: "--store", ROLE: "--aws-role", WATCH: "--no-watch"}
+    if name in flags:
+        raise ConfigError(f"{name} has a flag of its own: {flags[name]}")
     if name in SECRETS:
         raise ConfigError(f"{name} is a secret: --secret {name}")
     if name not in OTHERS:

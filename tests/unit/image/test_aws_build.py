@@ -9,19 +9,27 @@ import pytest
 from trainyard.image.building import aws_build
 from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
 from trainyard.image.building.build_progress import BuildProgress
-from trainyard.image.building.build_request import make_build_request
-from trainyard.image.context.build_context import checked_tag, seal_context
-from trainyard.image.context.dockerfile import parse_dockerfile
+from trainyard.image.building.build_request import BuildRequest
+from trainyard.image.context.build_context import checked_tag
 
 ONE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
-REQUEST = make_build_request(
-    seal_context([], total_bytes=0, inputs={}),
-    parse_dockerfile("FROM scratch\n", "D"),
+REQUEST = BuildRequest(
     image="fsdp",
-    places=(".", "D"),
-    options={"platform": "linux/amd64", "target": "", "build_args": {}, "ignore_files": []},
-    git={},
-    digests={},
+    context=".",
+    dockerfile="D",
+    platform="linux/amd64",
+    target="",
+    build_args={},
+    takes_commit=False,
+    commit="",
+    dirty=False,
+    digest="0" * 64,
+    names=("D",),
+    ignore_files=(),
+    total_bytes=13,
+    bases=("scratch",),
+    locks={},
+    unpinned=(),
 )
 CONTENT = REQUEST.tag
 

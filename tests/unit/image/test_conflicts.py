@@ -24,12 +24,12 @@ from trainyard.image.conflict.version_facts import (
     VERL_TRANSFORMERS,
     VERL_VLLM,
     VLLM_TORCH,
-    reaches_gpu_memory,
     version,
     version_text,
 )
 from trainyard.image.context.dockerfile import parse_dockerfile
-from trainyard.plan.instances import CATALOGUE
+from trainyard.plan.environment.surroundings import has_rdma
+from trainyard.plan.instances import CATALOGUE, InstanceType, find_instance
 
 ROOT = Path(__file__).resolve().parents[3]
 DIGEST = "@sha256:" + "a" * 64
@@ -287,10 +287,9 @@ def test_p5_wants_a_recent_efa(installer: str, plugin: str, says: bool) -> None:
     assert "efa-missing" not in rules(CLEAN, "", TargetMachine("sm_86", efa=False, family="g5"))
 
 
-@pytest.mark.parametrize("instance", [one.name for one in CATALOGUE])
-def test_the_rdma_variable_is_judged_for_the_machine(instance: str) -> None:
-    found = next(one for one in CATALOGUE if one.name == instance)
-    machine = TargetMachine(efa=found.efa > 0, rdma=reaches_gpu_memory(instance))
+@pytest.mark.parametrize("instance", CATALOGUE, ids=lambda one: one.name)
+def test_the_rdma_variable_is_judged_for_the_machine(instance: InstanceType) -> None:
+    machine = TargetMachine(efa=instance.efa > 0, rdma=has_rdma(instance) is True)
     severity = {
         value: [
             f.severity
@@ -299,8 +298,8 @@ def test_the_rdma_variable_is_judged_for_the_machine(instance: str) -> None:
         ]
         for value in "01"
     }
-    assert severity["1"] == (["error"] if found.efa and not reaches_gpu_memory(instance) else ["warning"])
-    assert severity["0"] == (["error"] if reaches_gpu_memory(instance) else ["warning"])
+    assert severity["1"] == (["error"] if machine.efa and not machine.rdma else ["warning"])
+    assert severity["0"] == (["error"] if machine.rdma else ["warning"])
 
 
 @pytest.mark.parametrize(
@@ -317,7 +316,7 @@ def test_the_rdma_variable_is_judged_for_the_machine(instance: str) -> None:
     ],
 )
 def test_rdma_is_of_the_p_types_and_the_large_g7e(instance: str, has: bool) -> None:
-    assert reaches_gpu_memory(instance) == has
+    assert (has_rdma(find_instance(instance)) is True) == has
 
 
 def test_the_fix_takes_harmful_variables_out_and_leaves_the_rest() -> None:

@@ -9,14 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from trainyard.errors import ConfigError, VerificationError
-from trainyard.image.building.build_request import (
-    COMMIT_LABEL,
-    image_name,
-    make_build_request,
-    parse_build_args,
-)
-from trainyard.image.context.build_context import seal_context
-from trainyard.image.context.dockerfile import parse_dockerfile
+from trainyard.gateways.images import context_files
+from trainyard.image.building.build_request import COMMIT_LABEL, image_name, parse_build_args
+from trainyard.image.building.planning import BuildOptions, plan_build
 from trainyard.image.context.image_names import (
     parse_reference,
     repository_from,
@@ -37,7 +32,6 @@ from trainyard.image.release.check_levels import (
 )
 from trainyard.image.release.scan_verdict import SEVERITIES, judge_scan
 from trainyard.image.release.tag_strategy import (
-    STRATEGIES,
     ImageSource,
     Tag,
     find_image_source,
@@ -75,7 +69,7 @@ def test_a_strategy_gives_its_tags(strategy: str, versions: tuple[str, ...], exp
     assert names(strategy, versions=versions) == expected
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["auto", "semantic", "git-sha", "latest"])
 def test_no_commit_names_what_was_changed_since(strategy: str) -> None:
     if strategy in ("auto", "latest"):
         assert SHA not in names(strategy, dirty=True)
@@ -366,14 +360,11 @@ def test_what_names_no_image_is_refused(text: str) -> None:
     ],
 )
 def test_only_a_tree_that_is_known_to_be_clean_is_labelled_with_its_commit(
-    git: dict[str, Any], labelled: str | None
+    git: dict[str, Any], labelled: str | None, tmp_path: Path
 ) -> None:
-    context = seal_context([], total_bytes=0, inputs={})
-    how = {"platform": "linux/amd64", "target": "", "build_args": {}, "ignore_files": []}
-    parsed = parse_dockerfile("FROM scratch\n", "D")
-    request = make_build_request(
-        context, parsed, image="ab", places=(".", "D"), options=how, git=git, digests={}
-    )
+    (tmp_path / "Dockerfile").write_text("FROM scratch\n")
+    options = BuildOptions("ab", "linux/amd64", "", [], most_bytes=100)
+    request = plan_build(tmp_path, Path("Dockerfile"), options, files=context_files, git=git)
     assert request.labels.get(COMMIT_LABEL) == labelled
 
 

@@ -41,7 +41,6 @@ CPU_BOX = MachineFacts(
     gpu_trouble=None,
     disk="runs",
     disk_free_bytes=71 * GB,
-    data_bytes=100_000_000,
     lock_differences=(),
 )
 GPU_BOX = replace(
@@ -233,7 +232,7 @@ def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:
 
 
 def test_the_need_for_disk_counts_one_more_checkpoint_than_are_kept() -> None:
-    assert disk_bytes_needed(config(), 1000) == 6 * 12 * count_parameters(ArchitectureConfig()).total + 1000
+    assert disk_bytes_needed(config()) == 6 * 12 * count_parameters(ArchitectureConfig()).total
 
 
 def test_permanent_checkpoints_need_space_too() -> None:
@@ -244,7 +243,7 @@ def test_permanent_checkpoints_need_space_too() -> None:
             "checkpointing": config().checkpointing.model_copy(update={"keep_every": 2000}),
         }
     )
-    assert disk_bytes_needed(more, 1000) == (6 + 2) * checkpoint + 1000
+    assert disk_bytes_needed(more) == (6 + 2) * checkpoint
 
 
 def test_all_problems_are_reported_at_once() -> None:
@@ -391,7 +390,7 @@ def test_unknown_memory_is_not_judged() -> None:
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("store", [0, 40 * GB, 71 * GB, 72 * GB])
 def test_needs_on_one_disk_are_added_up_but_not_across_disks(together: bool, store: int) -> None:
-    own = disk_bytes_needed(config(), CPU_BOX.data_bytes)
+    own = disk_bytes_needed(config())
     room = ExpectedWrites("the stored copy", "/srv/store", store, 71 * GB, 0 if together else 1)
     other = ExpectedWrites("records to be sent", "/tmp", 40 * GB, 71 * GB, 0 if together else 2)
     findings = judge_machine(config(), replace(CPU_BOX, rooms=(room, other)))

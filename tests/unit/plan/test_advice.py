@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from trainyard.config.schema import Config
-from trainyard.plan.advice import Machines, changes_that_fit, fits_device, overrides_between
-from trainyard.plan.device import cpu, gpu, gpu_of
+from trainyard.plan.advice import changes_that_fit, fits_device, overrides_between
+from trainyard.plan.device import Device, cpu, gpu, gpu_of
 from trainyard.plan.device_memory import highest_memory_peak
 from trainyard.plan.instances import find_instance
 from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, training_workload
@@ -18,10 +18,10 @@ EAGER = ("model.dtype=float32", "compute.compile=false")
 """What takes most memory, so that there is something to advise."""
 
 
-def just_enough_for(work: TrainingWorkload, **more: int) -> Machines:
-    """GPUs on which `work` fits and nothing larger does."""
+def just_enough_for(work: TrainingWorkload) -> Device:
+    """A GPU on which `work` fits and nothing larger does."""
     total = highest_memory_peak(work).parts.total + 2**30
-    return Machines(gpu("L4", round(total / 0.95) + 10), **more)
+    return gpu("L4", round(total / 0.95) + 10)
 
 
 def test_a_smaller_batch_of_the_same_global_size_is_the_first_choice(workload: Build) -> None:
@@ -47,9 +47,7 @@ def test_bfloat16_comes_when_nothing_that_keeps_the_numbers_helps(workload: Buil
 
 
 def test_another_machine_is_named_with_its_price(workload: Build) -> None:
-    ways = changes_that_fit(
-        workload(batch_size=1, accumulation=4), Machines(gpu_of(find_instance("g6.xlarge")))
-    )
+    ways = changes_that_fit(workload(batch_size=1, accumulation=4), gpu_of(find_instance("g6.xlarge")))
     assert ways[0].nodes == 2
     assert ways[1].overrides == ()
     assert ways[1].instance is not None
@@ -60,7 +58,7 @@ def test_another_machine_is_named_with_its_price(workload: Build) -> None:
 def test_a_cheaper_machine_with_changes_stands_before_a_dear_one_without(load: Load) -> None:
     one = (*EAGER, "model.architecture.num_layers=40", "training.batch_size=1")
     work = training_workload(load(NAME, *one), on_gpu=True)
-    more, changed, unchanged = changes_that_fit(work, Machines(gpu_of(find_instance("g6.xlarge"))))
+    more, changed, unchanged = changes_that_fit(work, gpu_of(find_instance("g6.xlarge")))
     assert more.nodes
     assert changed.instance is not None
     assert unchanged.instance is not None
@@ -71,14 +69,14 @@ def test_a_cheaper_machine_with_changes_stands_before_a_dear_one_without(load: L
 
 def test_processors_that_are_too_small_are_answered_with_a_gpu(load: Load) -> None:
     work = training_workload(load(NAME), on_gpu=False)
-    ways = changes_that_fit(work, Machines(cpu(cores=2, memory_bytes=2**34)))
+    ways = changes_that_fit(work, cpu(cores=2, memory_bytes=2**34))
     assert all("model.device=cuda" in way.overrides for way in ways)
     assert all(way.instance for way in ways)
 
 
 def test_nothing_is_suggested_when_nothing_helps(workload: Build) -> None:
     shape = workload().architecture.model_copy(update={"num_layers": 100_000})
-    assert changes_that_fit(workload(architecture=shape), Machines(gpu("H100", 2**36))) == ()
+    assert changes_that_fit(workload(architecture=shape), gpu("H100", 2**36)) == ()
 
 
 def test_every_suggestion_fits_when_it_is_made(load: Load) -> None:
@@ -86,7 +84,7 @@ def test_every_suggestion_fits_when_it_is_made(load: Load) -> None:
         device = gpu_of(find_instance(name))
         work = training_workload(load(NAME, *EAGER), on_gpu=True)
         assert not fits_device(work, device)
-        for way in changes_that_fit(work, Machines(device)):
+        for way in changes_that_fit(work, device):
             changed = training_workload(load(NAME, *EAGER, *way.overrides), on_gpu=True)
             assert fits_device(changed, gpu_of(way.instance) if way.instance else device)
             assert highest_memory_peak(changed).parts.total == way.peak_bytes
@@ -109,7 +107,7 @@ def test_activations_are_computed_again_before_the_numbers_change(workload: Buil
 def test_idle_neighbours_share_the_model_and_the_batch(workload: Build) -> None:
     work = workload(accumulation=4, recomputation=Recomputation.FULL)
     shared = replace(work, batch_size=2, accumulation=1, layout=Layout(shards=8, sharded=True))
-    way = changes_that_fit(work, just_enough_for(shared, devices=8))[0]
+    way = changes_that_fit(work, just_enough_for(shared), devices=8)[0]
     assert way.overrides == (
         "compute.strategy=fsdp",
         "training.batch_size=2",
@@ -121,7 +119,7 @@ def test_idle_neighbours_share_the_model_and_the_batch(workload: Build) -> None:
 def test_more_nodes_are_taken_where_one_is_too_small(load: Load) -> None:
     config = load("training_configuration", "compute.strategy=fsdp", "training.gradient_accumulation_steps=8")
     work = training_workload(config, on_gpu=True, processes=1)
-    here = Machines(gpu("L4", 16 * 10**9))
+    here = gpu("L4", 16 * 10**9)
     way = changes_that_fit(work, here)[0]
     assert way.nodes
     planned = training_workload(
@@ -131,14 +129,14 @@ def test_more_nodes_are_taken_where_one_is_too_small(load: Load) -> None:
     )
     assert planned.tokens_per_step == work.tokens_per_step
     assert highest_memory_peak(planned).parts.total == way.peak_bytes
-    assert fits_device(planned, here.device)
+    assert fits_device(planned, here)
 
 
 def test_a_copy_on_each_device_becomes_a_shard_on_each(workload: Build) -> None:
     work = workload(batch_size=1, recomputation=Recomputation.FULL)
     copied = replace(work, layout=Layout(replicas=4, gradient_buckets=True))
     sharded = replace(work, layout=Layout(shards=4, sharded=True))
-    way = changes_that_fit(copied, just_enough_for(sharded, devices=4))[0]
+    way = changes_that_fit(copied, just_enough_for(sharded), devices=4)[0]
     assert way.overrides == ("compute.strategy=fsdp",)
 
 
@@ -146,7 +144,7 @@ def test_matrices_are_cut_where_one_sequence_a_group_is_left(workload: Build) ->
     work = workload(batch_size=1, recomputation=Recomputation.FULL)
     sharded = replace(work, layout=Layout(shards=8, sharded=True))
     cut = replace(sharded, accumulation=2, layout=Layout(shards=4, tensor=2, sharded=True))
-    way = changes_that_fit(sharded, just_enough_for(cut, devices=8))[0]
+    way = changes_that_fit(sharded, just_enough_for(cut), devices=8)[0]
     assert way.overrides == ("compute.tensor_parallel=2", "training.gradient_accumulation_steps=2")
     assert cut.tokens_per_step == sharded.tokens_per_step
     assert way.devices == 8
@@ -155,8 +153,8 @@ def test_matrices_are_cut_where_one_sequence_a_group_is_left(workload: Build) ->
 def test_waiting_for_saves_comes_before_all_else_where_their_copy_is_too_much(workload: Build) -> None:
     behind = workload(on_gpu=False, compiled=False, staged=True)
     total = highest_memory_peak(replace(behind, staged=False)).parts.total
-    here = Machines(cpu(cores=2, memory_bytes=round((total + 2**30) / 0.95) + 10))
-    assert not fits_device(behind, here.device)
+    here = cpu(cores=2, memory_bytes=round((total + 2**30) / 0.95) + 10)
+    assert not fits_device(behind, here)
     assert changes_that_fit(behind, here)[0].overrides == ("checkpointing.mode=sync",)
 
 
@@ -166,7 +164,7 @@ def test_a_copy_that_fits_is_kept_and_a_gpus_share_of_main_memory_counts(workloa
     assert fits_device(behind, large)
     assert not fits_device(behind, small)
     assert fits_device(replace(behind, staged=False), small)
-    assert changes_that_fit(behind, Machines(small))[0].overrides == ("checkpointing.mode=sync",)
+    assert changes_that_fit(behind, small)[0].overrides == ("checkpointing.mode=sync",)
     smaller = replace(behind, batch_size=4, accumulation=1)
     split = changes_that_fit(smaller, just_enough_for(behind))[0]
     assert split.overrides == ("training.batch_size=1", "training.gradient_accumulation_steps=4")

@@ -9,9 +9,9 @@ from trainyard.errors import ConfigError
 from trainyard.plan.environment.environment_lint import LintFinding, lint
 from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.settings_reading import read_environment_file
-from trainyard.plan.environment.surroundings import VariableScope, has_rdma, instance_called, version_of
+from trainyard.plan.environment.surroundings import VariableScope, has_rdma, version_of
 from trainyard.plan.environment.variable_rules import RENAMED, LintSeverity, judge_variable
-from trainyard.plan.instances import CATALOGUE
+from trainyard.plan.instances import CATALOGUE, instance_called
 
 E, W, I = LintSeverity.ERROR, LintSeverity.WARNING, LintSeverity.INFO  # noqa: E741
 NOWHERE = VariableScope()

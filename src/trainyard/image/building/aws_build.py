@@ -102,8 +102,7 @@ class AwsBuilder:
         token: str,
         origin: str,
     ) -> dict[str, Any]:
-        """Return the result as plain data. Two starts with one `token` are one build; `origin` is git's
-        remote."""
+        """The result as plain data. Two starts with one `token` are one build; `origin` is git's remote."""
         place = (self.account, self.aws.region)
         held = self._held_as_asked(request)  # asked always: a missing repository is told before a build
         if self.options.rebuild or request.unpinned:

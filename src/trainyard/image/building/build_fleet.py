@@ -27,8 +27,7 @@ class Fleet(Generic[Result]):
         return self._end.wait(seconds)
 
     def run(self, work: Callable[[str], Result]) -> dict[str, Result | BaseException]:
-        """Run `work` for every image, and return its results or errors. An interrupt ends all builds and is
-        raised."""
+        """The results or errors of `work` for each image. An interrupt ends all builds and is raised."""
         with ThreadPoolExecutor(len(self.progress), thread_name_prefix="build") as pool:
             futures: dict[str, Future[Result]] = {name: pool.submit(work, name) for name in self.progress}
             try:

@@ -116,8 +116,7 @@ def same_digest(request: BuildRequest, ended: BuildEnded, find: Callable[[str, s
         raise VerificationError(
             f"{request.image}: the build {ended.build_id} succeeded, but exported no IMAGE_DIGEST, so it is "
             "not known to have pushed an image. The project must build with the buildspec.yml of this "
-            "repository. "
-            f"{ended.log_address}".rstrip()
+            f"repository. {ended.log_address}".rstrip()
         )
     held = find("", said)
     if held is None:
@@ -146,14 +145,12 @@ def aws_result(
 
 
 def result_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The results for people: the finished images, then the commands to continue with."""
+    """The results for people."""
     lines = []
     for one in results:
-        how = (
-            f"built in {_minutes(one.get('seconds', 0))}"
-            if one["built"]
-            else "there already, nothing was built"
-        )
+        how = "there already, nothing was built"
+        if one["built"]:
+            how = f"built in {_minutes(one.get('seconds', 0))}"
         lines += [f"  {one['image']:<13} {how}", f"  {'':<13} {one['uri']}"]
     return lines
 

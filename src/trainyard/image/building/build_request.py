@@ -12,9 +12,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.image.context.build_context import BuildContext, content_tag
-from trainyard.image.context.dockerfile import Dockerfile, locks_of
-from trainyard.image.context.image_names import repository_from, require_repository
+from trainyard.image.context.build_context import content_tag
+from trainyard.image.context.image_names import repository_from
 
 CONTENT_LABEL = "dev.trainyard.content"
 LOCKS_LABEL = "dev.trainyard.locks"
@@ -23,7 +22,6 @@ BASES_LABEL = "dev.trainyard.bases"
 COMMIT_ARGUMENT = "GIT_COMMIT"
 """A build argument that is set automatically if a Dockerfile declares it. It is not part of the content."""
 COMMIT_LABEL = "org.opencontainers.image.revision"
-PLATFORM = "linux/amd64"
 _ARGUMENT = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SECRET_ARGUMENT = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|API_KEY|ACCESS_KEY)(?:_|$)", re.I
@@ -52,10 +50,11 @@ class BuildRequest:
     digest: str
     """The digest of the whole input: the files, the Dockerfile, the arguments."""
     names: tuple[str, ...]
-    """The number of bytes of the sent files."""
+    """The sent files, sorted."""
     ignore_files: tuple[str, ...]
     """The ignore file that was applied, relative to the context; empty if there is none."""
     total_bytes: int
+    """The size of the sent files."""
     bases: tuple[str, ...]
     """All base images, by the names in the Dockerfile."""
     locks: Mapping[str, str]
@@ -69,8 +68,7 @@ class BuildRequest:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of the image. The time is not among them, so that the same content gives the same
-        labels."""
+        """The labels of the image; without the time, so that the same content gives the same labels."""
         labels = {CONTENT_LABEL: self.digest, BASES_LABEL: " ".join(self.bases)}
         locks = (f"{name}@{digest}" if digest else name for name, digest in self.locks.items())
         labels |= {LOCKS_LABEL: " ".join(locks)} if self.locks else {}
@@ -107,52 +105,6 @@ def locks_in(labels: Mapping[str, str]) -> dict[str, str]:
     return {name: digest for name, _, digest in parts}
 
 
-def build_inputs(
-    dockerfile_text: str, *, platform: str, target: str, build_args: Mapping[str, str]
-) -> dict[str, str]:
-    """Everything besides the files that determines the result of a build."""
-    given = {f"arg {key}": value for key, value in build_args.items()}
-    return {"dockerfile": dockerfile_text, "platform": platform, "target": target, **given}
-
-
-def make_build_request(
-    context: BuildContext,
-    parsed: Dockerfile,
-    *,
-    image: str,
-    places: tuple[str, str],
-    options: Mapping[str, Any],
-    git: Mapping[str, Any],
-    digests: Mapping[str, str],
-) -> BuildRequest:
-    """Make the request; `places` are the context's folder and the Dockerfile in it, `digests` those of files.
-
-    `options` has platform, target, build_args and ignore_files; `git` has git's facts about the commit.
-    """
-    target = options["target"]
-    if target and target.lower() not in {stage.name for stage in parsed.stages}:
-        names = ", ".join(stage.name for stage in parsed.stages if stage.name) or "none has a name"
-        raise ConfigError(f"--target {target}: the Dockerfile has no such stage ({names})")
-    return BuildRequest(
-        image=require_repository(image),
-        context=places[0],
-        dockerfile=places[1],
-        platform=options["platform"],
-        target=target,
-        build_args=dict(options["build_args"]),
-        takes_commit=COMMIT_ARGUMENT in parsed.arguments,
-        commit=str(git.get("commit", "")),
-        dirty=bool(git.get("dirty", "commit" in git)),  # unknown is not clean
-        digest=context.digest,
-        names=context.names,
-        ignore_files=tuple(options["ignore_files"]),
-        total_bytes=context.total_bytes,
-        bases=tuple(stage.image for stage in parsed.bases),
-        locks={name: digests.get(name, "") for name in locks_of(parsed)},
-        unpinned=tuple(stage.image for stage in parsed.unpinned),
-    )
-
-
 def image_name(context: str, dockerfile: str) -> str:
     """The default name of an image: the folder of its Dockerfile, which is usually the context's folder.
 
@@ -166,10 +118,10 @@ def image_name(context: str, dockerfile: str) -> str:
 
 
 def parse_build_args(words: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Parse KEY=VALUE words as build arguments. Raises ConfigError for one that the Dockerfile does not
-    declare.
+    """Parse KEY=VALUE words as build arguments.
 
-    A secret is refused, because build arguments are visible in the history of the image.
+    Raises ConfigError for one that the Dockerfile does not declare, and for a secret, because build arguments
+    are visible in the history of the image.
     """
     found = {}
     for word in words:

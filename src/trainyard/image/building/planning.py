@@ -1,5 +1,4 @@
-"""Plan a build: from a folder and a Dockerfile to the request with the files to send, its name and its
-digest.
+"""Plan a build: from a folder and a Dockerfile to the request with its files, name and digest.
 
     listed files --ignore rules--> chosen --limits, secrets--> read --digest--> BuildRequest
 
@@ -12,23 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainyard.errors import VerificationError
+from trainyard.errors import ConfigError, VerificationError
 from trainyard.image.building.build_request import (
+    COMMIT_ARGUMENT,
     BuildRequest,
-    build_inputs,
     image_name,
-    make_build_request,
     parse_build_args,
 )
 from trainyard.image.context.build_context import (
     choose_files,
+    content_digest,
     refuse_secrets,
     require_usable,
-    seal_context,
 )
 from trainyard.image.context.context_secrets import HEAD_BYTES, secret_by_content
-from trainyard.image.context.dockerfile import parse_dockerfile
+from trainyard.image.context.dockerfile import Dockerfile, locks_of, parse_dockerfile
 from trainyard.image.context.ignore_rules import parse_ignore_file
+from trainyard.image.context.image_names import require_repository
 from trainyard.run.untrusted_files import read_text
 
 
@@ -73,22 +72,39 @@ def plan_build(
     rules = parse_ignore_file(read_text(ignore_file), str(ignore_file)) if ignore_file else ()
     chosen = choose_files(listed, rules)
     require_usable(chosen, where=str(context), most_bytes=options.most_bytes)
-    modes = {one.name: one.mode for one in listed}
-    wanted = [(one.name, modes[one.name]) for one in chosen]
+    wanted = [(one.name, one.mode) for one in chosen]
     read = files.hash_files(context, wanted, examine=secret_by_content, head_bytes=HEAD_BYTES)
     refuse_secrets({one.name: one.secret for one in read if one.secret}, where=str(context))
-    how = {"platform": options.platform, "target": options.target}
-    inputs = build_inputs(text, platform=options.platform, target=options.target, build_args=given)
-    beside = [os.path.relpath(ignore_file, context)] if ignore_file else []
-    return make_build_request(
-        seal_context(read, total_bytes=sum(one.size for one in chosen), inputs=inputs),
-        parse_dockerfile(text, str(dockerfile), given),
-        image=options.image or image_name(str(context.resolve()), name),
-        places=(str(context), name),
-        options=how | {"build_args": given, "ignore_files": beside},
-        git=git,
-        digests={one.name: one.sha256 for one in read},
+    parsed = parse_dockerfile(text, str(dockerfile), given)
+    _require_stage(parsed, options.target)
+    inputs = {"dockerfile": text, "platform": options.platform, "target": options.target}
+    inputs |= {f"arg {key}": value for key, value in given.items()}
+    digests = {one.name: one.sha256 for one in read}
+    return BuildRequest(
+        image=require_repository(options.image or image_name(str(context.resolve()), name)),
+        context=str(context),
+        dockerfile=name,
+        platform=options.platform,
+        target=options.target,
+        build_args=given,
+        takes_commit=COMMIT_ARGUMENT in parsed.arguments,
+        commit=str(git.get("commit", "")),
+        dirty=bool(git.get("dirty", "commit" in git)),  # unknown is not clean
+        digest=content_digest(read, inputs),
+        names=tuple(one.name for one in chosen),
+        ignore_files=(os.path.relpath(ignore_file, context),) if ignore_file else (),
+        total_bytes=sum(one.size for one in chosen),
+        bases=tuple(stage.image for stage in parsed.bases),
+        locks={lock: digests.get(lock, "") for lock in locks_of(parsed)},
+        unpinned=tuple(stage.image for stage in parsed.unpinned),
     )
+
+
+def _require_stage(parsed: Dockerfile, target: str) -> None:
+    """Raise ConfigError for a target that is not a stage; an empty one is the last stage."""
+    if target and target.lower() not in {stage.name for stage in parsed.stages}:
+        names = ", ".join(stage.name for stage in parsed.stages if stage.name) or "none has a name"
+        raise ConfigError(f"--target {target}: the Dockerfile has no such stage ({names})")
 
 
 def require_content(requests: Sequence[BuildRequest], digest: str) -> None:

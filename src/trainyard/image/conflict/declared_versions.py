@@ -7,10 +7,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from packaging.utils import canonicalize_name
+
 from trainyard.image.conflict.version_facts import NGC, Version, minor, version
 from trainyard.image.context.dockerfile import Dockerfile, Instruction, expand, pairs_of
 
 _SPEC = re.compile(r"(?<![\w./-])([A-Za-z][A-Za-z0-9._-]*)(?:\[[\w,-]*\])?==([0-9][\w.+!-]*)")
+_LOCKED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]*\])?==([^\s;\\]+)(?:\s*;\s*([^\\]*))?")
+_NOT_ON_LINUX = re.compile(r"sys_platform == '(?:win32|darwin)'|platform_system == 'Windows'")
 _INDEX = re.compile(r"download\.pytorch\.org/whl/(?:nightly/)?(cu\d{3}|cpu)")
 _EFA = re.compile(r"aws-efa-installer-([0-9][\d.]*\d)\.tar")
 _PLUGIN = re.compile(
@@ -89,8 +93,7 @@ class DeclaredVersions:
 
     @property
     def cuda(self) -> Version:
-        """The CUDA release of torch, from its version, an index or the packages beside it; empty if
-        unknown."""
+        """The CUDA release of torch, from its version, an index or other packages; empty if unknown."""
         if self.torch and self.torch.cuda:
             return self.torch.cuda
         toolkit = self.packages.get("cuda-toolkit")
@@ -112,7 +115,8 @@ def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, 
     """
     packages = {package: Package(package, text, file, line) for package, (text, line, file) in locked.items()}
     index, variables, known = "", [], dict(parsed.arguments)
-    facts: dict[str, Version] = {"efa": (), "plugin": (), "nccl": ()}
+    efa: Version = ()
+    plugin: Version = ()
     for instruction in parsed.instructions:
         text = expand(instruction.text, known)
         if instruction.name == "ENV":
@@ -123,8 +127,8 @@ def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, 
         elif instruction.name == "RUN":
             packages |= _installed(instruction, text, name)
             index = match[1] if (match := _INDEX.search(text)) else index
-            facts["efa"] = version(m[1]) if (m := _EFA.search(text)) else facts["efa"]
-            facts["plugin"] = version(m[1]) if (m := _PLUGIN.search(text)) else facts["plugin"]
+            efa = version(match[1]) if (match := _EFA.search(text)) else efa
+            plugin = version(match[1]) if (match := _PLUGIN.search(text)) else plugin
     if index.startswith("cu") and (torch := packages.get("torch")) and not torch.cuda:
         packages["torch"] = Package("torch", f"{torch.text}+{index}", torch.file, torch.line)
     nccl = version(known.get("NCCL_VERSION", "").removeprefix("v"))
@@ -137,8 +141,8 @@ def declare(parsed: Dockerfile, name: str, locked: Mapping[str, tuple[str, int, 
         ),
         packages=packages,
         variables=tuple(variables),
-        efa_installer=facts["efa"] or version(known.get("EFA_INSTALLER_VERSION", "")),
-        efa_plugin=facts["plugin"] or version(known.get("AWS_OFI_NCCL_VERSION", "").removeprefix("v")),
+        efa_installer=efa or version(known.get("EFA_INSTALLER_VERSION", "")),
+        efa_plugin=plugin or version(known.get("AWS_OFI_NCCL_VERSION", "").removeprefix("v")),
         nccl=wheel or nccl,
         architectures=known.get("TORCH_CUDA_ARCH_LIST", ""),
     )
@@ -165,29 +169,18 @@ def base_image(image: str, line: int = 0) -> BaseImage:
     return BaseImage(image, "other", (), cuda, python, False, line)
 
 
-def canonical(name: str) -> str:
-    """The canonical name of a package: lower case, hyphens."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def _installed(instruction: Instruction, text: str, name: str) -> dict[str, Package]:
     if not re.search(r"\b(?:pip3?|uv pip|conda|mamba)\b", text):
         return {}
-    return {
-        canonical(package): Package(canonical(package), found, name, instruction.line)
-        for package, found in _SPEC.findall(text)
-    }
+    pins = ((canonicalize_name(package), found) for package, found in _SPEC.findall(text))
+    return {package: Package(package, found, name, instruction.line) for package, found in pins}
 
 
 def locked_packages(text: str) -> dict[str, tuple[str, int]]:
     """Name -> version and line, for all pins of a lock or requirements file that apply on 64-bit Linux."""
-    found = {}
+    found: dict[str, tuple[str, int]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        match = re.match(
-            r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]*\])?==([^\s;\\]+)(?:\s*;\s*([^\\]*))?", line
-        )
-        if match and not re.search(
-            r"sys_platform == '(?:win32|darwin)'|platform_system == 'Windows'", match[3] or ""
-        ):
-            found[canonical(match[1])] = (match[2], number)
+        match = _LOCKED.match(line)
+        if match and not _NOT_ON_LINUX.search(match[3] or ""):
+            found[canonicalize_name(match[1])] = (match[2], number)
     return found

@@ -7,7 +7,7 @@ from typing import Any
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import Version
 
-ERROR, WARNING, INFO = "error", "warning", "info"
+ERROR, WARNING = "error", "warning"
 
 
 @dataclass(frozen=True)

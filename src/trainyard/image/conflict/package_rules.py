@@ -83,6 +83,7 @@ def _cuda_of_torch(declared: DeclaredVersions, _machine: TargetMachine) -> Itera
     release = TORCH.get(minor(torch.version)) if torch else None
     if torch and release and torch.cuda and torch.cuda not in release.cuda:
         wheels = ", ".join(f"cu{a}{b}" for a, b in release.cuda)
+        default = f"cu{release.default_cuda[0]}{release.default_cuda[1]}"
         yield ImageFinding(
             "torch-cuda",
             ERROR,
@@ -90,13 +91,9 @@ def _cuda_of_torch(declared: DeclaredVersions, _machine: TargetMachine) -> Itera
             torch.line,
             f"there is no torch {torch.text}",
             f"torch {version_text(minor(torch.version))} is built with {wheels}",
-            f"take +cu{release.default_cuda[0]}{release.default_cuda[1]}",
-            _version_edit(torch.line, f"cu{torch.cuda[0]}{torch.cuda[1]}", release.default_cuda),
+            f"take +{default}",
+            Edit(torch.line, f"cu{torch.cuda[0]}{torch.cuda[1]}", default) if torch.line else None,
         )
-
-
-def _version_edit(line: int, old: str, cuda: Version) -> Edit | None:
-    return Edit(line, old, f"cu{cuda[0]}{cuda[1]}") if line else None
 
 
 def _cuda_of_base(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
@@ -153,12 +150,11 @@ def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
     if not declared.architectures or not machine.architecture:
         return
     number = machine.architecture.removeprefix("sm_")
-    wanted = f"{number[:-1]}.{number[-1]}"
+    major = number[:-1]
+    wanted = f"{major}.{number[-1]}"
     listed = re.findall(r"\d+\.\d", declared.architectures)
-    same_major = [
-        one for one in listed if one.split(".")[0] == wanted.split(".", maxsplit=1)[0] and one <= wanted
-    ]
-    if wanted in listed or same_major or "+PTX" in declared.architectures or not listed:
+    runs = any(one.startswith(f"{major}.") and one <= wanted for one in listed)
+    if runs or not listed or "+PTX" in declared.architectures:
         return
     line = next((v.line for v in declared.variables if v.name == "TORCH_CUDA_ARCH_LIST"), 0)
     yield ImageFinding(

@@ -1,11 +1,11 @@
-"""Tables of versions that go together: torch, CUDA, Python, drivers, GPUs, NCCL, EFA, packages built on
-torch.
+"""Tables of versions that go together: torch, CUDA, Python, drivers, GPUs, NCCL, EFA, compiled packages.
 
 Versions that are not listed are unknown, and the rules report nothing about them. Each table names its
 source; a version without one is not in it. "Metadata" means the requirements of a release in the package
 index, read by resolving it with uv for Linux and Python 3.12 in November 2026.
 """
 
+import re
 from dataclasses import dataclass
 
 Version = tuple[int, ...]
@@ -16,10 +16,11 @@ class TorchRelease:
     """A minor release of torch, as its official wheels are built."""
 
     cuda: tuple[Version, ...]
-    """Python versions that have wheels."""
+    """The CUDA releases that it is built with."""
     default_cuda: Version
     """The CUDA release of the wheel on PyPI."""
     oldest_python: Version
+    """The oldest Python that has wheels."""
     newest_python: Version
 
 
@@ -118,8 +119,7 @@ VERL_VLLM: dict[Version, tuple[Version, Version]] = {
 }
 """verl -> the oldest and the newest vLLM of its extra `vllm`; () is none. Source: METADATA of the wheels."""
 VERL_TRANSFORMERS: dict[Version, tuple[Version, Version]] = {(0, 9, 0): ((5, 5, 3), (5, 11))}
-"""verl -> the oldest allowed transformers, and the first one that is too new. Source: METADATA of the
-wheel."""
+"""verl -> the oldest allowed transformers, and the first that is too new. Source: METADATA of the wheel."""
 TORCH_PAIRS: dict[str, dict[Version, Version]] = {
     "torchvision": {(2, minor): (0, minor + 15) for minor in range(4, 14)},
 }
@@ -184,12 +184,6 @@ GPU_ARCHITECTURES = {
 
 Source: developer.nvidia.com/cuda-gpus, which has the A10; the A10G is AWS's variant of it.
 """
-RDMA_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300")
-"""Instance types whose EFA reads and writes GPU memory; of g7e only the larger sizes.
-
-Source: aws/aws-ofi-nccl at 2daf7d30, `gdr_required` in src/platform-aws.cpp, and its pull request 1057 (g7e).
-"""
-RDMA_TYPES = ("g7e.12xlarge", "g7e.24xlarge", "g7e.48xlarge")
 OLDEST_EFA_INSTALLER, OLDEST_EFA_PLUGIN, OLDEST_EFA_NCCL = (1, 29), (1, 7, 3), (2, 18, 5)
 """For p5 and later.
 
@@ -200,26 +194,14 @@ OLDEST_MODERN_PLUGIN = (1, 7)
 
 Source: aws/aws-ofi-nccl at 2daf7d30, doc/efa-env-var.md and src/platform-aws.cpp.
 """
-_DIGITS = 9
 OLDEST_PYTHON = (3, 11)
-"""The name of this package."""
+"""The oldest Python that Trainyard runs on."""
 
 
 def version(text: str) -> Version:
-    """The leading numbers of a version: `2.5.1+cu124` gives (2, 5, 1), `9` gives (9,)."""
-    found = []
-    for part in text.partition("+")[0].split("."):
-        digits = ""
-        for letter in part:
-            if not letter.isdigit():
-                break
-            digits += letter
-        if not 0 < len(digits) <= _DIGITS:
-            break
-        found.append(int(digits))
-        if digits != part:
-            break
-    return tuple(found)
+    """The leading numbers, of 9 digits at most: `2.5.1+cu124` gives (2, 5, 1), `2.7.0a0` gives (2, 7, 0)."""
+    found = re.match(r"\d{1,9}(?!\d)(?:\.\d{1,9}(?!\d))*", text)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 def minor(found: Version) -> Version:
@@ -236,10 +218,3 @@ def same_prefix(one: Version, other: Version) -> bool:
     """Whether two versions agree as far as both are known."""
     length = min(len(one), len(other))
     return one[:length] == other[:length]
-
-
-def reaches_gpu_memory(instance: str) -> bool:
-    """Whether the instance type's EFA reaches GPU memory (GPUDirect RDMA)."""
-    plain = instance.removeprefix("ml.")
-    family, _, size = plain.partition(".")
-    return (family in RDMA_FAMILIES and size != "4xlarge") or plain in RDMA_TYPES

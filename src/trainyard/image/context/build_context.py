@@ -7,7 +7,6 @@ each is pinned by its own digest.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from trainyard.errors import ConfigError
@@ -28,6 +27,8 @@ class ListedFile(Protocol):
     def name(self) -> str: ...
     @property
     def size(self) -> int: ...
+    @property
+    def mode(self) -> str: ...
 
 
 class ReadFile(Protocol):
@@ -43,30 +44,13 @@ class ReadFile(Protocol):
     def secret(self) -> str | None: ...
 
 
-@dataclass(frozen=True)
-class BuildContext:
-    """A context that may be sent to a builder."""
-
-    names: tuple[str, ...]
-    """Sorted."""
-    total_bytes: int
-    digest: str
-    """64 hex digits."""
-
-    @property
-    def tag(self) -> str:
-        """The tag under which an image of this content is kept."""
-        return content_tag(self.digest)
-
-
 def content_tag(digest: str) -> str:
     """The tag of the image whose build input has this digest."""
     return f"content-{digest[:_TAG_DIGITS]}"
 
 
 def checked_tag(level: str, tag: str, digest: str) -> str:
-    """The tag which says that the image `digest`, with the content of `tag`, passed the check of this
-    level."""
+    """The tag which says that image `digest`, with the content of `tag`, passed the check of this level."""
     return f"checked-{level}-{tag.removeprefix('content-')}-{digest.removeprefix('sha256:')[:12]}"
 
 
@@ -88,9 +72,8 @@ def require_usable(files: Sequence[ListedFile], *, where: str, most_bytes: int) 
         named = ", ".join(f"{file.name} ({_size(file.size)})" for file in largest)
         raise ConfigError(
             f"{where}: the build context has {_size(total)} in {len(files):,} files, at most "
-            f"{_size(most_bytes)} "
-            f"are sent. The largest: {named}. List in .dockerignore what the image does not need, or raise "
-            "--max-context."
+            f"{_size(most_bytes)} are sent. The largest: {named}. List in .dockerignore what the image does "
+            "not need, or raise --max-context."
         )
     refuse_secrets({file.name: what for file in files if (what := secret_by_name(file.name))}, where=where)
 
@@ -110,15 +93,14 @@ def refuse_secrets(found: Mapping[str, str], *, where: str) -> None:
     )
 
 
-def seal_context(files: Sequence[ReadFile], *, total_bytes: int, inputs: Mapping[str, str]) -> BuildContext:
-    """Make the context with its digest; `inputs` is everything besides the files that determines the
-    result."""
+def content_digest(files: Iterable[ReadFile], inputs: Mapping[str, str]) -> str:
+    """SHA-256 in hex of the files and of `inputs`, which is everything else that determines the result."""
     digest = hashlib.sha256(b"trainyard build input 1\n")
     for key, value in sorted(inputs.items()):
         digest.update(_line("input", key, value))
     ordered = sorted(files, key=lambda file: file.name)
     digest.update(b"".join([_line(file.mode, file.name, file.sha256) for file in ordered]))
-    return BuildContext(tuple(file.name for file in ordered), total_bytes, digest.hexdigest())
+    return digest.hexdigest()
 
 
 def _line(*parts: str) -> bytes:

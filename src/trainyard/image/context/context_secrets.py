@@ -64,12 +64,8 @@ def secret_by_name(path: str) -> str | None:
     for known, what in _PATHS.items():
         if path == known or path.endswith(f"/{known}"):
             return what
-    return _NAMES.get(name) or next((what for end, what in _SUFFIXES.items() if _ends(name, end)), None)
-
-
-def _ends(name: str, suffix: str) -> bool:
-    """Whether the name has this suffix, and something before it."""
-    return name.lower().endswith(suffix) and len(name) > len(suffix)
+    suffix = "." + name.lower().rpartition(".")[2]
+    return _NAMES.get(name) or (_SUFFIXES.get(suffix) if len(name) > len(suffix) else None)
 
 
 def secret_by_content(head: bytes) -> str | None:

@@ -36,7 +36,6 @@ class Instruction:
     """The rest of the instruction: continued lines joined by a space, variables not filled in."""
     line: int
     """The line of its first word, counted from 1."""
-    last_line: int
     stage: int
     """The stage it is in, counted from 0; -1 before the first FROM."""
 
@@ -49,8 +48,6 @@ class Stage:
     name: str
     image: str
     """The start of the stage, variables filled in: an image, `scratch`, or the name of an earlier stage."""
-    written: str
-    """The same as written in the file."""
     line: int
 
 
@@ -75,10 +72,9 @@ class Dockerfile:
         """The base images that are not pinned by a digest."""
         return tuple(stage for stage in self.bases if "@sha256:" not in stage.image)
 
-    def final_base(self, target: str = "") -> str:
-        """The registry image that the last stage, or the stage `target`, is built on; or `scratch`."""
-        chosen = [stage for stage in self.stages if stage.name == target.lower()] if target else []
-        stage = (chosen or list(self.stages))[-1]
+    def final_base(self) -> str:
+        """The registry image that the last stage is built on; or `scratch`."""
+        stage = self.stages[-1]
         by_name = {one.name: one for one in self.stages if one.name}
         while stage.image.lower() in by_name and by_name[stage.image.lower()].number < stage.number:
             stage = by_name[stage.image.lower()]
@@ -104,7 +100,7 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
     stages: list[Stage] = []
     copied: list[Stage] = []
     instructions = []
-    for number, last, line in _logical_lines(text):
+    for number, line in _logical_lines(text):
         match = _INSTRUCTION.match(line)
         word = match[1].upper() if match else ""
         if not match or word not in _KNOWN:
@@ -115,10 +111,11 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
         if word == "FROM":
             stages.append(_stage(rest, len(stages), {**arguments}, name=name, line=number))
         elif word == "ARG":
-            for key, value in _arguments(rest):  # without a default it keeps that of an earlier ARG
-                default = arguments.get(key, "") if value is None else expand(value, arguments)
+            for key, equals, value in (part.partition("=") for part in rest.split()):
+                # Without a default it keeps that of an earlier ARG.
+                default = expand(value.strip("\"'"), arguments) if equals else arguments.get(key, "")
                 arguments[key] = given.get(key, default)
-        instruction = Instruction(word, rest, number, last, len(stages) - 1)
+        instruction = Instruction(word, rest, number, len(stages) - 1)
         instructions.append(instruction)
         copied += _copied_from(instruction, stages, arguments)
     if not stages:
@@ -162,7 +159,7 @@ def _stage(rest: str, number: int, values: Mapping[str, str], *, name: str, line
         raise ConfigError(
             f"{name}:{line}: FROM takes an image, and AS with a name at most; found {rest[:80]!r}"
         )
-    return Stage(number, (match["name"] or "").lower(), expand(match["image"], values), match["image"], line)
+    return Stage(number, (match["name"] or "").lower(), expand(match["image"], values), line)
 
 
 def _copied_from(
@@ -180,19 +177,11 @@ def _copied_from(
         for written in [value] if reads else mounted:
             image = expand(written.strip("\"'"), values)
             if image and not image.isdecimal() and image.lower() not in earlier:
-                yield Stage(instruction.stage, "", image, written, instruction.line)
+                yield Stage(instruction.stage, "", image, instruction.line)
 
 
-def _arguments(rest: str) -> list[tuple[str, str | None]]:
-    found: list[tuple[str, str | None]] = []
-    for word in rest.split():
-        key, equals, value = word.partition("=")
-        found.append((key, value.strip("\"'") if equals else None))
-    return found
-
-
-def _logical_lines(text: str) -> list[tuple[int, int, str]]:
-    """First line, last line and text of each instruction."""
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    """First line and text of each instruction."""
     lines = text.removeprefix("\ufeff").splitlines()
     escape = "`" if re.match(r"\s*#\s*escape\s*=\s*`", lines[0] if lines else "") else "\\"
     found = []
@@ -207,9 +196,7 @@ def _logical_lines(text: str) -> list[tuple[int, int, str]]:
                     break
                 continue
             stripped = line.rstrip()
-            parts.append(
-                stripped.removesuffix(escape).strip() if stripped.endswith(escape) else stripped.strip()
-            )
+            parts.append(stripped.removesuffix(escape).strip())
             if not stripped.endswith(escape):
                 break
         joined = " ".join(filter(None, parts))
@@ -219,5 +206,5 @@ def _logical_lines(text: str) -> list[tuple[int, int, str]]:
                 place += 1
             place += 1
         if joined:
-            found.append((start + 1, place, joined))
+            found.append((start + 1, joined))
     return found

@@ -12,9 +12,6 @@ _REPOSITORY = re.compile(r"(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a
 """From the ECR API reference of CreateRepository, which also refuses `__` and `--`."""
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
-_ECR_HOST = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?", re.ASCII
-)
 _REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d", re.ASCII)
 _SHORTEST, _LONGEST = 2, 256
 
@@ -32,14 +29,6 @@ class ImageReference:
     def name(self) -> str:
         """Without tag and digest."""
         return f"{self.host}/{self.repository}" if self.host else self.repository
-
-
-@dataclass(frozen=True)
-class EcrPlace:
-    """The account and region of a registry in ECR."""
-
-    account: str
-    region: str
 
 
 def parse_reference(text: str) -> ImageReference:
@@ -62,12 +51,6 @@ def parse_reference(text: str) -> ImageReference:
     return ImageReference(host, repository, tag, digest)
 
 
-def ecr_place(host: str) -> EcrPlace | None:
-    """The account and region of a registry's host; None if it is not ECR."""
-    match = _ECR_HOST.fullmatch(host)
-    return EcrPlace(match["account"], match["region"]) if match else None
-
-
 def require_repository(name: str) -> str:
     """`name` if ECR accepts it for a repository. Raises ConfigError with a name that is accepted."""
     if _SHORTEST <= len(name) <= _LONGEST and _REPOSITORY.fullmatch(name):
@@ -82,15 +65,6 @@ def require_region(name: str) -> str:
     if _REGION.fullmatch(name):
         return name
     raise ConfigError(f"{name!r} is not an AWS region such as us-west-2")
-
-
-def require_tag(tag: str) -> str:
-    """`tag` if a registry accepts it. Raises ConfigError otherwise."""
-    if _TAG.fullmatch(tag):
-        return tag
-    raise ConfigError(
-        f"{tag!r} cannot be a tag: use letters, digits, _ . and -, at most 128, not . or - first"
-    )
 
 
 def repository_from(text: str) -> str:

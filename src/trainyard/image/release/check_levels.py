@@ -18,10 +18,7 @@ QUICK = ("user", "entry-point", "size", "versions", "imports")
 STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
 FULL = (*STANDARD, "collective", "forward-backward")
 LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
-IN_CONTAINER = (
-    *("versions", "imports", "cuda", "nccl", "efa"),
-    *("model-configuration", "collective", "forward-backward"),
-)
+IN_CONTAINER = tuple(name for name in FULL if name not in ("user", "entry-point", "size", "secrets"))
 MODEL = {
     "vocab_size": 128,
     "hidden_size": 32,

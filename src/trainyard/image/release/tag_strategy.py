@@ -16,12 +16,11 @@ from typing import Any
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.image.context.build_context import checked_tag, content_tag
 
-STRATEGIES = ("auto", "semantic", "git-sha", "latest")
 _VERSION = re.compile(
     r"v?(?P<core>(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*))(?P<pre>-[0-9A-Za-z.-]+)?", re.ASCII
 )
 _MOST_PUSHES = 100
-"""Of one image to a repository whose tags cannot move."""
+"""The limit for one image in a repository whose tags cannot move."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 

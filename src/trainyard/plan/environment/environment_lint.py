@@ -24,6 +24,11 @@ _NOT_SECRET = re.compile(r".*(_FILE|_PATH|_NAME|_ARN)$|.*TOKEN_(DIR|TTL).*")
 _BY_OPERATORS = re.compile(r"PET_\w+|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|NODE_RANK|LOCAL_RANK")
 _JOBS = ("PyTorchJob", "TrainJob", "HyperPodPyTorchJob")
 _LONGEST_VALUE = 60
+_PLAIN_SECRET = Judgement(
+    LintSeverity.ERROR,
+    "a secret in plain text: whoever reads the file, the image or the object has it",
+    "keep it in a Secret and name that (valueFrom.secretKeyRef); replace the one that was written down",
+)
 
 
 @dataclass(frozen=True)
@@ -33,9 +38,9 @@ class LintFinding:
     file: str
     line: int
     subject: str
-    """What it is about: a variable, or a field of a manifest."""
+    """The variable, or the field of a manifest."""
     value: str
-    """As it is set; empty for secrets and for what is missing."""
+    """The value as it is set; empty for a secret and for a missing variable."""
     severity: LintSeverity
     reason: str
     remedy: str
@@ -63,24 +68,19 @@ def lint(files: Iterable[EnvironmentFile]) -> list[LintFinding]:
 
 
 def _of_file(file: EnvironmentFile) -> Iterator[LintFinding]:
-    """The findings of one file; a line that several containers share (a YAML anchor) is told once."""
+    """The findings of one file; a line that several containers share (a YAML anchor) is reported once."""
+    variables = [finding for group in file.groups for finding in _of_group(file.name, group)]
+    fields = [
+        _finding(file.name, field.line, field.subject, field.judgement, where=field.where)
+        for document in file.documents
+        for field in judge_manifest(document)
+    ]
     seen = set()
-    for finding in (*_of_variables(file), *_of_fields(file)):
+    for finding in (*variables, *fields):
         key = (finding.line, finding.subject, finding.reason)
         if key not in seen:
             seen.add(key)
             yield finding
-
-
-def _of_variables(file: EnvironmentFile) -> Iterator[LintFinding]:
-    for group in file.groups:
-        yield from _of_group(file.name, group)
-
-
-def _of_fields(file: EnvironmentFile) -> Iterator[LintFinding]:
-    for document in file.documents:
-        for field in judge_manifest(document):
-            yield _finding(file.name, field.line, field.subject, field.judgement, where=field.where)
 
 
 def _of_group(name: str, group: SettingGroup) -> Iterator[LintFinding]:
@@ -88,9 +88,8 @@ def _of_group(name: str, group: SettingGroup) -> Iterator[LintFinding]:
         if setting.by_reference:
             continue
         secret = looks_secret(setting.name) and bool(setting.value) and not setting.value.startswith("$")
-        said = _plain_secret() if secret else None
         said = (
-            said
+            (_PLAIN_SECRET if secret else None)
             or _by_operator(setting.name, group)
             or judge_variable(setting.name, setting.value, group.place)
         )
@@ -118,14 +117,6 @@ def _finding(
 def looks_secret(name: str) -> bool:
     """Return whether a variable of this name usually holds a secret."""
     return bool(_SECRET.fullmatch(name)) and not _NOT_SECRET.fullmatch(name)
-
-
-def _plain_secret() -> Judgement:
-    return Judgement(
-        LintSeverity.ERROR,
-        "a secret in plain text: whoever reads the file, the image or the object has it",
-        "keep it in a Secret and name that (valueFrom.secretKeyRef); replace the one that was written down",
-    )
 
 
 def _by_operator(name: str, group: SettingGroup) -> Judgement | None:

@@ -1,6 +1,6 @@
 """Judge the fields of a manifest that decide whether training runs, and on the network that is paid for.
 
-What the schema and the webhooks of a cluster refuse is found here before anything is sent.
+It finds what the schema and the webhooks of a cluster would refuse, before anything is sent.
 """
 
 import re
@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainyard.plan.environment.located_yaml import Located, Text, all_mappings
-from trainyard.plan.environment.settings_reading import EFA, GPU, INSTANCE_LABELS, nodes_of, pod_specs
-from trainyard.plan.environment.surroundings import instance_called
+from trainyard.plan.environment.settings_reading import EFA, GPU, instance_of, nodes_of, pod_specs
 from trainyard.plan.environment.variable_rules import Judgement, LintSeverity
 
 _LOCAL_DISKS = ("/mnt/k8s-disks", "/opt/dlami/nvme", "/opt/sagemaker", "/local", "/tmp")  # noqa: S108
@@ -29,7 +28,7 @@ class JudgedField:
 
 
 def judge_manifest(document: Located) -> Iterator[JudgedField]:
-    """What is wrong with a document that describes pods of training; nothing for any other."""
+    """Judge a document that describes pods of training; any other has no findings."""
     title = " ".join((document.text("kind"), document.mapping("metadata").text("name"))).strip()
     pods = list(pod_specs(document))
     if not pods:
@@ -148,7 +147,8 @@ def _container(container: Located, pod: Located, title: str, *, several: bool) -
                 reason=f"{wanted} are requested and the limit is {most or 'not set'}: such a pod is refused",
                 remedy="give both the same number",
             )
-    if limits.text(GPU).number and not _has_shared_memory(container):
+    mounted = [mount.text("mountPath").rstrip("/") for mount in container.items_of("volumeMounts")]
+    if limits.text(GPU).number and SHARED_MEMORY not in mounted:
         yield _said(
             container.line,
             SHARED_MEMORY,
@@ -162,16 +162,8 @@ def _container(container: Located, pod: Located, title: str, *, several: bool) -
     yield from _image(container, where)
 
 
-def _has_shared_memory(container: Located) -> bool:
-    return any(
-        mount.text("mountPath").rstrip("/") == SHARED_MEMORY for mount in container.items_of("volumeMounts")
-    )
-
-
 def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> Iterator[JudgedField]:
-    selector = pod.mapping("nodeSelector")
-    label = next((selector.text(name) for name in INSTANCE_LABELS if selector.text(name)), None)
-    instance = instance_called(str(label)) if label else None
+    instance = instance_of(pod)
     if instance is None:
         return
     wanted, gpus = limits.text(EFA).number or 0, limits.text(GPU).number or 0

@@ -1,15 +1,14 @@
-"""The variables that the pods of a job are given for its network. As few as possible: the EFA plugin sets its
-own.
+"""Choose the variables that the pods of a job get for its network: few, because the EFA plugin sets its own.
 
-What is left out on purpose, and why, is in `variable_rules`. Sources: aws-ofi-nccl (efa-env-var) and
+`variable_rules` says what is left out, and why. Sources: aws-ofi-nccl (efa-env-var) and
 `src/nccl_ofi_net.cpp`, NCCL `src/plugin/net.cc`.
 """
 
 from trainyard.plan.environment.surroundings import VariableScope
 
 ANY_PLUGIN = "AWS Libfabric"
-"""NCCL_NET that every version of the EFA plugin answers to: its name up to 1.12.1, and from 1.13.0 it takes
-the name that it is asked by. Without a working EFA, NCCL then fails at once instead of training over TCP."""
+"""The value of NCCL_NET that every version of the EFA plugin accepts. With it NCCL fails at once if EFA does
+not work, instead of training over TCP. Up to 1.12.1 it is the plugin's name; from 1.13.0 any name works."""
 _RDMA_BY_ITSELF = (1, 7)
 _PROVIDER_BY_ITSELF = (1, 6)
 
@@ -25,7 +24,7 @@ def network_environment(place: VariableScope) -> dict[str, str]:
 
 
 def _for_old_plugins(place: VariableScope) -> dict[str, str]:
-    """What plugins before 1.7 do not find out by themselves."""
+    """The variables that plugins before 1.7 do not set by themselves."""
     if place.plugin is None or place.plugin >= _RDMA_BY_ITSELF:
         return {}
     found = {"FI_EFA_USE_DEVICE_RDMA": "1"} if place.rdma else {}

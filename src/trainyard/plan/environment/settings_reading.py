@@ -1,5 +1,4 @@
-"""Find the variables in manifests, Dockerfiles and env files, with their lines and what is known of the
-place.
+"""Find the variables in manifests, Dockerfiles and env files, with lines and the facts about their place.
 
 text of a file ──by its name──> groups of settings that hold together
 """
@@ -11,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from trainyard.plan.environment.located_yaml import Located, Text, all_mappings, read_documents
-from trainyard.plan.environment.surroundings import VariableScope, instance_called
+from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.instances import InstanceType, instance_called
 
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
-INSTANCE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 
 
@@ -47,12 +47,11 @@ class EnvironmentFile:
     name: str
     groups: tuple[SettingGroup, ...]
     documents: tuple[Located, ...] = ()
-    """Of a manifest."""
+    """The documents of a manifest."""
 
 
 def read_environment_file(name: str, text: str, given: VariableScope) -> EnvironmentFile:
-    """The settings of a file. Of a manifest's place `given` says only what it leaves open. Raises
-    ConfigError."""
+    """The settings of a file; `given` is the place, except for what a manifest says. Raises ConfigError."""
     plain = PurePath(name).name.lower()
     if "dockerfile" in plain or "containerfile" in plain:
         return EnvironmentFile(name, (SettingGroup("", tuple(_docker_settings(text)), given),))
@@ -146,21 +145,17 @@ def pod_specs(document: Located) -> Iterator[Located]:
 
 
 def nodes_of(document: Located) -> int | None:
-    """How many pods the document asks for; None where it does not say."""
+    """The number of pods that the document asks for; None where it does not say."""
     for place in ("trainer", "mlPolicy"):
         stated = document.mapping("spec", place).text("numNodes").number
         if stated is not None:
             return stated
-    counts = [
-        _replicas(mapping) for mapping in all_mappings(document) if any(True for _ in _own_pods(mapping))
-    ]
-    return sum(counts) or None
-
-
-def _own_pods(mapping: Located) -> Iterator[Located]:
-    spec = mapping.mapping("template", "spec")
-    if isinstance(spec.get("containers"), list):
-        yield spec
+    templates = (
+        mapping
+        for mapping in all_mappings(document)
+        if isinstance(mapping.mapping("template", "spec").get("containers"), list)
+    )
+    return sum(map(_replicas, templates)) or None
 
 
 def _replicas(mapping: Located) -> int:
@@ -172,19 +167,25 @@ def _replicas(mapping: Located) -> int:
 
 
 def _place_of(pod: Located, container: Located, given: VariableScope) -> VariableScope:
-    selector = pod.mapping("nodeSelector")
-    label = next((selector.text(name) for name in INSTANCE_LABELS if selector.text(name)), "")
     resources = container.mapping("resources") or container.mapping("resourcesPerNode")
     limits = {**resources.mapping("requests"), **resources.mapping("limits")}
-    counts = {name: _count(limits.get(name)) for name in (GPU, EFA)}
+    gpus, efa = _count(limits.get(GPU)), _count(limits.get(EFA))
+    if efa is None and gpus is not None:
+        efa = 0
     return replace(
         given,
-        instance=instance_called(str(label)) or given.instance,
-        efa=counts[EFA] if counts[EFA] is not None else (0 if counts[GPU] is not None else None),
-        gpus=counts[GPU],
+        instance=instance_of(pod) or given.instance,
+        efa=efa,
+        gpus=gpus,
         host_network=pod.text("hostNetwork").is_true,
         is_pod="envFrom" not in container,
     )
+
+
+def instance_of(pod: Located) -> InstanceType | None:
+    """The instance type that the pod selects; None without one, and for one that is not in the catalogue."""
+    selector = pod.mapping("nodeSelector")
+    return instance_called(next((selector.text(name) for name in _LABELS if selector.text(name)), ""))
 
 
 def _count(value: object) -> int | None:

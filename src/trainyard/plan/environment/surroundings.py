@@ -1,5 +1,4 @@
-"""What is known of the place where a process will run. What is not known is None, and nothing follows from
-it.
+"""The known facts about the place where a process will run; None is unknown, and no rule uses it.
 
 Which types have RDMA: aws-ofi-nccl, `src/platform-aws.cpp` (`gdr_required`), and its pull request 1057 (g7e).
 """
@@ -7,7 +6,7 @@ Which types have RDMA: aws-ofi-nccl, `src/platform-aws.cpp` (`gdr_required`), an
 import re
 from dataclasses import dataclass
 
-from trainyard.plan.instances import CATALOGUE, HYPERPOD, InstanceType
+from trainyard.plan.instances import HYPERPOD, InstanceType
 
 _RDMA = re.compile(r"(p4d|p4de|p5e|p5en|p6-b200|p6-b300)\..*|p5\.48xlarge|g7e\.(12|24|48)xlarge")
 _UNKNOWN_RDMA = re.compile(r"p5\.4xlarge|g7\..*")
@@ -27,7 +26,7 @@ class VariableScope:
     network: str = "auto"
     """As in `compute.network`."""
     plugin: Version | None = None
-    """Of aws-ofi-nccl."""
+    """The version of aws-ofi-nccl."""
     torch: Version | None = None
     host_network: bool = False
     is_pod: bool = False
@@ -50,10 +49,6 @@ class VariableScope:
         """Whether machines are to talk over EFA: several of them, interfaces, and no wish for TCP."""
         return bool(self.nodes and self.nodes > 1 and self.efa and self.network != "tcp")
 
-    @property
-    def one_node(self) -> bool:
-        return self.nodes == 1
-
 
 def has_rdma(instance: InstanceType) -> bool | None:
     """Whether the type's EFA has RDMA; None where that is not known."""
@@ -61,12 +56,6 @@ def has_rdma(instance: InstanceType) -> bool | None:
     if _RDMA.fullmatch(name):
         return True
     return None if _UNKNOWN_RDMA.fullmatch(name) and instance.efa else False
-
-
-def instance_called(name: str) -> InstanceType | None:
-    """The type of this name, HyperPod's names included; None where it is not in the catalogue."""
-    plain = name.removeprefix(HYPERPOD)
-    return next((instance for instance in CATALOGUE if instance.name == plain), None)
 
 
 def version_of(text: str) -> Version | None:

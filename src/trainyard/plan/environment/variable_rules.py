@@ -31,7 +31,7 @@ class LintSeverity(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is to be said of one variable."""
+    """The judgement of one variable."""
 
     severity: LintSeverity
     reason: str
@@ -43,7 +43,7 @@ REMOVE = "remove it"
 
 
 def judge_variable(name: str, value: str, place: VariableScope) -> Judgement | None:
-    """What is wrong with `name` set to `value` in `place`; None where nothing is."""
+    """Judge `name` set to `value` in `place`; None if nothing is wrong."""
     rule = _RULES.get(name)
     if rule is not None:
         return rule(value.strip(), place)
@@ -129,7 +129,7 @@ def _provider(value: str, place: VariableScope) -> Judgement | None:
 def _net(value: str, place: VariableScope) -> Judgement | None:
     plain = value.lower()
     if plain in _PLUGIN_NAMES:
-        if place.one_node:
+        if place.nodes == 1:
             return _error(
                 "on one node there is no such network, and NCCL fails: it is for several nodes with EFA"
             )
@@ -178,7 +178,7 @@ def _debug(value: str, place: VariableScope) -> Judgement | None:
         return None
     if value.upper() not in ("VERSION", "WARN", "ABORT", "NONE", ""):
         return _warning(f"NCCL knows no level {value!r}", "set NCCL_DEBUG=INFO")
-    if place.one_node:
+    if place.nodes == 1:
         return None
     return _warning("which network was used is only written at the level INFO", "set NCCL_DEBUG=INFO")
 

@@ -87,7 +87,7 @@ def test_an_optimizer_that_is_registered_by_one_line_is_known_everywhere(
     assert isinstance(build_optimizer(model, training), torch.optim.SGD)
     parameters = sum(p.numel() for p in build_model(adamw.model.architecture, seed=0).parameters())
     assert gpu_bytes_needed(adamw) - gpu_bytes_needed(sgd) == 8 * parameters
-    assert disk_bytes_needed(adamw, 0) == 3 * disk_bytes_needed(sgd, 0), "12 bytes per parameter, and 4"
+    assert disk_bytes_needed(adamw) == 3 * disk_bytes_needed(sgd), "12 bytes per parameter, and 4"
     peaks = [memory_peaks_of(training_workload(config, on_gpu=False))[-1].parts for config in (adamw, sgd)]
     assert [peak.moments for peak in peaks] == [8 * parameters, 0]
 
