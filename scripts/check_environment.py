@@ -25,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError
 
@@ -49,16 +49,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.command.terminal import show_live
     from trainyard.gateways import require_address
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
 
     if args.store:
         require_address(args.store)
-    display = PhaseDisplay("environment")
-    display.begin("asking the packages, the driver and torch")
-    with show_live(display):
+    with terminal.show_live(PhaseDisplay("environment", "asking the packages, the driver and torch")):
         from trainyard.machine.preflight import PreflightVerdict, judge_machine, worst_verdict
         from trainyard.machine.preflight_text import (
             refusal_line,

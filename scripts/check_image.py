@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, handler, output, signals
+from trainyard.command import arguments, handler, output, signals, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
@@ -160,7 +160,6 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
 
 def check_in_aws(args: argparse.Namespace) -> int:
     """The buildspec's task `check` runs this script in AWS, with --builder local."""
-    from trainyard.command.terminal import show_live
     from trainyard.gateways.images.codebuild import CodeBuild
     from trainyard.image.building.build_fleet import Fleet
     from trainyard.image.building.build_progress import Follower
@@ -187,7 +186,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
             )
         )
 
-    with show_live(fleet):
+    with terminal.show_live(fleet):
         ended = fleet.run(follow)["check"]
     if isinstance(ended, BaseException):
         raise ended

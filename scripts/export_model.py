@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
@@ -56,13 +56,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.command.terminal import show_live
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
 
-    display = PhaseDisplay("export")
-    display.begin("importing torch")
-    with show_live(display):
+    with terminal.show_live(PhaseDisplay("export", "importing torch")) as display:
         from trainyard.training.export.export import plan_export, require_absent, write_export
 
         require_absent(args.to)
@@ -78,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         output.announce("export", f"would write {summary(export)} → {args.to}")
     else:
-        with show_live(display):
+        with terminal.show_live(display):
             files = write_export(export, args.to, display)
         facts["files"] = [{"path": f.path, "size": f.size, "sha256": f.sha256} for f in files]
         output.announce("export", f"{summary(export)} → {args.to}", "ok")

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 
 
@@ -59,14 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, fetch_resume_source
-    from trainyard.command.terminal import show_live
     from trainyard.gateways import open_store, require_address
     from trainyard.gateways.github import refusal_in_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
 
     require_address(args.store)
-    display = PhaseDisplay("goes on")
+    display = PhaseDisplay("goes on", "looking for the newest checkpoint")
     wanted = WantedResume(
         directory=RunDirectory(args.run_dir),
         run_id=args.run_dir.name,
@@ -82,10 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         found = Resumption(args.resume, "the store was not read")
     else:
-        display.begin("looking for the newest checkpoint")
         with (
             refusal_in_summary("Not started: the checkpoint to resume from could not be fetched"),
-            show_live(display),
+            terminal.show_live(display),
         ):
             found = fetch_resume_source(wanted, open_store)
     output.announce("goes on", f"{found.resume}: {found.reason}")

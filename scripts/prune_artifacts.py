@@ -22,7 +22,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
@@ -74,7 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts.record.sync_report import size_text
     from trainyard.artifacts.retention.pruning_plan import plan_pruning
     from trainyard.artifacts.retention.retention_rules import RetentionRules
-    from trainyard.command.terminal import show_live
     from trainyard.gateways import open_store
     from trainyard.report.terminal.phase import PhaseDisplay
 
@@ -86,9 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         even_parents=args.even_parents,
     )
     store = open_store(args.store, call_seconds=args.call_seconds)
-    display = PhaseDisplay("retention")
-    display.begin("reading the manifests")
-    with show_live(display):
+    with terminal.show_live(PhaseDisplay("retention", "reading the manifests")) as display:
         plans = plan_pruning(store, runs_in_question(store, args.run_number), rules)
     if args.json:
         output.print_json({"store": store.url, "runs": [plan.to_json() for plan in plans]})
@@ -98,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     problems = [f"run {plan.run_number}: {plan.problem}" for plan in plans if plan.problem]
     if args.apply:
         display.begin("removing", sum(len(plan.doomed) for plan in plans), "checkpoints")
-        with show_live(display):
+        with terminal.show_live(display):
             problems += _apply(store, plans, rules, by=args.by, progress=display)
     output.print_remarks(problems)
     words = "removed" if args.apply else "would be removed; nothing was changed; --apply removes them"

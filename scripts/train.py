@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, handler, output, signals, time_limits
+from trainyard.command import arguments, handler, output, signals, terminal, time_limits
 from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
@@ -96,12 +96,11 @@ def run(argv: Sequence[str] | None) -> int:
             args.nproc_per_node = place.nodes * processes
         elif place.nodes * processes > 1 or place.agent:
             return launched(args, argv, place, processes=processes)
-    from trainyard.command.terminal import can_redraw, show_live
     from trainyard.report.terminal.training_progress import ProgressDisplay, summary_line
 
-    display = ProgressDisplay(live=can_redraw())
+    display = ProgressDisplay(live=terminal.can_redraw())
     display.begin("reading the configuration")
-    with show_live(display) if IS_MAIN else nullcontext():
+    with terminal.show_live(display) if IS_MAIN else nullcontext():
         outcome = trained(args, display, told)
     if args.dry_run:
         output.print_json(outcome)

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +41,9 @@ class LiveSubject(Protocol):
     def tell(self) -> None:
         """Log a line if one is due; called twice per second where there is no terminal."""
         ...
+
+
+Subject = TypeVar("Subject", bound=LiveSubject)
 
 
 def on_terminal() -> bool:
@@ -119,12 +122,12 @@ def _shortened(word: str, room: int) -> str:
 
 
 @contextmanager
-def show_live(subject: LiveSubject) -> Iterator[None]:
+def show_live(subject: Subject) -> Iterator[Subject]:
     """Show `subject` while the body runs: by a live line, erased at the end, or by lines in a log."""
     display = Display(subject)
     try:
         display.start()
-        yield
+        yield subject
     finally:
         display.close()
 
