@@ -11,7 +11,6 @@ Example: scripts/check_configs.py configs/smoke.yaml
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{problem}\n")
         annotate_problems(problem)
     if args.json:
-        print(json.dumps(problems, indent=2))
+        output.print_json(problems)
     said = f"{len(files) - len(wrong)} of {len(files)} can be used"
     output.announce("configs", said, "failed" if wrong else "ok")
     return ExitCode.USAGE if wrong else ExitCode.DONE

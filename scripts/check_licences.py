@@ -12,7 +12,6 @@ Example:    scripts/check_licences.py --json
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -49,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     pins = [pin for lock in args.locks for pin in pins_of(lock)]
     findings = judge_licences(pins, declared_licences())
     if args.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        output.print_json([asdict(finding) for finding in findings])
     refused = [finding for finding in findings if finding.standing == LicenceStanding.REFUSED]
     for finding in refused:
         sys.stderr.write(f"{finding.package} {finding.version}".rstrip() + f": {finding.reason}.\n")

@@ -14,7 +14,6 @@ Example: scripts/check_store.py --store s3://ml-runs/phase2 --fix
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -55,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not args.json:
             output.print_text(finding.text())
     if args.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        output.print_json([asdict(finding) for finding in findings])
     bad = sum(finding.good is False for finding in findings)
     verdict = f"{bad} of {len(findings)} findings about {args.store} need attention"
     output.announce("store", verdict, "failed" if bad else "ok")

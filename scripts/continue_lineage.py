@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     decision = next_segment(ended, most=plan.most_segments)
     if args.json:
         following = None if decision.next is None else json.loads(decision.next.to_text())
-        print(json.dumps({"next": following, "reason": decision.reason}, indent=2))
+        output.print_json({"next": following, "reason": decision.reason})
     if decision.next is None:
         annotate(Level.ERROR, decision.reason, title="The run is not done, and nothing follows")
         again = f"gh run rerun {os.environ.get('GITHUB_RUN_ID', 'RUN_ID')} --failed"
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.NO
     inputs = plan.inputs_of(decision.next.told_in(args.thread), manifest=args.manifest)
     if args.dry_run:
-        print(json.dumps({"ref": plan.ref, "inputs": inputs}, indent=2))
+        output.print_json({"ref": plan.ref, "inputs": inputs})
         return ExitCode.DONE
     api, file = github_from(), workflow_file()
     address, new = dispatch_once(api, file, decision.next, ref=plan.ref, inputs=inputs)

@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     inputs = inputs_of(args)
     if args.json or args.dry_run:
-        print(json.dumps(inputs, indent=2))
+        output.print_json(inputs)
     if args.dry_run:
         return ExitCode.DONE
     address = github_from().dispatch(WORKFLOW, ref=os.environ.get("GITHUB_REF_NAME", ""), inputs=inputs)

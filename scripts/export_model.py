@@ -14,7 +14,6 @@ Example: scripts/export_model.py --run-dir runs/20261120-214501-7c1f --to export
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -80,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         facts["files"] = [{"path": f.path, "size": f.size, "sha256": f.sha256} for f in files]
         output.announce("export", f"{summary(export)} → {args.to}", "ok")
     if args.json:
-        print(json.dumps(facts, indent=2))
+        output.print_json(facts)
     return 0
 
 

@@ -16,7 +16,6 @@ Example:    scripts/fetch_resume.py --run-dir runs/gh-1 --resume auto --store s3
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -89,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.announce("goes on", f"{found.resume}: {found.reason}")
     if not args.dry_run:
         set_output("resume", found.resume)
-    print(json.dumps(asdict(found), indent=2) if args.json else found.resume)
+    output.print_json(asdict(found)) if args.json else print(found.resume)
     return 0
 
 

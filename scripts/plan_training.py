@@ -13,7 +13,6 @@ Example:    scripts/plan_training.py --config configs/training_configuration.yam
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -65,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rented = Rented(instance, args.num_nodes, args.nproc_per_node or devices)
     plan = plan_training(config, device, rented=rented, mfu=args.mfu)
     data = plan.to_json()
-    print(json.dumps(data, indent=2) if args.json else "\n".join(plan_text_lines(data)))
+    output.print_json(data) if args.json else print("\n".join(plan_text_lines(data)))
     return ExitCode.DONE if plan.fits else ExitCode.NO
 
 

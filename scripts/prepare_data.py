@@ -17,7 +17,6 @@ Example: scripts/prepare_data.py --config configs/smoke.yaml
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = prepared(args, display)
     output.announce("data", found.text, "" if found.is_plan else "ok")
     if args.json:
-        print(json.dumps(found.facts, indent=2))
+        output.print_json(found.facts)
     return 0
 
 
