@@ -33,13 +33,8 @@ INSTALL = (
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--build-dir", type=arguments.path, metavar="DIR", help="default: see above")
-    parser.add_argument(
-        "--jobs",
-        type=arguments.processes,
-        default=2,
-        metavar="N",
-        help="number of parallel compilers; default: 2",
-    )
+    jobs = "number of parallel compilers; default: 2"
+    parser.add_argument("--jobs", type=arguments.processes, default=2, metavar="N", help=jobs)
     parser.add_argument("--no-tests", action="store_true", help="build the library only; needs no GoogleTest")
     parser.add_argument("--sanitize", action="store_true", help="check addresses and undefined behaviour")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")

@@ -48,14 +48,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     levels = ("quick", "standard", "full")
     parser.add_argument("--level", choices=levels, default="standard", help="default: standard")
-    parser.add_argument(
-        "--builder",
-        choices=("codebuild", "local"),
-        default="codebuild",
-        help=(
-            "default: codebuild, which takes no --lock, --max-size, --python, --gpus, --junit and --output"
-        ),
-    )
+    builders = "default: codebuild, which takes no --lock, --max-size, --python, --gpus, --junit and --output"
+    parser.add_argument("--builder", choices=("codebuild", "local"), default="codebuild", help=builders)
     parser.add_argument(
         "--program", choices=("docker", "buildah"), default="", help="program of --builder local"
     )
@@ -74,13 +68,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--project", default=project, metavar="NAME", help="CodeBuild project; default: trainyard"
     )
     parser.add_argument("--region", default="", help="AWS region; default: from the environment")
-    parser.add_argument(
-        "--poll",
-        type=arguments.seconds,
-        default=5.0,
-        metavar="S",
-        help="seconds between two requests for the state",
-    )
+    poll = "seconds between two requests for the state"
+    parser.add_argument("--poll", type=arguments.seconds, default=5.0, metavar="S", help=poll)
     parser.add_argument("--junit", type=arguments.path, metavar="FILE", help="write a JUnit report")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

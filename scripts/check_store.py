@@ -28,12 +28,8 @@ from trainyard.errors import ExitCode, ServiceError
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix")
-    parser.add_argument(
-        "--encryption",
-        choices=("AES256", "aws:kms"),
-        default="AES256",
-        help="encryption to set and to expect",
-    )
+    wanted = "encryption to set and to expect"
+    parser.add_argument("--encryption", choices=("AES256", "aws:kms"), default="AES256", help=wanted)
     parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help="time limit of a call, 30")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     how = parser.add_mutually_exclusive_group()

@@ -29,20 +29,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--plan", required=True, metavar="JSON", help="plan that scripts/plan_run.py resolved"
     )
-    parser.add_argument(
-        "--exit-code",
-        type=arguments.natural_number,
-        required=True,
-        metavar="N",
-        help="exit code of scripts/train.py",
-    )
-    parser.add_argument(
-        "--step",
-        type=arguments.step_if_known,
-        default="",
-        metavar="N",
-        help="the last step; empty if unknown",
-    )
+    code = "exit code of scripts/train.py"
+    parser.add_argument("--exit-code", type=arguments.natural_number, required=True, metavar="N", help=code)
+    which = "the last step; empty if unknown"
+    parser.add_argument("--step", type=arguments.step_if_known, default="", metavar="N", help=which)
     parser.add_argument(
         "--stored", default="", choices=("true", "false", ""), help="whether the store holds it"
     )

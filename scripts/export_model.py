@@ -28,21 +28,13 @@ if TYPE_CHECKING:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run")
-    parser.add_argument(
-        "--step",
-        type=arguments.step_or_newest,
-        metavar="S|newest",
-        help="the checkpoint; newest, the default, is the newest that verifies",
-    )
+    which = "the checkpoint; newest, the default, is the newest that verifies"
+    parser.add_argument("--step", type=arguments.step_or_newest, metavar="S|newest", help=which)
     parser.add_argument(
         "--to", type=arguments.path, required=True, metavar="DIR", help="a folder that does not exist yet"
     )
-    parser.add_argument(
-        "--format",
-        choices=("safetensors", "gguf"),
-        default="safetensors",
-        help="safetensors for transformers and vLLM, gguf for llama.cpp; default: safetensors",
-    )
+    formats = "safetensors for transformers and vLLM, gguf for llama.cpp; default: safetensors"
+    parser.add_argument("--format", choices=("safetensors", "gguf"), default="safetensors", help=formats)
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of the numbers"
     )

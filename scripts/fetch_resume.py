@@ -35,13 +35,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--store", required=True, metavar="URL", help="where the run is stored")
     number = "its number there, or auto: the number that the run of the directory's name has"
     parser.add_argument("--run-number", required=True, metavar="N|auto", help=number)
-    parser.add_argument(
-        "--segment",
-        type=arguments.positive,
-        default=1,
-        metavar="N",
-        help="number of the segment in its lineage, from 1",
-    )
+    place = "number of the segment in its lineage, from 1"
+    parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help=place)
     parser.add_argument("--fetch", default="false", choices=("true", "false"), help="search the store")
     parser.add_argument(
         "--may-begin", default="false", choices=("true", "false"), help="start even if no checkpoint is found"

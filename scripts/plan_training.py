@@ -36,12 +36,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--num-nodes", type=arguments.positive, default=1, metavar="N", help="machines; default: 1"
     )
-    parser.add_argument(
-        "--nproc-per-node",
-        type=arguments.processes,
-        metavar="N",
-        help="processes per machine; default: one per GPU",
-    )
+    processes = "processes per machine; default: one per GPU"
+    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
     parser.add_argument(
         "--mfu", type=arguments.share, metavar="SHARE", help="share of the device's peak, such as 0.4"
     )

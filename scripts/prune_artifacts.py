@@ -36,12 +36,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep-last", type=arguments.positive, metavar="N", help="keep the newest N of each run"
     )
-    parser.add_argument(
-        "--keep-every",
-        type=arguments.positive,
-        metavar="STEPS",
-        help="keep those at multiples of STEPS",
-    )
+    multiples = "keep those at multiples of STEPS"
+    parser.add_argument("--keep-every", type=arguments.positive, metavar="STEPS", help=multiples)
     parser.add_argument(
         "--max-age", type=arguments.duration, metavar="TIME", help="remove older ones, such as 90d or 12h"
     )
@@ -52,12 +48,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--by", help="the name of the person on record; default: the actor of the workflow, else the user"
     )
-    parser.add_argument(
-        "--call-seconds",
-        type=arguments.seconds,
-        default=30,
-        help="time limit of a read or write; default: 30",
-    )
+    limit = "time limit of a read or write; default: 30"
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--apply", action="store_true", help="carry out the plan")
     parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")

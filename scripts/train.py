@@ -50,12 +50,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     grace = "from SIGTERM or Ctrl-C until the process is killed; default: 30s, as on Kubernetes"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
-    parser.add_argument(
-        "--nproc-per-node",
-        type=arguments.processes,
-        metavar="N",
-        help="processes on this machine; default: from the operator's variables, else 1",
-    )
+    processes = "processes on this machine; default: from the operator's variables, else 1"
+    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
     parser.add_argument("--profile", type=arguments.steps, metavar="STEPS", help="trace steps, such as 10-12")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")

@@ -43,12 +43,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
     )
-    parser.add_argument(
-        "--call-seconds",
-        type=arguments.seconds,
-        default=30,
-        help="time limit of a read or write; default: 30",
-    )
+    limit = "time limit of a read or write; default: 30"
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     args = parser.parse_args(argv)
     if args.store is None and args.run_dir is None:
