@@ -11,6 +11,7 @@ import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,6 @@ from trainyard.report.facts.resolved_config import read_config_text
 from trainyard.report.facts.status import RunState, state_of
 from trainyard.run.checkpoint_manifest import read_manifest
 from trainyard.run.directory import RunDirectory
-from trainyard.run.judged_records import digests_now
 from trainyard.run.records import Row, read_rows
 from trainyard.run.untrusted_files import read_json_object
 
@@ -234,10 +234,10 @@ def read_facts(
     """
     directory, metrics_file = _located(source)
     layout = RunDirectory(directory)
-    run = _json_object(layout.run_file)
+    run = read_record(layout.run_file)
     history, events = read_history(metrics_file), read_rows(layout.events_file)
     newest = _newest(run, history, events)
-    proof = read_proof(layout.report / "proof.json", run, lambda: digests_now(layout))
+    proof = read_proof(layout, run)
     outdated = proof is not None and proof.is_of_another_state
     return RunFacts(
         directory=directory,
@@ -325,8 +325,8 @@ def _seconds_trained(history: MetricsHistory, events: list[Row]) -> float | None
     return sum(end - start for start, end in zip(starts, ends, strict=True))
 
 
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
+def read_record(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty when the file is missing or damaged."""
+    with suppress(FileNotFoundError, DamagedFileError):
         return read_json_object(path)
-    except (FileNotFoundError, DamagedFileError):
-        return {}
+    return {}
