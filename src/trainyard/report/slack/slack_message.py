@@ -73,14 +73,13 @@ def slack_message(event: SlackEvent, facts: RunFacts | None, around: Surrounding
     parts = _about(facts, around) if event.begins else _result(event, facts)
     if event.is_failure and head is None and around.reason:
         parts = [mrkdwn(around.reason, 500), *parts]
-    first = " · ".join([title, *parts, *_links(event, around.ci)])
-    blocks = [text_block(first)]
+    links = _links(event, around.ci)
+    blocks = [text_block(" · ".join([title, *parts, *links]))]
     if event.explains:
         blocks += [text_block(text) for text in (_proof(facts), _what_next(head, around)) if text]
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(around.name, 300)}]})
-    plain = " · ".join([title, *parts])
-    about = " · ".join([*parts, *_links(event, around.ci)]) if event.begins else ""
-    return SlackMessage(re.sub(r"[*`]", "", plain), blocks, title, about)
+    about = " · ".join([*parts, *links]) if event.begins else ""
+    return SlackMessage(re.sub(r"[*`]", "", " · ".join([title, *parts])), blocks, title, about)
 
 
 def retitle_thread(title: str, about: str, name: str) -> SlackMessage:
