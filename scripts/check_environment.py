@@ -95,7 +95,8 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     pins = read_pins(read_named_text(lock, "--lock names the lock to compare with"))
     driver = query_gpus()
     drives = bool(driver.gpus or driver.trouble or local_machine.has_nvidia_driver())
-    torch, cuda, memory = ask_torch() if drives else read_torch()
+    # Importing torch takes seconds; without a driver its files say enough.
+    torch, cuda, memory = ask_torch() if drives else (*local_machine.installed_torch(), ())
     is_new = not (run_dir / "run.json").exists()  # the store may hold a part of a run that has begun
     store_folder = local_store_folder(store or config.artifacts.store or "") if is_new else None
     return MachineFacts(
@@ -156,13 +157,6 @@ def ask_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
         return None, None, ()
     facts = torch_facts()
     return facts.version, facts.cuda, facts.gpu_memory_bytes
-
-
-def read_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
-    """Read the same facts from torch's files if there is no driver, because importing torch takes seconds."""
-    from trainyard.gateways.local_machine import installed_torch
-
-    return *installed_torch(), ()
 
 
 if __name__ == "__main__":

@@ -139,11 +139,9 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
     done = builder.run(args.image, command, stdin=source, seconds=args.time_limit, gpus=args.gpus)
     _logger.info("the probe ended with %s after %.0f s", done.exit_code, time.monotonic() - begun)
     words = " ".join(done.stderr.split())[-400:]
-    how = (
-        f"the container ended with {done.exit_code}"
-        if done.exit_code is not None
-        else "it did not end in time"
-    )
+    how = "it did not end in time"
+    if done.exit_code is not None:
+        how = f"the container ended with {done.exit_code}"
     return probe_answers(asked["checks"], done.stdout, f"{how}: {words}" if words else how)
 
 

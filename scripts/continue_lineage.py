@@ -71,18 +71,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         output.print_json({"ref": plan.ref, "inputs": inputs})
         return ExitCode.DONE
-    api, file = github_from(), workflow_file()
+    # The workflow that trains, not one that calls it.
+    api, file = github_from(), os.environ.get("TRAINYARD_WORKFLOW") or "training_ci.yml"
     address, new = dispatch_once(api, file, decision.next, ref=plan.ref, inputs=inputs)
     why = decision.reason if new else "it was dispatched before and is not dispatched again"
     text = f"segment {decision.next.number} of at most {plan.most_segments}: {why}"
     append_summary(f"### Goes on: {text}\n\n{address}\n")
     output.announce("next", f"{text} {address}".rstrip(), "ok")
     return ExitCode.DONE
-
-
-def workflow_file() -> str:
-    """Return the file of the workflow that trains, not that of a workflow which calls it."""
-    return os.environ.get("TRAINYARD_WORKFLOW") or "training_ci.yml"
 
 
 if __name__ == "__main__":

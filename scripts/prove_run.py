@@ -120,12 +120,7 @@ def look_into_store(
     depth = Depth(args.depth) if args.depth else None
     with terminal.show_live(PhaseDisplay("proof", "looking up the run")) as display:
         return inspect_run(
-            open_store(url),
-            run_id,
-            directory=directory,
-            run_number=number,
-            depth=depth,
-            progress=display,
+            open_store(url), run_id, directory=directory, run_number=number, depth=depth, progress=display
         )
 
 
@@ -175,17 +170,13 @@ def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) 
     """
     from trainyard.proof.recorded_facts import other_program
 
-    claims = "state_sha256" in run.get("outcome", {})
-    if (other_program(run) and not claims) or ("version" not in run and not has_index(checkpoint)):
+    claims, index = "state_sha256" in run.get("outcome", {}), checkpoint / ".metadata"
+    if (other_program(run) and not claims) or ("version" not in run and not index.exists()):
         return None
     progress.begin("importing torch")
     from trainyard.training.checkpoint.stored_state import state_digests
 
     return state_digests(checkpoint, progress)
-
-
-def has_index(checkpoint: Path) -> bool:
-    return (checkpoint / ".metadata").exists()
 
 
 def data(directory: "RunDirectory") -> str | None:

@@ -98,12 +98,7 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
         directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
         number = find_run_number(store, args.run_number, args.run_dir)
         found = verify_run(
-            store,
-            number,
-            depth=Depth(args.depth),
-            run_directory=directory,
-            seed=args.seed,
-            progress=display,
+            store, number, depth=Depth(args.depth), run_directory=directory, seed=args.seed, progress=display
         )
     verdict = (
         f"{found.objects_verified} of {found.objects_total} objects of run {number} ({found.depth_text()})"
