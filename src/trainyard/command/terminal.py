@@ -7,12 +7,11 @@ A `LiveSubject` gives the text of the live line. rich is imported only when a li
 is never hidden, so that a killed process leaves a usable terminal.
 """
 
-import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
@@ -175,8 +174,10 @@ class _LiveLine:
         self._subject = subject
         self._lock = threading.RLock()
         self._is_up = False
-        names = [name for name in ("stdout", "stderr") if _is_terminal(getattr(sys, name))]
-        self._above = {name: _Above(self, getattr(sys, name)) for name in names}
+        streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._above = {
+            name: _Above(self, stream) for name, stream in streams.items() if stream and stream.isatty()
+        }
         self._console = _console(sys.stderr)
         self._live = Live(
             console=self._console,
@@ -243,16 +244,12 @@ def _console(stream: TextIO) -> "Console":
     )
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()
-
-
-class _Above(io.TextIOBase):
+class _Above:
     """Replaces stdout or stderr while there is a live line: each whole line is written above it.
 
-    Of a line that other code redraws with carriage returns, only the last state is shown.
-
-    A forked child has no live line and must not take its lock, so it writes to the stream directly.
+    Of a line that other code redraws with carriage returns, only the last state is shown. A forked child has
+    no live line and must not take its lock, so it writes to the stream directly. All but writing is left to
+    the stream.
     """
 
     def __init__(self, line: _LiveLine, stream: TextIO) -> None:
@@ -269,25 +266,8 @@ class _Above(io.TextIOBase):
             self._line.print_above("\n".join(map(_last_state, whole)), self.stream)
         return len(text)
 
-    def flush(self) -> None:
-        self.stream.flush()
-
-    def isatty(self) -> bool:
-        return self.stream.isatty()
-
-    def fileno(self) -> int:
-        return self.stream.fileno()
-
-    def writable(self) -> bool:
-        return True
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self.stream.encoding
-
-    @property
-    def errors(self) -> str | None:  # type: ignore[override]
-        return self.stream.errors
+    def writelines(self, lines: Iterable[str], /) -> None:
+        self.write("".join(lines))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
