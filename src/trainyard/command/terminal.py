@@ -27,7 +27,7 @@ _NARROWEST_TEXT = 12
 _DRAW_SECONDS = 0.2
 _TELL_SECONDS = 0.5
 _CLOSE_SECONDS = 1.0
-"""How long `close` waits for the thread, which blocks while the terminal's output is paused (Ctrl-S)."""
+"""How long the end waits for the thread, which blocks while the terminal's output is paused (Ctrl-S)."""
 
 
 class LiveSubject(Protocol):
@@ -123,46 +123,33 @@ def _shortened(word: str, room: int) -> str:
 @contextmanager
 def show_live(subject: Subject) -> Iterator[Subject]:
     """Show `subject` while the body runs: by a live line, erased at the end, or by lines in a log."""
-    display = Display(subject)
+    line = _LiveLine(subject) if can_redraw() else None
+    over = threading.Event()
+    thread = threading.Thread(target=_show, args=(subject, line, over), name="display", daemon=True)
     try:
-        display.start()
+        if line is not None:
+            line.start()
+        thread.start()
         yield subject
     finally:
-        display.close()
+        over.set()
+        if thread.is_alive():
+            thread.join(_CLOSE_SECONDS)
+        elif line is not None:
+            line.stop()
 
 
-class Display:
-    """Shows a subject from `start` to `close`. `close` may be called from any thread, and more than once."""
-
-    def __init__(self, subject: LiveSubject) -> None:
-        self._subject = subject
-        self._line = _LiveLine(subject) if can_redraw() else None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="display", daemon=True)
-
-    def start(self) -> None:
-        if self._line is not None:
-            self._line.start()
-        self._thread.start()
-
-    def close(self) -> None:
-        """Erase the live line and stop showing the subject."""
-        self._over.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSE_SECONDS)
-        elif self._line is not None:
-            self._line.stop()
-
-    def _run(self) -> None:
-        # The main thread must receive the signals, because they wake it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-        try:
-            with suppress(OSError):  # the terminal was closed
-                while not self._over.wait(_DRAW_SECONDS if self._line else _TELL_SECONDS):
-                    self._line.draw() if self._line is not None else self._subject.tell()
-        finally:
-            if self._line is not None:  # here too, because `close` may have given up waiting for this thread
-                self._line.stop()
+def _show(subject: LiveSubject, line: "_LiveLine | None", over: threading.Event) -> None:
+    """Draw the line, or let the subject log, until it is `over`; then erase the line."""
+    # The main thread must receive the signals, because they wake it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    try:
+        with suppress(OSError):  # the terminal was closed
+            while not over.wait(_DRAW_SECONDS if line else _TELL_SECONDS):
+                line.draw() if line is not None else subject.tell()
+    finally:
+        if line is not None:  # here, because `show_live` may have given up waiting for this thread
+            line.stop()
 
 
 class _LiveLine:

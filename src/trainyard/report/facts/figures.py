@@ -105,14 +105,11 @@ def figure_tiles(facts: RunFacts) -> list[Tile]:
     return [tile for figure in ordered if (tile := figure.tile(facts)) is not None]
 
 
-def brief_figures(
-    facts: RunFacts, *, strong: Callable[[str], str] = str, escaped: Callable[[str], str] = str
-) -> list[str]:
+def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
     """`loss 5.56 → 1.08, 1.71 bits/byte`, `600 steps in 1:52`, `58 % MFU on NVIDIA H100`, where known.
 
     A run that trains on rewards has `reward 0.53 → 0.91` instead of losses.
     """
-    markup = Markup(strong, escaped)
     return [words for figure in FIGURES if (words := figure.brief(facts, markup))]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.report.facts.figures import brief_figures
+from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, position, run_headline
 from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.quantities import format_duration, format_money
@@ -186,7 +186,7 @@ def _expected(plan: Mapping[str, Any], now: float | None) -> list[str]:
 def _result(event: SlackEvent, facts: RunFacts | None) -> list[str]:
     if facts is None or not event.ends:
         return []
-    return brief_figures(facts, escaped=lambda text: mrkdwn(text, 100))
+    return brief_figures(facts, Markup(escaped=lambda text: mrkdwn(text, 100)))
 
 
 def _links(event: SlackEvent, ci: Mapping[str, str]) -> list[str]:
