@@ -85,7 +85,8 @@ def run(argv: Sequence[str] | None) -> int:
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
-    told = signals.end_at_signals(silently=is_worker())  # so that half-prepared data is removed
+    is_worker = "LOCAL_RANK" in os.environ
+    told = signals.end_at_signals(silently=is_worker)  # so that half-prepared data is removed
     if isinstance(place, NodeLauncher):
         processes = processes_of(place, args)
         if args.dry_run:
@@ -104,10 +105,6 @@ def run(argv: Sequence[str] | None) -> int:
         line = summary_line(outcome, done_before=display.was_done_before)
         output.announce("training", line, "ok")
     return 0
-
-
-def is_worker() -> bool:
-    return "LOCAL_RANK" in os.environ
 
 
 def processes_of(node: "NodeLauncher", args: argparse.Namespace) -> int:

@@ -121,10 +121,8 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
         yield "waits for", f"{waiting['class']}"
     yield "pods", _pods(data["pods"]) + (", and they still hold their GPUs" if data["holds"] else "")
     if data["restarts"] or data["retries"]:
-        yield (
-            "restarts",
-            f"{data['restarts']} by the operator or its nodes, {data['retries']} submitted again",
-        )
+        restarts = f"{data['restarts']} by the operator or its nodes"
+        yield "restarts", f"{restarts}, {data['retries']} submitted again"
     if data["auto_retry"]:
         yield "retries", f"{data['retries']} made, at most {data['auto_retry']} after failures"
     if data["followed_by"]:
