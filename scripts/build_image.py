@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, handler, output, signals
+from trainyard.command import arguments, handler, output, signals, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
@@ -150,7 +150,6 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
 
 def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build in parallel; raise the first failure when all have ended."""
-    from trainyard.command.terminal import show_live
     from trainyard.gateways.ecr import ecr_client, find_digest
     from trainyard.gateways.git import origin_address
     from trainyard.gateways.images import context_files
@@ -195,7 +194,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
         token = f"{by_name[name].tag}-{now:x}"
         return builder.build(by_name[name], fleet.progress[name], say=say, token=token, origin=origin)
 
-    with show_live(fleet):
+    with terminal.show_live(fleet):
         done = fleet.run(build)
     failed = [error for error in done.values() if isinstance(error, BaseException)]
     for error in failed[1:]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from trainyard.command import arguments, handler
 from trainyard.command import output as command_output
 from trainyard.command.parser import script_parser
-from trainyard.errors import CheckFailedError, ConfigError, TrainyardError
+from trainyard.errors import CheckFailedError, ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
 STEP_SECONDS = 1800
@@ -33,13 +33,8 @@ INSTALL = (
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--build-dir", type=arguments.path, metavar="DIR", help="default: see above")
-    parser.add_argument(
-        "--jobs",
-        type=arguments.processes,
-        default=2,
-        metavar="N",
-        help="number of parallel compilers; default: 2",
-    )
+    jobs = "number of parallel compilers; default: 2"
+    parser.add_argument("--jobs", type=arguments.processes, default=2, metavar="N", help=jobs)
     parser.add_argument("--no-tests", action="store_true", help="build the library only; needs no GoogleTest")
     parser.add_argument("--sanitize", action="store_true", help="check addresses and undefined behaviour")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
@@ -70,16 +65,12 @@ def plan(args: argparse.Namespace) -> list[tuple[str, list[str]]]:
     switches = {"ENABLE_TESTING": not args.no_tests, "SANITIZE": args.sanitize}
     defined = [f"-D{name}={'ON' if on else 'OFF'}" for name, on in switches.items()]
     configure = ["cmake", "-S", str(ROOT / "native"), "-B", build, *generator(args.build_dir), *defined]
-    steps = [
-        ("configure", configure),
-        ("library", ["cmake", "--build", build, "--parallel", jobs]),
-    ]
-    if not args.no_tests:
-        steps += [
-            ("tests", ["cmake", "--build", build, "--parallel", jobs, "--target", "all_tests"]),
-            ("ctest", ["ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error"]),
-        ]
-    return steps
+    compile_ = ["cmake", "--build", build, "--parallel", jobs]
+    steps = [("configure", configure), ("library", compile_)]
+    if args.no_tests:
+        return steps
+    ctest = ["ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error"]
+    return [*steps, ("tests", [*compile_, "--target", "all_tests"]), ("ctest", ctest)]
 
 
 def generator(build: Path) -> list[str]:
@@ -94,12 +85,9 @@ def run(phase: str, line: list[str]) -> None:
     done = run_program(line, seconds=STEP_SECONDS)
     if not done.ok:
         said = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip())))
-        raise refusal(phase)(f"{said}\n{shlex.join(line)} failed ({phase}); its output is above.")
+        kind = ConfigError if phase == "configure" else CheckFailedError
+        raise kind(f"{said}\n{shlex.join(line)} failed ({phase}); its output is above.")
     command_output.announce(phase, summary(phase, done.stdout), "ok")
-
-
-def refusal(phase: str) -> type[TrainyardError]:
-    return ConfigError if phase == "configure" else CheckFailedError
 
 
 def summary(phase: str, output: str) -> str:

@@ -23,13 +23,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument(
-        "buildspec",
-        type=arguments.path,
-        nargs="?",
-        metavar="FILE",
-        help="default: buildspec.yml of this checkout",
-    )
+    file = "default: buildspec.yml of this checkout"
+    parser.add_argument("buildspec", type=arguments.path, nargs="?", metavar="FILE", help=file)
     parser.add_argument("--json", action="store_true", help="print the problems as JSON")
     return parser.parse_args(argv)
 

@@ -11,7 +11,6 @@ Example: scripts/check_configs.py configs/smoke.yaml
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,35 +45,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{problem}\n")
         annotate_problems(problem)
     if args.json:
-        print(json.dumps(problems, indent=2))
+        output.print_json(problems)
     said = f"{len(files) - len(wrong)} of {len(files)} can be used"
     output.announce("configs", said, "failed" if wrong else "ok")
     return ExitCode.USAGE if wrong else ExitCode.DONE
 
 
-def problem_with(path: Path) -> str:
-    """Return the problems of a file, one line each; empty if there are none."""
+def problem_with(path: Path, *weights: str) -> str:
+    """Return the problems of a file, one line each; empty if there are none.
+
+    Where only the weights are missing, the rest is checked as if they were named.
+    """
     from trainyard.config.from_weights import NO_WEIGHTS
     from trainyard.config.load import load_config
 
     changes = ["training.max_steps=1"] if path.parent.name == "models" else []
     try:
-        load_config(path, changes)
+        load_config(path, [*changes, *weights])
     except ConfigError as error:
-        if NO_WEIGHTS not in str(error):
-            return str(error)
-        return problem_with_weights(path, changes)
-    return ""
-
-
-def problem_with_weights(path: Path, changes: Sequence[str]) -> str:
-    """Return the problems of the file once weights are named; what they would declare is not checked."""
-    from trainyard.config.load import load_config
-
-    try:
-        load_config(path, [*changes, "model.path=weights"])
-    except ConfigError as error:
-        return str(error)
+        lacks_weights = NO_WEIGHTS in str(error) and not weights
+        return problem_with(path, "model.path=weights") if lacks_weights else str(error)
     return ""
 
 

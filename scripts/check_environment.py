@@ -25,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError
 
@@ -49,16 +49,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.command.terminal import show_live
     from trainyard.gateways import require_address
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
 
     if args.store:
         require_address(args.store)
-    display = PhaseDisplay("environment")
-    display.begin("asking the packages, the driver and torch")
-    with show_live(display):
+    with terminal.show_live(PhaseDisplay("environment", "asking the packages, the driver and torch")):
         from trainyard.machine.preflight import PreflightVerdict, judge_machine, worst_verdict
         from trainyard.machine.preflight_text import (
             refusal_line,
@@ -98,7 +95,8 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     pins = read_pins(read_named_text(lock, "--lock names the lock to compare with"))
     driver = query_gpus()
     drives = bool(driver.gpus or driver.trouble or local_machine.has_nvidia_driver())
-    torch, cuda, memory = ask_torch() if drives else read_torch()
+    # Importing torch takes seconds; without a driver its files say enough.
+    torch, cuda, memory = ask_torch() if drives else (*local_machine.installed_torch(), ())
     is_new = not (run_dir / "run.json").exists()  # the store may hold a part of a run that has begun
     store_folder = local_store_folder(store or config.artifacts.store or "") if is_new else None
     return MachineFacts(
@@ -158,13 +156,6 @@ def ask_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
         return None, None, ()
     facts = torch_facts()
     return facts.version, facts.cuda, facts.gpu_memory_bytes
-
-
-def read_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
-    """Read the same facts from torch's files if there is no driver, because importing torch takes seconds."""
-    from trainyard.gateways.local_machine import installed_torch
-
-    return *installed_torch(), ()
 
 
 if __name__ == "__main__":

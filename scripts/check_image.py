@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, handler, output, signals
+from trainyard.command import arguments, handler, output, signals, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
@@ -48,14 +48,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     levels = ("quick", "standard", "full")
     parser.add_argument("--level", choices=levels, default="standard", help="default: standard")
-    parser.add_argument(
-        "--builder",
-        choices=("codebuild", "local"),
-        default="codebuild",
-        help=(
-            "default: codebuild, which takes no --lock, --max-size, --python, --gpus, --junit and --output"
-        ),
-    )
+    builders = "default: codebuild, which takes no --lock, --max-size, --python, --gpus, --junit and --output"
+    parser.add_argument("--builder", choices=("codebuild", "local"), default="codebuild", help=builders)
     parser.add_argument(
         "--program", choices=("docker", "buildah"), default="", help="program of --builder local"
     )
@@ -74,13 +68,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--project", default=project, metavar="NAME", help="CodeBuild project; default: trainyard"
     )
     parser.add_argument("--region", default="", help="AWS region; default: from the environment")
-    parser.add_argument(
-        "--poll",
-        type=arguments.seconds,
-        default=5.0,
-        metavar="S",
-        help="seconds between two requests for the state",
-    )
+    poll = "seconds between two requests for the state"
+    parser.add_argument("--poll", type=arguments.seconds, default=5.0, metavar="S", help=poll)
     parser.add_argument("--junit", type=arguments.path, metavar="FILE", help="write a JUnit report")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -150,17 +139,14 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
     done = builder.run(args.image, command, stdin=source, seconds=args.time_limit, gpus=args.gpus)
     _logger.info("the probe ended with %s after %.0f s", done.exit_code, time.monotonic() - begun)
     words = " ".join(done.stderr.split())[-400:]
-    how = (
-        f"the container ended with {done.exit_code}"
-        if done.exit_code is not None
-        else "it did not end in time"
-    )
+    how = "it did not end in time"
+    if done.exit_code is not None:
+        how = f"the container ended with {done.exit_code}"
     return probe_answers(asked["checks"], done.stdout, f"{how}: {words}" if words else how)
 
 
 def check_in_aws(args: argparse.Namespace) -> int:
     """The buildspec's task `check` runs this script in AWS, with --builder local."""
-    from trainyard.command.terminal import show_live
     from trainyard.gateways.images.codebuild import CodeBuild
     from trainyard.image.building.build_fleet import Fleet
     from trainyard.image.building.build_progress import Follower
@@ -187,7 +173,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
             )
         )
 
-    with show_live(fleet):
+    with terminal.show_live(fleet):
         ended = fleet.run(follow)["check"]
     if isinstance(ended, BaseException):
         raise ended

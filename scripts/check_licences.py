@@ -12,7 +12,6 @@ Example:    scripts/check_licences.py --json
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -25,7 +24,6 @@ from trainyard.errors import ExitCode
 
 if TYPE_CHECKING:
     from trainyard.machine.licences import LicenceFinding
-    from trainyard.machine.package_lock import Pin
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = [ROOT / "requirements-training.txt", ROOT / "requirements-development.txt"]
@@ -45,23 +43,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.local_machine import declared_licences
     from trainyard.machine.licences import LicenceStanding, judge_licences
+    from trainyard.machine.package_lock import read_pins
+    from trainyard.run.untrusted_files import read_named_text
 
-    pins = [pin for lock in args.locks for pin in pins_of(lock)]
-    findings = judge_licences(pins, declared_licences())
+    texts = [read_named_text(lock, "name a lock that make lock wrote") for lock in args.locks]
+    findings = judge_licences([pin for text in texts for pin in read_pins(text)], declared_licences())
     if args.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        output.print_json([asdict(finding) for finding in findings])
     refused = [finding for finding in findings if finding.standing == LicenceStanding.REFUSED]
     for finding in refused:
         sys.stderr.write(f"{finding.package} {finding.version}".rstrip() + f": {finding.reason}.\n")
     output.announce("licences", summary(findings), "failed" if refused else "ok")
     return ExitCode.NO if refused else ExitCode.DONE
-
-
-def pins_of(lock: Path) -> "tuple[Pin, ...]":
-    from trainyard.machine.package_lock import read_pins
-    from trainyard.run.untrusted_files import read_named_text
-
-    return read_pins(read_named_text(lock, "name a lock that make lock wrote"))
 
 
 def summary(findings: "Sequence[LicenceFinding]") -> str:

@@ -15,7 +15,6 @@ Example:    scripts/check_readiness.py --store s3://ml-runs/phase2 --run-number 
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -72,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verdict = worst_verdict(findings)
     if args.json:
         found = {"verdict": verdict, "run_number": answers.number, "findings": [asdict(f) for f in findings]}
-        print(json.dumps(found, indent=2))
+        output.print_json(found)
     if verdict == PreflightVerdict.FAILED:
         refuse(findings)
     output.announce("store", store_line(answers), "ok")

@@ -14,7 +14,6 @@ Example: scripts/check_store.py --store s3://ml-runs/phase2 --fix
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -29,12 +28,8 @@ from trainyard.errors import ExitCode, ServiceError
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix")
-    parser.add_argument(
-        "--encryption",
-        choices=("AES256", "aws:kms"),
-        default="AES256",
-        help="encryption to set and to expect",
-    )
+    wanted = "encryption to set and to expect"
+    parser.add_argument("--encryption", choices=("AES256", "aws:kms"), default="AES256", help=wanted)
     parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help="time limit of a call, 30")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     how = parser.add_mutually_exclusive_group()
@@ -55,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not args.json:
             output.print_text(finding.text())
     if args.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        output.print_json([asdict(finding) for finding in findings])
     bad = sum(finding.good is False for finding in findings)
     verdict = f"{bad} of {len(findings)} findings about {args.store} need attention"
     output.announce("store", verdict, "failed" if bad else "ok")

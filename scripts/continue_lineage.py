@@ -29,20 +29,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--plan", required=True, metavar="JSON", help="plan that scripts/plan_run.py resolved"
     )
-    parser.add_argument(
-        "--exit-code",
-        type=arguments.natural_number,
-        required=True,
-        metavar="N",
-        help="exit code of scripts/train.py",
-    )
-    parser.add_argument(
-        "--step",
-        type=arguments.step_if_known,
-        default="",
-        metavar="N",
-        help="the last step; empty if unknown",
-    )
+    code = "exit code of scripts/train.py"
+    parser.add_argument("--exit-code", type=arguments.natural_number, required=True, metavar="N", help=code)
+    which = "the last step; empty if unknown"
+    parser.add_argument("--step", type=arguments.step_if_known, default="", metavar="N", help=which)
     parser.add_argument(
         "--stored", default="", choices=("true", "false", ""), help="whether the store holds it"
     )
@@ -69,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     decision = next_segment(ended, most=plan.most_segments)
     if args.json:
         following = None if decision.next is None else json.loads(decision.next.to_text())
-        print(json.dumps({"next": following, "reason": decision.reason}, indent=2))
+        output.print_json({"next": following, "reason": decision.reason})
     if decision.next is None:
         annotate(Level.ERROR, decision.reason, title="The run is not done, and nothing follows")
         again = f"gh run rerun {os.environ.get('GITHUB_RUN_ID', 'RUN_ID')} --failed"
@@ -79,20 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.NO
     inputs = plan.inputs_of(decision.next.told_in(args.thread), manifest=args.manifest)
     if args.dry_run:
-        print(json.dumps({"ref": plan.ref, "inputs": inputs}, indent=2))
+        output.print_json({"ref": plan.ref, "inputs": inputs})
         return ExitCode.DONE
-    api, file = github_from(), workflow_file()
+    # The workflow that trains, not one that calls it.
+    api, file = github_from(), os.environ.get("TRAINYARD_WORKFLOW") or "training_ci.yml"
     address, new = dispatch_once(api, file, decision.next, ref=plan.ref, inputs=inputs)
     why = decision.reason if new else "it was dispatched before and is not dispatched again"
     text = f"segment {decision.next.number} of at most {plan.most_segments}: {why}"
     append_summary(f"### Goes on: {text}\n\n{address}\n")
     output.announce("next", f"{text} {address}".rstrip(), "ok")
     return ExitCode.DONE
-
-
-def workflow_file() -> str:
-    """Return the file of the workflow that trains, not that of a workflow which calls it."""
-    return os.environ.get("TRAINYARD_WORKFLOW") or "training_ci.yml"
 
 
 if __name__ == "__main__":

@@ -32,12 +32,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     for flag, meaning in (("--job", "the job"), ("--kind", "its kind"), ("--namespace", "its namespace")):
         parser.add_argument(flag, type=arguments.text, required=True, metavar="NAME", help=meaning)
     parser.add_argument("--store", default="", metavar="URL", help="its store")
-    parser.add_argument(
-        "--config",
-        type=arguments.path,
-        metavar="FILE",
-        help="its configuration, shown in the title of the run",
-    )
+    title = "its configuration, shown in the title of the run"
+    parser.add_argument("--config", type=arguments.path, metavar="FILE", help=title)
     parser.add_argument("--thread", default="", metavar="CHANNEL:TS", help="the thread in Slack")
     parser.add_argument(
         "--watch", type=arguments.positive, required=True, metavar="N", help="number of this watch"
@@ -60,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     inputs = inputs_of(args)
     if args.json or args.dry_run:
-        print(json.dumps(inputs, indent=2))
+        output.print_json(inputs)
     if args.dry_run:
         return ExitCode.DONE
     address = github_from().dispatch(WORKFLOW, ref=os.environ.get("GITHUB_REF_NAME", ""), inputs=inputs)

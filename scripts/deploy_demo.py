@@ -131,17 +131,8 @@ def shown(args: argparse.Namespace, kit: Any, *, folder: Path, volume: Path) -> 
         deploy = [
             *(sys.executable, str(HERE / "deploy_training_job.py"), "--config", str(args.config), *settings),
             *(f"--set={change}" for change in args.set),
-            *(
-                "--job-name",
-                JOB,
-                "--num-nodes",
-                "2",
-                "--gpu-per-node",
-                "0",
-                "--image-uri",
-                cluster.image,
-                *job,
-            ),
+            *("--job-name", JOB, "--num-nodes", "2", "--gpu-per-node", "0"),
+            *("--image-uri", cluster.image, *job),
             *("--accept", "storage"),  # both nodes are this machine, so a folder of it is shared by all
             *("--monitor", "--timeout", f"{args.timeout}s"),
         ]

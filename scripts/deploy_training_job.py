@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
@@ -153,7 +153,6 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
     from trainyard.cluster.demand import demand_of
     from trainyard.cluster.fix import supplies_of
     from trainyard.cluster.job_preflight import preflight
-    from trainyard.command import terminal
     from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.kubernetes.server_side_apply import apply_all
     from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines

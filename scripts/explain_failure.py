@@ -40,7 +40,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def exit_code(value: str) -> int:
     found = arguments.step(value.removeprefix("-"))
     if found is None or found > 255:
-        raise argparse.ArgumentTypeError(f"{arguments.quote(value)} is not an exit code from -255 to 255")
+        raise arguments.refusal(value, "is not an exit code from -255 to 255")
     return -found if value.startswith("-") else found
 
 

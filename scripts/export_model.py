@@ -14,12 +14,11 @@ Example: scripts/export_model.py --run-dir runs/20261120-214501-7c1f --to export
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
@@ -29,21 +28,13 @@ if TYPE_CHECKING:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run")
-    parser.add_argument(
-        "--step",
-        type=arguments.step_or_newest,
-        metavar="S|newest",
-        help="the checkpoint; newest, the default, is the newest that verifies",
-    )
+    which = "the checkpoint; newest, the default, is the newest that verifies"
+    parser.add_argument("--step", type=arguments.step_or_newest, metavar="S|newest", help=which)
     parser.add_argument(
         "--to", type=arguments.path, required=True, metavar="DIR", help="a folder that does not exist yet"
     )
-    parser.add_argument(
-        "--format",
-        choices=("safetensors", "gguf"),
-        default="safetensors",
-        help="safetensors for transformers and vLLM, gguf for llama.cpp; default: safetensors",
-    )
+    formats = "safetensors for transformers and vLLM, gguf for llama.cpp; default: safetensors"
+    parser.add_argument("--format", choices=("safetensors", "gguf"), default="safetensors", help=formats)
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of the numbers"
     )
@@ -56,13 +47,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.command.terminal import show_live
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
 
-    display = PhaseDisplay("export")
-    display.begin("importing torch")
-    with show_live(display):
+    with terminal.show_live(PhaseDisplay("export", "importing torch")) as display:
         from trainyard.training.export.export import plan_export, require_absent, write_export
 
         require_absent(args.to)
@@ -78,12 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         output.announce("export", f"would write {summary(export)} → {args.to}")
     else:
-        with show_live(display):
+        with terminal.show_live(display):
             files = write_export(export, args.to, display)
         facts["files"] = [{"path": f.path, "size": f.size, "sha256": f.sha256} for f in files]
         output.announce("export", f"{summary(export)} → {args.to}", "ok")
     if args.json:
-        print(json.dumps(facts, indent=2))
+        output.print_json(facts)
     return 0
 
 

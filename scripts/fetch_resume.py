@@ -16,12 +16,11 @@ Example:    scripts/fetch_resume.py --run-dir runs/gh-1 --resume auto --store s3
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 
 
@@ -36,13 +35,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--store", required=True, metavar="URL", help="where the run is stored")
     number = "its number there, or auto: the number that the run of the directory's name has"
     parser.add_argument("--run-number", required=True, metavar="N|auto", help=number)
-    parser.add_argument(
-        "--segment",
-        type=arguments.positive,
-        default=1,
-        metavar="N",
-        help="number of the segment in its lineage, from 1",
-    )
+    place = "number of the segment in its lineage, from 1"
+    parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help=place)
     parser.add_argument("--fetch", default="false", choices=("true", "false"), help="search the store")
     parser.add_argument(
         "--may-begin", default="false", choices=("true", "false"), help="start even if no checkpoint is found"
@@ -59,14 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, fetch_resume_source
-    from trainyard.command.terminal import show_live
     from trainyard.gateways import open_store, require_address
     from trainyard.gateways.github import refusal_in_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
 
     require_address(args.store)
-    display = PhaseDisplay("goes on")
+    display = PhaseDisplay("goes on", "looking for the newest checkpoint")
     wanted = WantedResume(
         directory=RunDirectory(args.run_dir),
         run_id=args.run_dir.name,
@@ -82,16 +75,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         found = Resumption(args.resume, "the store was not read")
     else:
-        display.begin("looking for the newest checkpoint")
         with (
             refusal_in_summary("Not started: the checkpoint to resume from could not be fetched"),
-            show_live(display),
+            terminal.show_live(display),
         ):
             found = fetch_resume_source(wanted, open_store)
     output.announce("goes on", f"{found.resume}: {found.reason}")
     if not args.dry_run:
         set_output("resume", found.resume)
-    print(json.dumps(asdict(found), indent=2) if args.json else found.resume)
+    output.print_json(asdict(found)) if args.json else print(found.resume)
     return 0
 
 

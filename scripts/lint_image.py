@@ -54,8 +54,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def driver(text: str) -> str:
     """Parse the version of a driver, in the form that nvidia-smi shows."""
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}", text):
-        shown = arguments.quote(text)
-        raise argparse.ArgumentTypeError(f"{shown} is not a driver version such as 570.86 or 580.65.06")
+        raise arguments.refusal(text, "is not a driver version such as 570.86 or 580.65.06")
     return text
 
 

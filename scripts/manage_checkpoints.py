@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import refuse_options_of_other_commands, script_parser
 from trainyard.errors import CheckpointError, ConfigError, ExitCode
@@ -148,7 +148,6 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]", store: Any) -> int:
     from trainyard.artifacts.upload.verified_copy import StoreDelivery
-    from trainyard.command.terminal import show_live
     from trainyard.gateways.kubernetes.volumes.checkpoint_copy import copy_checkpoint
     from trainyard.jobs.checkpoints.checkpoint_formats import choose_checkpoint
     from trainyard.report.jobs.checkpoint_text import copied_line
@@ -162,7 +161,7 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
     else:
         display = PhaseDisplay("copy")
         display.begin(checkpoint.path, checkpoint.size)
-        with show_live(display):
+        with terminal.show_live(display):
             target = args.to if store is None else StoreDelivery(store)
             copied = copy_checkpoint(source, checkpoint, target, progress=display.advance)
         data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "kept_files": copied.kept_files}

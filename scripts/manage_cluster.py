@@ -55,17 +55,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value of --config"
     )
     plan.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
-    plan.add_argument(
-        "--gpu-per-node",
-        type=arguments.natural_number,
-        metavar="N",
-        help="default: all GPUs of a node; 0 for none",
-    )
-    plan.add_argument(
-        "--kind",
-        choices=("auto", *JOB_KINDS),
-        help="kind of the job; default: the first kind that the cluster serves",
-    )
+    gpus = "default: all GPUs of a node; 0 for none"
+    plan.add_argument("--gpu-per-node", type=arguments.natural_number, metavar="N", help=gpus)
+    kinds = "kind of the job; default: the first kind that the cluster serves"
+    plan.add_argument("--kind", choices=("auto", *JOB_KINDS), help=kinds)
     plan.add_argument(
         "--tolerate", action="append", default=[], metavar="KEY", help="a taint to tolerate; may be repeated"
     )

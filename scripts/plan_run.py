@@ -18,7 +18,6 @@ Example:    scripts/plan_run.py --config configs/smoke.yaml --overrides "trainin
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -83,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConfigError(untold_text(plan.untold, is_refused=True, hints=hints_for(plan, os.environ)))
     if args.output:
         write_json_atomically(args.output, plan.to_json())
-    print(json.dumps(plan.outputs(), indent=2) if args.json else text)
+    output.print_json(plan.outputs()) if args.json else print(text)
     if not planned.plan.get("fits", True):  # computed, not measured: the check on the machine decides
         annotate(Level.WARNING, "The run seems not to fit on the machine; the summary says what to change.")
     set_outputs({**plan.outputs(), "expected": summarize_expectations(planned)})

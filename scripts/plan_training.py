@@ -13,7 +13,6 @@ Example:    scripts/plan_training.py --config configs/training_configuration.yam
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -37,12 +36,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--num-nodes", type=arguments.positive, default=1, metavar="N", help="machines; default: 1"
     )
-    parser.add_argument(
-        "--nproc-per-node",
-        type=arguments.processes,
-        metavar="N",
-        help="processes per machine; default: one per GPU",
-    )
+    processes = "processes per machine; default: one per GPU"
+    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
     parser.add_argument(
         "--mfu", type=arguments.share, metavar="SHARE", help="share of the device's peak, such as 0.4"
     )
@@ -65,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rented = Rented(instance, args.num_nodes, args.nproc_per_node or devices)
     plan = plan_training(config, device, rented=rented, mfu=args.mfu)
     data = plan.to_json()
-    print(json.dumps(data, indent=2) if args.json else "\n".join(plan_text_lines(data)))
+    output.print_json(data) if args.json else print("\n".join(plan_text_lines(data)))
     return ExitCode.DONE if plan.fits else ExitCode.NO
 
 

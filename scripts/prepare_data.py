@@ -17,14 +17,13 @@ Example: scripts/prepare_data.py --config configs/smoke.yaml
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import handler, output
+from trainyard.command import handler, output, terminal
 from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
@@ -44,17 +43,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.command.terminal import show_live
     from trainyard.gateways.github import refusal_in_summary
     from trainyard.report.terminal.phase import PhaseDisplay
 
-    display = PhaseDisplay("data")
-    display.begin("reading the configuration")
-    with refusal_in_summary("Not started: the data could not be prepared"), show_live(display):
+    display = PhaseDisplay("data", "reading the configuration")
+    with refusal_in_summary("Not started: the data could not be prepared"), terminal.show_live(display):
         found = prepared(args, display)
     output.announce("data", found.text, "" if found.is_plan else "ok")
     if args.json:
-        print(json.dumps(found.facts, indent=2))
+        output.print_json(found.facts)
     return 0
 
 

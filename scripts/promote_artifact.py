@@ -42,12 +42,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--by", help="the name of the person on record; default: the actor of the workflow, else the user"
     )
-    parser.add_argument(
-        "--call-seconds",
-        type=arguments.seconds,
-        default=30,
-        help="time limit of a read or write; default: 30",
-    )
+    limit = "time limit of a read or write; default: 30"
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the pointer as JSON")
     parser.add_argument("--dry-run", action="store_true", help="verify, change nothing")
     args = parser.parse_args(argv)

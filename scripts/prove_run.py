@@ -111,23 +111,16 @@ def look_into_store(
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.verify.inspection import Inspection, inspect_run
     from trainyard.artifacts.verify.verify import Depth
-    from trainyard.command.terminal import show_live
     from trainyard.gateways import open_store
     from trainyard.report.terminal.phase import PhaseDisplay
 
     number = parse_run_number(args.run_number)
     if url is None:
         return Inspection(number)
-    depth, display = Depth(args.depth) if args.depth else None, PhaseDisplay("proof")
-    display.begin("looking up the run")
-    with show_live(display):
+    depth = Depth(args.depth) if args.depth else None
+    with terminal.show_live(PhaseDisplay("proof", "looking up the run")) as display:
         return inspect_run(
-            open_store(url),
-            run_id,
-            directory=directory,
-            run_number=number,
-            depth=depth,
-            progress=display,
+            open_store(url), run_id, directory=directory, run_number=number, depth=depth, progress=display
         )
 
 
@@ -150,7 +143,6 @@ def final_state(
     """
     from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
     from trainyard.artifacts.verify.verify import Depth
-    from trainyard.command.terminal import show_live
     from trainyard.gateways import open_store
     from trainyard.report.terminal.phase import PhaseDisplay
 
@@ -162,7 +154,7 @@ def final_state(
     try:
         path, number = directory.checkpoint(step), found.run_number or 0
         there = checkpoint_at_hand(path, open_store(str(store)), number, step, progress=display)
-        with show_live(display), there as checkpoint:
+        with terminal.show_live(display), there as checkpoint:
             return digests_of_tensors(run, checkpoint, display), None
     except (CheckpointError, VerificationError) as error:
         return None, str(error)
@@ -178,17 +170,13 @@ def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) 
     """
     from trainyard.proof.recorded_facts import other_program
 
-    claims = "state_sha256" in run.get("outcome", {})
-    if (other_program(run) and not claims) or ("version" not in run and not has_index(checkpoint)):
+    claims, index = "state_sha256" in run.get("outcome", {}), checkpoint / ".metadata"
+    if (other_program(run) and not claims) or ("version" not in run and not index.exists()):
         return None
     progress.begin("importing torch")
     from trainyard.training.checkpoint.stored_state import state_digests
 
     return state_digests(checkpoint, progress)
-
-
-def has_index(checkpoint: Path) -> bool:
-    return (checkpoint / ".metadata").exists()
 
 
 def data(directory: "RunDirectory") -> str | None:
@@ -215,7 +203,6 @@ def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:
 
 def tell(proof: "Proof", directory: "RunDirectory") -> None:
     """Show the sample and the proof; in GitHub Actions write the outputs and annotations."""
-    from trainyard.command.terminal import text_width
     from trainyard.gateways.github import Level, annotate, set_outputs
     from trainyard.report.facts.run_facts import read_facts
     from trainyard.report.terminal.closing_lines import is_copied, proof_lines, sample_lines
@@ -223,7 +210,7 @@ def tell(proof: "Proof", directory: "RunDirectory") -> None:
 
     live = terminal.on_terminal()
     facts = read_facts(directory.path)
-    for phase, text in sample_lines(facts, one_line=not live, width=text_width() if live else None):
+    for phase, text in sample_lines(facts, one_line=not live, width=terminal.text_width() if live else None):
         output.announce(phase, text)
     for phase, text, status in proof_lines(proof.parts, one_line=not live, closing_follows=bool(made_by())):
         output.announce(phase, text, status, copied=is_copied(phase, text))

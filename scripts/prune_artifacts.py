@@ -22,7 +22,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
@@ -36,12 +36,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep-last", type=arguments.positive, metavar="N", help="keep the newest N of each run"
     )
-    parser.add_argument(
-        "--keep-every",
-        type=arguments.positive,
-        metavar="STEPS",
-        help="keep those at multiples of STEPS",
-    )
+    multiples = "keep those at multiples of STEPS"
+    parser.add_argument("--keep-every", type=arguments.positive, metavar="STEPS", help=multiples)
     parser.add_argument(
         "--max-age", type=arguments.duration, metavar="TIME", help="remove older ones, such as 90d or 12h"
     )
@@ -52,12 +48,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--by", help="the name of the person on record; default: the actor of the workflow, else the user"
     )
-    parser.add_argument(
-        "--call-seconds",
-        type=arguments.seconds,
-        default=30,
-        help="time limit of a read or write; default: 30",
-    )
+    limit = "time limit of a read or write; default: 30"
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--apply", action="store_true", help="carry out the plan")
     parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")
@@ -74,7 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts.record.sync_report import size_text
     from trainyard.artifacts.retention.pruning_plan import plan_pruning
     from trainyard.artifacts.retention.retention_rules import RetentionRules
-    from trainyard.command.terminal import show_live
     from trainyard.gateways import open_store
     from trainyard.report.terminal.phase import PhaseDisplay
 
@@ -86,9 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         even_parents=args.even_parents,
     )
     store = open_store(args.store, call_seconds=args.call_seconds)
-    display = PhaseDisplay("retention")
-    display.begin("reading the manifests")
-    with show_live(display):
+    with terminal.show_live(PhaseDisplay("retention", "reading the manifests")) as display:
         plans = plan_pruning(store, runs_in_question(store, args.run_number), rules)
     if args.json:
         output.print_json({"store": store.url, "runs": [plan.to_json() for plan in plans]})
@@ -98,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     problems = [f"run {plan.run_number}: {plan.problem}" for plan in plans if plan.problem]
     if args.apply:
         display.begin("removing", sum(len(plan.doomed) for plan in plans), "checkpoints")
-        with show_live(display):
+        with terminal.show_live(display):
             problems += _apply(store, plans, rules, by=args.by, progress=display)
     output.print_remarks(problems)
     words = "removed" if args.apply else "would be removed; nothing was changed; --apply removes them"

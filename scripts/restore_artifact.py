@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, VerificationError
 
@@ -50,13 +50,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.command.terminal import show_live
     from trainyard.gateways.github import refusal_in_summary
     from trainyard.report.terminal.phase import PhaseDisplay
 
-    display = PhaseDisplay("restored")
-    display.begin("reading the manifests")
-    with show_live(display), refusal_in_summary("Not restored"):
+    display = PhaseDisplay("restored", "reading the manifests")
+    with terminal.show_live(display), refusal_in_summary("Not restored"):
         from trainyard.artifacts.restore import restore
         from trainyard.artifacts.restore.selection import parse_selection
         from trainyard.gateways import open_store

@@ -33,13 +33,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--nproc-per-node", type=arguments.processes, default=1, metavar="N", help="processes per node"
     )
-    parser.add_argument(
-        "--gpu-per-node",
-        type=arguments.natural_number,
-        default=0,
-        metavar="N",
-        help="GPUs per node; default: 0",
-    )
+    gpus = "GPUs per node; default: 0"
+    parser.add_argument("--gpu-per-node", type=arguments.natural_number, default=0, metavar="N", help=gpus)
     wait = "how long to wait for the nodes; default: 30m"
     parser.add_argument(
         "--wait-for-nodes", type=arguments.duration, default="30m", metavar="DURATION", help=wait

@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, handler, output, signals, time_limits
+from trainyard.command import arguments, handler, output, signals, terminal, time_limits
 from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
@@ -50,12 +50,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     grace = "from SIGTERM or Ctrl-C until the process is killed; default: 30s, as on Kubernetes"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
-    parser.add_argument(
-        "--nproc-per-node",
-        type=arguments.processes,
-        metavar="N",
-        help="processes on this machine; default: from the operator's variables, else 1",
-    )
+    processes = "processes on this machine; default: from the operator's variables, else 1"
+    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
     parser.add_argument("--profile", type=arguments.steps, metavar="STEPS", help="trace steps, such as 10-12")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -89,19 +85,19 @@ def run(argv: Sequence[str] | None) -> int:
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
-    told = signals.end_at_signals(silently=is_worker())  # so that half-prepared data is removed
+    is_worker = "LOCAL_RANK" in os.environ
+    told = signals.end_at_signals(silently=is_worker)  # so that half-prepared data is removed
     if isinstance(place, NodeLauncher):
         processes = processes_of(place, args)
         if args.dry_run:
             args.nproc_per_node = place.nodes * processes
         elif place.nodes * processes > 1 or place.agent:
             return launched(args, argv, place, processes=processes)
-    from trainyard.command.terminal import can_redraw, show_live
     from trainyard.report.terminal.training_progress import ProgressDisplay, summary_line
 
-    display = ProgressDisplay(live=can_redraw())
+    display = ProgressDisplay(live=terminal.can_redraw())
     display.begin("reading the configuration")
-    with show_live(display) if IS_MAIN else nullcontext():
+    with terminal.show_live(display) if IS_MAIN else nullcontext():
         outcome = trained(args, display, told)
     if args.dry_run:
         output.print_json(outcome)
@@ -109,10 +105,6 @@ def run(argv: Sequence[str] | None) -> int:
         line = summary_line(outcome, done_before=display.was_done_before)
         output.announce("training", line, "ok")
     return 0
-
-
-def is_worker() -> bool:
-    return "LOCAL_RANK" in os.environ
 
 
 def processes_of(node: "NodeLauncher", args: argparse.Namespace) -> int:

@@ -131,12 +131,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     watched = terminal.on_terminal() and not args.follow  # the live line replaces the log
     output.configure_logging(args.log_level or ("warning" if watched else "info"))
-    from trainyard.command.terminal import show_live
     from trainyard.report.terminal.phase import PhaseDisplay
 
-    display = PhaseDisplay("artifacts")
-    display.begin("looking into the store")
-    with show_live(display):
+    with terminal.show_live(PhaseDisplay("artifacts", "looking into the store")) as display:
         from trainyard.artifacts.record import run_numbers
         from trainyard.artifacts.upload import node_parts, preview, sync
         from trainyard.gateways import github, signing
@@ -150,16 +147,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif args.checkpoint:
         files = _files().preview_files if args.dry_run else _files().sync_files
         paths = args.checkpoint, args.metrics
-        with show_live(display):
+        with terminal.show_live(display):
             store = _open(args, pace=display.advance)
             result = files(store, *paths, wanted, provenance=_provenance(), **signed, **shows)
     elif not args.dry_run and node_parts.is_further_machine(RunDirectory(args.run_dir)):
-        with show_live(display):
+        with terminal.show_live(display):
             store = _open(args, pace=display.advance)
             result = node_parts.sync_node(store, RunDirectory(args.run_dir), wanted, **shows)
     else:
         run: Any = preview.preview_run if args.dry_run else sync.sync_run
-        with show_live(display):
+        with terminal.show_live(display):
             store = _open(args, pace=display.advance)
             shows |= {} if args.dry_run else {"others_seconds": args.others}
             result = run(store, RunDirectory(args.run_dir), wanted, **signed, **shows)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.command.visible_text import escape_controls
 from trainyard.errors import ConfigError
@@ -69,16 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def write_into_run(dashboard: "TrainingDashboard") -> None:
     """Write the three files into the run's report folder; return their paths."""
-    from trainyard.command.terminal import show_live
     from trainyard.report.dashboard.dashboard import format_of, render_dashboards
     from trainyard.report.terminal.closing_lines import is_copied, where_to_look
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.atomic_files import make_folder
     from trainyard.run.directory import RunDirectory
 
-    display = PhaseDisplay("report")
-    display.begin("drawing the reports")
-    with show_live(display):
+    with terminal.show_live(PhaseDisplay("report", "drawing the reports")):
         folder = RunDirectory(dashboard.facts.directory).report
         make_folder(folder)
         for name in ("dashboard.json", "summary.md", "index.html"):

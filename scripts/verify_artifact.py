@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 
@@ -43,12 +43,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
     )
-    parser.add_argument(
-        "--call-seconds",
-        type=arguments.seconds,
-        default=30,
-        help="time limit of a read or write; default: 30",
-    )
+    limit = "time limit of a read or write; default: 30"
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     args = parser.parse_args(argv)
     if args.store is None and args.run_dir is None:
@@ -73,16 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _verify_directory(run_dir: Path) -> dict[str, Any]:
     from trainyard.artifacts.verify.verify import verify_directory
-    from trainyard.command.terminal import show_live
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
 
     directory = RunDirectory(run_dir)
     if not directory.run_file.is_file():
         raise ConfigError(f"{directory.run_file}: missing, so {run_dir} is not a run directory")
-    display = PhaseDisplay("local")
-    display.begin("looking for checkpoints")
-    with show_live(display):
+    with terminal.show_live(PhaseDisplay("local", "looking for checkpoints")) as display:
         found = verify_directory(directory, display)
     steps = ", ".join(str(step) for step in found.steps) or "none"
     what = "checkpoints, this machine's part of each" if found.parts else "whole checkpoints"
@@ -91,12 +84,9 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
 
 
 def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
-    from trainyard.command.terminal import show_live
     from trainyard.report.terminal.phase import PhaseDisplay
 
-    display = PhaseDisplay("stored")
-    display.begin("looking up the run")
-    with show_live(display):
+    with terminal.show_live(PhaseDisplay("stored", "looking up the run")) as display:
         from trainyard.artifacts.ancestry import walk_lineage
         from trainyard.artifacts.record.run_numbers import find_run_number
         from trainyard.artifacts.store.object_store import with_progress
@@ -108,21 +98,14 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
         directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
         number = find_run_number(store, args.run_number, args.run_dir)
         found = verify_run(
-            store,
-            number,
-            depth=Depth(args.depth),
-            run_directory=directory,
-            seed=args.seed,
-            progress=display,
+            store, number, depth=Depth(args.depth), run_directory=directory, seed=args.seed, progress=display
         )
     verdict = (
         f"{found.objects_verified} of {found.objects_total} objects of run {number} ({found.depth_text()})"
     )
     words = found.compared if found.ok else "not equal"
     signature = _verify_signature(args.public_key, store, number)
-    display = PhaseDisplay("lineage")
-    display.begin("reading the parent checkpoints")
-    with show_live(display):
+    with terminal.show_live(PhaseDisplay("lineage", "reading the parent checkpoints")) as display:
         lineage = walk_lineage(with_progress(store, display), number, depth=Depth(args.depth))
     _tell("lineage", lineage.summary(), lineage.problems, notes=lineage.notes)
     _tell("stored", f"{verdict}: {words}", found.problems, notes=found.notes)

@@ -15,7 +15,6 @@ Example:    scripts/watch_runners.py --labels '["self-hosted","gpu"]' --dry-run
 """
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -77,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report(new, over, swept, resumed)
     if args.json:
         found = {"outages": [asdict(each) for each in outages], "over": over, "swept": swept}
-        print(json.dumps({**found, "resumed": [asdict(each) for each in resumed]}, indent=2))
+        output.print_json({**found, "resumed": [asdict(each) for each in resumed]})
     return ExitCode.NO if new else ExitCode.DONE
 
 

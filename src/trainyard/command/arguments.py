@@ -33,6 +33,11 @@ def quote(text: str) -> str:
     return repr(text) if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]!r}… ({len(text):,} letters)"
 
 
+def refusal(value: str, why: str) -> argparse.ArgumentTypeError:
+    """The error for a wrong `value`: `'x' is not a whole number above 0`."""
+    return argparse.ArgumentTypeError(f"{quote(value)} {why}")
+
+
 def with_short_words(message: str, most: int) -> str:
     """`message` with each word cut to `most` characters, because a given value may have any length."""
     return re.sub(
@@ -45,7 +50,7 @@ def text(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"{quote(value)} is not UTF-8") from None
+        raise refusal(value, "is not UTF-8") from None
     return value
 
 
@@ -53,7 +58,7 @@ def variable(value: str) -> tuple[str, str]:
     """An environment variable `NAME=VALUE`, as name and value."""
     name, equals, content = text(value).partition("=")
     if not equals or not _VARIABLE.fullmatch(name):
-        raise argparse.ArgumentTypeError(f"{quote(value)} is not NAME=VALUE, such as NCCL_DEBUG=INFO")
+        raise refusal(value, "is not NAME=VALUE, such as NCCL_DEBUG=INFO")
     return name, content
 
 
@@ -65,13 +70,9 @@ def path(value: str) -> Path:
     encoded = value.encode(errors="surrogateescape")
     longest = max(len(name) for name in encoded.split(b"/"))
     if longest > _NAME_BYTES:
-        raise argparse.ArgumentTypeError(
-            f"{quote(value)} holds a name of {longest:,} bytes; a file's name has at most {_NAME_BYTES}"
-        )
+        raise refusal(value, f"holds a name of {longest:,} bytes; a file's name has at most {_NAME_BYTES}")
     if len(encoded) > _PATH_BYTES:
-        raise argparse.ArgumentTypeError(
-            f"{quote(value)} is a path of {len(encoded):,} bytes; at most {_PATH_BYTES:,} can be opened"
-        )
+        raise refusal(value, f"is a path of {len(encoded):,} bytes; at most {_PATH_BYTES:,} can be opened")
     return Path(value)
 
 
@@ -80,9 +81,7 @@ def duration(value: str) -> float:
     match = _DURATION.fullmatch(value)
     found = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not 0 < found <= _LONGEST_DAYS * _DAY_SECONDS:
-        raise argparse.ArgumentTypeError(
-            f"{quote(value)} is not a duration such as 8h, 25m or 90s, at most {_LONGEST_DAYS}d"
-        )
+        raise refusal(value, f"is not a duration such as 8h, 25m or 90s, at most {_LONGEST_DAYS}d")
     return found
 
 
@@ -91,7 +90,7 @@ def steps(value: str) -> range:
     match = _STEPS.fullmatch(value)
     chosen = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
     if not chosen:
-        raise argparse.ArgumentTypeError(f"{quote(value)} are not steps such as 10 or 10-12, counted from 1")
+        raise refusal(value, "are not steps such as 10 or 10-12, counted from 1")
     return chosen
 
 
@@ -103,30 +102,28 @@ def step(value: str) -> int | None:
 def step_or_newest(value: str) -> int | None:
     """A step's number; None for `newest`."""
     if value != "newest" and step(value) is None:
-        raise argparse.ArgumentTypeError(f"{quote(value)} is neither a step nor newest")
+        raise refusal(value, "is neither a step nor newest")
     return step(value)
 
 
 def step_if_known(value: str) -> int | None:
     """A step's number; None for an empty text."""
     if value and step(value) is None:
-        raise argparse.ArgumentTypeError(
-            f"{quote(value)} is not the number of a step; leave it empty if unknown"
-        )
+        raise refusal(value, "is not the number of a step; leave it empty if unknown")
     return step(value)
 
 
 def natural_number(value: str) -> int:
     """A whole number from 0."""
     if (found := step(value)) is None:
-        raise argparse.ArgumentTypeError(f"{quote(value)} is not a whole number from 0")
+        raise refusal(value, "is not a whole number from 0")
     return found
 
 
 def positive(value: str) -> int:
     """A whole number above 0."""
     if not (found := step(value)):
-        raise argparse.ArgumentTypeError(f"{quote(value)} is not a whole number above 0")
+        raise refusal(value, "is not a whole number above 0")
     return found
 
 
@@ -134,9 +131,7 @@ def processes(value: str) -> int:
     """Number of processes on one machine: from 1 to 1,024."""
     found = step(value) or 0
     if not 0 < found <= _MOST_PROCESSES:
-        raise argparse.ArgumentTypeError(
-            f"{quote(value)} is not a whole number above 0, at most {_MOST_PROCESSES:,}"
-        )
+        raise refusal(value, f"is not a whole number above 0, at most {_MOST_PROCESSES:,}")
     return found
 
 
@@ -144,7 +139,7 @@ def amount(value: str) -> float:
     """A finite number from 0."""
     found = _decimal(value)
     if not 0 <= found < math.inf:
-        raise argparse.ArgumentTypeError(f"{quote(value)} is not a number from 0")
+        raise refusal(value, "is not a number from 0")
     return found
 
 
@@ -152,8 +147,8 @@ def rate(value: str) -> float:
     """Megabytes per second, from 0.001 to a million; a lower rate would make no progress."""
     found = _decimal(value)
     if not _LEAST_RATE <= found <= _MOST_RATE:
-        raise argparse.ArgumentTypeError(
-            f"{quote(value)} is not a number of megabytes per second from {_LEAST_RATE} to {_MOST_RATE:,.0f}"
+        raise refusal(
+            value, f"is not a number of megabytes per second from {_LEAST_RATE} to {_MOST_RATE:,.0f}"
         )
     return found
 
@@ -162,7 +157,7 @@ def share(value: str) -> float:
     """A number above 0 and up to 1."""
     found = _decimal(value)
     if not 0 < found <= 1:
-        raise argparse.ArgumentTypeError(f"{quote(value)} is not a share such as 0.4 (above 0, at most 1)")
+        raise refusal(value, "is not a share such as 0.4 (above 0, at most 1)")
     return found
 
 
@@ -170,7 +165,7 @@ def seconds(value: str) -> float:
     """A time limit in seconds: above 0, and at most a day."""
     found = _decimal(value)
     if not 0 < found <= _DAY_SECONDS:
-        raise argparse.ArgumentTypeError(f"{quote(value)} is not a number of seconds above 0, at most a day")
+        raise refusal(value, "is not a number of seconds above 0, at most a day")
     return found
 
 
@@ -178,7 +173,7 @@ def pause(value: str) -> float:
     """Seconds to wait: from 0, and at most a day."""
     found = _decimal(value)
     if not 0 <= found <= _DAY_SECONDS:
-        raise argparse.ArgumentTypeError(f"{quote(value)} is not a number of seconds from 0, at most a day")
+        raise refusal(value, "is not a number of seconds from 0, at most a day")
     return found
 
 

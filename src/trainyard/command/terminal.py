@@ -7,14 +7,13 @@ A `LiveSubject` gives the text of the live line. rich is imported only when a li
 is never hidden, so that a killed process leaves a usable terminal.
 """
 
-import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +27,7 @@ _NARROWEST_TEXT = 12
 _DRAW_SECONDS = 0.2
 _TELL_SECONDS = 0.5
 _CLOSE_SECONDS = 1.0
-"""How long `close` waits for the thread, which blocks while the terminal's output is paused (Ctrl-S)."""
+"""How long the end waits for the thread, which blocks while the terminal's output is paused (Ctrl-S)."""
 
 
 class LiveSubject(Protocol):
@@ -41,6 +40,9 @@ class LiveSubject(Protocol):
     def tell(self) -> None:
         """Log a line if one is due; called twice per second where there is no terminal."""
         ...
+
+
+Subject = TypeVar("Subject", bound=LiveSubject)
 
 
 def on_terminal() -> bool:
@@ -119,48 +121,35 @@ def _shortened(word: str, room: int) -> str:
 
 
 @contextmanager
-def show_live(subject: LiveSubject) -> Iterator[None]:
+def show_live(subject: Subject) -> Iterator[Subject]:
     """Show `subject` while the body runs: by a live line, erased at the end, or by lines in a log."""
-    display = Display(subject)
+    line = _LiveLine(subject) if can_redraw() else None
+    over = threading.Event()
+    thread = threading.Thread(target=_show, args=(subject, line, over), name="display", daemon=True)
     try:
-        display.start()
-        yield
+        if line is not None:
+            line.start()
+        thread.start()
+        yield subject
     finally:
-        display.close()
+        over.set()
+        if thread.is_alive():
+            thread.join(_CLOSE_SECONDS)
+        elif line is not None:
+            line.stop()
 
 
-class Display:
-    """Shows a subject from `start` to `close`. `close` may be called from any thread, and more than once."""
-
-    def __init__(self, subject: LiveSubject) -> None:
-        self._subject = subject
-        self._line = _LiveLine(subject) if can_redraw() else None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="display", daemon=True)
-
-    def start(self) -> None:
-        if self._line is not None:
-            self._line.start()
-        self._thread.start()
-
-    def close(self) -> None:
-        """Erase the live line and stop showing the subject."""
-        self._over.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSE_SECONDS)
-        elif self._line is not None:
-            self._line.stop()
-
-    def _run(self) -> None:
-        # The main thread must receive the signals, because they wake it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-        try:
-            with suppress(OSError):  # the terminal was closed
-                while not self._over.wait(_DRAW_SECONDS if self._line else _TELL_SECONDS):
-                    self._line.draw() if self._line is not None else self._subject.tell()
-        finally:
-            if self._line is not None:  # here too, because `close` may have given up waiting for this thread
-                self._line.stop()
+def _show(subject: LiveSubject, line: "_LiveLine | None", over: threading.Event) -> None:
+    """Draw the line, or let the subject log, until it is `over`; then erase the line."""
+    # The main thread must receive the signals, because they wake it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    try:
+        with suppress(OSError):  # the terminal was closed
+            while not over.wait(_DRAW_SECONDS if line else _TELL_SECONDS):
+                line.draw() if line is not None else subject.tell()
+    finally:
+        if line is not None:  # here, because `show_live` may have given up waiting for this thread
+            line.stop()
 
 
 class _LiveLine:
@@ -172,8 +161,10 @@ class _LiveLine:
         self._subject = subject
         self._lock = threading.RLock()
         self._is_up = False
-        names = [name for name in ("stdout", "stderr") if _is_terminal(getattr(sys, name))]
-        self._above = {name: _Above(self, getattr(sys, name)) for name in names}
+        streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._above = {
+            name: _Above(self, stream) for name, stream in streams.items() if stream and stream.isatty()
+        }
         self._console = _console(sys.stderr)
         self._live = Live(
             console=self._console,
@@ -240,16 +231,12 @@ def _console(stream: TextIO) -> "Console":
     )
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()
-
-
-class _Above(io.TextIOBase):
+class _Above:
     """Replaces stdout or stderr while there is a live line: each whole line is written above it.
 
-    Of a line that other code redraws with carriage returns, only the last state is shown.
-
-    A forked child has no live line and must not take its lock, so it writes to the stream directly.
+    Of a line that other code redraws with carriage returns, only the last state is shown. A forked child has
+    no live line and must not take its lock, so it writes to the stream directly. All but writing is left to
+    the stream.
     """
 
     def __init__(self, line: _LiveLine, stream: TextIO) -> None:
@@ -266,25 +253,8 @@ class _Above(io.TextIOBase):
             self._line.print_above("\n".join(map(_last_state, whole)), self.stream)
         return len(text)
 
-    def flush(self) -> None:
-        self.stream.flush()
-
-    def isatty(self) -> bool:
-        return self.stream.isatty()
-
-    def fileno(self) -> int:
-        return self.stream.fileno()
-
-    def writable(self) -> bool:
-        return True
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self.stream.encoding
-
-    @property
-    def errors(self) -> str | None:  # type: ignore[override]
-        return self.stream.errors
+    def writelines(self, lines: Iterable[str], /) -> None:
+        self.write("".join(lines))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

@@ -347,17 +347,16 @@ def test_in_one_process_what_is_written_stays_and_the_live_line_goes(monkeypatch
     assert "\x1b[?25" not in written[0]
 
 
-def test_a_display_ends_more_than_once_and_before_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_line_that_cannot_begin_leaves_the_streams_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
     with own_terminal(monkeypatch) as written:
         before = sys.stderr
-        display = terminal.Display(Work())
-        display.close()
-        assert sys.stderr is before
-        display = terminal.Display(Work())
-        display.start()
-        assert sys.stderr is not before
-        display.close()
-        display.close()
+        with monkeypatch.context() as here:
+            here.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError), terminal.show_live(Work()):
+                pass
         assert sys.stderr is before
         print("done", file=sys.stderr)
     assert Screen(written[0]).lines == ["done"]

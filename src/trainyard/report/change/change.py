@@ -63,10 +63,10 @@ class Side:
     problem: str = ""
     """Why its runs did not end; empty when they did."""
 
-    def values(self, name: str) -> list[float]:
+    def values(self, name: str) -> tuple[float, ...]:
         """The figure `name` of every run that has it."""
         found = (getattr(run, name) for run in self.runs)
-        return [value for value in found if value is not None]
+        return tuple(value for value in found if value is not None)
 
 
 class ChangeVerdict(StrEnum):
@@ -120,16 +120,17 @@ class Comparison:
         """The figures that both sides have."""
         rules = self.rules
         every = (
-            ("loss", "loss", rules.loss, False),
-            ("validation loss", "validation_loss", rules.loss, False),
-            ("tokens/s", "tokens_per_second", rules.tokens_per_second, True),
-            ("memory", "memory_bytes", rules.memory, False),
+            self._compared("loss", "loss", rules.loss),
+            self._compared("validation loss", "validation_loss", rules.loss),
+            self._compared("tokens/s", "tokens_per_second", rules.tokens_per_second, higher_is_better=True),
+            self._compared("memory", "memory_bytes", rules.memory),
         )
-        sides = [(tuple(self.base.values(key)), tuple(self.head.values(key))) for _, key, *_ in every]
-        pairs = zip(every, sides, strict=True)
-        return tuple(
-            ComparedFigure(name, *side, limit, up) for (name, _, limit, up), side in pairs if all(side)
-        )
+        return tuple(figure for figure in every if figure.base and figure.head)
+
+    def _compared(
+        self, name: str, key: str, limit: float, *, higher_is_better: bool = False
+    ) -> ComparedFigure:
+        return ComparedFigure(name, self.base.values(key), self.head.values(key), limit, higher_is_better)
 
     @property
     def worse(self) -> tuple[str, ...]:
@@ -197,32 +198,24 @@ def _rules(value: Mapping[str, Any], where: str) -> ChangeRules:
     for key, given in value.items():
         if key not in known:
             raise ConfigError(f"{where}: {key}: unknown key; there are {', '.join(sorted(known))}")
-        fits = _is_words(given) if key == "overrides" else _fits(key, given)
-        if not fits:
-            raise ConfigError(
-                f"{where}: {key}: {str(given)[:80]!r} does not fit; the default is {_default(key)}"
-            )
+        if not _fits(key, given):
+            default = getattr(ChangeRules(), key)
+            raise ConfigError(f"{where}: {key}: {str(given)[:80]!r} does not fit; the default is {default}")
     words = {"overrides": tuple(value["overrides"])} if "overrides" in value else {}
     return ChangeRules(**{**value, **words})
 
 
 def _fits(key: str, given: object) -> bool:
+    if key == "overrides":
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            return False
+        return all(isinstance(word, str) for word in given)
     if key == "config":
         return isinstance(given, str) and bool(given)
     figure = finite_or_none(given)
     if figure is None or (key == "repeats" and not (isinstance(given, int) and 1 <= given <= 20)):
         return False
     return 0 < figure <= 60 if key == "minutes" else figure >= 0
-
-
-def _is_words(given: object) -> bool:
-    return (
-        isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(w, str) for w in given)
-    )
-
-
-def _default(key: str) -> object:
-    return getattr(ChangeRules(), key)
 
 
 def _side(value: Mapping[str, Any]) -> Side:

@@ -47,10 +47,7 @@ def _about(cluster: Mapping[str, Any]) -> str:
         f"{g['name']} {g['count']} of {g['target']} × {g['instance_type']}"
         for g in cluster["instance_groups"]
     )
-    sick = (
-        f"; {len(cluster['unhealthy'])} of {cluster['nodes']} nodes not running"
-        if cluster["unhealthy"]
-        else ""
-    )
+    unhealthy = len(cluster["unhealthy"])
+    sick = f"; {unhealthy} of {cluster['nodes']} nodes not running" if unhealthy else ""
     behind = f"EKS {cluster['eks_cluster']}" if cluster["eks_cluster"] else "Slurm"
     return f"{behind}; recovery {cluster['node_recovery']}; {groups or 'no groups'}{sick}"

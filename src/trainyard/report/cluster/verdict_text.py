@@ -7,21 +7,14 @@ from trainyard.report.cluster.capacity_text import heading
 from trainyard.report.cluster.table import wrap_table
 
 Json = Mapping[str, Any]
-_WORDS = {"passed": "ok", "error": "error", "warning": "warning", "info": "info", "skipped": "skipped"}
 _MARKS = {"error": "❌", "warning": "⚠️", "info": "ℹ️", "skipped": "➖", "passed": "✅"}
-_ANSWERS = {"ready": "Ready", "not ready": "Not ready", "not known": "Not known"}
 
 
 def verdict_lines(data: Json, *, width: int) -> list[str]:
     """The verdict, a line for each check, and what to do."""
-    rows = [(_WORDS[entry["severity"]], entry["check"], entry["evidence"]) for entry in data["checks"]]
-    lines = [
-        heading(data),
-        "",
-        summarize_verdict(data),
-        "",
-        *wrap_table(("", "check", "evidence"), rows, width=width),
-    ]
+    rows = [(e["severity"].replace("passed", "ok"), e["check"], e["evidence"]) for e in data["checks"]]
+    table = wrap_table(("", "check", "evidence"), rows, width=width)
+    lines = [heading(data), "", summarize_verdict(data), "", *table]
     todo = [(entry["check"], entry["remedy"]) for entry in _to_do(data)]
     if todo:
         lines += ["", *wrap_table(("check", "what to do"), todo, width=width)]
@@ -30,20 +23,17 @@ def verdict_lines(data: Json, *, width: int) -> list[str]:
 
 def summarize_verdict(data: Json) -> str:
     """The result in one line."""
-    counts = _counts(data)
+    found = [entry["severity"] for entry in data["findings"]]
+    counts = [(name, found.count(name)) for name in ("error", "warning", "info", "skipped")]
     said = ", ".join(f"{n} {name}{'s' if n > 1 and name != 'skipped' else ''}" for name, n in counts if n)
-    return f"{_ANSWERS[data['verdict']]}: {said or 'every check passed'}."
+    return f"{data['verdict'].capitalize()}: {said or 'every check passed'}."
 
 
 def verdict_markdown(data: Json) -> str:
     """The verdict for the job summary: the result, what is wrong, all checks folded."""
     mark = "✅" if data["ready"] else "❌"
-    lines = [
-        f"### {mark} {_ANSWERS[data['verdict']]} · {_cell(heading(data))}",
-        "",
-        summarize_verdict(data),
-        "",
-    ]
+    title = f"### {mark} {data['verdict'].capitalize()} · {_cell(heading(data))}"
+    lines = [title, "", summarize_verdict(data), ""]
     todo = _to_do(data)
     if todo:
         lines += ["| | check | evidence | what to do |", "|---|---|---|---|"]
@@ -60,22 +50,13 @@ def verdict_markdown(data: Json) -> str:
 def verdict_refusal(data: Json) -> str:
     """The first error in one line, for an annotation and the step's output."""
     first = next((e for e in data["findings"] if e["severity"] == "error"), None)
-    return (
-        summarize_verdict(data)
-        if first is None
-        else f"{summarize_verdict(data)} {first['check']}: {first['evidence']}"
-    )
+    return summarize_verdict(data) + (f" {first['check']}: {first['evidence']}" if first else "")
 
 
 def _to_do(data: Json) -> list[Json]:
     order = ("error", "warning", "info")
     found = [entry for entry in data["findings"] if entry["severity"] in order and entry["remedy"]]
     return sorted(found, key=lambda entry: order.index(entry["severity"]))
-
-
-def _counts(data: Json) -> list[tuple[str, int]]:
-    found = [entry["severity"] for entry in data["findings"]]
-    return [(name, found.count(name)) for name in ("error", "warning", "info", "skipped")]
 
 
 def _cell(text: str) -> str:

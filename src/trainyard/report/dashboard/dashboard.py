@@ -7,6 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from trainyard.report.dashboard.html import html_report
+from trainyard.report.dashboard.json_report import json_report
+from trainyard.report.dashboard.markdown import markdown_report
+from trainyard.report.dashboard.text import text_report
 from trainyard.report.facts.run_facts import RunFacts, read_facts
 from trainyard.run.atomic_files import write_bytes_atomically
 
@@ -31,23 +35,15 @@ class TrainingDashboard:
         self.facts: RunFacts = read_facts(Path(metrics_file), now=now)
 
     def generate_text_report(self) -> str:
-        from trainyard.report.dashboard.text import text_report
-
         return text_report(self.facts)
 
     def generate_json_report(self) -> dict[str, Any]:
-        from trainyard.report.dashboard.json_report import json_report
-
         return json_report(self.facts)
 
     def generate_markdown_report(self) -> str:
-        from trainyard.report.dashboard.markdown import markdown_report
-
         return markdown_report(self.facts)
 
     def generate_html_report(self) -> str:
-        from trainyard.report.dashboard.html import html_report
-
         return html_report([self.facts])
 
     def print_report(self) -> None:
@@ -79,6 +75,4 @@ def render_dashboards(dashboards: Sequence[TrainingDashboard], form: Format) -> 
             value = reports[0] if len(reports) == 1 else reports
             return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         case Format.HTML:
-            from trainyard.report.dashboard.html import html_report
-
             return html_report([one.facts for one in dashboards])

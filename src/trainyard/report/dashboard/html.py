@@ -124,23 +124,21 @@ def _loss_chart(facts: RunFacts) -> str:
     if len(validation):
         layers.append(Layer("dots", thin_curve(validation, 60), "validation"))
         legend += '<span><i class="dots"></i>validation</span>'
-    drawn = [line_chart(layers, frame, label="Loss over steps", written=_tick) for frame in (_WIDE, _NARROW)]
-    return _card(
-        "Loss",
-        f'<div class="legend">{legend}</div><div class="wide">{drawn[0]}</div>'
-        f'<div class="narrow">{drawn[1]}</div>',
-    )
+    return _chart_card("Loss", layers, legend=f'<div class="legend">{legend}</div>')
 
 
 def _reward_chart(facts: RunFacts) -> str:
     rewards = facts.history.curves["reward"]
-    if len(rewards) < 2:
-        return ""
-    layers = _line(rewards)
-    drawn = [
-        line_chart(layers, frame, label="Reward over steps", written=_tick) for frame in (_WIDE, _NARROW)
-    ]
-    return _card("Reward", f'<div class="wide">{drawn[0]}</div><div class="narrow">{drawn[1]}</div>')
+    return "" if len(rewards) < 2 else _chart_card("Reward", _line(rewards))
+
+
+def _chart_card(title: str, layers: Sequence[Layer], legend: str = "") -> str:
+    """A chart in two sizes, of which the style sheet shows the one that fits the screen."""
+    wide, narrow = (
+        line_chart(layers, frame, label=f"{title} over steps", written="{:g}".format)
+        for frame in (_WIDE, _NARROW)
+    )
+    return _card(title, f'{legend}<div class="wide">{wide}</div><div class="narrow">{narrow}</div>')
 
 
 def _small_charts(facts: RunFacts) -> str:
@@ -158,10 +156,6 @@ def _small_charts(facts: RunFacts) -> str:
         if len(curve := facts.history.curves[name]) > 1
     ]
     return f'<div class="pair">{"".join(cards)}</div>' if cards else ""
-
-
-def _tick(value: float) -> str:
-    return f"{value:g}"
 
 
 def _line(curve: Curve) -> list[Layer]:

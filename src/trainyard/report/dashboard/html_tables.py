@@ -47,9 +47,8 @@ def event_table(facts: RunFacts) -> str:
 def _provenance(facts: RunFacts) -> Iterable[tuple[str, str]]:
     git, data, hardware = facts.section("git"), facts.section("data"), facts.section("hardware")
     if facts.commit:
-        tree = (
-            f" (dirty, difference {git.get('diff_sha256', 'not on record')})" if facts.dirty else " (clean)"
-        )
+        difference = git.get("diff_sha256", "not on record")
+        tree = f" (dirty, difference {difference})" if facts.dirty else " (clean)"
         yield "commit", _code(facts.commit) + escape(tree)
     yield "branch", escape(str(git.get("branch", "")))
     yield "lock", _code(facts.run.get("lock_sha256"))
@@ -58,23 +57,21 @@ def _provenance(facts: RunFacts) -> Iterable[tuple[str, str]]:
     yield "seed", escape(str(facts.run.get("seed", "")))
     yield "image", _code(facts.run.get("image_digest"))
     yield "parent", _code(facts.section("parent").get("checkpoint"))
-    yield "parameters", _scaled(facts.section("plan").get("parameters"))
+    parameters = finite_or_none(facts.section("plan").get("parameters"))
+    yield "parameters", "" if parameters is None else format_scaled(parameters)
     yield "hardware", escape(_joined(hardware, ("device_name", "device", "platform")))
     yield "software", escape(_software(hardware))
-    yield (
-        "workflow",
-        escape(_joined(facts.section("ci"), ("repository", "workflow", "run_id", "event", "actor"))),
-    )
+    workflow = _joined(facts.section("ci"), ("repository", "workflow", "run_id", "event", "actor"))
+    yield "workflow", escape(workflow)
     yield "weights", _code(facts.weights_sha256)
 
 
 def _data(data: Any) -> str:
+    tokens = finite_or_none(data.get("train_tokens"))
     parts = [
-        str(data["name"]) if data.get("name") else "",
+        str(data.get("name") or ""),
         format_data_files(data, parts=True),
-        f"{format_scaled(tokens)} tokens to train on"
-        if (tokens := finite_or_none(data.get("train_tokens")))
-        else "",
+        f"{format_scaled(tokens)} tokens to train on" if tokens else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -86,11 +83,6 @@ def _software(hardware: Any) -> str:
 
 def _joined(section: Any, keys: tuple[str, ...]) -> str:
     return ", ".join(dict.fromkeys(str(section[key]) for key in keys if section.get(key)))
-
-
-def _scaled(value: object) -> str:
-    figure = finite_or_none(value)
-    return "" if figure is None else escape(format_scaled(figure))
 
 
 def _event(event: Row) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.config_changes import ConfigChanges, config_changes
 from trainyard.report.facts.curve import average_curve
-from trainyard.report.facts.figures import brief_figures
+from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, run_headline
 from trainyard.report.facts.next_commands import restore_command
 from trainyard.report.facts.quantities import format_count, format_size
@@ -34,12 +34,13 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~#&@])")
 
 def markdown_report(facts: RunFacts) -> str:
     """The whole summary, ending in a newline; far below GitHub's limit of 1 MiB."""
-    head = run_headline(facts)
+    head, trouble = run_headline(facts), degradation(facts)
+    markup = Markup(strong=lambda text: f"**{text}**", escaped=escape_markdown)
     parts = [
         f"### {head.verdict.symbol} {escape_markdown(head.text)} · {_name(facts)}".replace("###  ", "### "),
         *_failure(head, facts),
-        *_degraded(facts),
-        " · ".join(brief_figures(facts, strong=lambda text: f"**{text}**", escaped=escape_markdown)),
+        f"{RunVerdict.DEGRADED.symbol} {escape_markdown(trouble)}" if trouble else "",
+        " · ".join(brief_figures(facts, markup)),
         _links(facts),
         _proof_table(facts),
         _curve(facts),
@@ -96,12 +97,6 @@ def _failure(head: Headline, facts: RunFacts) -> Iterable[str]:
         last = facts.checkpoints[-1]
         yield f"Last good checkpoint: step {last.step:,}, {format_size(last.size)}."
     yield "Next:\n\n" + fence_code(head.next_step, "sh" if is_command(head.next_step) else "")
-
-
-def _degraded(facts: RunFacts) -> Iterable[str]:
-    """Troubles that did not end the run but cost time or checkpoints."""
-    if trouble := degradation(facts):
-        yield f"{RunVerdict.DEGRADED.symbol} {escape_markdown(trouble)}"
 
 
 def _proof_table(facts: RunFacts) -> str:

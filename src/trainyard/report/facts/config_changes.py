@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from trainyard.errors import DamagedFileError
 from trainyard.report.facts.history import finite_or_none
+from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.facts.resolved_config import config_settings
+from trainyard.report.facts.run_facts import read_record
 from trainyard.run.directory import RunDirectory
-from trainyard.run.judged_records import digests_now
-from trainyard.run.untrusted_files import read_json_object
 
 _RUNS = 200
 """At most this many neighbours are examined, the newest first."""
@@ -59,7 +57,7 @@ def config_changes(directory: Path) -> ConfigChanges | None:
 def _last_green(directory: Path) -> Path | None:
     """The proven run that finished last before the run in `directory` began."""
     own = directory.resolve()
-    began = finite_or_none(_record(RunDirectory(own).run_file).get("created"))
+    began = finite_or_none(read_record(RunDirectory(own).run_file).get("created"))
     found = [(end, run) for run in _neighbours(own) if (end := _proven_at(run)) is not None]
     return max(((e, run) for e, run in found if began is None or e <= began), default=(0.0, None))[1]
 
@@ -77,19 +75,11 @@ def _neighbours(own: Path) -> list[Path]:
 def _proven_at(run: Path) -> float | None:
     """When `run` finished, if it is proven; otherwise None."""
     layout = RunDirectory(run)
-    proof, record = _record(layout.report / "proof.json"), _record(layout.run_file)
-    outcome = record.get("outcome")
-    finished = finite_or_none(outcome.get("finished")) if isinstance(outcome, Mapping) else None
-    same = proof.get("run_id") == record.get("run_id") and proof.get("finished") == finished
-    if proof.get("proven") is not True or not same:
+    record = read_record(layout.run_file)
+    proof, outcome = read_proof(layout, record), record.get("outcome")
+    if proof is None or not proof.proven or not isinstance(outcome, Mapping):
         return None
-    return finished if proof.get("records") == digests_now(layout) else None
-
-
-def _record(path: Path) -> dict[str, Any]:
-    with suppress(FileNotFoundError, DamagedFileError):
-        return read_json_object(path)
-    return {}
+    return finite_or_none(outcome.get("finished"))
 
 
 def _flat(value: object, key: str = "") -> Iterator[tuple[str, object]]:

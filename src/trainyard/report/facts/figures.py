@@ -10,7 +10,6 @@ from enum import StrEnum
 from typing import Any
 
 from trainyard.report.facts.curve import sparkline
-from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.quantities import (
     format_count,
     format_duration,
@@ -106,14 +105,11 @@ def figure_tiles(facts: RunFacts) -> list[Tile]:
     return [tile for figure in ordered if (tile := figure.tile(facts)) is not None]
 
 
-def brief_figures(
-    facts: RunFacts, *, strong: Callable[[str], str] = str, escaped: Callable[[str], str] = str
-) -> list[str]:
+def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
     """`loss 5.56 → 1.08, 1.71 bits/byte`, `600 steps in 1:52`, `58 % MFU on NVIDIA H100`, where known.
 
     A run that trains on rewards has `reward 0.53 → 0.91` instead of losses.
     """
-    markup = Markup(strong, escaped)
     return [words for figure in FIGURES if (words := figure.brief(facts, markup))]
 
 
@@ -131,19 +127,17 @@ def _last(*names: str) -> Callable[[RunFacts], Mapping[str, Any]]:
     return lambda facts: {name: facts.history.last.get(name) for name in names}
 
 
-def _logged(group: FigureGroup, label: str, name: str, form: str, *, unit: str = "") -> Figure:
-    """The value `name` of the last logged row, with `form` and `unit` in the text report."""
-    return Figure(
-        group, label, lambda facts: _with(facts.history.last.get(name), form, unit), values=_last(name)
-    )
+def _logged(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
+    """The value `name` of the last logged row, which `form` writes in the text report."""
+    return Figure(group, label, lambda facts: _known(facts.history.last.get(name), form), _last(name))
 
 
-def _computed(group: FigureGroup, label: str, name: str, form: str) -> Figure:
-    """The property `name` of the facts, with `form` in the text report and the same name in JSON."""
+def _computed(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
+    """The property `name` of the facts, which `form` writes in the text report; JSON has the same name."""
     return Figure(
         group,
         label,
-        lambda facts: _with(getattr(facts, name), form),
+        lambda facts: _known(getattr(facts, name), form),
         lambda facts: {name: getattr(facts, name)},
     )
 
@@ -154,12 +148,8 @@ def _of(value: float | None, total: int | None) -> str | None:
     return f"{value:.0f}" if total is None else f"{value:.0f} / {total}"
 
 
-def _with(value: float | None, form: str, unit: str = "") -> str | None:
-    return None if finite_or_none(value) is None else f"{value:{form}}{unit}"
-
-
-def _hours(seconds: float | None) -> str | None:
-    return None if seconds is None else format_hours(seconds)
+def _known(value: float | None, form: Callable[[float], str]) -> str | None:
+    return None if value is None else form(value)
 
 
 def _reward_tile(facts: RunFacts) -> Tile | None:
@@ -212,13 +202,6 @@ def _steps_words(facts: RunFacts, _markup: Markup) -> str:
     return f"{format_count(facts.step, 'step')}{time}"
 
 
-def _step_in_epoch(facts: RunFacts) -> int | None:
-    """The position within the current pass over the data, counted from 1."""
-    if not facts.step or facts.steps_per_epoch is None:
-        return None
-    return (facts.step - 1) % facts.steps_per_epoch + 1
-
-
 def _curve_text(facts: RunFacts) -> str | None:
     line = sparkline(facts.history.curves["loss"])
     if not line or facts.first_loss is None or facts.loss is None:
@@ -238,23 +221,16 @@ def _memory_text(facts: RunFacts) -> str | None:
 def _memory_tile(facts: RunFacts) -> Tile | None:
     used = facts.history.last.get("gpu_memory_bytes")
     total = facts.history.last.get("gpu_memory_total_bytes")
-    return (
-        None
-        if used is None
-        else Tile("GPU memory", format_gigabytes(used), f"of {format_gigabytes(total)}" if total else "")
-    )
-
-
-def _memory_peak_text(facts: RunFacts) -> str | None:
-    peak = facts.history.last.get("gpu_memory_peak_bytes")
-    return None if peak is None else format_gigabytes(peak)
+    if used is None:
+        return None
+    return Tile("GPU memory", format_gigabytes(used), f"of {format_gigabytes(total)}" if total else "")
 
 
 def _tokens_tile(facts: RunFacts) -> Tile | None:
     rate = facts.history.last.get("tokens_per_second")
     if rate is None:
         return None
-    tokens = finite_or_none(facts.outcome.get("tokens")) or facts.history.last.get("tokens")
+    tokens = facts.outcome_figure("tokens") or facts.history.last.get("tokens")
     return Tile("tokens/s", format_scaled(rate), f"{format_scaled(tokens)} tokens" if tokens else "")
 
 
@@ -287,17 +263,6 @@ def _step_time_tile(facts: RunFacts) -> Tile | None:
     return Tile("step time", f"{seconds:.3g} s", ", ".join(parts))
 
 
-def _epoch_seconds(facts: RunFacts) -> float | None:
-    """Time per pass over the data at the present pace."""
-    pace = facts.history.seconds_per_step()
-    return None if pace is None or facts.steps_per_epoch is None else pace * facts.steps_per_epoch
-
-
-def _epoch_text(facts: RunFacts) -> str | None:
-    epoch = _epoch_seconds(facts)
-    return None if epoch is None else f"{format_hours(epoch)}/epoch"
-
-
 def _duration_text(facts: RunFacts) -> str | None:
     so_far = " (so far)" if facts.state.going else ""
     return None if facts.training_seconds is None else format_hours(facts.training_seconds) + so_far
@@ -306,17 +271,8 @@ def _duration_text(facts: RunFacts) -> str | None:
 def _duration_tile(facts: RunFacts) -> Tile | None:
     if facts.training_seconds is None:
         return None
-    left = facts.seconds_remaining
-    return Tile(
-        "training time",
-        format_duration(facts.training_seconds),
-        "" if left is None else f"{format_duration(left)} left",
-    )
-
-
-def _total_seconds(facts: RunFacts) -> float | None:
-    spent, left = facts.training_seconds, facts.seconds_remaining
-    return None if spent is None or left is None else spent + left
+    left = "" if facts.seconds_remaining is None else f"{format_duration(facts.seconds_remaining)} left"
+    return Tile("training time", format_duration(facts.training_seconds), left)
 
 
 def _cost_words(facts: RunFacts, markup: Markup) -> str:
@@ -333,7 +289,7 @@ FIGURES: list[Figure] = [
     Figure(
         FigureGroup.TRAINING,
         "Reward",
-        lambda facts: _with(facts.reward, ".4f"),
+        lambda facts: _known(facts.reward, "{:.4f}".format),
         lambda facts: {"first_reward": facts.first_reward, "reward": facts.reward},
         tile=_reward_tile,
         tile_place=1,
@@ -342,7 +298,7 @@ FIGURES: list[Figure] = [
     Figure(
         FigureGroup.TRAINING,
         "Training Loss",
-        lambda facts: _with(facts.loss, ".4f"),
+        lambda facts: _known(facts.loss, "{:.4f}".format),
         lambda facts: {"first_loss": facts.first_loss, "loss": facts.loss},
         tile=_loss_tile,
         tile_place=1,
@@ -351,14 +307,14 @@ FIGURES: list[Figure] = [
     Figure(
         FigureGroup.TRAINING,
         "Validation Loss",
-        lambda facts: _with(facts.validation_loss, ".4f"),
+        lambda facts: _known(facts.validation_loss, "{:.4f}".format),
         lambda facts: {"val_loss": facts.validation_loss},
         tile=_validation_tile,
         tile_place=2,
     ),
-    _computed(FigureGroup.TRAINING, "Bits per Byte", "bits_per_byte", ".2f"),
-    _logged(FigureGroup.TRAINING, "Learning Rate", "learning_rate", ".2e"),
-    _logged(FigureGroup.TRAINING, "Gradient Norm", "grad_norm", ".3g"),
+    _computed(FigureGroup.TRAINING, "Bits per Byte", "bits_per_byte", "{:.2f}".format),
+    _logged(FigureGroup.TRAINING, "Learning Rate", "learning_rate", "{:.2e}".format),
+    _logged(FigureGroup.TRAINING, "Gradient Norm", "grad_norm", "{:.3g}".format),
     Figure(
         FigureGroup.TRAINING,
         "Total Steps",
@@ -371,8 +327,8 @@ FIGURES: list[Figure] = [
     Figure(
         FigureGroup.TRAINING,
         "Step in Epoch",
-        lambda facts: _of(_step_in_epoch(facts), facts.steps_per_epoch),
-        lambda facts: {"step_in_epoch": _step_in_epoch(facts), "steps_per_epoch": facts.steps_per_epoch},
+        lambda facts: _of(facts.step_in_epoch, facts.steps_per_epoch),
+        lambda facts: {"step_in_epoch": facts.step_in_epoch, "steps_per_epoch": facts.steps_per_epoch},
     ),
     Figure(FigureGroup.TRAINING, "Loss Curve", _curve_text),
     Figure(FigureGroup.TRAINING, values=_last("tokens")),
@@ -384,17 +340,17 @@ FIGURES: list[Figure] = [
         tile=_memory_tile,
         tile_place=8,
     ),
-    Figure(FigureGroup.GPU, "GPU Memory Peak", _memory_peak_text, _last("gpu_memory_peak_bytes")),
-    _logged(FigureGroup.GPU, "GPU Utilization", "gpu_utilization_percent", ".0f", unit="%"),
-    _logged(FigureGroup.GPU, "Temperature", "gpu_temperature_celsius", ".0f", unit="°C"),
-    _logged(FigureGroup.PERFORMANCE, "Throughput", "samples_per_second", ".1f", unit=" samples/sec"),
+    _logged(FigureGroup.GPU, "GPU Memory Peak", "gpu_memory_peak_bytes", format_gigabytes),
+    _logged(FigureGroup.GPU, "GPU Utilization", "gpu_utilization_percent", "{:.0f}%".format),
+    _logged(FigureGroup.GPU, "Temperature", "gpu_temperature_celsius", "{:.0f}°C".format),
+    _logged(FigureGroup.PERFORMANCE, "Throughput", "samples_per_second", "{:.1f} samples/sec".format),
     replace(
-        _logged(FigureGroup.PERFORMANCE, "Tokens/sec", "tokens_per_second", ".0f"),
+        _logged(FigureGroup.PERFORMANCE, "Tokens/sec", "tokens_per_second", "{:.0f}".format),
         tile=_tokens_tile,
         tile_place=5,
     ),
     replace(
-        _computed(FigureGroup.PERFORMANCE, "MFU", "mfu", ".0%"),
+        _computed(FigureGroup.PERFORMANCE, "MFU", "mfu", "{:.0%}".format),
         tile=_mfu_tile,
         tile_place=6,
         brief=_mfu_words,
@@ -407,18 +363,13 @@ FIGURES: list[Figure] = [
         tile=_step_time_tile,
         tile_place=7,
     ),
-    Figure(
-        FigureGroup.PERFORMANCE,
-        "Time Remaining",
-        lambda facts: _hours(facts.seconds_remaining),
-        lambda facts: {"seconds_remaining": facts.seconds_remaining},
-    ),
-    _computed(FigureGroup.PERFORMANCE, "Completion", "completion", ".0%"),
-    Figure(
+    _computed(FigureGroup.PERFORMANCE, "Time Remaining", "seconds_remaining", format_hours),
+    _computed(FigureGroup.PERFORMANCE, "Completion", "completion", "{:.0%}".format),
+    _computed(
         FigureGroup.TIMING,
         "Epoch Duration",
-        _epoch_text,
-        lambda facts: {"epoch_seconds": _epoch_seconds(facts)},
+        "epoch_seconds",
+        lambda seconds: f"{format_hours(seconds)}/epoch",
     ),
     Figure(
         FigureGroup.TIMING,
@@ -428,12 +379,7 @@ FIGURES: list[Figure] = [
         tile=_duration_tile,
         tile_place=4,
     ),
-    Figure(
-        FigureGroup.TIMING,
-        "Estimated Total",
-        lambda facts: _hours(_total_seconds(facts)),
-        lambda facts: {"estimated_total_seconds": _total_seconds(facts)},
-    ),
+    _computed(FigureGroup.TIMING, "Estimated Total", "estimated_total_seconds", format_hours),
     Figure(FigureGroup.TIMING, brief=_cost_words),
 ]
 """Every figure, in the order of the text report."""

@@ -57,14 +57,11 @@ def _of_state(facts: RunFacts) -> Headline:
     again = next_command(facts.run, facts.directory)
     match facts.state.status:
         case Status.SUCCEEDED:
-            return Headline(
-                RunVerdict.DEGRADED,
-                "Trained, not proven yet",
-                "The run has changed since it was proven: prove it again."
-                if facts.proof_is_outdated
-                else "There is no proof of this run in its present state.",
-                prove_command(facts.directory),
-            )
+            reason = "There is no proof of this run in its present state."
+            if facts.proof_is_outdated:
+                reason = "The run has changed since it was proven: prove it again."
+            prove = prove_command(facts.directory)
+            return Headline(RunVerdict.DEGRADED, "Trained, not proven yet", reason, prove)
         case Status.STOPPED:
             return Headline(RunVerdict.DEGRADED, f"Stopped{at}", detail, again)
         case Status.FAILED:

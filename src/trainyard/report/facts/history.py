@@ -41,6 +41,10 @@ class Curve:
     def __len__(self) -> int:
         return len(self.values)
 
+    @property
+    def first(self) -> float | None:
+        return self.values[0] if self.values else None
+
 
 @dataclass
 class MetricsHistory:

@@ -5,13 +5,15 @@ this run, when the run's records now have other bytes, or when it claims a proof
 succeed. Times are not compared: a clock may have been set back since.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.atomic_files import make_folder, write_json_atomically
+from trainyard.run.directory import RunDirectory
+from trainyard.run.judged_records import digests_now
 from trainyard.run.untrusted_files import read_json_object
 
 _NAMES = ("trained", "network", "stored", "repeatable")
@@ -49,20 +51,13 @@ class ProofRecord:
         return tuple(part for part in self.parts if not part.holds)
 
 
-def read_proof(
-    path: Path,
-    run: Mapping[str, Any],
-    records: Callable[[], Mapping[str, str]],
-) -> ProofRecord | None:
-    """The proof of `run`; None when there is none.
-
-    `records` returns the SHA-256 of each of the run's records as they are now.
-    """
+def read_proof(layout: RunDirectory, run: Mapping[str, Any]) -> ProofRecord | None:
+    """The proof of `run`, the content of `run.json` in its directory; None when there is none."""
     try:
-        value = read_json_object(path)
+        value = read_json_object(layout.report / "proof.json")
     except (FileNotFoundError, DamagedFileError):
         return None
-    if not _is_of(run, value) or value.get("records") != records():
+    if not _is_of(run, value) or value.get("records") != digests_now(layout):
         return ProofRecord((), claimed=False, run_number=None, store=None, is_of_another_state=True)
     parts = value.get("parts")
     run_number, store = value.get("run_number"), value.get("store")

@@ -11,6 +11,7 @@ import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,6 @@ from trainyard.report.facts.resolved_config import read_config_text
 from trainyard.report.facts.status import RunState, state_of
 from trainyard.run.checkpoint_manifest import read_manifest
 from trainyard.run.directory import RunDirectory
-from trainyard.run.judged_records import digests_now
 from trainyard.run.records import Row, read_rows
 from trainyard.run.untrusted_files import read_json_object
 
@@ -96,8 +96,7 @@ class RunFacts:
     @property
     def step(self) -> int | None:
         """The last step on record."""
-        done = self.outcome_figure("steps")
-        last = self.history.last.get("step") if done is None else done
+        last = self.outcome_figure("steps", self.history.last.get("step"))
         return None if last is None else int(last)
 
     @property
@@ -110,6 +109,13 @@ class RunFacts:
         return self._plan("steps_per_epoch")
 
     @property
+    def step_in_epoch(self) -> int | None:
+        """The position within the current pass over the data, counted from 1."""
+        if not self.step or self.steps_per_epoch is None:
+            return None
+        return (self.step - 1) % self.steps_per_epoch + 1
+
+    @property
     def epochs(self) -> int | None:
         """Planned passes over the data; a partial last pass counts as one."""
         value = finite_or_none(self.section("plan").get("epochs"))
@@ -117,37 +123,29 @@ class RunFacts:
 
     @property
     def first_loss(self) -> float | None:
-        values = self.history.curves["loss"].values
-        first = self.outcome_figure("first_loss")
-        return first if first is not None else (values[0] if values else None)
+        return self.outcome_figure("first_loss", self.history.curves["loss"].first)
 
     @property
     def loss(self) -> float | None:
-        final = self.outcome_figure("final_loss")
-        return self.history.last.get("loss") if final is None else final
+        return self.outcome_figure("final_loss", self.history.last.get("loss"))
 
     @property
     def first_reward(self) -> float | None:
-        values = self.history.curves["reward"].values
-        first = self.outcome_figure("first_reward")
-        return first if first is not None else (values[0] if values else None)
+        return self.outcome_figure("first_reward", self.history.curves["reward"].first)
 
     @property
     def reward(self) -> float | None:
         """The reward of a run that trains on rewards, where the loss says little; None with other recipes."""
-        final = self.outcome_figure("final_reward")
-        return self.history.last.get("reward") if final is None else final
+        return self.outcome_figure("final_reward", self.history.last.get("reward"))
 
     @property
     def validation_loss(self) -> float | None:
-        final = self.outcome_figure("validation_loss")
-        return self.history.last.get("val_loss") if final is None else final
+        return self.outcome_figure("validation_loss", self.history.last.get("val_loss"))
 
     @property
     def bits_per_byte(self) -> float | None:
         """Bits per byte on the validation data."""
-        final = self.outcome_figure("bits_per_byte")
-        return self.history.last.get("val_bits_per_byte") if final is None else final
+        return self.outcome_figure("bits_per_byte", self.history.last.get("val_bits_per_byte"))
 
     @cached_property
     def training_seconds(self) -> float | None:
@@ -161,6 +159,17 @@ class RunFacts:
         if not self.state.going or pace is None or self.step is None or self.steps is None:
             return None
         return max(0, self.steps - self.step) * pace
+
+    @property
+    def epoch_seconds(self) -> float | None:
+        """Time per pass over the data at the present pace."""
+        pace = self.history.seconds_per_step()
+        return None if pace is None or self.steps_per_epoch is None else pace * self.steps_per_epoch
+
+    @property
+    def estimated_total_seconds(self) -> float | None:
+        spent, left = self.training_seconds, self.seconds_remaining
+        return None if spent is None or left is None else spent + left
 
     @property
     def completion(self) -> float | None:
@@ -213,8 +222,10 @@ class RunFacts:
         value = self.run.get(name)
         return value if isinstance(value, Mapping) else {}
 
-    def outcome_figure(self, name: str) -> float | None:
-        return finite_or_none(self.outcome.get(name))
+    def outcome_figure(self, name: str, logged: float | None = None) -> float | None:
+        """The figure `name` of the outcome; `logged` where the outcome does not have it."""
+        found = finite_or_none(self.outcome.get(name))
+        return logged if found is None else found
 
     def _plan(self, name: str) -> int | None:
         value = finite_or_none(self.section("plan").get(name))
@@ -234,10 +245,10 @@ def read_facts(
     """
     directory, metrics_file = _located(source)
     layout = RunDirectory(directory)
-    run = _json_object(layout.run_file)
+    run = read_record(layout.run_file)
     history, events = read_history(metrics_file), read_rows(layout.events_file)
     newest = _newest(run, history, events)
-    proof = read_proof(layout.report / "proof.json", run, lambda: digests_now(layout))
+    proof = read_proof(layout, run)
     outdated = proof is not None and proof.is_of_another_state
     return RunFacts(
         directory=directory,
@@ -325,8 +336,8 @@ def _seconds_trained(history: MetricsHistory, events: list[Row]) -> float | None
     return sum(end - start for start, end in zip(starts, ends, strict=True))
 
 
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
+def read_record(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty when the file is missing or damaged."""
+    with suppress(FileNotFoundError, DamagedFileError):
         return read_json_object(path)
-    except (FileNotFoundError, DamagedFileError):
-        return {}
+    return {}

@@ -50,15 +50,11 @@ def state_of(
 ) -> RunState:
     """The state of a run whose last sign of life was at `newest` (Unix seconds)."""
     outcome = run.get("outcome")
-    status = _OUTCOMES.get(str(outcome.get("status"))) if isinstance(outcome, Mapping) else None
-    if isinstance(outcome, Mapping) and status is not None:
+    if isinstance(outcome, Mapping) and (status := _OUTCOMES.get(str(outcome.get("status")))) is not None:
         return RunState(status, "" if status is Status.SUCCEEDED else short_reason(outcome))
     if newest is None:
-        return (
-            RunState(Status.EMPTY, "nothing on record yet")
-            if not history.last
-            else _interrupted("no time on record")
-        )
+        empty = RunState(Status.EMPTY, "nothing on record yet")
+        return _interrupted("no time on record") if history.last else empty
     what = "last row" if "time" in history.last else "no row, last sign"
     if now - newest > _patience(history):
         return _interrupted(f"{what} {format_age_ago(now - newest)}")

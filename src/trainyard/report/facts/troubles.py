@@ -31,10 +31,8 @@ def degradation(facts: RunFacts | None) -> str:
 def _trouble(kind: str, event: Mapping[str, Any]) -> str:
     step, reason = finite_or_none(event.get("step")), event.get("reason")
     if kind == "grace_too_short":
-        needed, given = (
-            finite_or_none(event.get("needed_seconds")),
-            finite_or_none(event.get("grace_seconds")),
-        )
+        needed = finite_or_none(event.get("needed_seconds"))
+        given = finite_or_none(event.get("grace_seconds"))
         if needed is not None and given is not None:
             reason = f"a stop takes up to {needed:,.0f} s, and the process is killed after {given:,.0f} s"
     at = "" if step is None or kind == "network_degraded" else f", step {step:,.0f}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.report.jobs.job_text import next_job_command
+from trainyard.report.jobs.job_text import failure_place, next_job_command
 
 Json = Mapping[str, Any]
 _MARKS = {"Succeeded": "✅", "Failed": "❌", "Unknown": "❌"}
@@ -67,10 +67,7 @@ def state_markdown(data: Json) -> str:
     parts = [f"### {mark} {data['state']}: {data['kind']} `{data['job']}`", "", _cell(data["reason"])]
     failure = data["failure"] or {}
     if failure:
-        place = [f"class **{failure['class']}**"]
-        for label, key in (("rank", "rank"), ("exit code", "exit_code"), ("pod", "pod"), ("node", "node")):
-            place += [f"{label} {failure[key]}"] if failure[key] is not None else []
-        parts += ["", ", ".join(place)]
+        parts += ["", ", ".join([f"class **{failure['class']}**", *failure_place(failure)])]
         lines = [line.replace("~~~", "~ ~ ~") for line in failure["lines"][-_MOST_LINES:]]
         parts += ["", "~~~~~~", *lines, "~~~~~~"] if lines else []
     if command := next_job_command(data):

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.report.cluster.table import wrap_table
+from trainyard.report.facts.quantities import format_count
 
 Json = Mapping[str, Any]
 _SCRIPT = "scripts/manage_training_job.py"
 _LABEL = 12
 _MOST_LINES = 10
 _PAST = {"create": "created", "delete": "deleted", "suspend": "suspended", "deactivate": "deactivated"}
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def status_lines(data: Json, *, width: int) -> list[str]:
@@ -29,7 +29,7 @@ def status_lines(data: Json, *, width: int) -> list[str]:
 
 def followed_line(data: Json) -> str:
     """One plain line about a job that is being followed."""
-    restarts = f", {_times(data['restarts'], 'restart')}" if data["restarts"] else ""
+    restarts = f", {format_count(data['restarts'], 'restart')}" if data["restarts"] else ""
     return f"{data['job']}: {data['state']} ({data['reason']}{restarts})"
 
 
@@ -101,7 +101,7 @@ def job_age(seconds: float | None) -> str:
     """`3 d`, `5 h`, `12 min` or `40 s`."""
     if seconds is None:
         return "?"
-    for unit, size in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
     return f"{max(0, int(seconds))} s"
@@ -111,33 +111,28 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
     failure, waiting = data["failure"], data["waiting"]
     if failure:
         yield "class", failure["class"]
-        yield from ((("why", "")[n > 0], text) for n, text in enumerate(failure["evidence"]))
-        yield from _place(failure)
+        for number, text in enumerate(failure["evidence"]):
+            yield "" if number else "why", text
+        if place := failure_place(failure):
+            yield "first", ", ".join(place)
     else:
         yield "why", data["reason"]
     if waiting:
         yield "waits for", f"{waiting['class']}"
     yield "pods", _pods(data["pods"]) + (", and they still hold their GPUs" if data["holds"] else "")
     if data["restarts"] or data["retries"]:
-        yield (
-            "restarts",
-            f"{data['restarts']} by the operator or its nodes, {data['retries']} submitted again",
-        )
+        restarts = f"{data['restarts']} by the operator or its nodes"
+        yield "restarts", f"{restarts}, {data['retries']} submitted again"
     if data["auto_retry"]:
         yield "retries", f"{data['retries']} made, at most {data['auto_retry']} after failures"
     if data["followed_by"]:
         yield "followed by", data["followed_by"]
 
 
-def _place(failure: Json) -> Iterator[tuple[str, str]]:
-    parts = [
-        f"rank {failure['rank']}" if failure["rank"] is not None else "",
-        f"exit code {failure['exit_code']}" if failure["exit_code"] is not None else "",
-        f"pod {failure['pod']}" if failure["pod"] else "",
-        f"node {failure['node']}" if failure["node"] else "",
-    ]
-    if any(parts):
-        yield "first", ", ".join(part for part in parts if part)
+def failure_place(failure: Json) -> list[str]:
+    """`rank 3`, `exit code 1`, `pod llama-0`, `node n1`, as far as they are known."""
+    names = {"rank": "rank", "exit_code": "exit code", "pod": "pod", "node": "node"}
+    return [f"{name} {failure[key]}" for key, name in names.items() if failure[key] not in (None, "")]
 
 
 def _pods(pods: Json) -> str:
@@ -145,7 +140,3 @@ def _pods(pods: Json) -> str:
     parts = [f"{pods['running']} of {wanted} running"]
     parts += [f"{pods[name]} {name}" for name in ("succeeded", "failed") if pods[name]]
     return ", ".join(parts)
-
-
-def _times(number: int, word: str) -> str:
-    return f"{number} {word}{'s' if number != 1 else ''}"

@@ -123,10 +123,8 @@ def _device(device: Plan) -> Iterator[tuple[str, str]]:
     yield "device", f"{device['name']}, {format_size(device['memory_bytes'])}, {reserve}"
     idle = device.get("devices", device["devices_used"]) - device["devices_used"]
     if idle > 0:
-        yield (
-            "idle",
-            f"{idle} of {format_count(device['devices'], 'GPU')}: the run uses {device['devices_used']}",
-        )
+        gpus = format_count(device["devices"], "GPU")
+        yield "idle", f"{idle} of {gpus}: the run uses {device['devices_used']}"
 
 
 def _length(plan: Plan) -> Iterator[tuple[str, str]]:

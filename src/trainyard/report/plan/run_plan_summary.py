@@ -64,9 +64,8 @@ def markdown_plan(planned: Planned) -> str:
     if only:
         parts.append("Nothing was started.")
     if planned.untold:
-        parts.append(
-            f"To train, the repository has to say {_both(planned.untold)}:\n\n{_commands(planned.untold)}"
-        )
+        what, commands = _both(planned.untold), _commands(planned.untold)
+        parts.append(f"To train, the repository has to say {what}:\n\n{commands}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -118,10 +117,8 @@ def _rows(planned: Planned) -> Iterator[tuple[str, str]]:
     store = _code(outputs["store"]) or "a store that is not named yet"
     yield "run", f"{_code(outputs['run_id'])}, number {outputs['run_number']} in {store}"
     yield "begins", _beginning(outputs["resume"], int(outputs["segment"]))
-    yield (
-        "stops itself",
-        f"after {escape_markdown(outputs['deadline'])} with a checkpoint, and continues in another segment",
-    )
+    deadline = escape_markdown(outputs["deadline"])
+    yield "stops itself", f"after {deadline} with a checkpoint, and continues in another segment"
     yield "model", f"{escape_markdown(planned.model)}, {format_scaled(planned.parameters)} parameters"
     yield "length", _length(planned)
     yield "time", _time(planned)

@@ -4,6 +4,7 @@ started            a message in the channel, which later shows how it ended
 succeeded, failed  a reply in the thread that is also shown in the channel
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +12,7 @@ from typing import Any
 from trainyard.report.facts.quantities import format_duration
 from trainyard.report.slack import slack_events
 from trainyard.report.slack.slack_events import SlackEvent
-from trainyard.report.slack.slack_message import (
-    SlackMessage,
-    mrkdwn,
-    retitle_thread,
-    source_of,
-    text_block,
-)
+from trainyard.report.slack.slack_message import SlackMessage, mrkdwn, retitle_thread, source_of, text_block
 from trainyard.report.slack.slack_thread import SlackThread, ThreadEvent
 from trainyard.run.identity import run_address
 
@@ -51,18 +46,16 @@ def image_message(event: SlackEvent, build: ImageBuild) -> SlackMessage:
     title = _title(event, build)
     if event is slack_events.STARTED:
         parts = [*source_of(build.ci), *_link(build.ci)]
-        about = " · ".join(parts)
     else:
         parts = [*_outcome(event, build), *_link(build.ci)]
-        about = ""
     blocks = [text_block(" · ".join([title, *parts]))]
     lines = [_line(one) for one in build.results] if event is slack_events.SUCCEEDED else []
     blocks += [text_block("\n".join(lines))] if lines else []
-    blocks.append(
-        {"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(build.dockerfile, 300)}]}
-    )
-    plain = " · ".join([title, *(part for part in parts if not part.startswith("<"))])
-    return SlackMessage(plain.replace("*", "").replace("`", ""), blocks, title, about)
+    name = mrkdwn(build.dockerfile, 300)
+    blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": name}]})
+    text = " · ".join([title, *(part for part in parts if not part.startswith("<"))])
+    about = " · ".join(parts) if event.begins else ""
+    return SlackMessage(re.sub(r"[*`]", "", text), blocks, title, about)
 
 
 def _title(event: SlackEvent, build: ImageBuild) -> str:

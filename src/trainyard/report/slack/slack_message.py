@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.report.facts.figures import brief_figures
+from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, position, run_headline
 from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.quantities import format_duration, format_money
@@ -73,14 +73,13 @@ def slack_message(event: SlackEvent, facts: RunFacts | None, around: Surrounding
     parts = _about(facts, around) if event.begins else _result(event, facts)
     if event.is_failure and head is None and around.reason:
         parts = [mrkdwn(around.reason, 500), *parts]
-    first = " · ".join([title, *parts, *_links(event, around.ci)])
-    blocks = [text_block(first)]
+    links = _links(event, around.ci)
+    blocks = [text_block(" · ".join([title, *parts, *links]))]
     if event.explains:
         blocks += [text_block(text) for text in (_proof(facts), _what_next(head, around)) if text]
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(around.name, 300)}]})
-    plain = " · ".join([title, *parts])
-    about = " · ".join([*parts, *_links(event, around.ci)]) if event.begins else ""
-    return SlackMessage(re.sub(r"[*`]", "", plain), blocks, title, about)
+    about = " · ".join([*parts, *links]) if event.begins else ""
+    return SlackMessage(re.sub(r"[*`]", "", " · ".join([title, *parts])), blocks, title, about)
 
 
 def retitle_thread(title: str, about: str, name: str) -> SlackMessage:
@@ -187,7 +186,7 @@ def _expected(plan: Mapping[str, Any], now: float | None) -> list[str]:
 def _result(event: SlackEvent, facts: RunFacts | None) -> list[str]:
     if facts is None or not event.ends:
         return []
-    return brief_figures(facts, escaped=lambda text: mrkdwn(text, 100))
+    return brief_figures(facts, Markup(escaped=lambda text: mrkdwn(text, 100)))
 
 
 def _links(event: SlackEvent, ci: Mapping[str, str]) -> list[str]:

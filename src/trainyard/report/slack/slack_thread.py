@@ -83,12 +83,6 @@ def read_thread(path: Path) -> SlackThread:
     return SlackThread()
 
 
-def write_thread(path: Path, thread: SlackThread) -> None:
-    """Write `thread` to the file `path`. Raises OSError when it cannot be written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomically(path, asdict(thread))
-
-
 @dataclass(frozen=True)
 class ThreadEvent:
     """A message to post, and its thread."""
@@ -158,37 +152,28 @@ class PostResult(StrEnum):
 def post_once(
     event: ThreadEvent, messenger: Messenger, memory: Path, *, channel: str | None = None
 ) -> tuple[PostResult, SlackThread]:
-    """Send `event` unless the thread has it already; return the result and the thread.
-
-    Raises as `send_event`.
-    """
-    if event.key in event.thread.said:
-        return PostResult.POSTED_BEFORE, event.thread
-    thread = send_event(event, messenger, memory, channel=channel)
-    return (PostResult.NOT_CONFIGURED, event.thread) if thread is None else (PostResult.POSTED, thread)
-
-
-def send_event(
-    event: ThreadEvent, messenger: Messenger, memory: Path, *, channel: str | None = None
-) -> SlackThread | None:
-    """Send `event`, remember it in the file `memory`, and return the thread; None if Slack is not configured.
+    """Send `event` unless the thread has it already, and remember it in the file `memory`; return the thread.
 
     Raises what `messenger.post` raises, and OSError when the file cannot be written. If the first message
     cannot be edited, for example because it was deleted, that is only a warning: the event has been posted.
     """
     message, thread = event.message, event.thread
-    how: dict[str, Any] = {"channel": channel, "thread": thread, "broadcast": event.kind.ends}
-    posted = messenger.post(message.text, message.blocks, **how)
+    if event.key in thread.said:
+        return PostResult.POSTED_BEFORE, thread
+    posted = messenger.post(
+        message.text, message.blocks, channel=channel, thread=thread, broadcast=event.kind.ends
+    )
     if posted is None:
-        return None
+        return PostResult.NOT_CONFIGURED, thread
     after = thread.after(event.key, channel=posted.channel, ts=posted.ts, about=message.about)
-    write_thread(memory, after)
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomically(memory, asdict(after))
     if thread.ts:
         try:
             messenger.edit(thread, event.first.text, event.first.blocks)
         except ServiceError as error:
             _logger.warning("The first message of the thread was not updated: %s", error)
-    return after
+    return PostResult.POSTED, after
 
 
 def _key(event: SlackEvent, text: str, ci: Mapping[str, str]) -> str:

@@ -67,13 +67,8 @@ def proof_lines(
             yield "next", part.next_step, ""
     if not failing and not one_line:
         yield "proven", "", ""
-    for part in parts:
-        if part.holds:
-            yield (
-                (f"proven {part.name}" if one_line else f"  {part.name}"),
-                part.evidence,
-                "ok" if one_line else "",
-            )
+    lead, status = ("proven ", "ok") if one_line else ("  ", "")
+    yield from ((f"{lead}{part.name}", part.evidence, status) for part in parts if part.holds)
 
 
 def where_to_look(facts: RunFacts) -> Iterator[tuple[str, str, str]]:

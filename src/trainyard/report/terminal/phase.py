@@ -32,16 +32,18 @@ _logger = logging.getLogger(__name__)
 
 
 class PhaseDisplay:
-    """Shows one phase, such as `data`, and the work that is being done in it. A `run.progress.Progress`."""
+    """Shows one phase, such as `data`, and the work that is being done in it. A `run.progress.Progress`.
 
-    def __init__(self, phase: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    The first work is `what`; with an empty one nothing is logged before `begin`.
+    """
+
+    def __init__(self, phase: str, what: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
         self.phase, self._clock = phase, clock
         # Only writers take this lock. A signal handler may interrupt `advance`, log a line and so wait for
         # the terminal. If the drawing thread, which holds the terminal, waited for this lock, both would
         # wait forever.
         self._lock = threading.RLock()
-        self._work = _Work("", None, "", clock())
-        self._next_line = clock() + _FIRST_SECONDS
+        self.begin(what)
 
     def begin(self, what: str, total: int | None = None, unit: str = "B") -> None:
         with self._lock:

@@ -95,17 +95,13 @@ class ProgressDisplay(PhaseDisplay):
         """The figures of the last row and its age, or the work that is done between the steps."""
         beside = self._work
         if beside.what:
-            work = beside.parts(now)
-            return {"step": f"step {row['step']}/{self._steps}"} | work
+            return {"step": f"step {row['step']}/{self._steps}"} | beside.parts(now)
         done, old = row["step"] - self._first_step, now - self._came
-        left = (
-            format_duration((self._came - self._started) / done * (self._steps - row["step"]))
-            if done
-            else "-:--"
-        )
+        pace = (self._came - self._started) / done if done else None
+        left = "-:--" if pace is None else format_duration(pace * (self._steps - row["step"]))
         return {
             "step": f"step {row['step']}/{self._steps}",
-            "since": f"{format_age_ago(old)}" if old >= _OLD_SECONDS else "",
+            "since": format_age_ago(old) if old >= _OLD_SECONDS else "",
             "loss": f"loss {row['loss']:.3f}",
             "reward": f"reward {row['reward']:.3f}" if "reward" in row else "",
             "bits": self._bits(row["loss"]),
@@ -116,11 +112,8 @@ class ProgressDisplay(PhaseDisplay):
 
     def _bits(self, loss: float) -> str:
         """The training loss in bits per byte; empty until a validation has given the tokens per byte."""
-        return (
-            ""
-            if self._tokens_per_byte is None
-            else f"{loss / math.log(2) * self._tokens_per_byte:.2f} bits/byte"
-        )
+        per_byte = self._tokens_per_byte
+        return "" if per_byte is None else f"{loss / math.log(2) * per_byte:.2f} bits/byte"
 
 
 def log_line(row: Row, steps: int) -> str:

@@ -18,7 +18,9 @@ from trainyard.run.records import append_event
 NewRun = Callable[[], Any]
 
 
-def neighbour(name: str, config: str, *, finished: float, proven: bool = True, of: str = "") -> Path:
+def neighbour(
+    name: str, config: str, *, finished: float, proven: bool = True, of: str = "", fails: str = ""
+) -> Path:
     """A run in the same folder that ended before the run of `new_run` began."""
     folder = Path("runs") / name
     (folder / "report").mkdir(parents=True)
@@ -26,7 +28,9 @@ def neighbour(name: str, config: str, *, finished: float, proven: bool = True, o
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "config.yaml").write_text(config)
     records = digests_now(RunDirectory(folder))
-    proof = {"proven": proven, "run_id": of or name, "finished": finished, "records": records}
+    names = ("trained", "network", "stored", "repeatable")
+    parts = [{"name": part, "holds": part != fails, "evidence": ""} for part in names]
+    proof = {"proven": proven, "run_id": of or name, "finished": finished, "records": records, "parts": parts}
     (folder / "report" / "proof.json").write_text(json.dumps(proof))
     return folder
 
@@ -38,6 +42,7 @@ def test_a_run_is_compared_with_the_last_green_run_before_it(new_run: NewRun) ->
     neighbour("last", "model: {name: old-llama}\ntraining: {max_steps: 5}\n", finished=began - 300)
     neighbour("red", "model: {name: red}\n", finished=began - 200, proven=False)
     neighbour("forged", "model: {name: forged}\n", finished=began - 100, of="other")
+    neighbour("contradictory", "model: {name: torn}\n", finished=began - 100, fails="stored")
     neighbour("later", "model: {name: later}\n", finished=began + 100)
     found = config_changes(run.path)
     assert found is not None

@@ -10,7 +10,15 @@ from trainyard.report.dashboard.json_report import json_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.text import text_report
 from trainyard.report.facts import figures
-from trainyard.report.facts.figures import FIGURES, Figure, FigureGroup, Tile, brief_figures, figure_tiles
+from trainyard.report.facts.figures import (
+    FIGURES,
+    Figure,
+    FigureGroup,
+    Markup,
+    Tile,
+    brief_figures,
+    figure_tiles,
+)
 from trainyard.report.facts.run_facts import RunFacts, read_facts
 from trainyard.report.slack.slack_events import SUCCEEDED
 from trainyard.report.slack.slack_message import Surroundings, slack_message
@@ -60,4 +68,4 @@ def test_tiles_and_words_keep_their_order(new_run: Callable[[], Any]) -> None:
         "steps",
         "training time",
     ]
-    assert [words.split()[0] for words in brief_figures(facts)][:1] == ["loss"]
+    assert [words.split()[0] for words in brief_figures(facts, Markup())][:1] == ["loss"]

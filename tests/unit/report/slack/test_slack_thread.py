@@ -26,7 +26,6 @@ from trainyard.report.slack.slack_thread import (
     parse_address,
     post_once,
     read_thread,
-    send_event,
 )
 
 CI = {"run_id": "99", "run_attempt": "1", "run_number": "812"}
@@ -72,12 +71,10 @@ def event(moment: SlackEvent, thread: SlackThread, **around: Any) -> ThreadEvent
 
 def test_any_first_message_begins_the_thread(tmp_path: Path) -> None:
     messenger, memory = Messenger(), tmp_path / "runs" / "gh-99" / "slack.json"
-    first = send_event(event(FAILED, SlackThread()), messenger, memory)
-    assert first is not None
+    _, first = post_once(event(FAILED, SlackThread()), messenger, memory)
     assert first.address == "C1:1.1"
     assert read_thread(memory) == first
-    second = send_event(event(SUCCEEDED, first), messenger, memory)
-    assert second is not None
+    _, second = post_once(event(SUCCEEDED, first), messenger, memory)
     assert second.address == "C1:1.1"
     assert [answered for _, answered, _ in messenger.sent] == ["", "1.1"]
     assert len(messenger.edited) == 1
@@ -89,8 +86,8 @@ def test_posted_events_are_remembered_even_if_the_first_message_is_deleted(
 ) -> None:
     thread, memory = SlackThread("C1", "1.1"), tmp_path / "slack.json"
     told = event(STOPPED, thread)
-    after = send_event(told, Messenger(refuses_edits=True), memory)
-    assert after is not None
+    result, after = post_once(told, Messenger(refuses_edits=True), memory)
+    assert result is PostResult.POSTED
     assert (after.address, told.key in after.said) == ("C1:1.1", True)
     assert read_thread(memory) == after
     assert "message_not_found" in caplog.text
@@ -114,8 +111,7 @@ def test_nothing_is_remembered_while_slack_is_not_configured(tmp_path: Path) -> 
 
 def test_a_webhook_leaves_no_address_but_a_memory(tmp_path: Path) -> None:
     messenger, memory = Messenger(threads=False), tmp_path / "slack.json"
-    thread = send_event(event(STARTED, SlackThread()), messenger, memory)
-    assert thread is not None
+    _, thread = post_once(event(STARTED, SlackThread()), messenger, memory)
     assert (thread.address, thread.begun, messenger.edited) == ("", True, [])
     assert event(STARTED, thread).key in thread.said
     assert event(STARTED, thread, ci=CI | {"run_attempt": "2"}).kind is RESUMED
