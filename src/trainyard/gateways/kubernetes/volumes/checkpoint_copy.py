@@ -28,7 +28,6 @@ from trainyard.jobs.checkpoints.volume_listing import VolumeFile
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before the attempts after an interruption; they start again after a connection that sent bytes."""
 _JOURNAL = ".copied.jsonl"
-_PIECE = 1 << 20
 _SPARE_BYTES = 64 << 20
 _logger = logging.getLogger(__name__)
 
@@ -257,13 +256,11 @@ def copy_to_folder(
 def copy_to_store(
     source: Source, checkpoint: FoundCheckpoint, delivery: Delivery, *, progress: Callable[[int], None]
 ) -> Copied:
-    """Copy the checkpoint to a store, below its name, through $TMPDIR. Raises the errors of
-    `Copying.copy`."""
+    """Copy the checkpoint to a store, below its name, through $TMPDIR. Raises as `Copying.copy` does."""
     prefix = f"{PurePosixPath(checkpoint.path).name}/"
     with tempfile.TemporaryDirectory(prefix="trainyard-copy-") as folder:
-        copying = Copying(
-            source, checkpoint, Path(folder), delivery=delivery, prefix=prefix, progress=progress
-        )
+        to = Path(folder)
+        copying = Copying(source, checkpoint, to, delivery=delivery, prefix=prefix, progress=progress)
         copied = copying.copy()
     for text, name in companion_files(checkpoint, copied):
         delivery.write(name, text)
@@ -292,11 +289,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _digest_of(path: Path) -> "hashlib._Hash":
-    digest = hashlib.sha256()
     with suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest
+        return hashlib.file_digest(file, "sha256")
+    return hashlib.sha256()
 
 
 def _read_journal(path: Path) -> dict[str, dict[str, Any]]:
