@@ -41,7 +41,7 @@ def set_output(name: str, value: str, environment: Mapping[str, str] = os.enviro
 
 
 def set_outputs(values: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> None:
-    """Set several step outputs; does nothing outside Actions."""
+    """Set several step outputs."""
     for name, value in values.items():
         set_output(name, value, environment)
 

@@ -110,8 +110,7 @@ def _code_of(ray: Any, reference: Any, rank: int) -> int:
 
 
 def _node_class() -> type:
-    """The actor of one node. It is defined inside a function, so that Ray sends its code and not a
-    reference."""
+    """The actor of one node, defined inside a function so that Ray sends its code and not a reference."""
 
     class Node:
         def __init__(self) -> None:

@@ -116,10 +116,8 @@ class KeyVerifier:
             return "is not a readable signature that a key has made"
         signed = _signed(bundle)
         other = sorted(key for key in {*signed, *digests} if signed.get(key) != digests.get(key))
-        named = ", ".join(other[:_NAMED]) + (
-            f" and {len(other) - _NAMED} more" if len(other) > _NAMED else ""
-        )
-        return f"is the signature of other bytes: {named}"
+        more = f" and {len(other) - _NAMED} more" if len(other) > _NAMED else ""
+        return f"is the signature of other bytes: {', '.join(other[:_NAMED])}{more}"
 
 
 class _Known:
@@ -132,13 +130,10 @@ class _Known:
         from model_signing import manifest
         from model_signing._hashing.hashing import Digest
 
-        form = manifest.SerializationType.from_args(
-            {"method": "files", "hash_type": "sha256", "allow_symlinks": False}
-        )
-        items = [
-            form.new_item(key, Digest("sha256", bytes.fromhex(sha256)))
-            for key, sha256 in self._digests.items()
-        ]
+        arguments = {"method": "files", "hash_type": "sha256", "allow_symlinks": False}
+        form = manifest.SerializationType.from_args(arguments)
+        digests = {key: Digest("sha256", bytes.fromhex(sha256)) for key, sha256 in self._digests.items()}
+        items = [form.new_item(key, digest) for key, digest in digests.items()]
         return manifest.Manifest(self._name, items, form)
 
     def add_ignored_paths(self, **_: object) -> None:

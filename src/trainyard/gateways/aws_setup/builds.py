@@ -21,9 +21,9 @@ class BuildProject:
 
     def wanted(self, p: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = _api({key: value for key, value in p.items() if key != "Triggers"})
-        found["webhook"] = (
-            {"filterGroups": _api(p["Triggers"]["FilterGroups"])} if "Triggers" in p else "none"
-        )
+        found["webhook"] = "none"
+        if "Triggers" in p:
+            found["webhook"] = {"filterGroups": _api(p["Triggers"]["FilterGroups"])}
         return found
 
     def found(self, p: dict[str, Any]) -> dict[str, Any] | None:
