@@ -94,11 +94,6 @@ def _declared(distribution: metadata.Distribution) -> DeclaredLicence:
     )
 
 
-def memory_bytes() -> int:
-    """Total main memory, or the limit of a control group."""
-    return main_memory().total_bytes
-
-
 def main_memory(root: Path = Path("/")) -> MainMemory:
     """Main memory according to /proc and /sys below `root`; without /proc, all of it counts as available."""
     machine = _numbers_of(root / "proc/meminfo", unit=1024)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,13 +107,8 @@ def run_measured(
             )
         except OSError as error:
             return MeasuredRun(None, f"{command[0]}: {error.strerror}", 0)
-        late = threading.Event()
-        timer = threading.Timer(seconds, _end, (process.pid, late))
-        timer.start()
-        try:
+        with _killed_after(seconds, process.pid) as late:
             _, status, usage = os.wait4(process.pid, 0)
-        finally:
-            timer.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
         log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
         text = log.read().decode(errors="replace")
@@ -132,47 +127,51 @@ def _end_gently(process: "subprocess.Popen[bytes]") -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _end(group: int, late: threading.Event) -> None:
-    late.set()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+@contextlib.contextmanager
+def _killed_after(seconds: float, group: int) -> Iterator[threading.Event]:
+    """Kill a group of processes if the body takes longer than `seconds`; the event is then set."""
+    late = threading.Event()
+
+    def kill() -> None:
+        late.set()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+    timer = threading.Timer(seconds, kill)
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
 
 
-def run_streamed(
-    command: Sequence[str], *, seconds: float, on_line: Callable[[str], None], stdin: bytes | None = None
-) -> int | None:
+def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[str], None]) -> int | None:
     """Run `command` and pass on each line of its stdout and stderr as it arrives.
 
     Returns its exit code; None when it could not be started or did not end in time. The program and its
     children are ended when this process is interrupted.
     """
-    with tempfile.TemporaryFile() as given:
-        given.write(stdin or b"")
-        given.seek(0)
-        try:
-            process = subprocess.Popen(
-                list(command),
-                stdin=given,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            on_line(f"{command[0]}: {error.strerror}")
-            return None
-    late = threading.Event()
-    timer = threading.Timer(seconds, _end, (process.pid, late))
-    timer.start()
-    assert process.stdout is not None
     try:
-        for line in process.stdout:
-            on_line(line.decode(errors="replace").rstrip("\r\n"))
-        code = process.wait()
-    finally:
-        timer.cancel()
-        if process.poll() is None:  # we were interrupted
-            _end_gently(process)
-        process.stdout.close()
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        on_line(f"{command[0]}: {error.strerror}")
+        return None
+    assert process.stdout is not None
+    with _killed_after(seconds, process.pid) as late:
+        try:
+            for line in process.stdout:
+                on_line(line.decode(errors="replace").rstrip("\r\n"))
+            code = process.wait()
+        finally:
+            if process.poll() is None:  # we were interrupted
+                _end_gently(process)
+            process.stdout.close()
     return None if late.is_set() else code
 
 

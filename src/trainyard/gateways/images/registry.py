@@ -54,12 +54,6 @@ class Registry:
         found = self._manifest(repository, reference)
         return found[0] if found else None
 
-    def size_of(self, repository: str, digest: str) -> int:
-        """The size of the compressed layers in bytes."""
-        found = self._manifest(repository, digest)
-        content = json.loads(found[1]) if found else {}
-        return sum(layer.get("size", 0) for layer in content.get("layers") or ())
-
     def tag(self, repository: str, digest: str, tag: str) -> None:
         """Set `tag` to the image `digest`. Raises ServiceError if the registry refuses."""
         found = self._manifest(repository, digest)

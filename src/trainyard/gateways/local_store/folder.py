@@ -183,7 +183,7 @@ class LocalStore:
     ) -> "LocalUpload":
         target = self._path(key)
         with refusals_named(target, path.stat().st_size), contextlib.ExitStack() as undo:
-            temporary = self._temporary()
+            temporary = self._incoming() / secrets.token_hex(8)
             undo.callback(temporary.unlink, missing_ok=True)
             digest, size = copy_file(path, temporary, self._pace)
             undo.pop_all()
@@ -230,16 +230,13 @@ class LocalStore:
     @contextlib.contextmanager
     def _written(self, content: bytes) -> Iterator[Path]:
         """A temporary file with `content`, flushed to disk; it is removed unless the body renames it."""
-        temporary = self._temporary()
+        temporary = self._incoming() / secrets.token_hex(8)
         try:
             temporary.write_bytes(content)
             sync_file(temporary)
             yield temporary
         finally:
             temporary.unlink(missing_ok=True)
-
-    def _temporary(self) -> Path:
-        return self._incoming() / secrets.token_hex(8)
 
     def _incoming(self) -> Path:
         folder = self._root / _INCOMING

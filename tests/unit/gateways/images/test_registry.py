@@ -29,15 +29,13 @@ def hold(server: Server, tag: str = "1") -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def test_an_image_has_one_digest_under_its_tags_and_the_size_of_its_layers(server: Server) -> None:
+def test_an_image_has_one_digest_under_its_tags(server: Server) -> None:
     digest = hold(server)
     registry = client(server)
     registry.tag("team/image", digest, "1.2.3")
     for reference in ("1", "1.2.3", digest):
         assert registry.digest_of("team/image", reference) == digest
-    assert registry.size_of("team/image", digest) == 10
     assert registry.digest_of("team/image", "2") is None
-    assert registry.size_of("team/image", NOWHERE) == 0
 
 
 def test_files_are_attached_read_back_and_replaced_by_kind(server: Server) -> None:
@@ -83,11 +81,10 @@ def test_an_image_that_is_gone_is_neither_tagged_nor_given_files(server: Server)
     "read",
     [
         lambda registry, digest: registry.digest_of("team/image", digest),
-        lambda registry, digest: registry.size_of("team/image", digest),
         lambda registry, digest: registry.tag("team/image", digest, "2"),
         lambda registry, digest: registry.attach("team/image", digest, b"x", SBOM),
     ],
-    ids=["digest", "size", "tag", "attach"],
+    ids=["digest", "tag", "attach"],
 )
 def test_a_manifest_of_other_bytes_is_never_taken_for_the_image(
     server: Server, read: Callable[[Registry, str], object]

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol
 
 from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
-from trainyard.gateways.kubernetes.volumes.volume_source import SentFile
+from trainyard.gateways.kubernetes.volumes.volume_source import SentFile, VolumeSource
 from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.jobs.checkpoints.volume_listing import VolumeFile
 
@@ -30,14 +30,6 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 _JOURNAL = ".copied.jsonl"
 _SPARE_BYTES = 64 << 20
 _logger = logging.getLogger(__name__)
-
-
-class Source(Protocol):
-    """The source of the files (`volume_source.VolumeSource`)."""
-
-    def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> SentFile: ...
-
-    def digest(self, file: VolumeFile) -> SentFile: ...
 
 
 class Delivery(Protocol):
@@ -93,7 +85,7 @@ class Copying:
 
     def __init__(
         self,
-        source: Source,
+        source: VolumeSource,
         checkpoint: FoundCheckpoint,
         folder: Path,
         *,
@@ -228,7 +220,7 @@ class Copying:
 
 
 def copy_checkpoint(
-    source: Source, checkpoint: FoundCheckpoint, to: str | Delivery, *, progress: Callable[[int], None]
+    source: VolumeSource, checkpoint: FoundCheckpoint, to: str | Delivery, *, progress: Callable[[int], None]
 ) -> Copied:
     """Copy the checkpoint to a folder, or to a store. Raises the errors of `Copying.copy`."""
     if isinstance(to, str):
@@ -237,7 +229,7 @@ def copy_checkpoint(
 
 
 def copy_to_folder(
-    source: Source, checkpoint: FoundCheckpoint, to: Path, *, progress: Callable[[int], None]
+    source: VolumeSource, checkpoint: FoundCheckpoint, to: Path, *, progress: Callable[[int], None]
 ) -> Copied:
     """Copy the checkpoint to a folder of its name below `to`. Raises the errors of `Copying.copy`."""
     name = PurePosixPath(checkpoint.path).name
@@ -254,7 +246,7 @@ def copy_to_folder(
 
 
 def copy_to_store(
-    source: Source, checkpoint: FoundCheckpoint, delivery: Delivery, *, progress: Callable[[int], None]
+    source: VolumeSource, checkpoint: FoundCheckpoint, delivery: Delivery, *, progress: Callable[[int], None]
 ) -> Copied:
     """Copy the checkpoint to a store, below its name, through $TMPDIR. Raises as `Copying.copy` does."""
     prefix = f"{PurePosixPath(checkpoint.path).name}/"
