@@ -71,7 +71,7 @@ def missing_for_compiling(*, on_gpu: bool, environment: Mapping[str, str] = os.e
 
 
 def _python_header() -> Path:
-    """Where a compiler finds Python.h. Debian's own scheme names a folder that its package leaves empty."""
+    """The path of Python.h. Debian's own scheme names a folder that its package leaves empty."""
     scheme = sysconfig.get_default_scheme()
     paths = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)
     return Path(paths["include"], "Python.h")

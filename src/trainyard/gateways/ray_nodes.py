@@ -144,7 +144,7 @@ def _node_class() -> type:
 
         def wait(self) -> int:
             if self._process is None:
-                return 127  # as of a shell that finds no such command
+                return 127  # like a shell that does not find the command
             code = int(self._process.wait())
             return 128 - code if code < 0 else code
 

@@ -46,10 +46,16 @@ def signer_from(environment: Mapping[str, str] = os.environ) -> "ModelSigner | N
         return None
     variable, password = KEY if given else KEY_FILE, environment.get(PASSWORD, "")
     text = given or _text_of(file)
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from model_signing import signing
+
+    configuration: Any = signing.Config
     try:
+        secret = password.encode() or None
         with _readable(text) as path:
-            return ModelSigner(_key_configuration(path, password.encode() or None))
-    except (ValueError, TypeError, AttributeError):  # UnicodeEncodeError is a ValueError
+            key = configuration().use_elliptic_key_signer(private_key=path, password=secret)
+        return ModelSigner(key)
+    except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):  # also UnicodeEncodeError
         raise ConfigError(f"{variable}: {_mistake(text, password)}") from None
 
 
@@ -138,17 +144,6 @@ class _Known:
 
     def add_ignored_paths(self, **_: object) -> None:
         """Ignore the call: every signed file is compared."""
-
-
-def _key_configuration(path: str, password: bytes | None) -> Any:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from model_signing import signing
-
-    configuration: Any = signing.Config
-    try:
-        return configuration().use_elliptic_key_signer(private_key=path, password=password)
-    except UnsupportedAlgorithm as error:
-        raise ValueError from error
 
 
 def _text_of(file: str) -> str:

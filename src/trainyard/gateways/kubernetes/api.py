@@ -390,7 +390,7 @@ def _seconds_of(text: str | None) -> float | None:
 
 
 def _next_page(body: bytes) -> str:
-    """Where a list goes on, as its first bytes say; empty where they do not."""
+    """The token of the next page, from the first bytes of a list; empty if they do not hold it."""
     if body.startswith(protobuf.MAGIC):
         return protobuf.continue_token(body)
     seen = _CONTINUE.search(body, 0, _HEAD)

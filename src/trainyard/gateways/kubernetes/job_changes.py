@@ -307,7 +307,7 @@ class JobChanging:
             query = urlencode({"labelSelector": selector})
             answer = self._api.get(f"{path}?{query}", metadata_of="list") or {}
         except PermissionRefusedError:
-            return  # who may not see them did not create them
+            return  # we created none of a kind that we may not list
         for raw in answer.get("items") or ():
             yield Thing(resource, name_of(raw), f"{path}/{quote(name_of(raw))}")
 

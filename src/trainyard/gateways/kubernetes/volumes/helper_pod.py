@@ -128,7 +128,7 @@ def _body(name: str, claim: str, helper: HelperPod) -> dict[str, Any]:
     waits = f"import time;time.sleep({_LIVES_SECONDS})"
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     container_security: dict[str, Any] = {"allowPrivilegeEscalation": False}
-    if helper.user is not None:  # files of a trainer that runs as root are for root only
+    if helper.user is not None:  # else it stays root: files of a trainer that runs as root are for root only
         security |= {"runAsUser": helper.user, "runAsGroup": helper.user}
         container_security["capabilities"] = {"drop": ["ALL"]}
     container = {
