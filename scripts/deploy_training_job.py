@@ -143,7 +143,7 @@ def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
 
 
 def image_of(args: argparse.Namespace, config: "Config") -> str:
-    from trainyard.gateways.ecr_images import image_or_newest
+    from trainyard.gateways.ecr import image_or_newest
 
     return image_or_newest(args.image_uri or config.cluster.image or "", os.environ, region=args.region)
 

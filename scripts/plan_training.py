@@ -73,22 +73,22 @@ def rented_device(config: "Config", instance: "InstanceType") -> "tuple[Device, 
 
 def device_here(config: "Config") -> "tuple[Device, int]":
     """Return the device of this machine that `model.device` names, and the number of such devices."""
-    from trainyard.gateways.local_machine import memory_bytes
+    from trainyard.gateways.local_machine import main_memory
     from trainyard.gateways.nvidia import query_gpus
     from trainyard.plan.device import cpu, gpu
 
-    wanted = config.model.device
+    wanted, memory = config.model.device, main_memory().total_bytes
     gpus = () if wanted == "cpu" else query_gpus().gpus
     index = int(wanted.partition(":")[2] or 0)
     if index < len(gpus):
-        here = gpu(gpus[index].name, gpus[index].memory_bytes, host_bytes=memory_bytes() // len(gpus))
+        here = gpu(gpus[index].name, gpus[index].memory_bytes, host_bytes=memory // len(gpus))
         return here, len(gpus)
     if wanted.startswith("cuda"):
         raise ConfigError(
             f"model.device: {wanted} is not here ({len(gpus)} GPUs). Name a machine to plan for with "
             "--instance-type, or plan for the processors of this one with --set model.device=cpu"
         )
-    return cpu(cores=config.compute.threads or os.cpu_count() or 1, memory_bytes=memory_bytes()), 1
+    return cpu(cores=config.compute.threads or os.cpu_count() or 1, memory_bytes=memory), 1
 
 
 if __name__ == "__main__":

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from trainyard.gateways.images.local_builder import Login
-from trainyard.gateways.images.registry import Registry
+from tests.integration.attachments import attached, read_attachment
 
 ROOT = Path(__file__).resolve().parents[2]
 MISSING = [name for name in ("buildah", "docker-registry") if shutil.which(name) is None]
@@ -182,12 +180,11 @@ def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
         with urllib.request.urlopen(urllib.request.Request(url + tag, headers=accept), timeout=20) as answer:
             assert f"sha256:{hashlib.sha256(answer.read()).hexdigest()}" == data["digest"], tag
 
-    held = Registry(Login(registry, "", ""))
-    attached = held.attached("team/tiny", data["digest"])
-    assert set(attached) == {"application/vnd.cyclonedx+json", "application/vnd.in-toto+json"}
-    packages = json.loads(held.read_attachment("team/tiny", attached["application/vnd.cyclonedx+json"]))
+    kinds = attached(registry, "team/tiny", data["digest"])
+    assert set(kinds) == {"application/vnd.cyclonedx+json", "application/vnd.in-toto+json"}
+    packages = json.loads(read_attachment(registry, "team/tiny", kinds["application/vnd.cyclonedx+json"]))
     assert [(one["name"], one["version"]) for one in packages["components"]] == [("tiny", "1.0")]
-    origin = json.loads(held.read_attachment("team/tiny", attached["application/vnd.in-toto+json"]))
+    origin = json.loads(read_attachment(registry, "team/tiny", kinds["application/vnd.in-toto+json"]))
     assert origin["subject"][0]["digest"]["sha256"] == data["digest"].removeprefix("sha256:")
     repeated = call("push_image", *push, "--lock", "lock.txt", "--json", cwd=project)
     assert {one["action"] for one in json.loads(repeated.stdout)["places"][0]["tags"]} == {"kept"}

@@ -51,7 +51,7 @@ def no_pace(count: int) -> None:
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """How a store is used; a kind of store reads the options that apply to it."""
+    """The options of a store; a kind of store reads those that apply to it."""
 
     encryption: str = "AES256"
     """Requested from S3 for every object: `AES256`, `aws:kms` or `none`."""

@@ -1,12 +1,13 @@
-"""What AWS's errors mean, in one place: which of our errors each becomes, and the fix that its message names.
+"""Call AWS with time limits, and turn its refusals into our errors, whose messages name the fix.
 
     error code, or botocore's own error  ──>  ConfigError | ServiceError and its subclasses
 
-The gateways of images and of the set-up use it. A code that only one operation knows ("there is no such
-repository") is that gateway's own business. It calls nothing.
+The gateways of images and of the set-up use it. They name the codes that only one operation knows, such as
+that of a repository that does not exist.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from trainyard.errors import (
@@ -55,6 +56,51 @@ _QUOTA_NAMES = {
     "eks": "Amazon EKS, access entries",
 }
 """A service -> its quotas that our calls can use up, as Service Quotas lists them."""
+_UPLOAD_ERROR = re.compile(
+    r"An error occurred \((\w+)\) when calling the \w+ operation(?: \([^)]*\))?: ?(.*)", re.S
+)
+"""The text of botocore's error, which is all that boto3's S3UploadFailedError holds of it."""
+
+
+def client_settings(*, read_seconds: float = 20, attempts: int = 3) -> Any:
+    """botocore's settings of a client: its time limits, and its bounded retries, which cover throttling."""
+    from botocore.config import Config
+
+    retries = {"mode": "standard", "total_max_attempts": attempts}
+    return Config(connect_timeout=5, read_timeout=read_seconds, retries=retries)
+
+
+def ask_aws(
+    work: Callable[[], Any],
+    what: str,
+    *,
+    service: str,
+    region: str,
+    absent: Collection[str] = (),
+    missing: Mapping[str, str] | None = None,
+) -> Any:
+    """The answer of `work`; None where AWS answers with one of the error codes `absent`.
+
+    `what` completes "AWS in us-west-2 refused to …". Raises ConfigError with the text that `missing` has for
+    the error code, and the errors of `_refusal` and `unsent`.
+    """
+    from boto3.exceptions import S3UploadFailedError
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        return work()
+    except ClientError as error:
+        code, said = code_of(error)
+    except S3UploadFailedError as error:
+        found = _UPLOAD_ERROR.search(str(error))
+        code, said = (found[1], found[2]) if found else ("", str(error))
+    except BotoCoreError as error:
+        raise unsent(error, what, region=region) from None
+    if code in absent:
+        return None
+    if missing and code in missing:
+        raise ConfigError(missing[code])
+    raise _refusal(code, said, what, service=service, region=region)
 
 
 def code_of(error: Any) -> tuple[str, str]:
@@ -63,7 +109,7 @@ def code_of(error: Any) -> tuple[str, str]:
     return str(found.get("Code", "")), str(found.get("Message", "")).strip()
 
 
-def refusal(code: str, said: str, what: str, *, service: str, region: str) -> ServiceError:
+def _refusal(code: str, said: str, what: str, *, service: str, region: str) -> ServiceError:
     """The error for a refused call; `what` completes "AWS in us-west-2 cannot …"."""
     where, told = f"AWS in {region} refused to {what}", f"{code}: {said}" if said else code
     if code in _EXPIRED or (service == "s3" and code == "400"):  # an answer to HEAD has no other word for it

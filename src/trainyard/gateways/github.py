@@ -1,4 +1,4 @@
-"""Write to GitHub Actions: step outputs, the job summary, annotations and log groups.
+"""Write to GitHub Actions: step outputs, the job summary and annotations.
 
 Outside Actions every function does nothing. It uses no API, only the files and the log of the running step.
 """
@@ -41,7 +41,7 @@ def set_output(name: str, value: str, environment: Mapping[str, str] = os.enviro
 
 
 def set_outputs(values: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> None:
-    """Set several step outputs; does nothing outside Actions."""
+    """Set several step outputs."""
     for name, value in values.items():
         set_output(name, value, environment)
 
@@ -124,19 +124,6 @@ def refusal_in_summary(title: str, environment: Mapping[str, str] = os.environ) 
         set_output("reason", text.split("\n", 1)[0], environment)
         annotate(Level.ERROR, text, title=title, environment=environment)
         raise
-
-
-@contextmanager
-def log_group(title: str, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Fold the lines that the body logs into one line of the step's log."""
-    if not in_actions(environment):
-        yield
-        return
-    sys.stderr.write(f"::group::{_data(title)}\n")
-    try:
-        yield
-    finally:
-        sys.stderr.write("::endgroup::\n")
 
 
 def _append(environment: Mapping[str, str], variable: str, text: str) -> None:

@@ -71,7 +71,7 @@ def missing_for_compiling(*, on_gpu: bool, environment: Mapping[str, str] = os.e
 
 
 def _python_header() -> Path:
-    """Where a compiler finds Python.h. Debian's own scheme names a folder that its package leaves empty."""
+    """The path of Python.h. Debian's own scheme names a folder that its package leaves empty."""
     scheme = sysconfig.get_default_scheme()
     paths = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)
     return Path(paths["include"], "Python.h")
@@ -92,11 +92,6 @@ def _declared(distribution: metadata.Distribution) -> DeclaredLicence:
         classifiers=tuple(kind for kind in fields.get("classifier", ()) if kind.startswith("License ::")),
         text=str(text) if text else None,
     )
-
-
-def memory_bytes() -> int:
-    """Total main memory, or the limit of a control group."""
-    return main_memory().total_bytes
 
 
 def main_memory(root: Path = Path("/")) -> MainMemory:

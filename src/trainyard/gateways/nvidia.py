@@ -72,7 +72,7 @@ def read_answer(text: str) -> NvidiaAnswer:
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ, *, devices: Path = Path("/dev")) -> int:
-    """How many GPUs a program of this environment may use, without importing torch.
+    """The number of GPUs that a program of this environment may use, without importing torch.
 
     CUDA_VISIBLE_DEVICES decides if it is set. An image may lack `nvidia-smi`; the device files count then.
     """

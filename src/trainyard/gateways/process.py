@@ -107,13 +107,8 @@ def run_measured(
             )
         except OSError as error:
             return MeasuredRun(None, f"{command[0]}: {error.strerror}", 0)
-        late = threading.Event()
-        timer = threading.Timer(seconds, _end, (process.pid, late))
-        timer.start()
-        try:
+        with _killed_after(seconds, process.pid) as late:
             _, status, usage = os.wait4(process.pid, 0)
-        finally:
-            timer.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
         log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
         text = log.read().decode(errors="replace")
@@ -132,47 +127,51 @@ def _end_gently(process: "subprocess.Popen[bytes]") -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _end(group: int, late: threading.Event) -> None:
-    late.set()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+@contextlib.contextmanager
+def _killed_after(seconds: float, group: int) -> Iterator[threading.Event]:
+    """Kill a group of processes if the body takes longer than `seconds`; the event is then set."""
+    late = threading.Event()
+
+    def kill() -> None:
+        late.set()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+    timer = threading.Timer(seconds, kill)
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
 
 
-def run_streamed(
-    command: Sequence[str], *, seconds: float, on_line: Callable[[str], None], stdin: bytes | None = None
-) -> int | None:
+def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[str], None]) -> int | None:
     """Run `command` and pass on each line of its stdout and stderr as it arrives.
 
     Returns its exit code; None when it could not be started or did not end in time. The program and its
     children are ended when this process is interrupted.
     """
-    with tempfile.TemporaryFile() as given:
-        given.write(stdin or b"")
-        given.seek(0)
-        try:
-            process = subprocess.Popen(
-                list(command),
-                stdin=given,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            on_line(f"{command[0]}: {error.strerror}")
-            return None
-    late = threading.Event()
-    timer = threading.Timer(seconds, _end, (process.pid, late))
-    timer.start()
-    assert process.stdout is not None
     try:
-        for line in process.stdout:
-            on_line(line.decode(errors="replace").rstrip("\r\n"))
-        code = process.wait()
-    finally:
-        timer.cancel()
-        if process.poll() is None:  # we were interrupted
-            _end_gently(process)
-        process.stdout.close()
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        on_line(f"{command[0]}: {error.strerror}")
+        return None
+    assert process.stdout is not None
+    with _killed_after(seconds, process.pid) as late:
+        try:
+            for line in process.stdout:
+                on_line(line.decode(errors="replace").rstrip("\r\n"))
+            code = process.wait()
+        finally:
+            if process.poll() is None:  # we were interrupted
+                _end_gently(process)
+            process.stdout.close()
     return None if late.is_set() else code
 
 
@@ -181,8 +180,8 @@ def run_passing_signals(command: Sequence[str]) -> int:
 
     It inherits everything and has no time limit. A signal that arrives before it runs is passed on too.
     """
-    with _signals_passed() as run:
-        return run(command)
+    with PassedSignals() as signals:
+        return _run(command, signals)
 
 
 def run_beside(
@@ -193,39 +192,56 @@ def run_beside(
     A `companion` that ends while `command` runs is started again after `pause` seconds. When `command` has
     ended, `companion` gets SIGTERM, and SIGKILL if it runs `patience` seconds longer.
     """
-    with _signals_passed() as run:
+    with PassedSignals() as signals:
         beside = _Companion(companion, pause)
         try:
-            return run(command)
+            return _run(command, signals)
         finally:
             beside.end(patience)
 
 
-@contextlib.contextmanager
-def _signals_passed() -> Iterator[Callable[[Sequence[str]], int]]:
-    """Take SIGTERM and SIGINT, and give a function that runs a command and passes them on to it."""
-    came: list[int] = []
-    started: list[subprocess.Popen[bytes]] = []
+def _run(command: Sequence[str], signals: "PassedSignals") -> int:
+    process = subprocess.Popen(list(command))
+    signals.pass_to(process)
+    return _status(process.wait())
 
-    def pass_on(number: int, _frame: object) -> None:
-        came.append(number)
-        for process in started:
-            process.send_signal(number)
 
-    def run(command: Sequence[str]) -> int:
-        process = subprocess.Popen(list(command))
-        started.append(process)
-        if came:
-            process.send_signal(came[-1])
-        code = process.wait()
-        return 128 - code if code < 0 else code
+def _status(code: int) -> int:
+    """The exit status that a shell gives: 128 + N for signal N."""
+    return 128 - code if code < 0 else code
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield run
-    finally:
-        for number, handler in before.items():
+
+class PassedSignals:
+    """Takes SIGTERM and SIGINT while it is entered, and passes them on to a process.
+
+    Enter it before the process starts: a signal in between would end this process and leave that one behind.
+    """
+
+    def __init__(self, *, always: signal.Signals | None = None) -> None:
+        """`always` is passed on whichever signal came."""
+        self.passed: list[int] = []
+        self._always = always
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "PassedSignals":
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        self._before = {number: signal.signal(number, self._take) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def pass_to(self, process: "subprocess.Popen[bytes]") -> None:
+        """Pass signals on to `process`, also one that came before it started."""
+        self._process = process
+        if self.passed:
+            process.send_signal(self.passed[-1])
+
+    def _take(self, number: int, _frame: object) -> None:
+        self.passed.append(self._always or number)
+        if self._process is not None:
+            self._process.send_signal(self.passed[-1])
 
 
 class _Companion:
@@ -290,50 +306,40 @@ def run_handing_on(
     torchrun's own. SIGTERM and SIGINT are passed on as SIGTERM. Output of children that outlive it is not
     waited for.
     """
-    kept = {name: value for name, value in os.environ.items() if name not in without}
-    if without:
-        kept = {name: value for name, value in kept.items() if not name.startswith(_TORCHRUN_PREFIX)}
-    told = threading.Event()
-    started: list[subprocess.Popen[bytes]] = []
-
-    def pass_on(_number: int, _frame: object) -> None:
-        told.set()
-        for process in started:
-            process.send_signal(signal.SIGTERM)
-
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**kept, **environment},
-            start_new_session=True,
-        )
-        started.append(process)
-        if told.is_set():
-            process.send_signal(signal.SIGTERM)
+    kept = environment_without(without) if without else dict(os.environ)
+    with PassedSignals(always=signal.SIGTERM) as signals:
+        try:
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**kept, **environment},
+                start_new_session=True,
+            )
+        except OSError as error:
+            sys.stderr.write(f"{command[0]}: cannot be started ({error.strerror})\n")
+            return HandedOn(127, bool(signals.passed))
+        signals.pass_to(process)
         reader = threading.Thread(target=_hand_on, args=(process, on_line, log), daemon=True)
         reader.start()
         code = process.wait()
         reader.join(_END_SECONDS)
-    except OSError as error:
-        sys.stderr.write(f"{command[0]}: cannot be started ({error.strerror})\n")
-        code = 127
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return HandedOn(128 - code if code < 0 else code, told.is_set())
+    return HandedOn(_status(code), bool(signals.passed))
+
+
+def environment_without(names: Collection[str]) -> dict[str, str]:
+    """This process's environment without the variables `names` and torchrun's own."""
+    kept = (name for name in os.environ if name not in names and not name.startswith(_TORCHRUN_PREFIX))
+    return {name: os.environ[name] for name in kept}
 
 
 def _hand_on(process: "subprocess.Popen[bytes]", on_line: Callable[[str], None], log: Path) -> None:
     assert process.stdout is not None
     with log.open("ab") as file, process.stdout as lines:
         while line := lines.readline(_LONGEST_LINE):
-            with contextlib.suppress(
-                OSError
-            ):  # a full disk must not stop the reading: the program would wait
+            # A full disk must not stop the reading, because the program would wait.
+            with contextlib.suppress(OSError):
                 file.write(line)
                 file.flush()
             sys.stdout.buffer.write(line)

@@ -56,8 +56,8 @@ class Prometheus:
         from botocore.httpsession import URLLib3Session
 
         try:
-            with_time = URLLib3Session(timeout=(5.0, _SECONDS))
-            answer = with_time.send(self._signed(address, body).prepare())
+            session = URLLib3Session(timeout=(5.0, _SECONDS))
+            answer = session.send(self._signed(address, body).prepare())
         except BotoCoreError as error:
             if last:
                 raise ServiceTroubleError(f"Prometheus at {address} could not be reached: {error}") from None
@@ -72,9 +72,8 @@ class Prometheus:
         credentials = boto3.session.Session().get_credentials()
         if credentials is None:
             raise PermissionRefusedError(
-                "There are no AWS credentials to ask Prometheus with; set AWS_PROFILE, or "
-                "AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY"
+                "There are no AWS credentials to ask Prometheus with; set AWS_PROFILE, or AWS_ACCESS_KEY_ID "
+                "and AWS_SECRET_ACCESS_KEY"
             )
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         request = AWSRequest(method="POST", url=address, data=body, headers=headers)

@@ -110,8 +110,7 @@ def _code_of(ray: Any, reference: Any, rank: int) -> int:
 
 
 def _node_class() -> type:
-    """The actor of one node. It is defined inside a function, so that Ray sends its code and not a
-    reference."""
+    """The actor of one node, defined inside a function so that Ray sends its code and not a reference."""
 
     class Node:
         def __init__(self) -> None:
@@ -145,7 +144,7 @@ def _node_class() -> type:
 
         def wait(self) -> int:
             if self._process is None:
-                return 127  # as of a shell that finds no such command
+                return 127  # like a shell that does not find the command
             code = int(self._process.wait())
             return 128 - code if code < 0 else code
 

@@ -46,10 +46,16 @@ def signer_from(environment: Mapping[str, str] = os.environ) -> "ModelSigner | N
         return None
     variable, password = KEY if given else KEY_FILE, environment.get(PASSWORD, "")
     text = given or _text_of(file)
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from model_signing import signing
+
+    configuration: Any = signing.Config
     try:
+        secret = password.encode() or None
         with _readable(text) as path:
-            return ModelSigner(_key_configuration(path, password.encode() or None))
-    except (ValueError, TypeError, AttributeError):  # UnicodeEncodeError is a ValueError
+            key = configuration().use_elliptic_key_signer(private_key=path, password=secret)
+        return ModelSigner(key)
+    except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):  # also UnicodeEncodeError
         raise ConfigError(f"{variable}: {_mistake(text, password)}") from None
 
 
@@ -116,10 +122,8 @@ class KeyVerifier:
             return "is not a readable signature that a key has made"
         signed = _signed(bundle)
         other = sorted(key for key in {*signed, *digests} if signed.get(key) != digests.get(key))
-        named = ", ".join(other[:_NAMED]) + (
-            f" and {len(other) - _NAMED} more" if len(other) > _NAMED else ""
-        )
-        return f"is the signature of other bytes: {named}"
+        more = f" and {len(other) - _NAMED} more" if len(other) > _NAMED else ""
+        return f"is the signature of other bytes: {', '.join(other[:_NAMED])}{more}"
 
 
 class _Known:
@@ -132,28 +136,14 @@ class _Known:
         from model_signing import manifest
         from model_signing._hashing.hashing import Digest
 
-        form = manifest.SerializationType.from_args(
-            {"method": "files", "hash_type": "sha256", "allow_symlinks": False}
-        )
-        items = [
-            form.new_item(key, Digest("sha256", bytes.fromhex(sha256)))
-            for key, sha256 in self._digests.items()
-        ]
+        arguments = {"method": "files", "hash_type": "sha256", "allow_symlinks": False}
+        form = manifest.SerializationType.from_args(arguments)
+        digests = {key: Digest("sha256", bytes.fromhex(sha256)) for key, sha256 in self._digests.items()}
+        items = [form.new_item(key, digest) for key, digest in digests.items()]
         return manifest.Manifest(self._name, items, form)
 
     def add_ignored_paths(self, **_: object) -> None:
         """Ignore the call: every signed file is compared."""
-
-
-def _key_configuration(path: str, password: bytes | None) -> Any:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from model_signing import signing
-
-    configuration: Any = signing.Config
-    try:
-        return configuration().use_elliptic_key_signer(private_key=path, password=password)
-    except UnsupportedAlgorithm as error:
-        raise ValueError from error
 
 
 def _text_of(file: str) -> str:

@@ -82,12 +82,12 @@ def post(
     if not token and not webhook:
         return None
     target = environment.get("SLACK_CHANNEL") or channel
-    answered = thread is not None and bool(thread.ts)
+    answered = thread if thread is not None and thread.ts else None
     message = [dict(block) for block in blocks]
     if token and (target or answered):
         body: dict[str, Any] = {"channel": target, "text": text, "blocks": message}
-        if thread is not None and thread.ts:
-            body |= {"channel": thread.channel, "thread_ts": thread.ts, "reply_broadcast": broadcast}
+        if answered:
+            body |= {"channel": answered.channel, "thread_ts": answered.ts, "reply_broadcast": broadcast}
         return _call("chat.postMessage", body, token, environment)
     if not webhook:
         raise ServiceError(
@@ -114,11 +114,6 @@ def edit(
     words = {"text": text, "blocks": [dict(block) for block in blocks]}
     _call("chat.update", {"channel": message.channel, "ts": message.ts, **words}, token, environment)
     return True
-
-
-def _call(method: str, body: dict[str, Any], token: str, environment: Mapping[str, str]) -> Posted:
-    server = environment.get("SLACK_API_URL") or WebClient.BASE_URL
-    return _bounded(lambda time_left: _call_with_token(method, body, (token, server), time_left))
 
 
 class _TimeLeft:
@@ -199,20 +194,22 @@ def _post_to_webhook(address: str, text: str, blocks: list[dict[str, Any]], time
     return Posted()
 
 
-def _call_with_token(
-    method: str, body: dict[str, Any], access: tuple[str, str], time_left: _TimeLeft
-) -> Posted:
-    """`access` has the token and the server."""
-    token, server = access
+def _call(method: str, body: dict[str, Any], token: str, environment: Mapping[str, str]) -> Posted:
+    server = environment.get("SLACK_API_URL") or WebClient.BASE_URL
     _check_address("SLACK_API_URL", server)
-    handlers = _retry_handlers(time_left)
-    client = WebClient(token, base_url=server, timeout=CALL_SECONDS, logger=_SILENT, retry_handlers=handlers)
-    client.proxy = None
-    try:
-        answer = client.api_call(method, json=body)
-    except SlackApiError as error:
-        raise ServiceError(f"Slack refused the message for {body['channel']}: {_refusal(error)}") from None
-    return Posted(str(answer.get("channel") or body["channel"]), str(answer.get("ts") or ""))
+
+    def send(time_left: _TimeLeft) -> Posted:
+        client = WebClient(token, base_url=server, timeout=CALL_SECONDS, logger=_SILENT)
+        client.retry_handlers = _retry_handlers(time_left)
+        client.proxy = None
+        try:
+            answer = client.api_call(method, json=body)
+        except SlackApiError as error:
+            said = f"Slack refused the message for {body['channel']}: {_refusal(error)}"
+            raise ServiceError(said) from None
+        return Posted(str(answer.get("channel") or body["channel"]), str(answer.get("ts") or ""))
+
+    return _bounded(send)
 
 
 def _refusal(error: SlackApiError) -> str:

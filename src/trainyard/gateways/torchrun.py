@@ -9,16 +9,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from types import FrameType
 
 from trainyard.errors import ExitCode
+from trainyard.gateways.process import PassedSignals, environment_without
 
 EXIT_CODE_FOLDER = "TRAINYARD_EXIT_CODE_FOLDER"
-_OWN_PREFIX = "PET_"
-"""torchrun takes a variable of this prefix for an option that its command line leaves out."""
 
 
 def launch(
@@ -41,22 +38,21 @@ def launch(
     """
     with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
         folder = Path(name)
-        environment = _environment(without) | {EXIT_CODE_FOLDER: name, "TRAINYARD_RUN_ID": run_id}
+        environment = environment_without(without) | {EXIT_CODE_FOLDER: name, "TRAINYARD_RUN_ID": run_id}
         environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(grace_seconds))
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
         # torchrun does not remove its log folder; inside ours, it is removed too.
         program = [agent] if agent else [sys.executable, "-m", "trainyard.training.workers"]
         command = [*program, *options, "--no-python", f"--log-dir={name}", sys.executable, *arguments]
-        told = _run_passing_signals(command, environment)
-        code = _code_of_all(folder, told=told)
+        with PassedSignals(always=signal.SIGTERM) as signals:
+            # In its own session, so that Ctrl-C reaches the workers only once, through torchrun.
+            process = subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603
+            signals.pass_to(process)
+            process.wait()
+        code = _code_of_all(folder, told=bool(signals.passed))
     if code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     return code
-
-
-def _environment(without: Collection[str]) -> dict[str, str]:
-    kept = (name for name in os.environ if name not in without and not name.startswith(_OWN_PREFIX))
-    return {name: os.environ[name] for name in kept}
 
 
 def _code_of_all(folder: Path, *, told: bool) -> int:
@@ -86,28 +82,3 @@ def leave_exit_code(code: int, *, output: Callable[[str, str], None]) -> int:
         return code
     Path(folder, f"exit-code-{os.environ.get('LOCAL_RANK', rank)}").write_text(str(int(code)))
     return 0 if code == ExitCode.STOPPED else code
-
-
-def _run_passing_signals(command: Sequence[str], environment: dict[str, str]) -> bool:
-    """Run `command` and pass signals on to it; return whether there was one."""
-    told = threading.Event()
-    started: list[subprocess.Popen[bytes]] = []
-
-    def pass_on(_number: int, _frame: FrameType | None) -> None:
-        told.set()
-        for process in started:
-            process.send_signal(signal.SIGTERM)
-
-    # Before the command starts: a signal in between would end this process and leave the workers behind.
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        # The command gets its own session, so that Ctrl-C reaches the workers only once, through torchrun.
-        process = subprocess.Popen(list(command), env=environment, start_new_session=True)  # noqa: S603
-        started.append(process)
-        if told.is_set():
-            process.send_signal(signal.SIGTERM)
-        process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return told.is_set()

@@ -12,7 +12,6 @@ from trainyard.gateways.github import (
     annotate_problems,
     append_summary,
     in_actions,
-    log_group,
     refusal_in_summary,
     set_output,
     tell_step,
@@ -99,17 +98,9 @@ def test_problems_are_shown_at_their_file_and_line_and_the_rest_together(
     assert shown[-1].startswith("::error::a.yaml:10: wrong%0A")
 
 
-def test_a_group_is_closed_also_after_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="inside"), log_group("prepare\ndata", ACTIONS):
-        raise ValueError("inside")
-    assert capsys.readouterr().err == "::group::prepare%0Adata\n::endgroup::\n"
-
-
 def test_outside_actions_nothing_happens(capsys: pytest.CaptureFixture[str]) -> None:
     set_output("a", "b", {})
     annotate(Level.ERROR, "no", environment={})
-    with log_group("nothing", {}):
-        pass
     assert not append_summary("### One", {})
     assert not in_actions({})
     assert capsys.readouterr() == ("", "")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.aws_refusals import code_of, refusal, unsent
+from trainyard.gateways.aws_refusals import ask_aws, client_settings, unsent
 
 
 class AwsAccount:
@@ -36,18 +36,14 @@ class AwsAccount:
 
         Raises ServiceError and its subclasses.
         """
-        from botocore.exceptions import BotoCoreError, ClientError
-
         what = f"carry out {service}:{''.join(word.capitalize() for word in operation.split('_'))}"
-        try:
-            return getattr(self._client(service), operation)(**arguments)
-        except ClientError as error:
-            code, said = code_of(error)
-        except BotoCoreError as error:
-            raise unsent(error, what, region=self.region) from None
-        if code in absent:
-            return None
-        raise refusal(code, said, what, service=service, region=self.region)
+        return ask_aws(
+            lambda: getattr(self._client(service), operation)(**arguments),
+            what,
+            service=service,
+            region=self.region,
+            absent=absent,
+        )
 
     def identity(self) -> tuple[str, str]:
         """The number of the account, and its partition."""
@@ -55,12 +51,10 @@ class AwsAccount:
         return str(answer["Account"]), str(answer["Arn"]).split(":")[1]
 
     def _client(self, service: str) -> Any:
-        from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
         if service not in self._clients:
-            retries = {"mode": "standard", "total_max_attempts": 4}
-            settings = Config(connect_timeout=5, read_timeout=30, retries=retries)
+            settings = client_settings(read_seconds=30, attempts=4)
             try:
                 self._clients[service] = self._session.client(service, config=settings)
             except BotoCoreError as error:

@@ -45,26 +45,21 @@ class S3Bucket:
             ) from None
         encryption = self._asked("get_bucket_encryption", name)
         rules = encryption.get("ServerSideEncryptionConfiguration", {}).get("Rules", [{}])
-        ownership = self._asked("get_bucket_ownership_controls", name)
+        controls = self._asked("get_bucket_ownership_controls", name).get("OwnershipControls", {})
+        public_access = self._asked("get_public_access_block", name)
         lifecycle = self._asked("get_bucket_lifecycle_configuration", name)
         return {
             "versioning": self._asked("get_bucket_versioning", name).get("Status", "never switched on"),
             "encryption": rules[0].get("ApplyServerSideEncryptionByDefault", {}).get("SSEAlgorithm", "none"),
-            "publicAccessBlock": self._asked("get_public_access_block", name).get(
-                "PublicAccessBlockConfiguration", {}
-            ),
-            "ownership": ownership.get("OwnershipControls", {})
-            .get("Rules", [{}])[0]
-            .get("ObjectOwnership", "none"),
+            "publicAccessBlock": public_access.get("PublicAccessBlockConfiguration", {}),
+            "ownership": controls.get("Rules", [{}])[0].get("ObjectOwnership", "none"),
             "lifecycle": {rule["ID"]: rule for rule in lifecycle.get("Rules", []) if "ID" in rule},
         }
 
     def create(self, p: dict[str, Any]) -> None:
-        place = (
-            {}
-            if self._region == "us-east-1"
-            else {"CreateBucketConfiguration": {"LocationConstraint": self._region}}
-        )
+        place: dict[str, Any] = {}
+        if self._region != "us-east-1":
+            place["CreateBucketConfiguration"] = {"LocationConstraint": self._region}
         self._call("s3", "create_bucket", Bucket=p["BucketName"], **place)
         self.change(p, self.wanted(p))
 
@@ -85,10 +80,8 @@ class S3Bucket:
         if "lifecycle" in keys:
             have = self._asked("get_bucket_lifecycle_configuration", name).get("Rules", [])
             theirs = [rule for rule in have if rule.get("ID") not in wanted["lifecycle"]]
-            ours = list(wanted["lifecycle"].values())
-            self._put(
-                "put_bucket_lifecycle_configuration", name, LifecycleConfiguration={"Rules": theirs + ours}
-            )
+            rules = [*theirs, *wanted["lifecycle"].values()]
+            self._put("put_bucket_lifecycle_configuration", name, LifecycleConfiguration={"Rules": rules})
 
     def stays(self, p: dict[str, Any]) -> str:
         if _holds_something(self._call, p["BucketName"]):

@@ -21,9 +21,9 @@ class BuildProject:
 
     def wanted(self, p: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = _api({key: value for key, value in p.items() if key != "Triggers"})
-        found["webhook"] = (
-            {"filterGroups": _api(p["Triggers"]["FilterGroups"])} if "Triggers" in p else "none"
-        )
+        found["webhook"] = "none"
+        if "Triggers" in p:
+            found["webhook"] = {"filterGroups": _api(p["Triggers"]["FilterGroups"])}
         return found
 
     def found(self, p: dict[str, Any]) -> dict[str, Any] | None:
@@ -47,7 +47,7 @@ class BuildProject:
             self._patiently("update_project", p)
         if "webhook" not in keys:
             return
-        if "Triggers" not in p:  # left by an earlier set-up, it would start builds of a source that is none
+        if "Triggers" not in p:  # the webhook of an earlier set-up would build a project without a source
             self._call("codebuild", "delete_webhook", projectName=p["Name"])
             return
         has = (self.found(p) or {}).get("webhook", "none") != "none"

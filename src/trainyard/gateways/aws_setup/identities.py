@@ -27,13 +27,8 @@ class IamRole:
         answer = self._call("iam", "get_role", absent=_NO_ENTITY, RoleName=p["RoleName"])
         if answer is None:
             return None
-        inline = self._call(
-            "iam",
-            "get_role_policy",
-            absent=_NO_ENTITY,
-            RoleName=p["RoleName"],
-            PolicyName=p["Policies"][0]["PolicyName"],
-        )
+        names = {"RoleName": p["RoleName"], "PolicyName": p["Policies"][0]["PolicyName"]}
+        inline = self._call("iam", "get_role_policy", absent=_NO_ENTITY, **names)
         return {
             "trust": _document(answer["Role"]["AssumeRolePolicyDocument"]),
             "policy": _document(inline["PolicyDocument"]) if inline else {},
@@ -57,14 +52,8 @@ class IamRole:
             trust = json.dumps(p["AssumeRolePolicyDocument"])
             self._call("iam", "update_assume_role_policy", RoleName=name, PolicyDocument=trust)
         if "policy" in keys:
-            inline = p["Policies"][0]
-            self._call(
-                "iam",
-                "put_role_policy",
-                RoleName=name,
-                PolicyName=inline["PolicyName"],
-                PolicyDocument=json.dumps(inline["PolicyDocument"]),
-            )
+            policy, text = p["Policies"][0]["PolicyName"], json.dumps(p["Policies"][0]["PolicyDocument"])
+            self._call("iam", "put_role_policy", RoleName=name, PolicyName=policy, PolicyDocument=text)
         if "maxSessionDuration" in keys:
             seconds = p.get("MaxSessionDuration", 3600)
             self._call("iam", "update_role", RoleName=name, MaxSessionDuration=seconds)
@@ -105,9 +94,8 @@ class OidcProvider:
 
     def found(self, p: dict[str, Any]) -> dict[str, Any] | None:
         arn = self._arn(p)
-        answer = self._call(
-            "iam", "get_open_id_connect_provider", absent=_NO_ENTITY, OpenIDConnectProviderArn=arn
-        )
+        operation = "get_open_id_connect_provider"
+        answer = self._call("iam", operation, absent=_NO_ENTITY, OpenIDConnectProviderArn=arn)
         return None if answer is None else {"clients": dict.fromkeys(answer.get("ClientIDList", []), True)}
 
     def create(self, p: dict[str, Any]) -> None:
@@ -116,14 +104,9 @@ class OidcProvider:
 
     def change(self, p: dict[str, Any], keys: Collection[str]) -> None:
         assert "clients" in keys
-        arn = self._arn(p)
+        operation, arn = "add_client_id_to_open_id_connect_provider", self._arn(p)
         for client in p["ClientIdList"]:
-            self._call(
-                "iam",
-                "add_client_id_to_open_id_connect_provider",
-                OpenIDConnectProviderArn=arn,
-                ClientID=client,
-            )
+            self._call("iam", operation, OpenIDConnectProviderArn=arn, ClientID=client)
 
     def stays(self, p: dict[str, Any]) -> str:
         arn = self._arn(p)
@@ -148,34 +131,23 @@ class AccessEntry:
         return {"kubernetesGroups": p["KubernetesGroups"]}
 
     def found(self, p: dict[str, Any]) -> dict[str, Any] | None:
-        answer = self._call(
-            "eks",
-            "describe_access_entry",
-            absent=self._ABSENT,
-            clusterName=p["ClusterName"],
-            principalArn=p["PrincipalArn"],
-        )
+        answer = self._call("eks", "describe_access_entry", absent=self._ABSENT, **self._names(p))
         return None if answer is None else {"kubernetesGroups": answer["accessEntry"]["kubernetesGroups"]}
 
     def create(self, p: dict[str, Any]) -> None:
-        self._send("create_access_entry", p, type=p["Type"])
+        groups = p["KubernetesGroups"]
+        self._call("eks", "create_access_entry", **self._names(p), kubernetesGroups=groups, type=p["Type"])
 
     def change(self, p: dict[str, Any], keys: Collection[str]) -> None:
         assert "kubernetesGroups" in keys
-        self._send("update_access_entry", p)
+        groups = p["KubernetesGroups"]
+        self._call("eks", "update_access_entry", **self._names(p), kubernetesGroups=groups)
 
-    def _send(self, operation: str, p: dict[str, Any], **more: Any) -> None:
-        self._call(
-            "eks",
-            operation,
-            clusterName=p["ClusterName"],
-            principalArn=p["PrincipalArn"],
-            kubernetesGroups=p["KubernetesGroups"],
-            **more,
-        )
+    def _names(self, p: dict[str, Any]) -> dict[str, str]:
+        return {"clusterName": p["ClusterName"], "principalArn": p["PrincipalArn"]}
 
     def stays(self, p: dict[str, Any]) -> str:  # noqa: ARG002 - every kind takes the properties
         return ""
 
     def remove(self, p: dict[str, Any]) -> None:
-        self._call("eks", "delete_access_entry", clusterName=p["ClusterName"], principalArn=p["PrincipalArn"])
+        self._call("eks", "delete_access_entry", **self._names(p))

@@ -91,8 +91,7 @@ class Application:
     def apply(
         self, wanted: Iterable[tuple[Listed, dict[str, Any]]], *, dry_run: bool
     ) -> Iterator[ResourceChange]:
-        """Create what is missing and change what differs. Stop at the first refusal, because later resources
-        need it."""
+        """Create what is missing and change what differs, up to the first refusal: later ones need it."""
         for resource, properties in wanted:
             name = _name(properties)
             try:

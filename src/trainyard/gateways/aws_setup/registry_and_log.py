@@ -54,12 +54,8 @@ class EcrRepositorySetup:
             self._call("ecr", "put_image_tag_mutability", repositoryName=name, imageTagMutability=mutability)
         if "scanOnPush" in keys:
             scan = {"scanOnPush": p["ImageScanningConfiguration"]["ScanOnPush"]}
-            self._call(
-                "ecr",
-                "put_image_scanning_configuration",
-                repositoryName=name,
-                imageScanningConfiguration=scan,
-            )
+            operation = "put_image_scanning_configuration"
+            self._call("ecr", operation, repositoryName=name, imageScanningConfiguration=scan)
         if "lifecyclePolicy" in keys:
             text = p["LifecyclePolicy"]["LifecyclePolicyText"]
             self._call("ecr", "put_lifecycle_policy", repositoryName=name, lifecyclePolicyText=text)

@@ -1,23 +1,19 @@
 """Use CodeBuild: send it a source, start a build, follow its phases and its log, stop it.
 
-Every call has a time limit and botocore's bounded retries, which cover throttling. The caller decides whether
-a build may be started again.
+Every call has a time limit and bounded retries. The caller decides whether a build may be started again.
 """
 
-import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from trainyard.errors import ConfigError, ServiceError
-from trainyard.gateways.aws_refusals import code_of, refusal, unsent
+from trainyard.errors import ServiceError
+from trainyard.gateways.aws_refusals import ask_aws, client_settings, unsent
 
-Answer = TypeVar("Answer")
 _ATTEMPTS = 5
 _LOG_EVENTS = 1000
-_CODE = re.compile(r"An error occurred \((\w+)\) when calling the \w+ operation(?: \([^)]*\))?: ?(.*)", re.S)
 
 
 @dataclass(frozen=True)
@@ -53,12 +49,10 @@ class CodeBuild:
 
     def __init__(self, region: str = "") -> None:
         import boto3
-        from botocore.config import Config
         from botocore.exceptions import BotoCoreError, NoRegionError
         from botocore.utils import validate_region_name
 
-        retries = {"mode": "standard", "total_max_attempts": _ATTEMPTS}
-        self._config = Config(connect_timeout=5, read_timeout=30, retries=retries)
+        self._config = client_settings(read_seconds=30, attempts=_ATTEMPTS)
         try:
             self.session = boto3.session.Session(region_name=region or None)
             if not self.session.region_name:
@@ -81,59 +75,57 @@ class CodeBuild:
 
     def account(self) -> str:
         """The account of the credentials."""
-        found = self._asked(
-            lambda: self.client("sts").get_caller_identity()["Account"],
-            "tell whose account this is",
-            service="sts",
-        )
-        return str(found)
+        what = "tell whose account this is"
+        answer = self._asked(lambda: self.client("sts").get_caller_identity(), what, service="sts")
+        return str(answer["Account"])
 
     def upload_source(self, archive: Path, *, bucket: str, key: str) -> bool:
         """Put an archive into a bucket unless it exists there; return whether it was sent.
 
         The key must contain the digest of the content, because an existing object is assumed to be the same.
         """
-
-        def send() -> bool:
-            client = self.client("s3")
-            if self._has_object(client, bucket, key):
-                return False
-            client.upload_file(str(archive), bucket, key)
-            return True
-
-        missing = (
+        what = f"put the source into s3://{bucket}/{key}"
+        text = (
             f"S3 has no bucket {bucket}, or it is not one of this account. Set it up once with "
             f"infrastructure/setup-codebuild.sh --region {self.region}, or name another with --source-bucket."
         )
-        what, codes = f"put the source into s3://{bucket}/{key}", ("NoSuchBucket", "404")
-        return self._asked(send, what, service="s3", absent=codes, else_say=missing)
+        missing = dict.fromkeys(("NoSuchBucket", "404"), text)
+        found = self._asked(
+            lambda: self.client("s3").head_object(Bucket=bucket, Key=key),
+            what,
+            service="s3",
+            absent=("404", "NoSuchKey", "NotFound"),
+            missing=missing,
+        )
+        if found is None:
+            send = self.client("s3").upload_file
+            self._asked(lambda: send(str(archive), bucket, key), what, service="s3", missing=missing)
+        return found is None
 
     def start(
         self, project: str, *, source: Mapping[str, str], variables: Mapping[str, str], token: str
     ) -> str:
-        """Start a build of `source` (sourceTypeOverride, sourceLocationOverride, sourceVersion); return its
-        id.
+        """Start a build and return its id. Two calls with the same `token` start one build.
 
-        Two calls with the same `token` start one build.
+        `source` has sourceTypeOverride, sourceLocationOverride and sourceVersion.
         """
         environment = [{"name": key, "value": value, "type": "PLAINTEXT"} for key, value in variables.items()]
-
-        def begin() -> str:
-            answer = self.client("codebuild").start_build(
-                projectName=project,
-                environmentVariablesOverride=environment,
-                idempotencyToken=token,
-                **source,
-            )
-            return str(answer["build"]["id"])
-
         missing = (
             f"CodeBuild of {self.region} has no project {project}. Set it up once with "
             f"infrastructure/setup-codebuild.sh --project-name {project} --region {self.region}, or name "
             "another with --project."
         )
-        codes = ("ResourceNotFoundException",)
-        return self._asked(begin, f"start a build of {project}", absent=codes, else_say=missing)
+        answer = self._asked(
+            lambda: self.client("codebuild").start_build(
+                projectName=project,
+                environmentVariablesOverride=environment,
+                idempotencyToken=token,
+                **source,
+            ),
+            f"start a build of {project}",
+            missing={"ResourceNotFoundException": missing},
+        )
+        return str(answer["build"]["id"])
 
     def look(self, build_id: str) -> BuildState:
         """The present state of a build."""
@@ -155,7 +147,14 @@ class CodeBuild:
         words: dict[str, Any] = {"logGroupName": state.log_group, "logStreamName": state.log_stream}
         words |= {"startFromHead": True, "limit": _LOG_EVENTS}
         words |= {"nextToken": position} if position else {}
-        answer = self._asked(lambda: self._log_events(words), "read the build's log", service="logs")
+        answer = self._asked(
+            lambda: self.client("logs").get_log_events(**words),
+            "read the build's log",
+            service="logs",
+            absent=("ResourceNotFoundException",),
+        )
+        if answer is None:
+            return [], position
         lines = [str(event["message"]).rstrip("\r\n") for event in answer["events"]]
         return lines, str(answer.get("nextForwardToken") or position)
 
@@ -163,52 +162,16 @@ class CodeBuild:
         """Stop a build. A build that has ended is not changed."""
         self._asked(lambda: self.client("codebuild").stop_build(id=build_id), f"stop the build {build_id}")
 
-    def _log_events(self, words: Mapping[str, Any]) -> Any:
-        from botocore.exceptions import ClientError
-
-        try:
-            return self.client("logs").get_log_events(**words)
-        except ClientError as error:
-            if code_of(error)[0] == "ResourceNotFoundException":
-                return {"events": []}
-            raise
-
-    def _has_object(self, client: Any, bucket: str, key: str) -> bool:
-        from botocore.exceptions import ClientError
-
-        try:
-            client.head_object(Bucket=bucket, Key=key)
-        except ClientError as error:
-            if code_of(error)[0] in ("404", "NoSuchKey", "NotFound"):
-                return False
-            raise
-        return True
-
     def _asked(
         self,
-        work: Callable[[], Answer],
+        work: Callable[[], Any],
         what: str,
         *,
         service: str = "codebuild",
-        absent: Sequence[str] = (),
-        else_say: str = "",
-    ) -> Answer:
-        """The answer of `work`. Raises ConfigError with the text `else_say` for an error code in `absent`."""
-        from boto3.exceptions import S3UploadFailedError
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            return work()
-        except ClientError as error:
-            code, said = code_of(error)
-        except S3UploadFailedError as error:  # it holds botocore's error as a text only
-            found = _CODE.search(str(error))
-            code, said = (found[1], found[2]) if found else ("", str(error))
-        except BotoCoreError as error:
-            raise unsent(error, what, region=self.region) from None
-        if code in absent:
-            raise ConfigError(else_say)
-        raise refusal(code, said, what, service=service, region=self.region)
+        absent: tuple[str, ...] = (),
+        missing: Mapping[str, str] | None = None,
+    ) -> Any:
+        return ask_aws(work, what, service=service, region=self.region, absent=absent, missing=missing)
 
 
 def _state(found: Mapping[str, Any]) -> BuildState:

@@ -175,12 +175,6 @@ def write_archive(sources: Mapping[str, Path], target: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def repository_of(folder: Path) -> Path | None:
-    """The top folder of the git repository that `folder` is in; None outside one."""
-    done = run_program(["git", "-C", str(folder), "rev-parse", "--show-toplevel"], seconds=_GIT_SECONDS)
-    return Path(done.stdout.removesuffix("\n")) if done.ok and done.stdout.strip() else None
-
-
 def tags_at_head(folder: Path) -> list[str]:
     """The git tags of the commit that is checked out."""
     done = run_program(["git", "-C", str(folder), "tag", "--points-at", "HEAD"], seconds=_GIT_SECONDS)

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.aws_refusals import code_of, refusal, unsent
+from trainyard.gateways.aws_refusals import ask_aws, client_settings, unsent
 from trainyard.gateways.images.local_builder import Login
 
 _POLL_SECONDS = 3.0
@@ -51,14 +51,11 @@ class EcrRepository:
 
     def __init__(self, name: str, region: str) -> None:
         import boto3
-        from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
-        settings = Config(
-            connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 4}
-        )
         try:
-            self._client = boto3.session.Session(region_name=region or None).client("ecr", config=settings)
+            session = boto3.session.Session(region_name=region or None)
+            self._client = session.client("ecr", config=client_settings(attempts=4))
         except BotoCoreError as error:
             raise unsent(error, "use ECR", region=region) from None
         except ValueError as error:
@@ -95,35 +92,27 @@ class EcrRepository:
             pause(_POLL_SECONDS)
 
     def _scan(self, digest: str) -> Scan:
-        from botocore.exceptions import ClientError
+        image = {"repositoryName": self.name, "imageId": {"imageDigest": digest}}
+        answer = self._asked(
+            lambda: self._client.describe_image_scan_findings(**image),
+            f"read the scan of {self.name}@{digest} in ECR",
+            absent=("ScanNotFoundException",),
+        )
+        return scan_of(answer or {})
 
-        def ask() -> Any:
-            try:
-                return self._client.describe_image_scan_findings(
-                    repositoryName=self.name, imageId={"imageDigest": digest}
-                )
-            except ClientError as error:
-                if code_of(error)[0] == "ScanNotFoundException":
-                    return {}
-                raise
-
-        return scan_of(self._asked(ask, f"read the scan of {self.name}@{digest} in ECR"))
-
-    def _asked(self, work: Callable[[], Any], what: str) -> Any:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            return work()
-        except ClientError as error:
-            code, said = code_of(error)
-        except BotoCoreError as error:
-            raise unsent(error, what, region=self.region) from None
-        if code == "RepositoryNotFoundException":
-            raise ConfigError(
-                f"ECR of {self.region} has no repository {self.name}. Make it once with "
-                f"infrastructure/setup-codebuild.sh --ecr-repository {self.name} --region {self.region}"
-            )
-        raise refusal(code, said, what, service="ecr", region=self.region)
+    def _asked(self, work: Callable[[], Any], what: str, *, absent: tuple[str, ...] = ()) -> Any:
+        missing = (
+            f"ECR of {self.region} has no repository {self.name}. Make it once with "
+            f"infrastructure/setup-codebuild.sh --ecr-repository {self.name} --region {self.region}"
+        )
+        return ask_aws(
+            work,
+            what,
+            service="ecr",
+            region=self.region,
+            absent=absent,
+            missing={"RepositoryNotFoundException": missing},
+        )
 
 
 def scan_of(answer: Mapping[str, Any]) -> Scan:

@@ -9,7 +9,8 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -100,13 +101,11 @@ class LocalBuilder:
 
     def has(self, image: str) -> bool:
         """Whether the image is on this machine."""
-        kind = ["image", "inspect"] if self.is_docker else ["inspect", "--type", "image"]
-        return self._run(*kind, image).ok
+        return self._inspected(image).ok
 
     def inspect(self, image: str) -> ImageFacts:
         """The declarations of the image. Raises ConfigError if it is not on this machine."""
-        kind = ["image", "inspect"] if self.is_docker else ["inspect", "--type", "image"]
-        done = self._run(*kind, image)
+        done = self._inspected(image)
         if not done.ok:
             raise ConfigError(
                 f"{image}: {self.program} has no such image here. Build it with scripts/build_image.py, or "
@@ -114,6 +113,10 @@ class LocalBuilder:
             )
         found = json.loads(done.stdout)
         return _docker_facts(found[0]) if self.is_docker else _buildah_facts(found)
+
+    def _inspected(self, image: str) -> Finished:
+        kind = ["image", "inspect"] if self.is_docker else ["inspect", "--type", "image"]
+        return self._run(*kind, image)
 
     def tag(self, image: str, name: str) -> None:
         """Give an image of this machine the name `name` as well. Raises ServiceTroubleError if that fails."""
@@ -167,7 +170,7 @@ class LocalBuilder:
                 found = re.search(r"digest: (sha256:[0-9a-f]{64})", done.stdout)
                 digest = found[1] if found else ""
             else:
-                file = Path(auth).with_name("digest")
+                file = auth.with_name("digest")
                 words = ["push", f"--digestfile={file}", f"--authfile={auth}", *_plain_http(target)]
                 words += ["--format=oci", image, f"docker://{target}"]
                 done = run_program(["buildah", *words], seconds=PUSH_SECONDS)
@@ -186,10 +189,9 @@ class LocalBuilder:
             return ["docker", "build"]
         words = ["docker", "buildx", "build", "--load", "--progress=plain"]
         if cache:
+            options = "mode=max,image-manifest=true,oci-mediatypes=true"
             words += [f"--cache-from=type=registry,ref={cache}"]
-            words += [
-                f"--cache-to=type=registry,ref={cache},mode=max,image-manifest=true,oci-mediatypes=true"
-            ]
+            words += [f"--cache-to=type=registry,ref={cache},{options}"]
         return words
 
     def log_in(self, login: "Login | None") -> None:
@@ -228,25 +230,18 @@ def find_builder(wanted: str = "") -> LocalBuilder:
     )
 
 
-class _auth_file:  # noqa: N801 - used as a context manager, like a function
+@contextmanager
+def _auth_file(login: Login | None) -> Iterator[Path]:
     """A temporary file with a login in docker's format that only this user can read."""
-
-    def __init__(self, login: Login | None) -> None:
-        self._login = login
-        self._folder = tempfile.TemporaryDirectory()
-
-    def __enter__(self) -> str:
-        path = Path(self._folder.name) / "config.json"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.json")
         auths: dict[str, Any] = {}
-        if self._login and self._login.password:
-            secret = f"{self._login.user}:{self._login.password}".encode()
-            auths[self._login.host] = {"auth": base64.b64encode(secret).decode()}
+        if login and login.password:
+            secret = f"{login.user}:{login.password}".encode()
+            auths[login.host] = {"auth": base64.b64encode(secret).decode()}
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump({"auths": auths}, file)
-        return str(path)
-
-    def __exit__(self, *_: object) -> None:
-        self._folder.cleanup()
+        yield path
 
 
 def is_loopback(host: str) -> bool:
@@ -265,9 +260,8 @@ def _last_line(done: Finished) -> str:
 
 
 def _docker_facts(found: Mapping[str, Any]) -> ImageFacts:
-    return _facts(
-        found.get("Config") or {}, str(found.get("Architecture", "")), found.get("Size"), image_id=found["Id"]
-    )
+    architecture = str(found.get("Architecture", ""))
+    return _facts(found.get("Config") or {}, architecture, found.get("Size"), image_id=found["Id"])
 
 
 def _buildah_facts(found: Mapping[str, Any]) -> ImageFacts:
@@ -275,9 +269,8 @@ def _buildah_facts(found: Mapping[str, Any]) -> ImageFacts:
     manifest = json.loads(found.get("Manifest") or "{}")
     layers = manifest.get("layers") or ()
     size = sum(layer.get("size", 0) for layer in layers) if layers else None
-    return _facts(
-        image.get("config") or {}, str(image.get("architecture", "")), size, image_id=found["FromImageID"]
-    )
+    architecture = str(image.get("architecture", ""))
+    return _facts(image.get("config") or {}, architecture, size, image_id=found["FromImageID"])
 
 
 def _facts(config: Mapping[str, Any], architecture: str, size: int | None, *, image_id: str) -> ImageFacts:

@@ -54,12 +54,6 @@ class Registry:
         found = self._manifest(repository, reference)
         return found[0] if found else None
 
-    def size_of(self, repository: str, digest: str) -> int:
-        """The size of the compressed layers in bytes."""
-        found = self._manifest(repository, digest)
-        content = json.loads(found[1]) if found else {}
-        return sum(layer.get("size", 0) for layer in content.get("layers") or ())
-
     def tag(self, repository: str, digest: str, tag: str) -> None:
         """Set `tag` to the image `digest`. Raises ServiceError if the registry refuses."""
         found = self._manifest(repository, digest)
@@ -85,34 +79,13 @@ class Registry:
                 "subject": _descriptor(subject[1], subject[2]),
             }
         )
-        own = f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+        own = _digest(manifest)
         answer = self._put_manifest(repository, own, manifest, OCI_MANIFEST)
         if "OCI-Subject" not in answer.headers:
             self._list_referrer(repository, digest, _descriptor(manifest, OCI_MANIFEST), media_type)
         if self.digest_of(repository, own) != own:
             raise VerificationError(f"{self.host}/{repository}@{digest}: {media_type} was not kept")
         return own
-
-    def attached(self, repository: str, digest: str) -> dict[str, str]:
-        """The attachments of an image: media type -> digest of the attachment."""
-        answer = self._ask("GET", f"{repository}/referrers/{digest}", missing=True)
-        content = answer.data if answer is not None else None
-        if content is None:
-            found = self._manifest(repository, digest.replace(":", "-"))
-            content = found[1] if found else b"{}"
-        manifests = json.loads(content).get("manifests") or ()
-        return {str(one.get("artifactType", "")): str(one["digest"]) for one in manifests}
-
-    def read_attachment(self, repository: str, digest: str) -> bytes:
-        """The file of an attachment. Raises VerificationError if its digest differs from the one in its
-        manifest."""
-        found = self._manifest(repository, digest)
-        layer = json.loads(found[1])["layers"][0]["digest"] if found else ""
-        answer = self._ask("GET", f"{repository}/blobs/{layer}")
-        content = bytes(answer.data)
-        if f"sha256:{hashlib.sha256(content).hexdigest()}" != layer:
-            raise VerificationError(f"{self.host}/{repository}: the bytes of {layer} have another digest")
-        return content
 
     def _list_referrer(self, repository: str, digest: str, entry: dict[str, Any], media_type: str) -> None:
         """If a registry keeps no list of referrers, the list is an index under a tag (OCI 1.1, fallback)."""
@@ -128,7 +101,7 @@ class Registry:
         self._put_manifest(repository, tag, _bytes(index), _OCI_INDEX)
 
     def _blob(self, repository: str, content: bytes, media_type: str) -> dict[str, Any]:
-        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        digest = _digest(content)
         if self._ask("HEAD", f"{repository}/blobs/{digest}", missing=True) is None:
             begun = self._ask("POST", f"{repository}/blobs/uploads/")
             place = urljoin(self._base, str(begun.headers["Location"]))
@@ -137,7 +110,7 @@ class Registry:
             place = urljoin(self._base, str(sent.headers.get("Location") or place))
             joint = "&" if "?" in place else "?"
             self._ask("PUT", f"{place}{joint}digest={digest}")
-        return {"mediaType": media_type, "digest": digest, "size": len(content)}
+        return _descriptor(content, media_type)
 
     def _manifest(self, repository: str, reference: str) -> tuple[str, bytes, str] | None:
         """Digest, bytes and media type."""
@@ -146,7 +119,7 @@ class Registry:
         if answer is None:
             return None
         content = bytes(answer.data)
-        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        digest = _digest(content)
         said = answer.headers.get("Docker-Content-Digest", digest)
         if digest != said or (reference.startswith("sha256:") and reference != digest):
             raise VerificationError(
@@ -191,8 +164,11 @@ class Registry:
 
 
 def _descriptor(content: bytes, media_type: str) -> dict[str, Any]:
-    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    return {"mediaType": media_type, "digest": digest, "size": len(content)}
+    return {"mediaType": media_type, "digest": _digest(content), "size": len(content)}
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def _bytes(value: dict[str, Any]) -> bytes:

@@ -1,8 +1,8 @@
 """Send requests to the API server, as plain JSON over a few kept-alive connections.
 
-    get, whole_list, create, apply ──> one request: token, time limit, bounded retries ──> JSON, or an error
-    merge, delete                  ──> one request that changes something: sent once
-    stream                         ──> lines as they come: a watch, a log
+    get, whole_list, review      ──> a read: token, time limit, bounded retries ──> JSON, or an error
+    create, apply, merge, delete ──> one request that changes something: sent once
+    stream                       ──> lines as they come: a watch, a log
 
 Lists arrive page by page. The next page is fetched while one is processed, so at most two are held.
 All pods and all nodes of a cluster are asked for as protobuf (`protobuf`), which spares the server most work.
@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from trainyard.errors import (
     CredentialsRefusedError,
@@ -42,7 +42,7 @@ _PAUSES = (0.3, 1.0, 3.0)
 _MOST_PAUSE = 30.0
 _BROKEN = 2
 """Attempts of a call that got no answer at all."""
-_HEALS = (429, 500, 502, 503, 504)
+HEALS = (429, 500, 502, 503, 504)
 _BUSY = (429, 502, 503)
 """The same for dry runs, whose 500 and 504 are of a webhook that does not answer."""
 _RESTARTS = 2
@@ -74,7 +74,6 @@ class Api:
     ) -> None:
         """Send nothing yet. Raises ConfigError for certificates that cannot be used."""
         self.access, self._seconds = access, call_seconds
-        self._base = urlsplit(access.server).path.rstrip("/")
         self._pool = pool_of(access, connections)
         self._token, self._lock = "", threading.Lock()
         self.server_time: float | None = None
@@ -114,17 +113,14 @@ class Api:
 
         Raises ServiceTroubleError where there was no answer, CredentialsRefusedError.
         """
-        content = json.dumps(body).encode()
-        if dry_run:
-            address = f"{path}?dryRun=All&fieldManager=trainyard"
-            status, answer = self._healed("POST", address, PLAIN, content, heals=_BUSY)
-        else:
-            status, answer, _ = self._authorized("POST", f"{path}?fieldManager=trainyard", PLAIN, content)
+        if not dry_run:
+            return self._sent("POST", f"{path}?fieldManager=trainyard", body)
+        address = f"{path}?dryRun=All&fieldManager=trainyard"
+        status, answer = self._healed("POST", address, PLAIN, json.dumps(body).encode(), heals=_BUSY)
         return status, _answer_of(answer)
 
     def review(self, path: str, body: Json) -> Json:
-        """Return the answer to a question that is sent as a creation, such as an access review; it is
-        repeatable."""
+        """Return the answer to a question that is sent as a creation, such as an access review."""
         answer = self._read(path, PLAIN, json.dumps(body).encode(), "POST")
         return {} if answer is None else _answer_of(answer)
 
@@ -134,28 +130,21 @@ class Api:
         A field with another owner is a conflict (409), so nobody's fields are overwritten.
         """
         query = "?fieldManager=trainyard" + ("&dryRun=All" if dry_run else "")
-        content = json.dumps(body).encode()
-        kind = "application/apply-patch+yaml"
-        status, answer, _ = self._authorized("PATCH", path + query, PLAIN, content, kind=kind)
-        return status, _answer_of(answer)
+        return self._sent("PATCH", path + query, body, "application/apply-patch+yaml")
 
     def merge(self, path: str, body: Json) -> tuple[int, Json]:
         """Return status and answer of a merge patch: None removes a field, and other fields stay.
 
         Raises ServiceTroubleError if there was no answer.
         """
-        content, kind = json.dumps(body).encode(), "application/merge-patch+json"
-        address = f"{path}?fieldManager=trainyard"
-        status, answer, _ = self._authorized("PATCH", address, PLAIN, content, kind=kind)
-        return status, _answer_of(answer)
+        return self._sent("PATCH", f"{path}?fieldManager=trainyard", body, "application/merge-patch+json")
 
     def delete(self, path: str, options: Json) -> tuple[int, Json]:
         """Return status and answer of a deletion with these DeleteOptions; 404 if the object is gone.
 
         Raises ServiceTroubleError if there was no answer.
         """
-        status, answer, _ = self._authorized("DELETE", path, PLAIN, json.dumps(options).encode())
-        return status, _answer_of(answer)
+        return self._sent("DELETE", path, options)
 
     def stream(self, path: str, *, silence: float) -> "Stream":
         """Return the stream that the path sends. Raises TooOldError, and the errors of `get` if refused at
@@ -172,11 +161,16 @@ class Api:
             raise ServiceError(f"The cluster has no {path.partition('?')[0]} (404)")
         raise ServiceError(f"{self.access.server} answered {path.partition('?')[0]} with {status}")
 
-    def identity(self, *, renewed: str | None = None) -> dict[str, str]:
-        """Return the headers that identify us; with `renewed`, a token other than this one, if there is
-        one."""
-        token = self._present_token() if renewed is None else self._renewed_token(renewed)
-        return self._identity(token)
+    def identity(self, *, refused: str = "") -> dict[str, str]:
+        """Return the headers that identify us; not with the token that was `refused`, if there is another."""
+        return self._identity(self._current_token(refused))
+
+    def unknown_caller(self) -> CredentialsRefusedError:
+        """The error for an answer 401."""
+        return CredentialsRefusedError(
+            f"{self.access.server} does not know who we are (401 Unauthorized); renew the credentials of "
+            f"context {self.access.context}"
+        )
 
     def cluster_time(self) -> float:
         """The Unix time by the server's clock, which set the times in its objects."""
@@ -210,7 +204,7 @@ class Api:
                 coming = ask(left)
 
     def _read(self, path: str, accept: str, body: bytes | None = None, method: str = "GET") -> bytes | None:
-        return self._accepted_body(method, path, *self._healed(method, path, accept, body, heals=_HEALS))
+        return self._accepted_body(method, path, *self._healed(method, path, accept, body, heals=HEALS))
 
     def _healed(
         self, method: str, path: str, accept: str, body: bytes | None, *, heals: tuple[int, ...]
@@ -235,15 +229,15 @@ class Api:
             return answer
         if status == 404:
             return None
-        said = _message(answer)
+        said = message_in(answer)
         place = path.partition("?")[0]
         if status == 410:
             raise TooOldError(f"{self.access.server} answered {method} {place} with 410: {said}")
         if status == 401:
-            raise self._unknown()
+            raise self.unknown_caller()
         if status == 403:
             raise PermissionRefusedError(f"not allowed: {method} {place}: {said}")
-        kind = ServiceTroubleError if status in _HEALS else ServiceError
+        kind = ServiceTroubleError if status in HEALS else ServiceError
         raise kind(f"{self.access.server} answered {method} {place} with {status}: {said}")
 
     def _authorized(
@@ -260,11 +254,11 @@ class Api:
 
         The answer is its bytes or, with `silence`, a response that is still to be read.
         """
-        token = self._present_token()
+        token = self._current_token()
         headers = {"Accept": accept, **({"Content-Type": kind} if body is not None else {})}
         answer = self._once(method, path, {**headers, **self._identity(token)}, body, silence=silence)
         if answer[0] == 401 and self.access.credentials.token is not None:
-            renewed = self._renewed_token(token)
+            renewed = self._current_token(token)
             if renewed != token:
                 if silence is not None:
                     answer[1].drain_conn()
@@ -272,24 +266,18 @@ class Api:
                 again = {**headers, **self._identity(renewed)}
                 answer = self._once(method, path, again, body, silence=silence)
         if answer[0] == 401 and silence is None:
-            raise self._unknown()
+            raise self.unknown_caller()
         return answer
 
-    def _unknown(self) -> CredentialsRefusedError:
-        return CredentialsRefusedError(
-            f"{self.access.server} does not know who we are (401 Unauthorized); renew the credentials of "
-            f"context {self.access.context}"
-        )
+    def _sent(self, method: str, path: str, body: Json, kind: str = PLAIN) -> tuple[int, Json]:
+        """Send one request that changes something; return the status and the answer."""
+        status, answer, _ = self._authorized(method, path, PLAIN, json.dumps(body).encode(), kind=kind)
+        return status, _answer_of(answer)
 
-    def _present_token(self) -> str:
+    def _current_token(self, refused: str = "") -> str:
+        """The token in use; a new one if there is none yet, or if it is the one that was `refused`."""
         with self._lock:
-            if not self._token and self.access.credentials.token is not None:
-                self._token = self.access.credentials.token()
-            return self._token
-
-    def _renewed_token(self, used: str) -> str:
-        with self._lock:
-            if self._token == used and self.access.credentials.token is not None:
+            if self._token == refused and self.access.credentials.token is not None:
                 self._token = self.access.credentials.token()
             return self._token
 
@@ -319,11 +307,10 @@ class Api:
         sent = urllib3.HTTPHeaderDict({"User-Agent": "trainyard", "Accept-Encoding": packed, **headers})
         for name, value in self.access.impersonated:
             sent.add(name, value)  # a header of its own for each group
-        address = self.access.server[: -len(self._base)] if self._base else self.access.server
         try:
             answer = self._pool.request(
                 method,
-                address + self._base + path,
+                self.access.server + path,
                 headers=sent,
                 body=body,
                 timeout=timeout,
@@ -403,7 +390,7 @@ def _seconds_of(text: str | None) -> float | None:
 
 
 def _next_page(body: bytes) -> str:
-    """Where a list goes on, as its first bytes say; empty where they do not."""
+    """The token of the next page, from the first bytes of a list; empty if they do not hold it."""
     if body.startswith(protobuf.MAGIC):
         return protobuf.continue_token(body)
     seen = _CONTINUE.search(body, 0, _HEAD)
@@ -418,11 +405,8 @@ def _decoded(body: bytes, path: str) -> Json:
 
 
 def _parsed(body: bytes, path: str) -> Json:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+    found = _object_in(body)
+    if found is None:
         raise ServiceError(
             f"The answer to {path.partition('?')[0]} is not an object in JSON: is a proxy between?"
         )
@@ -431,12 +415,29 @@ def _parsed(body: bytes, path: str) -> Json:
 
 def _answer_of(body: bytes) -> Json:
     """The object in an answer; an answer that is not an object becomes `message`."""
+    found = _object_in(body)
+    return {"message": body[:300].decode(errors="replace")} if found is None else found
+
+
+def _object_in(body: bytes) -> Json | None:
     try:
-        answer = json.loads(body)
+        found = json.loads(body)
     except (ValueError, RecursionError):
-        answer = None
-    return answer if isinstance(answer, dict) else {"message": body[:300].decode(errors="replace")}
+        return None
+    return found if isinstance(found, dict) else None
 
 
-def _message(body: bytes) -> str:
-    return " ".join(str(_answer_of(body).get("message", "")).split())[:400]
+def message_in(body: bytes) -> str:
+    """The API server's reason in the body of a refusal, on one line."""
+    return message_of(_answer_of(body))
+
+
+def message_of(answer: Mapping[str, Any]) -> str:
+    """The API server's reason in a refusal, on one line."""
+    return " ".join(str(answer.get("message", "")).split())[:400]
+
+
+def refusal(what: str, status: int, answer: Mapping[str, Any]) -> ServiceError:
+    """The error for a change that was refused; `what` says which."""
+    kind = PermissionRefusedError if status == 403 else ServiceError
+    return kind(f"{what} ({status}): {message_of(answer)}")

@@ -191,8 +191,7 @@ def _exec_info(plugin: Json, cluster: Json) -> str:
 def _eks_arguments(
     command: str, arguments: list[str], environment: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """The arguments of `eks_token` for the token that `aws eks get-token` would print; None for other
-    programs."""
+    """The arguments with which `eks_token` makes the program's token; None for programs not for EKS."""
     program = Path(command).name
     if program not in _EKS_PROGRAMS or (program == "aws" and not {"eks", "get-token"} <= set(arguments)):
         return None

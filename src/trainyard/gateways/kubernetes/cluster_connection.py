@@ -12,8 +12,7 @@ from trainyard.gateways.kubernetes.sagemaker import HyperPod
 
 
 def access_asked_for(given: Mapping[str, Any], *, read: Callable[[Path], Any]) -> Access:
-    """The access that the options of `command.cluster_options` name, `given` by name; for `read` see
-    below."""
+    """The access that `given` names: the options of `command.cluster_options`, by their names."""
     if given["cluster"]:
         return access_by_name(given["cluster"], given["region"])
     return access_by_kubeconfig(given["kubeconfig"], given["context"], read=read)

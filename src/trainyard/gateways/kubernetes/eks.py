@@ -3,19 +3,15 @@
 Every call has a time limit and botocore's bounded retries. Nothing is changed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
+from trainyard.gateways.aws_refusals import client_settings, code_of
 
-_REFUSED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
-_UNKNOWN_CALLER = (
-    "UnrecognizedClientException",
-    "InvalidClientTokenId",
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "SignatureDoesNotMatch",
-)
+_DENIED = ("UnauthorizedOperation", "UnrecognizedClientException", "SignatureDoesNotMatch")
+"""Codes of refused callers, besides those with `AccessDenied` or `Token` in them."""
 _MOST_CLUSTERS = 500
 
 
@@ -53,15 +49,16 @@ class EksCluster:
 
 def list_clusters(region: str = "") -> tuple[EksCluster, ...]:
     """The clusters of the account in a region. Raises ServiceError when AWS refuses or cannot be reached."""
-    client = _client(region)
-    with_names = _asked(lambda: [n for page in _pages(client) for n in page["clusters"]], "list its clusters")
-    found = (_described(client, name) for name in with_names[:_MOST_CLUSTERS])
+    client = cluster_client("eks", region)
+    pages = client.get_paginator("list_clusters").paginate()
+    names = _asked(lambda: [name for page in pages for name in page["clusters"]], "list its clusters")
+    found = (_described(client, name) for name in names[:_MOST_CLUSTERS])
     return tuple(cluster for cluster in found if cluster is not None)
 
 
 def describe_cluster(name: str, region: str = "") -> EksCluster | None:
     """One cluster by its name; None if there is none of this name."""
-    return _described(_client(region), name)
+    return _described(cluster_client("eks", region), name)
 
 
 def _described(client: Any, name: str) -> EksCluster | None:
@@ -79,40 +76,41 @@ def _described(client: Any, name: str) -> EksCluster | None:
     )
 
 
-def _pages(client: Any) -> Any:
-    return client.get_paginator("list_clusters").paginate()
+def _asked(work: Callable[[], Any], what: str) -> Any:
+    """The answer of `work`; None if there is no such cluster."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        return work()
+    except (BotoCoreError, ClientError) as error:
+        if isinstance(error, ClientError) and code_of(error)[0] == "ResourceNotFoundException":
+            return None
+        raise cluster_refusal(error, what) from None
 
 
-def _client(region: str) -> Any:
+def cluster_client(service: str, region: str) -> Any:
+    """boto3's client for `eks` or `sagemaker`. Raises ConfigError for AWS settings that cannot be used."""
     import boto3
-    from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
-    retries = {"mode": "standard", "total_max_attempts": 3}
-    settings = Config(connect_timeout=5, read_timeout=20, retries=retries)
     try:
-        return boto3.session.Session(region_name=region or None).client("eks", config=settings)
+        return boto3.session.Session(region_name=region or None).client(service, config=client_settings())
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"{error}; name a region with --region") from None
 
 
-def _asked(work: Any, what: str) -> Any:
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+def cluster_refusal(error: Exception, what: str) -> ServiceError:
+    """The error for a call that AWS refused or did not answer; `what` completes "AWS refused to …"."""
+    from botocore.exceptions import ClientError, NoCredentialsError
 
-    try:
-        return work()
-    except ClientError as error:
-        details = error.response.get("Error", {})
-        code, said = str(details.get("Code", "")), str(details.get("Message", ""))
-        if code == "ResourceNotFoundException":
-            return None
-        if code in (*_REFUSED, *_UNKNOWN_CALLER):
-            raise PermissionRefusedError(f"AWS does not allow to {what} ({code}): {said}") from None
-        raise ServiceError(f"AWS refused to {what} ({code}): {said}") from None
-    except NoCredentialsError:
-        raise PermissionRefusedError(
+    if isinstance(error, ClientError):
+        code, said = code_of(error)
+        if code in _DENIED or "AccessDenied" in code or "Token" in code:
+            return PermissionRefusedError(f"AWS does not allow to {what} ({code}): {said}")
+        return ServiceError(f"AWS refused to {what} ({code}): {said}")
+    if isinstance(error, NoCredentialsError):
+        return PermissionRefusedError(
             f"There are no AWS credentials to {what} with; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY"
-        ) from None
-    except BotoCoreError as error:
-        raise ServiceTroubleError(f"AWS could not be reached to {what}: {error}") from None
+        )
+    return ServiceTroubleError(f"AWS could not be reached to {what}: {error}")

@@ -20,9 +20,10 @@ from trainyard.errors import (
     ServiceTroubleError,
     WaitTimeoutError,
 )
+from trainyard.gateways.kubernetes.api import refusal
 from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
 from trainyard.gateways.kubernetes.job_submission import owned_by, reference_to
-from trainyard.gateways.kubernetes.server_side_apply import apply_all
+from trainyard.gateways.kubernetes.server_side_apply import UNSEEN, apply_all
 from trainyard.jobs.cancellation import DEACTIVATION, record_of_cancellation, suspension
 from trainyard.jobs.job_labels import (
     BEFORE,
@@ -63,8 +64,6 @@ _ALSO = {"rayjob": ("raycluster",)}
 """Kinds whose objects belong to a job of the kind: a RayJob runs on a RayCluster of the job's plan."""
 _PAUSE = 0.5
 _SEEN_SECONDS = 15.0
-_NOT_SEEN_YET = "must be created before the TrainJob"
-"""Trainer's webhook does not see a new runtime at once."""
 _DONE = (200, 201, 202)
 
 
@@ -99,15 +98,14 @@ class JobChanging:
         if state.ended and not state.holds:
             raise ConfigError(f"{job.name} has ended already: {state.state}")
         workloads = observed.owned_of("Workload")
-        patches = [(job.path, record_of_cancellation(moment))] if workloads else []
-        patches += [(self._path_of_workload(workload), DEACTIVATION) for workload in workloads]
-        if not workloads:
+        if workloads:
+            patches = [(job.path, record_of_cancellation(moment))]
+            patches += [(self._path_of_workload(workload), DEACTIVATION) for workload in workloads]
+        else:
             patches = [(job.path, suspension(job.kind, job.raw, moment=moment))]
         if not dry_run:
             self._patch_all(patches)
-        if workloads:
-            return [f"deactivate workloads/{name_of(workload)}" for workload in workloads]
-        return [f"suspend {job.kind.resource}/{job.name}"]
+        return self._stops(workloads)
 
     def stop(self) -> list[str]:
         """Stop the pods of a job that is sent again, without recording a cancellation; return what was done.
@@ -117,20 +115,23 @@ class JobChanging:
         workloads = self._look.look(self._job).owned_of("Workload")
         for workload in workloads:
             self._patch(self._path_of_workload(workload), DEACTIVATION)
-        if workloads:
-            return [f"deactivate workloads/{name_of(workload)}" for workload in workloads]
-        patch = suspension(self._job.kind, self._job.raw, moment="")
-        del patch["metadata"]
-        self._patch(self._job.path, patch)
-        return [f"suspend {self._job.kind.resource}/{self._job.name}"]
+        if not workloads:
+            patch = suspension(self._job.kind, self._job.raw, moment="")
+            del patch["metadata"]
+            self._patch(self._job.path, patch)
+        return self._stops(workloads)
+
+    def _stops(self, workloads: Iterable[Json]) -> list[str]:
+        """The words for a stop: of the job's Workloads, or of the job if it has none."""
+        stops = [f"deactivate workloads/{name_of(workload)}" for workload in workloads]
+        return stops or [f"suspend {self._own}"]
 
     def deletions(self, *, keep_claims: bool = False) -> list[str]:
         """The objects that `delete` would delete, without those that the garbage collector deletes."""
         return [f"delete {thing}" for thing in (self._own, *self._belongings(keep_claims=keep_claims))]
 
     def delete(self, *, keep_claims: bool, seconds: float) -> list[str]:
-        """Delete the job and everything that belongs to it, wait until it is gone, and return what was
-        deleted.
+        """Delete the job and everything that belongs to it, and return what was deleted once it is gone.
 
         After a refusal the other parts are still deleted, but not the job itself.
 
@@ -158,8 +159,7 @@ class JobChanging:
         return [f"delete {thing}" for thing in (self._own, *things)]
 
     def resubmission(self) -> Resubmission:
-        """The objects that `create` will create. Raises ConfigError if the job has not ended,
-        ServiceError."""
+        """The objects that `create` creates. Raises ServiceError, ConfigError if the job has not ended."""
         job = self._job
         check_it_has_ended(judge_job(self._look.look(job)))
         return resubmitted(job.kind, job.raw, self._parts(), name=self.next_name())
@@ -173,22 +173,21 @@ class JobChanging:
         Raises RunConflictError if the name is taken, ServiceError if it is refused; then nothing stays.
         """
         made: list[tuple[str, Json]] = []
-        path = self._job.kind.path(quote(self._job.namespace))
+        path = self._job.path_of("")
         try:
             for part in new.parts:
                 there = self._part(owned_by(part, reference_to(self._job.raw)))
                 made.append((self._path_of(part), there))
             answer = self._created(path, new.job)
         except (ServiceError, RunConflictError):
-            if not self._is_followed_by(f"{path}/{quote(name_of(new.job))}"):
+            if not self._is_followed_by(self._job.path_of(name_of(new.job))):
                 self._take_back(made)
             raise
-        parts = [part_path for part_path, _ in made]
         try:
-            for part_path in parts:
+            for part_path, _ in made:
                 self._patch(part_path, {"metadata": {"ownerReferences": [reference_to(answer)]}})
         except ServiceError:
-            self._take_back([*made, (f"{path}/{quote(name_of(answer))}", answer)])
+            self._take_back([*made, (self._job.path_of(name_of(answer)), answer)])
             raise
         return new.lines
 
@@ -229,11 +228,9 @@ class JobChanging:
         """
         apply_all(self._api, new.parts)
         try:
-            made = self._created(self._job.kind.path(quote(self._job.namespace)), new.job)
+            made = self._created(self._job.path_of(""), new.job)
         except RunConflictError:
-            made = (
-                self._api.get(self._job.kind.path(quote(self._job.namespace), quote(name_of(new.job)))) or {}
-            )
+            made = self._api.get(self._job.path_of(name_of(new.job))) or {}
             if annotations_of(made).get(BEFORE) != self._job.name:
                 raise RunConflictError(
                     f"{self._job.kind.resource}/{name_of(new.job)} is there already, and does not follow "
@@ -258,8 +255,7 @@ class JobChanging:
 
     @property
     def _is_ours(self) -> bool:
-        """Whether we submitted the job. Objects with the label of a foreign job's name do not belong to
-        it."""
+        """Whether we submitted the job. Objects labelled with a foreign job's name do not belong to it."""
         return read_labels(self._job.raw).get(JOB_LABEL) == self._job.name
 
     def next_name(self) -> str:
@@ -302,7 +298,7 @@ class JobChanging:
             query = urlencode({"labelSelector": selector})
             answer = self._api.get(f"{path}?{query}", metadata_of="list") or {}
         except PermissionRefusedError:
-            return  # who may not see them did not create them
+            return  # we created none of a kind that we may not list
         for raw in answer.get("items") or ():
             yield Thing(resource, name_of(raw), f"{path}/{quote(name_of(raw))}")
 
@@ -312,7 +308,7 @@ class JobChanging:
         except ServiceTroubleError:  # it may have been done: that is no harm to the second try
             status, answer = self._api.delete(thing.path, options)
         if status not in (*_DONE, 404):
-            raise _refusal(f"{thing} cannot be deleted", status, answer)
+            raise refusal(f"{thing} cannot be deleted", status, answer)
 
     def _take_back(self, made: Iterable[tuple[str, Json]]) -> None:
         """Delete the created objects, as far as possible."""
@@ -341,18 +337,18 @@ class JobChanging:
     def _patch(self, path: str, body: dict[str, Any]) -> None:
         status, answer = self._api.merge(path, body)
         if status not in _DONE:
-            raise _refusal(f"{path.rpartition('/')[2]} cannot be changed", status, answer)
+            raise refusal(f"{path.rpartition('/')[2]} cannot be changed", status, answer)
 
     def _created(self, path: str, body: dict[str, Any]) -> Json:
         name, deadline = f"{body['kind']}/{name_of(body)}", time.monotonic() + _SEEN_SECONDS
         status, answer = self._answer_to(path, body)
-        while status == 403 and _NOT_SEEN_YET in str(answer.get("message")) and time.monotonic() < deadline:
+        while status == 403 and UNSEEN in str(answer.get("message")) and time.monotonic() < deadline:
             time.sleep(_PAUSE)
             status, answer = self._answer_to(path, body)
         if status == 409:
             raise RunConflictError(f"{name} is there already; run resubmit again")
         if status not in _DONE:
-            raise _refusal(f"{name} cannot be created", status, answer)
+            raise refusal(f"{name} cannot be created", status, answer)
         return answer
 
     def _answer_to(self, path: str, body: dict[str, Any]) -> tuple[int, Json]:
@@ -367,7 +363,7 @@ class JobChanging:
 
     def _taken(self) -> list[str]:
         """The names of jobs of this kind."""
-        answer = self._api.get(self._job.kind.path(quote(self._job.namespace)), metadata_of="list") or {}
+        answer = self._api.get(self._job.path_of(""), metadata_of="list") or {}
         return [name_of(raw) for raw in answer.get("items") or ()]
 
 
@@ -381,9 +377,3 @@ def _list_path(body: Json, space: str) -> str:
     version = str(body["apiVersion"])
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     return f"{root}/{space}/{str(body['kind']).lower()}s"
-
-
-def _refusal(what: str, status: int, answer: Json) -> ServiceError:
-    said = " ".join(str(answer.get("message", "")).split())[:400]
-    kind = PermissionRefusedError if status == 403 else ServiceError
-    return kind(f"{what} ({status}): {said}")

@@ -60,22 +60,25 @@ def follow_job(
     WaitTimeoutError if the job could not be seen at all in this time, PermissionRefusedError if it may not be
     seen, ConfigError if there is none.
     """
-    follower = Following(access, namespace=namespace, name=name, kind=kind, tell=tell)
-    follower.lost_seconds = lost_seconds
-    return follower.to_the_end(seconds)
+    known = Observed(kind_of_job(kind), namespace, name, None)
+    return _Following(access, known, tell, lost_seconds=lost_seconds).to_the_end(seconds)
 
 
-class Following:
+class _Following:
     """Follows one job."""
 
     def __init__(
-        self, access: Access, *, namespace: str, name: str, kind: str, tell: Callable[[JobState], None]
+        self,
+        access: Access,
+        known: Observed,
+        tell: Callable[[JobState], None],
+        *,
+        lost_seconds: float | None,
     ) -> None:
         self._api = Api(access)
         self._look = JobLooking(self._api)
-        self._tell = tell
+        self._known, self._tell, self._lost_seconds = known, tell, lost_seconds
         self._reports: queue.Queue[Report] = queue.Queue()
-        self._known = Observed(kind_of_job(kind), namespace, name, None)
         self._pods: dict[str, PodFacts] = {}
         self._uid, self._selector = "", ""
         self._seen = False
@@ -85,7 +88,6 @@ class Following:
         self._told: tuple[State, str, int] | None = None
         self._looked = -_CALM_SECONDS
         self._watches: dict[str, Watch] = {}
-        self.lost_seconds: float | None = None
         self._lost_since: float | None = None
 
     def to_the_end(self, seconds: float) -> JobState:
@@ -102,10 +104,10 @@ class Following:
     def _until(self, deadline: float, seconds: float) -> JobState:
         state: JobState | None = None
         while (left := deadline - time.monotonic()) > 0:
-            changed = self._take(min(left, self._pause(state)))
+            changed = self._take(min(left, max(0.2, self._until_look(state))))
             if not self._seen or not (self._pods_seen or self._known.job is None):
                 continue
-            if changed or self._is_due(state):
+            if changed or self._until_look(state) <= 0:
                 if not self._uid:
                     raise ConfigError(f"There is no {self._known.kind.api_kind} {self._known.name} to follow")
                 state = self._state_now(state)
@@ -126,17 +128,12 @@ class Following:
             return False
         self._lost_since = self._lost_since or time.monotonic()
         waited = time.monotonic() - self._lost_since
-        return self.lost_seconds is not None and waited >= self.lost_seconds
+        return self._lost_seconds is not None and waited >= self._lost_seconds
 
-    def _pause(self, state: JobState | None) -> float:
-        """The longest time to wait for the next report."""
+    def _until_look(self, state: JobState | None) -> float:
+        """The seconds until Workload, JobSet and events are looked at again."""
         calm = state is not None and state.state is State.RUNNING
-        since = time.monotonic() - self._looked
-        return max(0.2, (_CALM_SECONDS if calm else _LOOK_SECONDS) - since)
-
-    def _is_due(self, state: JobState | None) -> bool:
-        calm = state is not None and state.state is State.RUNNING
-        return time.monotonic() - self._looked >= (_CALM_SECONDS if calm else _LOOK_SECONDS)
+        return self._looked + (_CALM_SECONDS if calm else _LOOK_SECONDS) - time.monotonic()
 
     def _take(self, wait: float) -> bool:
         """Wait for a report and process it with those right after it; return whether there was one."""
@@ -201,8 +198,7 @@ class Following:
         self._history = self._history.with_pods(report.objects)
 
     def _watch_pods(self, job: Json) -> None:
-        """Watch the pods of the job, and again if their label has changed, as when a RayJob is tried
-        again."""
+        """Watch the pods of the job, and again if their label has changed, as when a RayJob is retried."""
         selector = self._known.kind.pod_selector(job)
         if selector == self._selector or selector.endswith("="):
             self._pods_seen = self._pods_seen or selector.endswith("=")
@@ -219,7 +215,7 @@ class Following:
 
     def _state_now(self, before: JobState | None) -> JobState:
         self._known = replace(self._known, pods=tuple(self._pods.values()), now=self._api.cluster_time())
-        if self._is_due(before):
+        if self._until_look(before) <= 0:
             self._look_around()
         self._history = after(self._known, self._history)
         state = judge_job(self._known, self._history)

@@ -5,7 +5,8 @@ Objects that may not be seen, or are not served, are left out; a state is judged
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -48,7 +49,11 @@ class FoundJob:
 
     @property
     def path(self) -> str:
-        return self.kind.path(quote(self.namespace), quote(self.name))
+        return self.path_of(self.name)
+
+    def path_of(self, name: str) -> str:
+        """The path of another job of this kind in the namespace; without a name, that of their list."""
+        return self.kind.path(quote(self.namespace), quote(name))
 
     @property
     def pod_selector(self) -> str:
@@ -87,25 +92,20 @@ class JobLooking:
         """The jobs that we submitted to a namespace; an empty name means all. Raises ServiceError."""
         selector = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
         found: list[FoundJob] = []
-        for kind in KINDS_OF_JOBS:
-            if not self._serves(kind):
-                continue
-            try:
+        for kind in filter(self._serves, KINDS_OF_JOBS):
+            with _left_out(f"{kind.api_kind}s are not listed", logging.WARNING):
                 raws = self.api.whole_list(kind.path(quote(namespace)), dict, labelSelector=selector)
-            except CredentialsRefusedError:
-                raise
-            except ServiceError as error:
-                _logger.warning("%ss are not listed: %s", kind.api_kind, error)
-                continue
-            found += [FoundJob(kind, str(raw["metadata"]["namespace"]), name_of(raw), raw) for raw in raws]
+                found += [
+                    FoundJob(kind, str(raw["metadata"]["namespace"]), name_of(raw), raw) for raw in raws
+                ]
         return list(_without_clusters_of_jobs(found))
 
     def look(self, job: FoundJob) -> Observed:
         """Everything about one job, read again. Raises ServiceError if the job cannot be seen."""
         raw = self.api.get(job.path)
         if raw is None:
-            return Observed(job.kind, job.namespace, job.name, None, now=self.now())
-        return self.look_from(FoundJob(job.kind, job.namespace, job.name, raw))
+            return Observed(job.kind, job.namespace, job.name, None, now=self.api.cluster_time())
+        return self.look_from(replace(job, raw=raw))
 
     def state(self, namespace: str, name: str, kind: str) -> JobState:
         """The present state of a job. Raises ConfigError if it does not exist."""
@@ -118,21 +118,8 @@ class JobLooking:
     def around(self, observed: Observed) -> Observed:
         """This observation with the objects between the job and its pods, its events, and the time added."""
         owned = tuple(self._owned(observed)) if observed.job is not None else ()
-        return Observed(
-            observed.kind,
-            observed.namespace,
-            observed.name,
-            observed.job,
-            observed.pods,
-            owned,
-            tuple(self._events(observed, owned)),
-            now=self.now(),
-            deleted=observed.deleted,
-        )
-
-    def now(self) -> float:
-        """The time by the cluster's clock."""
-        return self.api.cluster_time()
+        events = tuple(self._events(observed, owned))
+        return replace(observed, owned=owned, events=events, now=self.api.cluster_time())
 
     def pods(self, job: FoundJob) -> tuple[PodFacts, ...]:
         path = f"/api/v1/namespaces/{quote(job.namespace)}/pods"
@@ -144,8 +131,7 @@ class JobLooking:
         return self.api.whole_list(path, dict, labelSelector=job.pod_selector)
 
     def all_events(self, observed: Observed) -> list[Json]:
-        """Every event about the job, its present and former pods, and the objects it owns. Raises
-        ServiceError."""
+        """Every event about the job, its pods of all times, and the objects it owns. Raises ServiceError."""
         path = f"/api/v1/namespaces/{quote(observed.namespace)}/events"
         names = {observed.name, *(pod.name for pod in observed.pods), *map(name_of, observed.owned)}
 
@@ -159,19 +145,15 @@ class JobLooking:
         space = f"namespaces/{quote(observed.namespace)}"
         uids = [uid_of(observed.job or {})]
         if observed.kind.name == "trainjob":
-            yield from self._one(
-                f"/apis/jobset.x-k8s.io/v1alpha2/{space}/jobsets/{quote(observed.name)}", "JobSet"
-            )
+            jobset = f"/apis/jobset.x-k8s.io/v1alpha2/{space}/jobsets/{quote(observed.name)}"
+            yield from self._one(jobset, "JobSet")
             selector = f"jobset.sigs.k8s.io/jobset-name={observed.name}"
             for raw in self._listed(f"/apis/batch/v1/{space}/jobs", dict, labelSelector=selector):
                 yield {**raw, "kind": "Job"}
         if observed.kind.name == "rayjob":
             cluster = str(((observed.job or {}).get("status") or {}).get("rayClusterName") or "")
-            for raw in (
-                self._one(f"/apis/ray.io/v1/{space}/rayclusters/{quote(cluster)}", "RayCluster")
-                if cluster
-                else ()
-            ):
+            path = f"/apis/ray.io/v1/{space}/rayclusters/{quote(cluster)}"
+            for raw in self._one(path, "RayCluster") if cluster else ():
                 uids.append(uid_of(raw))
                 yield raw
         for uid in uids:
@@ -206,27 +188,29 @@ class JobLooking:
             yield from self._listed(path, dict, fieldSelector=f"involvedObject.uid={pod.uid}")
 
     def _one(self, path: str, kind: str) -> Iterator[Json]:
-        try:
+        with _left_out(f"{path} is not seen"):
             found = self.api.get(path)
-        except CredentialsRefusedError:
-            raise
-        except ServiceError as error:
-            _logger.debug("%s is not seen: %s", path, error)
-            return
-        if found is not None:
-            yield {**found, "kind": kind}
+            if found is not None:
+                yield {**found, "kind": kind}
 
     def _listed(self, path: str, reduce: Any, **query: str) -> Iterator[Any]:
-        try:
+        with _left_out(f"{path} is not seen"):
             yield from self.api.whole_list(path, reduce, **query)
-        except CredentialsRefusedError:
-            raise
-        except ServiceError as error:
-            _logger.debug("%s is not seen: %s", path, error)
 
     def _serves(self, kind: KindOfJob) -> bool:
         answer = self.api.get(f"/apis/{kind.group}/{kind.version}") or {}
         return any(r.get("name") == kind.resource for r in answer.get("resources") or ())
+
+
+@contextmanager
+def _left_out(message: str, level: int = logging.DEBUG) -> Iterator[None]:
+    """Log and leave out what may not be seen, unless our credentials were refused."""
+    try:
+        yield
+    except CredentialsRefusedError:
+        raise
+    except ServiceError as error:
+        _logger.log(level, "%s: %s", message, error)
 
 
 def _without_clusters_of_jobs(found: list[FoundJob]) -> Iterator[FoundJob]:

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
-from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.api import Api, refusal
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.job_changes import JobChanging
 from trainyard.gateways.kubernetes.job_follower import follow_job
@@ -42,12 +42,6 @@ from trainyard.watch.retry import (
 )
 
 Json = Mapping[str, Any]
-LOST_SECONDS = 60.0
-"""A job waits this long for a lost node, after Kubernetes has given its pod up, before it is sent again."""
-NODE_SECONDS = 90.0
-"""A failed job's last pods are watched this long, because a lost node shows only after 50 seconds."""
-GONE_SECONDS = 900.0
-"""The pods of the old job must be gone within this time."""
 _PAUSE = 2.0
 _CONFLICTS = 20
 _logger = logging.getLogger(__name__)
@@ -57,9 +51,12 @@ _logger = logging.getLogger(__name__)
 class HealingTimes:
     """The waiting times, in seconds."""
 
-    lost: float = LOST_SECONDS
-    node: float = NODE_SECONDS
-    gone: float = GONE_SECONDS
+    lost: float = 60.0
+    """A job waits this long for a lost node, after Kubernetes gave up its pod, until it is sent again."""
+    node: float = 90.0
+    """A failed job's last pods are watched this long, because a lost node shows only after 50 seconds."""
+    gone: float = 900.0
+    """The pods of the old job must be gone within this time."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +67,6 @@ class Healed:
     """The state of the last job."""
     why: str
     """Why it was not sent again; empty if it succeeded or the time was over."""
-
-
-NewestStep = Callable[[FoundJob], int | None]
-"""Returns the step of a job's newest complete checkpoint; None if it is not known."""
 
 
 def heal_job(
@@ -121,11 +114,14 @@ class Healing:
         access: Access,
         *,
         tell: Callable[[JobState], None],
-        newest_step: NewestStep,
+        newest_step: Callable[[FoundJob], int | None],
         say: Callable[[str], None] = lambda _text: None,
         times: HealingTimes = HealingTimes(),
     ) -> None:
-        """`tell` receives states of jobs, `say` a sentence for each action."""
+        """`tell` receives states of jobs, `say` a sentence for each action.
+
+        `newest_step` returns the step of a job's newest complete checkpoint; None if it is not known.
+        """
         self._access, self._tell, self._say, self._times = access, tell, say, times
         self._api = Api(access)
         self._look = JobLooking(self._api)
@@ -161,13 +157,13 @@ class Healing:
 
     def _last_of_chain(self, job: FoundJob) -> FoundJob:
         while name := str(annotations_of(job.raw).get(FOLLOWED_BY) or ""):
-            raw = self._api.get(job.kind.path(quote(job.namespace), quote(name)))
+            raw = self._api.get(job.path_of(name))
             if raw is None:
                 raise ConfigError(
                     f"{job.name} was sent again as {name}, which is gone; send it again yourself: "
                     f"scripts/manage_training_job.py resubmit {job.name} --namespace {job.namespace}"
                 )
-            job = FoundJob(job.kind, job.namespace, name, raw)
+            job = replace(job, name=name, raw=raw)
         return job
 
     def _followed(self, job: FoundJob, deadline: float) -> JobState:
@@ -253,8 +249,7 @@ class Healing:
         body = {"metadata": {"resourceVersion": version, "annotations": {RETRY_CLAIM: claim.to_json()}}}
         status, answer = self._api.merge(job.path, body)
         if status not in (200, 404, 409):
-            said = str(answer.get("message", ""))[:300]
-            raise ServiceError(f"the retry of {job.name} cannot be recorded ({status}): {said}")
+            raise refusal(f"the retry of {job.name} cannot be recorded", status, answer)
         return status == 200
 
     def _lost_nodes(self, job: FoundJob, state: JobState) -> dict[str, str]:
@@ -326,18 +321,17 @@ class Healing:
                 return True
         return False
 
-    def _sent(self, job: FoundJob, claim: RetryClaim) -> FoundJob | Healed:
+    def _sent(self, job: FoundJob, claim: RetryClaim) -> FoundJob:
         """Create the next job unless somebody has, and record it in the old one."""
         now = self._read(job)
-        path = job.kind.path(quote(job.namespace), quote(claim.next_name))
         if now is not None and not annotations_of(now.raw).get(FOLLOWED_BY):
             changing = JobChanging(self._look, now)
             changing.create_once(changing.retry(claim))
             self._api.merge(job.path, {"metadata": {"annotations": {FOLLOWED_BY: claim.next_name}}})
-        raw = self._api.get(path)
+        raw = self._api.get(job.path_of(claim.next_name))
         if raw is None:
             raise ConfigError(f"{job.name} was sent again as {claim.next_name}, which somebody has deleted")
-        return FoundJob(job.kind, job.namespace, claim.next_name, raw)
+        return replace(job, name=claim.next_name, raw=raw)
 
 
 def _has_ended(pod: Json) -> bool:

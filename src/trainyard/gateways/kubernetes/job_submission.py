@@ -8,17 +8,12 @@ attempt completes them.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
+from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.server_side_apply import ObjectApi, apply_all, path_of
 
 Json = dict[str, Any]
-
-
-class DryRunApi(ObjectApi, Protocol):
-    """A cluster that can also be asked what it would refuse."""
-
-    def apply(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]: ...
 
 
 def find(api: ObjectApi, body: Mapping[str, Any]) -> Json | None:
@@ -41,7 +36,7 @@ def submit(api: ObjectApi, job: Json, *, parts: Iterable[Json] = (), shared: Ite
     return made
 
 
-def refusals(api: DryRunApi, objects: Iterable[Json]) -> list[str]:
+def refusals(api: Api, objects: Iterable[Json]) -> list[str]:
     """The API server's refusals, in its own words: every object is sent as a dry run."""
     found = []
     for body in objects:

@@ -11,7 +11,6 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import quote
 
 from trainyard.errors import ServiceError, ServiceTroubleError
@@ -59,9 +58,7 @@ class LogFollower:
         self._watch.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         self.end(_END_SECONDS if error is None else 0.0)
 
     def end(self, seconds: float) -> None:

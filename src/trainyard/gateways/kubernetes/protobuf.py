@@ -21,7 +21,7 @@ _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 
 
 class NotDecodableError(ValueError):
-    """Bytes are not such message."""
+    """The bytes are not a list in protobuf."""
 
 
 class Kind(Enum):
@@ -130,7 +130,7 @@ def decode_list(body: bytes, fields: Mapping[int, Field]) -> dict[str, Any]:
 
 
 def continue_token(body: bytes) -> str:
-    """Where the list goes on, without decoding its items: the metadata come first. Empty at its end."""
+    """The token of the next page, from the metadata, which come first; empty at the end of the list."""
     try:
         start, end = _raw(body)
         number, _, at, size = _next(body, start)
@@ -142,7 +142,7 @@ def continue_token(body: bytes) -> str:
 
 
 def _raw(body: bytes) -> tuple[int, int]:
-    """Where the message itself is in its envelope."""
+    """The beginning and the end of the message itself in its envelope."""
     at = len(MAGIC)
     while at < len(body):
         number, wire, at, size = _next(body, at)

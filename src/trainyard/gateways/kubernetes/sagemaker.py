@@ -3,9 +3,12 @@
 Every call has a time limit and botocore's bounded retries. `cluster.hyperpod` interprets the answers.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
+from trainyard.errors import ConfigError
+from trainyard.gateways.aws_refusals import code_of
+from trainyard.gateways.kubernetes.eks import cluster_client, cluster_refusal
 
 _UNKNOWN = ("ResourceNotFound", "ResourceNotFoundException", "ValidationException")
 
@@ -15,18 +18,8 @@ class HyperPod:
 
     def __init__(self, region: str = "") -> None:
         """Raises ConfigError for AWS settings that cannot be used."""
-        import boto3
-        from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
-
-        retries = {"mode": "standard", "total_max_attempts": 3}
-        settings = Config(connect_timeout=5, read_timeout=20, retries=retries)
-        try:
-            session = boto3.session.Session(region_name=region or None)
-            self._client: Any = session.client("sagemaker", config=settings)
-            self.region = str(self._client.meta.region_name)
-        except (BotoCoreError, ValueError) as error:
-            raise ConfigError(f"{error}; name a region with --region") from None
+        self._client = cluster_client("sagemaker", region)
+        self.region = str(self._client.meta.region_name)
 
     def clusters(self) -> list[dict[str, Any]]:
         """The clusters, as `DescribeCluster` returns them."""
@@ -45,36 +38,24 @@ class HyperPod:
         return self._all("list_cluster_nodes", "ClusterNodeSummaries", ClusterName=name)
 
     def _all(self, operation: str, key: str, **arguments: str) -> list[dict[str, Any]]:
-        def ask() -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = []
-            token = ""
-            while True:
-                more = {"NextToken": token} if token else {}
-                answer = getattr(self._client, operation)(**arguments, **more)
-                found.extend(answer.get(key) or ())
-                token = answer.get("NextToken") or ""
-                if not token:
-                    return found
+        found: list[dict[str, Any]] = []
+        more = dict(arguments)
+        while True:
+            answer = self._asked(
+                lambda: getattr(self._client, operation)(**more), operation.replace("_", " ")
+            )
+            found.extend(answer.get(key) or ())
+            if not answer.get("NextToken"):
+                return found
+            more["NextToken"] = answer["NextToken"]
 
-        result: list[dict[str, Any]] = self._asked(ask, operation.replace("_", " "))
-        return result
-
-    def _asked(self, work: Any, what: str) -> Any:
-        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+    def _asked(self, work: Callable[[], Any], what: str) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
 
         try:
             return work()
-        except ClientError as error:
-            details = error.response.get("Error", {})
-            code, said = str(details.get("Code", "")), str(details.get("Message", ""))
+        except (BotoCoreError, ClientError) as error:
+            code, said = code_of(error) if isinstance(error, ClientError) else ("", "")
             if code in _UNKNOWN:
                 raise ConfigError(f"SageMaker cannot {what}: {said}") from None
-            kind = PermissionRefusedError if "AccessDenied" in code or "Token" in code else ServiceError
-            raise kind(f"AWS refused to {what} ({code}): {said}") from None
-        except NoCredentialsError:
-            raise PermissionRefusedError(
-                f"There are no AWS credentials to {what} with; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY"
-            ) from None
-        except BotoCoreError as error:
-            raise ServiceTroubleError(f"AWS could not be reached to {what}: {error}") from None
+            raise cluster_refusal(error, what) from None

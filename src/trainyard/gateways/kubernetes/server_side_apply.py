@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from trainyard.errors import PermissionRefusedError, ServiceError, WaitTimeoutError
+from trainyard.errors import WaitTimeoutError
+from trainyard.gateways.kubernetes.api import refusal
 
 SERVED_SECONDS = 60.0
 _PAUSE = 0.5
 _NOT_YET = (404, 503)
-_UNSEEN = "must be created before"
+UNSEEN = "must be created before"
 """Message of Trainer 2's webhook for a runtime that was just created, because it reads from a cache."""
 
 
@@ -28,9 +29,7 @@ class ObjectApi(Protocol):
 def apply_all(
     api: ObjectApi, objects: Iterable[Mapping[str, Any]], *, seconds: float = SERVED_SECONDS
 ) -> list[dict[str, Any]]:
-    """Apply `objects` one after the other; stop at the first refusal.
-
-    Return the API server's version of each.
+    """Apply `objects` one after the other, up to the first refusal; return the API server's version of each.
 
     Raises PermissionRefusedError, ServiceError, or WaitTimeoutError for a kind that is never served.
     """
@@ -47,13 +46,11 @@ def _apply(api: ObjectApi, body: dict[str, Any], deadline: float) -> dict[str, A
         if status in (200, 201):
             return answer
         message = str(answer.get("message", ""))
-        waits = status in _NOT_YET or (status == 403 and _UNSEEN in message)
-        if not waits or (status == 404 and "namespaces" in message):
-            kind = PermissionRefusedError if status == 403 else ServiceError
-            raise kind(f"{name} was refused ({status}): {message[:400]}")
-        if time.monotonic() > deadline:
-            if status == 403:
-                raise PermissionRefusedError(f"{name} was refused ({status}): {message[:400]}")
+        waits = status in _NOT_YET or (status == 403 and UNSEEN in message)
+        is_late = time.monotonic() > deadline
+        if not waits or (status == 404 and "namespaces" in message) or (is_late and status == 403):
+            raise refusal(f"{name} was refused", status, answer)
+        if is_late:
             raise WaitTimeoutError(f"{name}: the cluster does not serve {body['apiVersion']} {body['kind']}")
         time.sleep(_PAUSE)
 

@@ -66,8 +66,7 @@ def ssl_context(access: Access) -> ssl.SSLContext:
 
 
 def _load_client_certificate(context: ssl.SSLContext, access: Access) -> None:
-    """Write a client's key to a temporary file that nobody else can read, because Python reads keys from
-    files only."""
+    """Load a client's key from a temporary file for us only, because Python reads keys from files only."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(access.credentials.certificate + b"\n" + access.credentials.key)
         file.flush()

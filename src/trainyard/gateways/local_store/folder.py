@@ -143,11 +143,7 @@ class LocalStore:
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
         path = self._path(key)
-        with refusals_named(path), contextlib.ExitStack() as undo:
-            temporary = self._temporary()
-            undo.callback(temporary.unlink, missing_ok=True)
-            temporary.write_bytes(content)
-            sync_file(temporary)
+        with refusals_named(path), self._written(content) as temporary:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 name_exclusively(temporary, path)
@@ -158,15 +154,12 @@ class LocalStore:
 
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
         path = self._path(key)
-        with refusals_named(path), self._alone(), contextlib.ExitStack() as undo:
+        with refusals_named(path), self._alone():
             refuse_link(path)
             if not path.is_file() or path.read_bytes() != old:
                 return False
-            temporary = self._temporary()
-            undo.callback(temporary.unlink, missing_ok=True)
-            temporary.write_bytes(new)
-            sync_file(temporary)
-            temporary.replace(path)
+            with self._written(new) as temporary:
+                temporary.replace(path)
             sync_directory(path.parent)
         return True
 
@@ -190,7 +183,7 @@ class LocalStore:
     ) -> "LocalUpload":
         target = self._path(key)
         with refusals_named(target, path.stat().st_size), contextlib.ExitStack() as undo:
-            temporary = self._temporary()
+            temporary = self._incoming() / secrets.token_hex(8)
             undo.callback(temporary.unlink, missing_ok=True)
             digest, size = copy_file(path, temporary, self._pace)
             undo.pop_all()
@@ -230,16 +223,25 @@ class LocalStore:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold a lock that one process at a time can have; the system releases it when the process ends."""
-        incoming = self._root / _INCOMING
-        incoming.mkdir(parents=True, exist_ok=True)
-        with (incoming / "lock").open("ab") as file:
+        with (self._incoming() / "lock").open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _temporary(self) -> Path:
-        incoming = self._root / _INCOMING
-        incoming.mkdir(parents=True, exist_ok=True)
-        return incoming / secrets.token_hex(8)
+    @contextlib.contextmanager
+    def _written(self, content: bytes) -> Iterator[Path]:
+        """A temporary file with `content`, flushed to disk; it is removed unless the body renames it."""
+        temporary = self._incoming() / secrets.token_hex(8)
+        try:
+            temporary.write_bytes(content)
+            sync_file(temporary)
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _incoming(self) -> Path:
+        folder = self._root / _INCOMING
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
 
 @dataclass(frozen=True)

@@ -84,12 +84,9 @@ def copy_file(source: Path, target: Path, pace: Callable[[int], None]) -> tuple[
 
 def hash_stored_file(path: Path) -> tuple[bytes, int]:
     """The SHA-256 and the size of a file."""
-    digest, size = hashlib.sha256(), 0
     with path.open("rb", buffering=0) as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return digest.digest(), size
+        digest = hashlib.file_digest(file, "sha256")
+        return digest.digest(), file.tell()
 
 
 def name_exclusively(temporary: Path, path: Path) -> None:

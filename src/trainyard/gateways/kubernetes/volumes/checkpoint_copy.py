@@ -21,24 +21,15 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol
 
 from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
-from trainyard.gateways.kubernetes.volumes.volume_source import SentFile
+from trainyard.gateways.kubernetes.volumes.volume_source import SentFile, VolumeSource
 from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.jobs.checkpoints.volume_listing import VolumeFile
 
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before the attempts after an interruption; they start again after a connection that sent bytes."""
 _JOURNAL = ".copied.jsonl"
-_PIECE = 1 << 20
 _SPARE_BYTES = 64 << 20
 _logger = logging.getLogger(__name__)
-
-
-class Source(Protocol):
-    """The source of the files (`volume_source.VolumeSource`)."""
-
-    def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> SentFile: ...
-
-    def digest(self, file: VolumeFile) -> SentFile: ...
 
 
 class Delivery(Protocol):
@@ -94,7 +85,7 @@ class Copying:
 
     def __init__(
         self,
-        source: Source,
+        source: VolumeSource,
         checkpoint: FoundCheckpoint,
         folder: Path,
         *,
@@ -229,7 +220,7 @@ class Copying:
 
 
 def copy_checkpoint(
-    source: Source, checkpoint: FoundCheckpoint, to: str | Delivery, *, progress: Callable[[int], None]
+    source: VolumeSource, checkpoint: FoundCheckpoint, to: str | Delivery, *, progress: Callable[[int], None]
 ) -> Copied:
     """Copy the checkpoint to a folder, or to a store. Raises the errors of `Copying.copy`."""
     if isinstance(to, str):
@@ -238,7 +229,7 @@ def copy_checkpoint(
 
 
 def copy_to_folder(
-    source: Source, checkpoint: FoundCheckpoint, to: Path, *, progress: Callable[[int], None]
+    source: VolumeSource, checkpoint: FoundCheckpoint, to: Path, *, progress: Callable[[int], None]
 ) -> Copied:
     """Copy the checkpoint to a folder of its name below `to`. Raises the errors of `Copying.copy`."""
     name = PurePosixPath(checkpoint.path).name
@@ -255,15 +246,13 @@ def copy_to_folder(
 
 
 def copy_to_store(
-    source: Source, checkpoint: FoundCheckpoint, delivery: Delivery, *, progress: Callable[[int], None]
+    source: VolumeSource, checkpoint: FoundCheckpoint, delivery: Delivery, *, progress: Callable[[int], None]
 ) -> Copied:
-    """Copy the checkpoint to a store, below its name, through $TMPDIR. Raises the errors of
-    `Copying.copy`."""
+    """Copy the checkpoint to a store, below its name, through $TMPDIR. Raises as `Copying.copy` does."""
     prefix = f"{PurePosixPath(checkpoint.path).name}/"
     with tempfile.TemporaryDirectory(prefix="trainyard-copy-") as folder:
-        copying = Copying(
-            source, checkpoint, Path(folder), delivery=delivery, prefix=prefix, progress=progress
-        )
+        to = Path(folder)
+        copying = Copying(source, checkpoint, to, delivery=delivery, prefix=prefix, progress=progress)
         copied = copying.copy()
     for text, name in companion_files(checkpoint, copied):
         delivery.write(name, text)
@@ -292,11 +281,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _digest_of(path: Path) -> "hashlib._Hash":
-    digest = hashlib.sha256()
     with suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest
+        return hashlib.file_digest(file, "sha256")
+    return hashlib.sha256()
 
 
 def _read_journal(path: Path) -> dict[str, dict[str, Any]]:

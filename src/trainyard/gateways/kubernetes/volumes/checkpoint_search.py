@@ -13,7 +13,7 @@ from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
-from trainyard.gateways.kubernetes.volumes.helper_pod import HelperPod, mount_claim, mount_of_path
+from trainyard.gateways.kubernetes.volumes.helper_pod import HelperPod, mount_claim, require_running
 from trainyard.gateways.kubernetes.volumes.pod_exec import Place
 from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
 from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints, newest_step
@@ -52,7 +52,7 @@ def open_found_folder(api: Api, where: Where) -> Iterator[VolumeSource]:
     """
     if where.pod:
         place = Place(where.namespace, where.pod, where.container)
-        mount_of_path(api, place)
+        require_running(api, place)
         if not where.path.startswith("/"):
             raise ConfigError(
                 f"--path {where.path or '(empty)'}: with --pod, name an absolute folder in the pod"

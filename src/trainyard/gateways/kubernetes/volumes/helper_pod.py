@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
-from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.api import Api, refusal
 from trainyard.gateways.kubernetes.volumes.pod_exec import Place
 from trainyard.jobs.job_labels import MANAGED_BY
 
@@ -38,8 +38,6 @@ class Mounted:
     place: Place
     path: str
     """The folder where the volume is mounted."""
-    helps: bool = False
-    """Whether we created the pod."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +72,10 @@ def mount_claim(api: Api, namespace: str, claim: str, helper: HelperPod) -> Iter
     name = f"trainyard-look-{secrets.token_hex(4)}"
     status, answer = api.create(pods, _body(name, claim, helper))
     if status not in _DONE:
-        kind = PermissionRefusedError if status == 403 else ServiceError
-        raise kind(f"the pod {name} cannot be created ({status}): {str(answer.get('message'))[:300]}")
+        raise refusal(f"the pod {name} cannot be created", status, answer)
     try:
         _wait(api, f"{pods}/{name}", name, helper.seconds)
-        yield Mounted(Place(namespace, name, "look"), MOUNT, helps=True)
+        yield Mounted(Place(namespace, name, "look"), MOUNT)
     finally:
         with suppress(ServiceError):
             api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0})
@@ -95,8 +92,8 @@ def pod_of_claim(api: Api, namespace: str, claim: str) -> Mounted | None:
     return next(found, None)
 
 
-def mount_of_path(api: Api, place: Place) -> Json:
-    """The present pod. Raises ConfigError if it does not exist or does not run."""
+def require_running(api: Api, place: Place) -> None:
+    """Raise ConfigError if the pod does not exist or does not run."""
     raw = api.get(f"/api/v1/namespaces/{quote(place.namespace)}/pods/{quote(place.pod)}")
     if raw is None:
         raise ConfigError(f"there is no pod {place.pod} in {place.namespace}")
@@ -105,8 +102,6 @@ def mount_of_path(api: Api, place: Place) -> Json:
         raise ConfigError(
             f"the pod {place.pod} is {phase}; a pod that runs is needed, or read its volume with --claim"
         )
-    found: Json = raw
-    return found
 
 
 def _mounts(raw: Json, claim: str) -> Iterator[Mounted]:
@@ -132,18 +127,18 @@ def _mounts(raw: Json, claim: str) -> Iterator[Mounted]:
 def _body(name: str, claim: str, helper: HelperPod) -> dict[str, Any]:
     waits = f"import time;time.sleep({_LIVES_SECONDS})"
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
-    if helper.user is not None:
+    container_security: dict[str, Any] = {"allowPrivilegeEscalation": False}
+    if helper.user is not None:  # else it stays root: files of a trainer that runs as root are for root only
         security |= {"runAsUser": helper.user, "runAsGroup": helper.user}
+        container_security["capabilities"] = {"drop": ["ALL"]}
     container = {
         "name": "look",
         "image": helper.image,
         "command": ["python3", "-c", waits],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
         "volumeMounts": [{"name": "volume", "mountPath": MOUNT, "readOnly": True}],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": container_security,
     }
-    if helper.user is None:  # files of a trainer that runs as root are for root only
-        container["securityContext"] = {"allowPrivilegeEscalation": False}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -19,16 +19,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from trainyard.errors import (
-    CredentialsRefusedError,
-    PermissionRefusedError,
-    ServiceError,
-    ServiceTroubleError,
-)
-from trainyard.gateways.kubernetes.api import Api, unreachable
+from trainyard.errors import PermissionRefusedError, ServiceError, ServiceTroubleError
+from trainyard.gateways.kubernetes.api import HEALS, Api, message_in, unreachable
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_of, ssl_context
 
@@ -175,9 +169,9 @@ def _opened(
         if status == 101:
             connection.settimeout(_PING_SECONDS)
             return connection, rest
-        renewed = api.identity(renewed=identity.get("Authorization", "").removeprefix("Bearer "))
+        renewed = api.identity(refused=identity.get("Authorization", "").removeprefix("Bearer "))
         if status != 401 or renewed == identity or last:
-            raise _refusal(api.access, place, status, reason)
+            raise _refusal(api, place, status, reason)
         identity = renewed
     raise AssertionError("the second attempt returns or raises")
 
@@ -249,7 +243,7 @@ def _shaken(
         with suppress(OSError):
             while len(rest) < int(named.get("content-length", "0") or 0) < _MOST_HEAD:
                 rest += connection.recv(_PIECE) or _broken()
-        return status, _message(rest), b""
+        return status, message_in(rest), b""
     proof = hashlib.sha1(f"{key}{_GUID}".encode(), usedforsecurity=False).digest()
     if named.get("sec-websocket-accept") != base64.b64encode(proof).decode():
         raise ServiceError(
@@ -272,23 +266,12 @@ def _broken() -> bytes:
     raise ConnectionError("the connection was closed during the handshake")
 
 
-def _message(body: bytes) -> str:
-    answer: Any = None
-    with suppress(ValueError, RecursionError):
-        answer = json.loads(body)
-    said = answer.get("message") if isinstance(answer, dict) else body.decode(errors="replace")
-    return " ".join(str(said).split())[:300]
-
-
-def _refusal(access: Access, place: Place, status: int, said: str) -> ServiceError:
+def _refusal(api: Api, place: Place, status: int, said: str) -> ServiceError:
     if status == 401:
-        return CredentialsRefusedError(
-            f"{access.server} does not know who we are (401 Unauthorized); renew the credentials of context "
-            f"{access.context}"
-        )
+        return api.unknown_caller()
     if status == 403:
         return PermissionRefusedError(f"not allowed: create pods/exec in {place.namespace}: {said}")
-    kind = ServiceTroubleError if status in (0, 429, 500, 502, 503, 504) else ServiceError
+    kind = ServiceTroubleError if status in (0, *HEALS) else ServiceError
     return kind(f"a command cannot be run in {place} ({status}): {said}")
 
 

@@ -5,7 +5,7 @@ or written in the pod.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,10 +45,14 @@ class VolumeSource:
     def listing(self) -> VolumeListing:
         """All files below the folder. Raises ServiceError, CheckpointError if there is no such folder."""
         reader, rest = ListingReader(), b""
-        for piece in self._run(["look", self.root], lambda _answer: None):
+
+        def take(piece: bytes) -> None:
+            nonlocal rest
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 reader.take(line)
+
+        self._run(["look", self.root], take)
         return reader.listing()
 
     def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> SentFile:
@@ -56,34 +60,25 @@ class VolumeSource:
 
         Raises ServiceTroubleError if the connection breaks; the bytes that `take` has received are correct.
         """
-        answers: list[dict[str, Any]] = []
-        for piece in self._run(["send", self.root, file.path, str(start)], answers.append):
-            take(piece)
-        return _sent(answers, file)
+        return _sent(self._run(["send", self.root, file.path, str(start)], take), file)
 
     def digest(self, file: VolumeFile) -> SentFile:
         """The pod's facts about a file, without its bytes."""
-        answers: list[dict[str, Any]] = []
-        for _ in self._run(["digest", self.root, file.path], answers.append):
-            pass
-        return _sent(answers, file)
+        return _sent(self._run(["digest", self.root, file.path], lambda _piece: None), file)
 
-    def _run(self, words: Sequence[str], answered: Callable[[dict[str, Any]], None]) -> Iterator[bytes]:
-        """Yield the program's output; `answered` receives the program's last line."""
-        loader = _LOADER.format(size=len(self._program))
-        said = b""
-        with Exec(
-            self._api, self.place, [self._python, "-c", loader, *words], stdin=self._program
-        ) as command:
-            for channel, piece in command.streams():
+    def _run(self, words: Sequence[str], take: Callable[[bytes], None]) -> dict[str, Any]:
+        """Run the program and pass on its output; return the last line of its answer."""
+        command, said = [self._python, "-c", _LOADER.format(size=len(self._program)), *words], b""
+        with Exec(self._api, self.place, command, stdin=self._program) as running:
+            for channel, piece in running.streams():
                 if channel == STDOUT:
-                    yield piece
+                    take(piece)
                 else:
                     said = (said + piece)[-_MOST_SAID:]
             answer = _last_json(said)
-            if command.exit_code:
-                raise self._failure(command.exit_code, answer, said)
-            answered(answer)
+            if running.exit_code:
+                raise self._failure(running.exit_code, answer, said)
+            return answer
 
     def _failure(self, code: int, answer: dict[str, Any], said: bytes) -> Exception:
         if "error" in answer:
@@ -107,9 +102,8 @@ def _last_json(said: bytes) -> dict[str, Any]:
     return {}
 
 
-def _sent(answers: Sequence[dict[str, Any]], file: VolumeFile) -> SentFile:
+def _sent(answer: dict[str, Any], file: VolumeFile) -> SentFile:
     try:
-        answer = answers[0]
         return SentFile(int(answer["size"]), str(answer["sha256"]), answer["same"] is True)
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         raise ServiceError(f"the program in the pod did not report what it has read of {file.path}") from None
