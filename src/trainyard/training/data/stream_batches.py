@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from trainyard.errors import TrainyardError
 from trainyard.training.data.hugging_face import StreamPosition
 from trainyard.training.data.order import Permutation
 from trainyard.training.data.stream_reading import Chunk, ChunkOrder, ChunkReader
@@ -35,7 +34,7 @@ from trainyard.training.data.token_stream import (
     TokenStream,
     Windows,
 )
-from trainyard.training.runtime.world import ALONE, World
+from trainyard.training.runtime.world import ALONE, World, attempt
 
 _Own = TypeVar("_Own")
 _MOST_CHUNKS = 64
@@ -231,12 +230,7 @@ class _Beginning:
 
 def _exchanged(world: World, read: Callable[[], list[_Own]]) -> list[_Own]:
     """What all processes read, once each has read its own. All raise the error of one."""
-    error: Exception | None = None
-    own: list[_Own] = []
-    try:
-        own = read()
-    except (TrainyardError, OSError) as failure:
-        error = failure
+    error, own = attempt(read)
     answers = world.gather((error, own))
     if first := error or next((other for other, _ in answers if other is not None), None):
         raise first
