@@ -33,7 +33,13 @@ from trainyard.training.run.recipe_contract import Recipe, RecipeSegment
 from trainyard.training.run.run_context import Listener, RunContext, show_work
 from trainyard.training.run.run_request import Request, continue_records, finished_before, open_records
 from trainyard.training.run.step_loop import StepLoop
-from trainyard.training.run.trackers import close_trackers, hyperparameters_of, open_trackers, show_sample
+from trainyard.training.run.trackers import (
+    TrackedRun,
+    close_trackers,
+    hyperparameters_of,
+    open_trackers,
+    show_sample,
+)
 from trainyard.training.runtime.before_torch import started
 from trainyard.training.runtime.hardware import Peak, cpu_peak_flops, hardware_facts, prepare_device
 from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
@@ -213,12 +219,11 @@ class _Lifecycle:
         if not self._world.is_main:
             yield context
             return
+        config, resumed_at = context.config, context.state.step
         trackers = open_trackers(
-            context.config.monitoring,
-            context.directory,
-            run_id=context.run_id,
-            resumed_at=context.state.step,
-            hyperparameters=hyperparameters_of(context.config),
+            TrackedRun(
+                config.monitoring, context.directory, context.run_id, resumed_at, hyperparameters_of(config)
+            )
         )
         try:
             yield replace(context, trackers=trackers)
