@@ -41,7 +41,7 @@ class SafetensorsWeights:
         if self._config:
             return declared_architecture(read_config(self._config[0]))
         return {
-            "num_layers": layers_in(iter(self._handles)),
+            "num_layers": layers_in(self._handles),
             "tie_word_embeddings": OUTPUT not in self._handles,
         }
 
