@@ -189,9 +189,10 @@ class StreamBatches:
 
 
 def first_tokens(stream: TokenStream, count: int, world: World) -> Tokens:
-    """`stream.first_tokens(count)`, whose encoding the processes of `world` share; all must call it.
+    """The first `count` tokens of an epoch in the dataset's own order, or fewer if it has fewer.
 
-    An error of reading in one process is raised in all of them.
+    The processes of `world` share the encoding; all must call it. An error of reading in one of them is
+    raised in all.
     """
     beginning = _Beginning(stream, world)
     parts, size, chunks = [np.empty(0, np.int64)], 0, world.size

@@ -3,19 +3,19 @@
 The caller verifies the files of the checkpoint first.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainyard.config.schema import ArchitectureConfig
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.training.checkpoint.checkpoint import read_state
 from trainyard.training.checkpoint.stored_index import load_tensors, read_checkpoint_index, tensors_in
 from trainyard.training.weights.weight_fit import OUTPUT, layers_in
+from trainyard.training.weights.weight_source import WeightSource
 
 _PART = "model."
 _SHOWN = (
@@ -28,7 +28,7 @@ _SHOWN = (
 )
 
 
-class CheckpointWeights:
+class CheckpointWeights(WeightSource):
     """A checkpoint's directory (`…/checkpoints/step-00000500`)."""
 
     def __init__(self, path: Path) -> None:
@@ -40,7 +40,7 @@ class CheckpointWeights:
             for name, entry in tensors_in(self._index).items()
             if name.startswith(_PART)
         }
-        self.declared: Mapping[str, Any] = self._declared()
+        self.declared = self._declared()
 
     def _declared(self) -> dict[str, Any]:
         fits = read_state(self.path)["fits"]
@@ -51,9 +51,6 @@ class CheckpointWeights:
     def names(self) -> Collection[str]:
         return self._tensors.keys()
 
-    def stored_name(self, name: str) -> str:
-        return name
-
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._tensors[name].size)
 
@@ -62,9 +59,6 @@ class CheckpointWeights:
         tensor = torch.empty(entry.size, dtype=entry.properties.dtype)
         load_tensors(self.path, self._index, {_PART + name: tensor})
         return tensor.to(torch.float32)
-
-    def contradictions(self, _architecture: ArchitectureConfig, /) -> Iterator[str]:
-        yield from ()
 
     def digest(self) -> str:
         """The SHA-256 of the manifest, which holds the digest of every file."""
