@@ -5,7 +5,7 @@ memory) the rule suggests other settings; for all others it names the fix and su
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -83,16 +83,23 @@ def out_of_memory(kind: FailureKind, step: int | None, config: Config, directory
 
 
 @contextmanager
-def memory_explained(config: Config, directory: RunDirectory) -> Iterator[None]:
-    """Turn running out of memory outside the steps, such as for a model that is too large, into advice."""
+def memory_explained(
+    config: Config, directory: RunDirectory, *, step: Callable[[], int] | None = None
+) -> Iterator[None]:
+    """Turn running out of memory into advice.
+
+    `step` returns the step that the body trains; None when it trains none, such as for a model that is too
+    large.
+    """
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         kind = memory_kind(error)
         if kind is None:
             raise
-        failure = out_of_memory(kind, None, config, directory)
-        raise failed(f"{_words_of(kind, config)} ({_line(error)})", failure, directory) from error
+        number, words = step() if step else None, _words_of(kind, config)
+        what = f"{words} ({_line(error)})" if number is None else f"Step {number}: {words}. ({_line(error)})"
+        raise failed(what, out_of_memory(kind, number, config, directory), directory) from error
 
 
 def memory_kind(error: BaseException) -> FailureKind | None:
@@ -110,14 +117,6 @@ def _words_of(kind: FailureKind, config: Config) -> str:
     memory = "GPU memory" if kind is FailureKind.GPU_MEMORY else "main memory"
     sequences, length = config.training.batch_size, config.data.sequence_length
     return f"out of {memory} with {sequences} x {length:,} tokens per forward pass"
-
-
-def step_out_of_memory(
-    error: BaseException, kind: FailureKind, step: int, *, config: Config, directory: RunDirectory
-) -> TrainingFailedError:
-    """The error for a step that did not fit into memory."""
-    failure = out_of_memory(kind, step, config, directory)
-    return failed(f"Step {step}: {_words_of(kind, config)}. ({_line(error)})", failure, directory)
 
 
 def _line(error: BaseException) -> str:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trainyard.config.keys import leaf_keys
 from trainyard.config.schema import Config, MonitoringConfig
 from trainyard.run.directory import RunDirectory
 
@@ -26,7 +28,7 @@ _logger = logging.getLogger(__name__)
 _NOT_PLOTTED = {"step", "time"}
 _OF_VALIDATION = {"val_loss": "loss", "val_bits_per_byte": "bits_per_byte"}
 """The validation figures, and the tag of the same figure in training."""
-_COMPARED = ("model", "training", "data", "compute")
+_COMPARED = ("model.", "training.", "data.", "compute.")
 """The sections of the configuration that are shown as hyperparameters."""
 _COMPARED_BY = {"loss": "training loss", "val_loss": "validation loss", "tokens_per_second": "tokens/s"}
 """The figures shown beside the hyperparameters, by tag."""
@@ -220,24 +222,8 @@ def open_trackers(run: TrackedRun) -> list[Tracker]:
 
 def hyperparameters_of(config: Config) -> dict[str, Scalar]:
     """The hyperparameters of a run: every value of the sections that affect the result, by dotted key."""
-    values = config.model_dump(mode="json")
-    found: dict[str, Scalar] = {}
-    for section in _COMPARED:
-        _flatten(values[section], section, found)
-    return found
-
-
-def _flatten(value: object, key: str, found: dict[str, Scalar]) -> None:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            _flatten(inner, f"{key}.{name}", found)
-    elif isinstance(value, bool | int | float | str):
-        found[key] = value
-
-
-def show_sample(trackers: Sequence[Tracker], sample: str, step: int) -> None:
-    for tracker in trackers:
-        tracker.show(sample, step)
+    values = ((key, attrgetter(key)(config)) for key in leaf_keys() if key.startswith(_COMPARED))
+    return {key: value for key, value in values if isinstance(value, bool | int | float | str)}
 
 
 def _session_start(hyperparameters: Mapping[str, Scalar], name: str) -> "Sequence[Summary]":

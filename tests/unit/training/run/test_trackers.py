@@ -25,7 +25,6 @@ from trainyard.training.run.trackers import (
     close_trackers,
     hyperparameters_of,
     open_trackers,
-    show_sample,
     still_closing,
 )
 
@@ -79,7 +78,8 @@ def test_a_tracker_that_fails_to_close_does_not_keep_the_others_open(
 def test_a_tracker_that_cannot_show_a_sample_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     failing, whole = Failing("show"), Failing()
     both = [GuardedTracker("A", lambda: failing), GuardedTracker("B", lambda: whole)]
-    show_sample(both, "def f", 3)
+    for tracker in both:
+        tracker.show("def f", 3)
     close_trackers(both)
     assert (failing.calls, whole.calls) == (["show"], ["show", "close"])
     assert caplog.text.count("A failed (disk full)") == 1
@@ -160,7 +160,7 @@ def test_wandb_keeps_hyperparameters_and_sample_offline(
     config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabled": True}})
     opened = open_trackers(TrackedRun(config, RunDirectory(tmp_path), "r", 0, {"training.seed": 4711}))
     opened[0].write(ROW)
-    show_sample(opened, "def sampled", 1)
+    opened[0].show("def sampled", 1)
     close_trackers(opened)
     (file,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/run-r.wandb")
     records = records_of(file)
@@ -313,6 +313,6 @@ def test_a_tracker_that_is_registered_by_one_line_is_opened_guarded_and_closed(
     run = replace(run, config=MonitoringConfig(tensorboard=False))
     (tracker,) = open_trackers(run)
     assert seen == [run]
-    show_sample([tracker], "text", 3)
+    tracker.show("text", 3)
     assert "Planted failed" in caplog.text
     close_trackers([tracker])
