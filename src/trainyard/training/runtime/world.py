@@ -193,7 +193,7 @@ ALONE = World(rank=0, size=1, local_rank=0, control=None)
 
 
 def attempt(work: Callable[[], Result]) -> tuple[Exception | None, Result | None]:
-    """The TrainyardError or OSError of `work`, or its result; other processes can be told of either."""
+    """Run `work`; return its TrainyardError or OSError, if it raised one, and its result."""
     try:
         return None, work()
     except (TrainyardError, OSError) as error:
