@@ -8,17 +8,13 @@ process writes which part, and `checkpoint_save` when. This module knows no stor
 
 import logging
 import time
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.atomic_files import (
@@ -38,7 +34,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.checkpoint.retention import remove_checkpoint
 from trainyard.training.checkpoint.shards import Written, write_checkpoint_index
-from trainyard.training.checkpoint.stored_index import IndexedReader, read_checkpoint_index, tensors_in
+from trainyard.training.checkpoint.stored_index import load_tensors, read_checkpoint_index, tensors_in
 from trainyard.training.checkpoint.training_state import (
     Tensors,
     TrainingState,
@@ -63,17 +59,7 @@ class SavedCheckpoint:
     manifest_sha256: str
     """SHA-256 of the written manifest; it links a stored checkpoint to its run."""
     awaited_seconds: float
-    """Seconds of work, without the time between the end of a phase and the step after which the next
-    begins."""
-
-
-@dataclass(frozen=True)
-class SaveOrigin:
-    """The run of a checkpoint, and the configurations that can resume from it."""
-
-    run_id: str
-    fits: Mapping[str, Any]
-    """The values that a configuration must share to resume from it."""
+    """Seconds of work, without the pauses between the end of a phase and the step that starts the next."""
 
 
 def trainer_record(state: TrainingState, fits: Mapping[str, Any], world: World) -> dict[str, Any]:
@@ -99,17 +85,18 @@ def complete(
     temporary: Path,
     final: Path,
     *,
-    parts: tuple[Metadata, Sequence[Written]],
+    index: Metadata,
+    written: Sequence[Written],
     record: dict[str, Any],
     run_id: str,
     elsewhere: Collection[int] = (),
 ) -> tuple[int, str]:
     """Make a checkpoint of the shards in `temporary`: write index and record, rename, write the manifest.
 
-    `parts` are the index of all shards and the files that each process wrote; processes in `elsewhere` wrote
-    to another machine's folder. Returns the bytes of all files and the manifest's SHA-256. Raises OSError.
+    `index` is that of all shards, `written` are the files that each process wrote; processes in `elsewhere`
+    wrote to another machine's folder. Returns the bytes of all files and the manifest's SHA-256. Raises
+    OSError.
     """
-    index, written = parts
     write_checkpoint_index(temporary, index, written)
     write_json_atomically(temporary / STATE_NAME, record)
     sync_directory(temporary)
@@ -135,21 +122,12 @@ def complete_beside(temporary: Path, final: Path, manifest: bytes) -> None:
     write_bytes_atomically(final / MANIFEST_NAME, manifest)
 
 
-@contextmanager
-def _single_process() -> Iterator[None]:
-    """Suppress torch's warning that there is only one process, because that is intended."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield
-
-
 def newest_good_checkpoint(
     directory: RunDirectory,
-    reject: Callable[[int, str], None],
-    digest_of: Callable[[Path], str] = sha256_of_file,
+    digest_of: Callable[[Path], str],
+    rejected: Callable[[int, str], None] | None = None,
 ) -> Path | None:
-    """The newest checkpoint that verifies, or None; `reject(step, reason)` is called for each rejected
-    one."""
+    """The newest checkpoint that verifies, or None; `rejected` gets step and reason of each that does not."""
     for step in reversed(directory.checkpoint_steps()):
         path = directory.checkpoint(step)
         try:
@@ -157,7 +135,9 @@ def newest_good_checkpoint(
             read_state(path)
             read_checkpoint_index(path)
         except CheckpointError as error:
-            reject(step, str(error))
+            _logger.warning("checkpoint of step %d passed over: %s", step, error)
+            if rejected is not None:
+                rejected(step, str(error))
         else:
             return path
     return None
@@ -175,8 +155,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def _restorable(path: Path, index: Metadata, state: TrainingState) -> dict[str, Tensors]:
-    """The tensors of `state`. A gradient exchange starts with a new state if the saved one is of another
-    kind."""
+    """The tensors of `state`, without those of a gradient exchange whose saved state is of another kind."""
     tensors, saved = state.tensors(), tensors_in(index)
     for name, tensor in tensors.get("exchange", {}).items():
         entry = saved.get(f"exchange.{name}")
@@ -194,16 +173,8 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     CheckpointError when it cannot be read.
     """
     index = read_checkpoint_index(path)
-    try:
-        with _single_process(), peers_expected():
-            load(
-                _restorable(path, index, state),
-                storage_reader=IndexedReader(path, index),
-                process_group=world.control,
-                no_dist=world.control is None,
-            )
-    except (OSError, CheckpointException) as error:
-        raise CheckpointError(f"{path}: could not be loaded ({error})") from error
+    with peers_expected():
+        load_tensors(path, index, _restorable(path, index, state), group=world.control)
     record = read_state(path)
     generators = [record["generators"], *record.get("generators_of_other_ranks", [])]
     restore_generators(generators[min(world.rank, len(generators) - 1)])

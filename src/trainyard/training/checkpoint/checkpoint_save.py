@@ -11,11 +11,11 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, TrainingFailedError
@@ -24,7 +24,6 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind
 from trainyard.training.checkpoint.checkpoint import (
     SavedCheckpoint,
-    SaveOrigin,
     complete,
     complete_beside,
     make_empty,
@@ -33,10 +32,10 @@ from trainyard.training.checkpoint.checkpoint import (
 from trainyard.training.checkpoint.remedies import failed, not_finite, suggest_retry
 from trainyard.training.checkpoint.retention import remove_checkpoint, whole_steps
 from trainyard.training.checkpoint.save_executors import AtOnce, Engine, PendingResult
-from trainyard.training.checkpoint.shards import Shares, Written, live, share_out
+from trainyard.training.checkpoint.shards import Shares, Written, bytes_of, live
 from trainyard.training.checkpoint.staging import NotFiniteError, side_stream
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.runtime.world import ALONE, World
+from trainyard.training.runtime.world import World
 
 Result = TypeVar("Result")
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
@@ -47,11 +46,13 @@ class SaveJob:
     """The values that all saves of a segment share."""
 
     directory: RunDirectory
-    origin: SaveOrigin
+    run_id: str
+    fits: Mapping[str, Any]
+    """The values that a configuration must share to resume from the checkpoint."""
     engine: Engine
-    world: World = ALONE
-    config: Config | None = None
-    """The configuration of the run, needed only for the advice after weights that are not finite."""
+    world: World
+    config: Config
+    """The configuration of the run, for the advice after weights that are not finite."""
 
 
 class PendingSave:
@@ -62,8 +63,7 @@ class PendingSave:
     """
 
     def __init__(self, job: SaveJob, state: TrainingState, shares: Shares) -> None:
-        """Begin the save. Weights and moments must not change before `staged`; everything else may change at
-        once."""
+        """Begin the save. Weights and moments must not change before `staged`; all else may."""
         self._start = time.perf_counter()
         self._job, self._shares = job, shares
         self.step = state.step
@@ -71,7 +71,7 @@ class PendingSave:
         self._temporary = self._final.with_name(f".{self._final.name}.tmp")
         self._worked = 0.0
         """Seconds of work so far, without the time between two phases."""
-        self._record = trainer_record(state, job.origin.fits, job.world)
+        self._record = trainer_record(state, job.fits, job.world)
         stage = partial(job.engine.stage, shares.own, live(state.tensors()), side_stream())
         self._staging = self._started(stage)
         self._writing: PendingResult[Written] | None = None
@@ -98,8 +98,7 @@ class PendingSave:
             self._completing = self._complete(lambda: [writing.result()])
 
     def advance(self, *, wait: bool) -> SavedCheckpoint | None:
-        """Start the next phase if all processes can, with `wait` up to the end; None until the save is
-        complete.
+        """Start the next phase if all processes can, with `wait` up to the end; None until that is reached.
 
         Raises TrainingFailedError in all processes when a value that one of them should write is not finite.
         """
@@ -152,9 +151,18 @@ class PendingSave:
             return AtOnce().start(lambda: (0, ""))
 
         def work() -> tuple[int, str]:
-            parts, run_id = (self._shares.index, written()), self._job.origin.run_id
-            files = partial(complete, self._temporary, self._final, parts=parts, elsewhere=elsewhere)
-            return self._job.engine.do(partial(files, record=self._record, run_id=run_id))
+            return self._job.engine.do(
+                partial(
+                    complete,
+                    self._temporary,
+                    self._final,
+                    index=self._shares.index,
+                    written=written(),
+                    record=self._record,
+                    run_id=self._job.run_id,
+                    elsewhere=elsewhere,
+                )
+            )
 
         elsewhere = [rank for rank, folder in enumerate(self._job.world.folders) if folder]
         return self._started(work)
@@ -173,12 +181,6 @@ class PendingSave:
         size, manifest_sha256 = result
         return SavedCheckpoint(self._final, size, self.seconds, manifest_sha256, self._worked)
 
-    def _not_finite(self) -> Failure:
-        job = self._job
-        if job.config is None:
-            return Failure(FailureKind.NOT_FINITE, self.step, "Lower training.learning_rate")
-        return not_finite(self.step, job.config, job.directory)
-
     def _failure(self, error: BaseException) -> CheckpointError | TrainingFailedError:
         """Remove the temporary files, and return the error to raise."""
         directory = self._job.directory
@@ -186,8 +188,9 @@ class PendingSave:
             remove_checkpoint(self._temporary)
         if isinstance(error, NotFiniteError):
             what = f"Step {self.step}: {error} is not finite after the optimizer step; it is not saved."
-            return failed(what, self._not_finite(), directory)
-        free, needed = shutil.disk_usage(directory.path).free / 1e6, self._shares.own_bytes / 1e6
+            return failed(what, not_finite(self.step, self._job.config, directory), directory)
+        free = shutil.disk_usage(directory.path).free / 1e6
+        needed = sum(map(bytes_of, self._shares.own.items)) / 1e6
         cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
         mend = "Once that is mended"
         if free < needed or any(sign in cause for sign in _FULL):
@@ -202,16 +205,6 @@ class PendingSave:
         )
         refused.failure = failure
         return refused
-
-
-def save_checkpoint(
-    directory: RunDirectory, state: TrainingState, *, origin: SaveOrigin, world: World = ALONE
-) -> SavedCheckpoint:
-    """Write the checkpoint of `state.step` while training waits."""
-    shares = share_out(state.tensors(), world)
-    saved = PendingSave(SaveJob(directory, origin, AtOnce(), world), state, shares).advance(wait=True)
-    assert saved is not None
-    return saved
 
 
 def _answer(writing: PendingResult[Written]) -> Written | NotFiniteError | str:

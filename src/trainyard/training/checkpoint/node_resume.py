@@ -30,8 +30,7 @@ _FETCH = (
 def agreed_resume_point(
     find: Callable[[], ResumePoint | None], directory: RunDirectory, world: World
 ) -> ResumePoint | None:
-    """Return the result of `find` on the main process as a path of this machine; every machine must have all
-    of it.
+    """Return what `find` finds on the main process, as a path of this machine, which must have all of it.
 
     Raises CheckpointError on all processes when a machine lacks a part of it, or has a newer checkpoint,
     whose steps would be trained again.
@@ -40,9 +39,7 @@ def agreed_resume_point(
     if world.folder_count == 1:
         return point
     inside = point is not None and world.on_main(lambda: belongs_to(directory, point.path))
-    own = point
-    if point is not None and inside:
-        own = replace(point, path=directory.checkpoint(point.step))
+    own = replace(point, path=directory.checkpoint(point.step)) if point and inside else point
     world.on_owners(lambda: _require_nothing_newer(directory, point if inside else None))
     if own is not None:
         path, digest = own.path, own.manifest_sha256

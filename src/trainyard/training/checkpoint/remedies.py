@@ -5,7 +5,7 @@ memory) the rule suggests other settings; for all others it names the fix and su
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,36 +64,42 @@ def out_of_memory(kind: FailureKind, step: int | None, config: Config, directory
 
     If a forward pass has one sequence already, suggest recomputing activations, then shorter sequences.
     """
-    training, steps = config.training, whole_steps(directory)
-    size, accumulated = training.batch_size, training.gradient_accumulation_steps
-    if size > 1:
+    training, newest = config.training, max(whole_steps(directory), default=None)
+    if (size := training.batch_size) > 1:
         factor = next(number for number in range(2, size + 1) if size % number == 0)
         changes: Mapping[str, Any] = {
             "training.batch_size": size // factor,
-            "training.gradient_accumulation_steps": accumulated * factor,
+            "training.gradient_accumulation_steps": training.gradient_accumulation_steps * factor,
         }
         mend = "Train on fewer sequences at once, and accumulate more; the numbers stay the same"
-        return Failure(kind, step, mend, changes, steps[-1] if steps else None)
+        return Failure(kind, step, mend, changes, newest)
     if config.compute.activation_checkpointing != "full":
         mend = "Recompute the activations in the backward pass instead of keeping them"
         changes = {"compute.activation_checkpointing": "full"}
-        return Failure(kind, step, mend, changes, steps[-1] if steps else None)
+        return Failure(kind, step, mend, changes, newest)
     # Another sequence length changes the sequences, so no checkpoint fits.
     changes = {"data.sequence_length": max(1, config.data.sequence_length // 2)}
     return Failure(kind, step, "Train on shorter sequences", changes)
 
 
 @contextmanager
-def memory_explained(config: Config, directory: RunDirectory) -> Iterator[None]:
-    """Turn running out of memory outside the steps, such as for a model that is too large, into advice."""
+def memory_explained(
+    config: Config, directory: RunDirectory, *, step: Callable[[], int] | None = None
+) -> Iterator[None]:
+    """Turn running out of memory into advice.
+
+    `step` returns the step that the body trains; None when it trains none, such as for a model that is too
+    large.
+    """
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         kind = memory_kind(error)
         if kind is None:
             raise
-        failure = out_of_memory(kind, None, config, directory)
-        raise failed(f"{words_of(kind, config)} ({_line(error)})", failure, directory) from error
+        number, words = step() if step else None, _words_of(kind, config)
+        what = f"{words} ({_line(error)})" if number is None else f"Step {number}: {words}. ({_line(error)})"
+        raise failed(what, out_of_memory(kind, number, config, directory), directory) from error
 
 
 def memory_kind(error: BaseException) -> FailureKind | None:
@@ -106,19 +112,11 @@ def memory_kind(error: BaseException) -> FailureKind | None:
     return FailureKind.HOST_MEMORY if signs else None
 
 
-def words_of(kind: FailureKind, config: Config) -> str:
+def _words_of(kind: FailureKind, config: Config) -> str:
     """Describe the failure, such as `out of GPU memory with 16 x 2,048 tokens per forward pass`."""
     memory = "GPU memory" if kind is FailureKind.GPU_MEMORY else "main memory"
     sequences, length = config.training.batch_size, config.data.sequence_length
     return f"out of {memory} with {sequences} x {length:,} tokens per forward pass"
-
-
-def step_out_of_memory(
-    error: BaseException, kind: FailureKind, step: int, *, config: Config, directory: RunDirectory
-) -> TrainingFailedError:
-    """The error for a step that did not fit into memory."""
-    failure = out_of_memory(kind, step, config, directory)
-    return failed(f"Step {step}: {words_of(kind, config)}. ({_line(error)})", failure, directory)
 
 
 def _line(error: BaseException) -> str:
@@ -136,6 +134,5 @@ def _lower(rate: float) -> float:
 def _good_checkpoint(directory: RunDirectory) -> int | None:
     """The newest checkpoint; None if the loss had already grown, because its weights may then be bad too."""
     losses = [row["loss"] for row in read_rows(directory.metrics_file) if isinstance(row.get("loss"), float)]
-    steps = whole_steps(directory)
     grown = len(losses) > 1 and losses[-1] > losses[0]
-    return None if grown or not steps else steps[-1]
+    return None if grown else max(whole_steps(directory), default=None)

@@ -1,6 +1,5 @@
 """Choose the checkpoint to resume from (none, the newest good one, or a named one), or refuse to resume."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +15,6 @@ from trainyard.run.identity import read_run
 from trainyard.run.records import append_event
 from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint, read_state
 from trainyard.training.checkpoint.stored_index import read_checkpoint_index
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -100,12 +97,10 @@ def _require_unused(directory: RunDirectory, asked: str) -> None:
 
 
 def _newest(directory: RunDirectory, *, record: bool, digest_of: Callable[[Path], str]) -> Path | None:
-    def reject(step: int, reason: str) -> None:
-        _logger.warning("checkpoint of step %d passed over: %s", step, reason)
-        if record:
-            append_event(directory.events_file, "checkpoint_rejected", step=step, reason=reason)
+    def rejected(step: int, reason: str) -> None:
+        append_event(directory.events_file, "checkpoint_rejected", step=step, reason=reason)
 
-    return newest_good_checkpoint(directory, reject, digest_of)
+    return newest_good_checkpoint(directory, digest_of, rejected if record else None)
 
 
 def _named(path: Path, digest_of: Callable[[Path], str]) -> Path:
@@ -144,9 +139,8 @@ def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
 
 def what_must_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
     """The values that must be equal to resume: the model's shape, the data and its order."""
-    shape = {f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()}
     return {
-        **shape,
+        **{f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()},
         "data fingerprint": fingerprint,
         "data.sequence_length": config.data.sequence_length,
         "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,

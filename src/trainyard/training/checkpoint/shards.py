@@ -39,8 +39,7 @@ TensorOf = Callable[[WriteItem], Tensor]
 
 @dataclass(frozen=True)
 class Shares:
-    """The assignment of parts to processes, valid for every save of tensors with the same names and
-    shapes."""
+    """Which process writes which parts, for every save of tensors with the same names and shapes."""
 
     own: SavePlan
     """The parts that this process writes."""
@@ -48,11 +47,6 @@ class Shares:
     """The index of the whole checkpoint, without the positions in files."""
     names: frozenset[str]
     """The assigned tensors, as `part.name`."""
-
-    @property
-    def own_bytes(self) -> int:
-        """The bytes of the parts that this process writes."""
-        return sum(map(bytes_of, self.own.items))
 
 
 @dataclass(frozen=True)
@@ -64,8 +58,7 @@ class Written:
 
 
 def share_out(tensors: Mapping[str, Mapping[str, Tensor]], world: World) -> Shares:
-    """Agree with all processes on who writes which part of `tensors`. Parts that several processes hold are
-    written once."""
+    """Agree with all processes on who writes which part of `tensors`; a part that several hold, once."""
     planner = _planner(tensors, is_main=world.is_main)
     plans = world.gather(planner.create_local_plan())
     plans, index = planner.create_global_plan(plans)
@@ -106,8 +99,7 @@ def write_shards(path: Path, plan: SavePlan, tensor_of: TensorOf) -> Written:
 
 @contextmanager
 def _refusal_of_the_system() -> Iterator[None]:
-    """Raise the OSError that caused torch's own error: torch cannot close its archive after a failed
-    write."""
+    """Raise the OSError that caused torch's error: torch cannot close its archive after a failed write."""
     try:
         yield
     except RuntimeError as error:

@@ -10,6 +10,7 @@ checked here.
 import io
 import pathlib
 import pickle
+import warnings
 from collections.abc import Mapping
 from enum import Enum, EnumType
 from itertools import product
@@ -17,9 +18,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.checkpoint_manifest import read_manifest
@@ -64,7 +68,25 @@ def why(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
-class IndexedReader(FileSystemReader):
+def load_tensors(
+    checkpoint: Path, index: Metadata, tensors: dict[str, Any], *, group: ProcessGroup | None = None
+) -> None:
+    """Read `tensors` in place, with the other processes of `group` or alone.
+
+    `index` is from `read_checkpoint_index`. Raises CheckpointError when a tensor cannot be read.
+    """
+    reader = _IndexedReader(checkpoint, index)
+    try:
+        with warnings.catch_warnings():
+            # torch warns when a process reads alone, which is intended.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
+    except (OSError, CheckpointException) as error:
+        names = ", ".join(tensors)
+        raise CheckpointError(f"{checkpoint}: {names} could not be read ({error})") from error
+
+
+class _IndexedReader(FileSystemReader):
     """torch's reader of a checkpoint, with an index from `read_checkpoint_index`."""
 
     def __init__(self, checkpoint: Path, index: Metadata) -> None:

@@ -16,19 +16,20 @@ from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.untrusted_files import open_regular
 from trainyard.training.checkpoint.stored_index import DAMAGED, read_checkpoint_index, tensors_in, why
+from trainyard.training.checkpoint.training_state import add_to_digest
 
-PARTS = ("model", "optimizer")
+_PARTS = ("model", "optimizer")
 
 
 def state_digests(checkpoint: Path, progress: Progress = UNSEEN) -> dict[str, str]:
-    """The digest of each part, computed in the same way as `state.digest` does for live tensors.
+    """The digest of each part, as `TrainingState.digests` computes it for live tensors.
 
     Raises CheckpointError when the checkpoint cannot be read.
     """
     index = read_checkpoint_index(checkpoint)
     progress.begin("reading the tensors of the last checkpoint", _bytes_of(index))
     try:
-        return {part: _digest(checkpoint, index, part, progress) for part in PARTS}
+        return {part: _digest(checkpoint, index, part, progress) for part in _PARTS}
     except DamagedFileError as error:
         raise CheckpointError(str(error)) from None
     except DAMAGED as error:
@@ -36,11 +37,8 @@ def state_digests(checkpoint: Path, progress: Progress = UNSEEN) -> dict[str, st
 
 
 def _bytes_of(index: Metadata) -> int:
-    entries = [
-        entry
-        for key, entry in tensors_in(index).items()
-        if key.startswith(tuple(f"{part}." for part in PARTS))
-    ]
+    prefixes = tuple(f"{part}." for part in _PARTS)
+    entries = (entry for key, entry in tensors_in(index).items() if key.startswith(prefixes))
     return sum(entry.size.numel() * entry.properties.dtype.itemsize for entry in entries)
 
 
@@ -49,8 +47,7 @@ def _digest(checkpoint: Path, index: Metadata, part: str, progress: Progress) ->
     entries = tensors_in(index)
     for key in sorted(key for key in entries if key.startswith(prefix)):
         tensor = _tensor(checkpoint, index, key, entries[key])
-        total.update(f"{key.removeprefix(prefix)}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        add_to_digest(total, key.removeprefix(prefix), tensor)
         progress.advance(tensor.nbytes)
     return total.hexdigest()
 

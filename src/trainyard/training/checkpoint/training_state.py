@@ -36,8 +36,7 @@ class TrainingState:
     exchange: Callable[[], Tensors] | None = None
     """The live tensors of a gradient exchange that has a state; they are the part `exchange`."""
     is_of_step: bool = True
-    """False once `step` was set back to the last checkpoint's step, because the tensors are of a later
-    step."""
+    """False once `step` was set back to the last checkpoint's, because the tensors are of a later step."""
     pending_row: dict[str, Any] | None = None
     """The metrics of the last step while a stop has postponed its validation."""
 
@@ -47,8 +46,7 @@ class TrainingState:
         return {"model": dict(self.model.state_dict()), "optimizer": self._moments(), **exchange}
 
     def digests(self, *, hashed: bool = True) -> dict[str, str]:
-        """Return `state_sha256` of the run contract: a digest of the model's tensors and one of the
-        optimizer's.
+        """Return `state_sha256` of the run contract: the digests of the model's and the optimizer's tensors.
 
         All processes must call it; with `hashed=False` a process only takes part in the gathering.
         """
@@ -84,12 +82,15 @@ def digest_tensors(tensors: Mapping[str, Tensor], *, hashed: bool = True) -> str
     total = hashlib.sha256()
     for name in sorted(tensors):
         tensor = gather_whole(tensors[name].detach())
-        if not hashed:
-            continue
-        tensor = tensor.cpu().contiguous()
-        total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        if hashed:
+            add_to_digest(total, name, tensor.cpu().contiguous())
     return total.hexdigest()
+
+
+def add_to_digest(total: "hashlib._Hash", name: str, tensor: Tensor) -> None:
+    """Add a contiguous `tensor` in main memory to the digest of a state."""
+    total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+    total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def generator_states() -> dict[str, Any]:

@@ -37,8 +37,7 @@ class WriterProcess:
     """The trainer's end of the connection. One request at a time, from one thread."""
 
     def __init__(self, memory: int) -> None:
-        """Start the process without waiting for it. `memory` is the descriptor of the memory that it writes
-        from."""
+        """Start the process without waiting for it; it writes from the memory of the descriptor `memory`."""
         context: Any = get_context(START_METHOD)
         self._pipe, theirs = context.Pipe()
         resource_tracker.ensure_running()  # its start would unblock the signals again

@@ -6,8 +6,7 @@ A document arrives in pieces, so that a long text file is never in memory as a w
 
 import codecs
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.training.data.corpus import NOT_UTF8, CorpusFile
@@ -39,15 +38,11 @@ def _text(file: CorpusFile, skips: SkipTally, portion: Portion) -> Iterator[Piec
     if problem is not None:
         skips.add(problem, file.relative)
         return
-    if portion.is_whole:
-        yield from _text_pieces(file.path)
-    else:
-        size = file.path.stat().st_size
-        start, end = portion.span(size, lambda cut: _place_to_cut(file.path, cut, size))
-        if start == end:
-            return
+    size = file.path.stat().st_size
+    start, end = portion.span(size, lambda cut: _place_to_cut(file.path, cut, size))
+    if start < end or portion.is_whole:
         yield from _text_pieces(file.path, start, end)
-    yield None
+        yield None
 
 
 def _place_to_cut(path: Path, cut: int, size: int) -> int:
@@ -86,12 +81,12 @@ def _text_problem(path: Path) -> str | None:
     return None
 
 
-def _text_pieces(path: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """Yield the text of `path`, or its bytes from `start` to `end`, cut at line ends or between characters.
+def _text_pieces(path: Path, start: int, end: int) -> Iterator[bytes]:
+    """Yield the text of `path` from byte `start` to `end`, cut at line ends or between characters.
 
     A short text is one piece.
     """
-    rest, left = b"", sys.maxsize if end is None else end - start
+    rest, left = b"", end - start
     with path.open("rb") as file:
         file.seek(start)
         while chunk := file.read(min(_PIECE_BYTES, left)):
@@ -179,27 +174,17 @@ def _parquet(file: CorpusFile, text_field: str, skips: SkipTally, portion: Porti
                 skips.add(f"files without the column {text_field!r} (data.text_field)", file.relative)
                 return
             count = table.metadata.num_rows
-
-            def is_read(row: int) -> bool:
-                return portion.is_whole or portion.has_row(row, count)
-
             batches = table.iter_batches(_PARQUET_ROWS, columns=[text_field])
-            yield from _parquet_rows(batches, file, skips, is_read=is_read)
+            texts = (text for batch in batches for text in batch.column(0).to_pylist())
+            for row, text in enumerate(texts):
+                if portion.is_whole or portion.has_row(row, count):
+                    yield from _parquet_row(text, _Place(file.relative, row + 1, skips))
     except (pyarrow.ArrowException, OSError):
         skips.add("unreadable files", file.relative)
 
 
-def _parquet_rows(
-    batches: Iterator[object], file: CorpusFile, skips: SkipTally, *, is_read: Callable[[int], bool]
-) -> Iterator[Piece]:
-    number = 0
-    for batch in batches:
-        for text in batch.column(0).to_pylist():  # type: ignore[attr-defined]  # pyarrow has no types
-            number += 1
-            if not is_read(number - 1):
-                continue
-            place = _Place(file.relative, number, skips)
-            if isinstance(text, str):
-                yield from _row_pieces(text, place)
-            else:
-                place.skip("rows whose text is missing or no string")
+def _parquet_row(text: object, place: _Place) -> Iterator[Piece]:
+    if not isinstance(text, str):
+        return place.skip("rows whose text is missing or no string")
+    yield from _row_pieces(text, place)
+    return None

@@ -15,7 +15,7 @@ from trainyard.training.data.document_reader import Piece
 from trainyard.training.data.megatron_index import read_megatron_index
 from trainyard.training.data.preparation import Preparation
 from trainyard.training.data.token_files import places_after
-from trainyard.training.data.validation_split import WHOLE, Portion
+from trainyard.training.data.validation_split import Portion
 from trainyard.training.data.vocabulary import TokenArray, Vocabulary
 
 
@@ -37,11 +37,10 @@ def encoded(vocabulary: Vocabulary, pieces: Iterator[Piece]) -> Iterator[tuple[T
         yield tokens, begins.popleft()
 
 
-def starts_in(plan: Preparation, file: CorpusFile, portion: Portion = WHOLE) -> Iterator[Places]:
+def starts_in(plan: Preparation, file: CorpusFile, portion: Portion) -> Iterator[Places]:
     """Yield the positions of document starts in a `.bin` file, ascending, in parts.
 
-    With a `portion`, positions count from the start of the portion. Raises ConfigError when the starts cannot
-    be determined.
+    Positions count from the start of the portion. Raises ConfigError when the starts cannot be determined.
     """
     if portion.is_whole:
         yield from _starts_of_file(plan, file)

@@ -42,13 +42,12 @@ def wait_for_maker(path: Path, *, seconds: float) -> None:
 
 
 def _is_being_made(path: Path) -> bool:
-    return any(_is_held(folder) for folder in path.parent.glob(f".{path.name}.*{_TEMPORARY}"))
-
-
-def _is_held(folder: Path) -> bool:
-    """Whether a living process has locked `folder`."""
-    with _locked(folder) as locked:
-        return not locked and folder.is_dir()
+    """Whether a living process has locked a temporary folder for `path`."""
+    for folder in path.parent.glob(f".{path.name}.*{_TEMPORARY}"):
+        with _locked(folder) as locked:
+            if not locked and folder.is_dir():
+                return True
+    return False
 
 
 @contextlib.contextmanager
@@ -99,12 +98,21 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _put_in_place(temporary: Path, path: Path, is_whole: Callable[[Path], bool]) -> None:
-    """Rename `temporary` to `path`, one process at a time.
+    """Rename `temporary` to `path`, unless another process has made it; one process at a time.
 
     Otherwise one process could find `path` broken and remove it just after another has replaced it.
     """
     with _only_process_in(path.parent):
-        _rename_or_take(temporary, path, is_whole)
+        while True:
+            try:
+                temporary.rename(path)
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            if is_whole(path):
+                return
+            _set_aside(path)
 
 
 @contextlib.contextmanager
@@ -115,19 +123,6 @@ def _only_process_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _rename_or_take(temporary: Path, path: Path, is_whole: Callable[[Path], bool]) -> None:
-    while True:
-        try:
-            temporary.rename(path)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        if is_whole(path):
-            return
-        _set_aside(path)
 
 
 def _set_aside(path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from trainyard.config.schema import HuggingFaceConfig
 from trainyard.errors import ConfigError, DataError, ServiceError
 from trainyard.run.atomic_files import sha256_of_file
+from trainyard.training.weights.hub_model import first_line, is_offline
 
 StreamPosition = dict[str, Any] | None
 """The position to continue reading from, as JSON; None is the beginning."""
@@ -166,21 +167,17 @@ def _explained(dataset: str) -> Iterator[None]:
 
 def _unusable(dataset: str, error: Exception) -> DataError:
     return DataError(
-        f"{_KEY}.dataset: {dataset} cannot be read ({_first_line(error)}). Check its name, split, "
+        f"{_KEY}.dataset: {dataset} cannot be read ({first_line(error)}). Check its name, split, "
         "validation_split and revision; a dataset that is private or gated needs HF_TOKEN."
     )
 
 
 def _unreachable(dataset: str, error: Exception) -> ServiceError:
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if is_offline():
         fix = "HF_HUB_OFFLINE is set: unset it"
     else:
         fix = "Check the network, HTTPS_PROXY and HF_ENDPOINT"
     return ServiceError(
-        f"{dataset} cannot be read from the Hugging Face Hub ({_first_line(error)}).\n"
+        f"{dataset} cannot be read from the Hugging Face Hub ({first_line(error)}).\n"
         f"{fix}, or put the files into a local folder and set {_KEY}.dataset to it."
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

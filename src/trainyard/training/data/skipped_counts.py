@@ -37,27 +37,21 @@ class SkipTally:
 
     def __init__(self, known: Sequence[Skipped] = ()) -> None:
         """`known` are earlier counts to start from."""
-        self._counts = {skipped.reason: skipped.count for skipped in known}
-        self._examples = {skipped.reason: list(skipped.examples) for skipped in known}
+        self._counted = {skipped.reason: skipped for skipped in known}
 
     def add(self, reason: str, example: str) -> None:
         """Count one more for `reason`; keep `example` if there are few yet."""
-        self._counts[reason] = self._counts.get(reason, 0) + 1
-        examples = self._examples.setdefault(reason, [])
-        if len(examples) < _EXAMPLES:
-            examples.append(printable(example))
+        self.include([Skipped(reason, 1, (printable(example),))])
 
     def include(self, others: Sequence[Skipped]) -> None:
         """Add the counts of another tally."""
         for other in others:
-            self._counts[other.reason] = self._counts.get(other.reason, 0) + other.count
-            examples = self._examples.setdefault(other.reason, [])
-            examples += other.examples[: _EXAMPLES - len(examples)]
+            known = self._counted.get(other.reason, Skipped(other.reason, 0, ()))
+            examples = (*known.examples, *other.examples)[:_EXAMPLES]
+            self._counted[other.reason] = Skipped(other.reason, known.count + other.count, examples)
 
     def summary(self) -> tuple[Skipped, ...]:
-        return tuple(
-            Skipped(reason, count, tuple(self._examples[reason])) for reason, count in self._counts.items()
-        )
+        return tuple(self._counted.values())
 
 
 def printable(name: str) -> str:

@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from trainyard.errors import TrainyardError
 from trainyard.training.data.hugging_face import StreamPosition
 from trainyard.training.data.order import Permutation
 from trainyard.training.data.stream_reading import Chunk, ChunkOrder, ChunkReader
@@ -35,7 +34,7 @@ from trainyard.training.data.token_stream import (
     TokenStream,
     Windows,
 )
-from trainyard.training.runtime.world import ALONE, World
+from trainyard.training.runtime.world import ALONE, World, attempt
 
 _Own = TypeVar("_Own")
 _MOST_CHUNKS = 64
@@ -190,9 +189,10 @@ class StreamBatches:
 
 
 def first_tokens(stream: TokenStream, count: int, world: World) -> Tokens:
-    """`stream.first_tokens(count)`, whose encoding the processes of `world` share; all must call it.
+    """The first `count` tokens of an epoch in the dataset's own order, or fewer if it has fewer.
 
-    An error of reading in one process is raised in all of them.
+    The processes of `world` share the encoding; all must call it. An error of reading in one of them is
+    raised in all.
     """
     beginning = _Beginning(stream, world)
     parts, size, chunks = [np.empty(0, np.int64)], 0, world.size
@@ -231,12 +231,7 @@ class _Beginning:
 
 def _exchanged(world: World, read: Callable[[], list[_Own]]) -> list[_Own]:
     """What all processes read, once each has read its own. All raise the error of one."""
-    error: Exception | None = None
-    own: list[_Own] = []
-    try:
-        own = read()
-    except (TrainyardError, OSError) as failure:
-        error = failure
+    error, own = attempt(read)
     answers = world.gather((error, own))
     if first := error or next((other for other, _ in answers if other is not None), None):
         raise first

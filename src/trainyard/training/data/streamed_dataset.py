@@ -6,7 +6,6 @@ Opening resolves the commit and reads the first texts, so that problems are repo
 
 import hashlib
 import json
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +21,7 @@ from trainyard.training.data.stream_batches import StreamBatches, first_tokens
 from trainyard.training.data.token_dataset import with_split
 from trainyard.training.data.token_stream import Tokens, TokenStream
 from trainyard.training.data.vocabulary import load_vocabulary
-from trainyard.training.runtime.world import World
+from trainyard.training.runtime.world import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,6 @@ class StreamedData:
     shuffled: int
     start: Tokens
     """The first tokens of the validation split, else of the training split."""
-    seconds: float
-    """The time that opening took."""
     tracks: int = 1
     """The number of files that are read in turn."""
 
@@ -93,7 +90,6 @@ def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
     Raises ServiceError when the Hub cannot be reached, DataError when the dataset does not exist or is too
     short, ConfigError when the tokenizer is unusable.
     """
-    begun = time.monotonic()
     vocabulary, config = load_vocabulary(model), data.hugging_face
     origin = find_origin(config)
     name = f"{config.dataset} ({config.name})" if config.name else str(config.dataset)
@@ -106,9 +102,8 @@ def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
     validation = opened(config.validation_split) if config.validation_split else None
     start = [_start(stream, data) for stream in (train, validation) if stream is not None][-1]
     read = (config.name, config.split, config.validation_split, data.text_field, vocabulary.digest)
-    seconds = time.monotonic() - begun
     shuffled, tracks = config.shuffled_sequences, config.interleaved_files
-    return StreamedData(name, origin, read, train, validation, shuffled, start, seconds, tracks)
+    return StreamedData(name, origin, read, train, validation, shuffled, start, tracks)
 
 
 def as_begun(config: Config, run_directory: Path | None) -> Config:
@@ -146,7 +141,7 @@ def _with_revision(config: Config, revision: str | None) -> Config:
 
 def _start(stream: TokenStream, data: DataConfig) -> Tokens:
     """The first sequence of a stream. Raises DataError when it has none."""
-    tokens = stream.first_tokens(data.sequence_length + 1)
+    tokens = first_tokens(stream, data.sequence_length + 1, ALONE)
     if tokens.size <= data.sequence_length:
         raise DataError(
             f"{stream.name} has {tokens.size:,} tokens, less than one sequence (data.sequence_length "

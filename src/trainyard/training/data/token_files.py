@@ -119,25 +119,21 @@ class TokenWriter:
         self._path, self._dtype = path, dtype
         self._file = path.open("wb", buffering=1 << 20)
         self._digest = hashlib.sha256()
-        self._tokens = 0
-
-    @property
-    def tokens(self) -> int:
+        self.tokens = 0
         """The number of tokens written."""
-        return self._tokens
 
     def write(self, tokens: TokenArray) -> None:
         content = np.ascontiguousarray(tokens, dtype=_stored(self._dtype)).data
         self._file.write(content)
         self._digest.update(content)
-        self._tokens += tokens.size
+        self.tokens += tokens.size
 
     def finish(self) -> TokenFile:
         """Make the file durable and describe it."""
         self._file.flush()
         os.fsync(self._file.fileno())
         state = FileState.of(os.fstat(self._file.fileno()))
-        return TokenFile(self._path, self._dtype, self._tokens, self._digest.hexdigest(), state)
+        return TokenFile(self._path, self._dtype, self.tokens, self._digest.hexdigest(), state)
 
     def __enter__(self) -> "TokenWriter":
         return self

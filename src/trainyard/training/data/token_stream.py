@@ -31,15 +31,12 @@ class Texts(Protocol):
     @property
     def files(self) -> int:
         """The number of parts that can be read without reading the others."""
-        ...
 
     def part(self, number: int, of: int) -> "Texts":
         """The texts of the files `number`, `number + of`, `number + 2 of`, …"""
-        ...
 
     def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
         """Read the texts of up to `count` rows in UTF-8, and the position after them; None at the end."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -103,18 +100,6 @@ class TokenStream:
                 "are read in turn. Install the versions of the lock file, whose datasets library wrote it."
             )
         return [self._texts.part(number, count) for number in range(count)]
-
-    def first_tokens(self, count: int) -> Tokens:
-        """The first `count` tokens of an epoch in the dataset's own order, or fewer if it has fewer."""
-        parts, size, place = [np.empty(0, np.int64)], 0, None
-        while size < count:
-            texts, place = self._texts.read(place, CHUNK_ROWS)
-            (tokens,) = self.encode([texts])
-            parts.append(tokens.astype(np.int64))
-            size += tokens.size
-            if place is None:
-                break
-        return np.concatenate(parts)[:count]
 
     def encode(self, chunks: list[list[bytes]], stop: Event | None = None) -> list[ChunkTokens]:
         """The tokens of the texts of each chunk. Raises CancelledError soon after `stop` is set."""

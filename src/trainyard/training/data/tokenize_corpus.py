@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -107,7 +107,7 @@ def _made_or_found(plan: Preparation, progress: Progress) -> PreparedData:
         wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # whoever sees this folder and was first
         prepared = _find(plan.directory, progress)
     if prepared is not None:
-        return replace(prepared, reused=True)
+        return prepared
     passes = (*plan.train, *plan.validation)  # a split file is read once per part
     progress.begin("reading", sum(file.size for file in passes))
     _make(plan, progress)
@@ -135,10 +135,7 @@ def fingerprint_at_hand(config_file: Path) -> str | None:
         prepared = prepared_before(config.data, config.model)
     except (ConfigError, DataError, OSError):
         return None
-    if prepared is None or prepared.train.verified() is None:
-        return None
-    whole = prepared.validation is None or prepared.validation.verified() is not None
-    return prepared.fingerprint if whole else None
+    return prepared.fingerprint if prepared is not None and _is_unchanged(prepared) else None
 
 
 def _find(directory: Path, progress: Progress) -> PreparedData | None:
@@ -186,14 +183,17 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
     if plan.split == "files":
         held_out = skips
     to_train, to_validate = plan.portions
-    path = folder / "train.bin"
-    train, train_files = _token_file(
-        plan, plan.train, path=path, skips=skips, portion=to_train, progress=progress
-    )
-    path = folder / "validation.bin"
-    validation, files = _token_file(
-        plan, plan.validation, path=path, skips=held_out, portion=to_validate, progress=progress
-    )
+    train, train_files = _Part(
+        plan, plan.train, folder / "train.bin", skips=skips, portion=to_train, progress=progress
+    ).write()
+    validation, files = _Part(
+        plan,
+        plan.validation,
+        folder / "validation.bin",
+        skips=held_out,
+        portion=to_validate,
+        progress=progress,
+    ).write()
     if train is None:
         raise DataError(nothing_usable("data.train_path", plan.data.train_path or plan.name, skips))
     if validation is None and plan.data.validation_path is not None:
@@ -214,99 +214,84 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
     write_dataset_index(prepared, folder)
 
 
-def _token_file(
-    plan: Preparation,
-    files: tuple[CorpusFile, ...],
-    *,
-    path: Path,
-    skips: SkipTally,
-    portion: Portion,
-    progress: Progress,
-) -> tuple[TokenFile | None, int]:
-    """The tokens of `files`, or None if there are none, and the number of files they come from.
+@dataclass(frozen=True)
+class _Part:
+    """The training or validation part of a plan: its source files, and the token file that they become."""
 
-    A single `.bin` file is used in place.
-    """
-    bins = [file for file in files if file.suffix == ".bin"]
-    if len(files) == len(bins) == 1:
-        found = _where_it_lies(plan, bins[0], path=path, portion=portion, progress=progress)
-        return found, int(found is not None)
-    types = [plan.vocabulary.dtype] * (len(files) > len(bins)) + [_stored_type(plan, file) for file in bins]
-    if not types:
-        return None, 0
-    with TokenWriter(path, str(np.result_type(*types))) as writer, _starts_writer(plan, path) as starts:
-        used = _write_files(
-            plan, files, writers=(writer, starts), skips=skips, portion=portion, progress=progress
-        )
-        result = replace(writer.finish(), documents=None if starts is None else starts.finish())
-    return (result, used) if result.tokens else (None, 0)
+    plan: Preparation
+    files: tuple[CorpusFile, ...]
+    path: Path
+    """The token file; the starts of its documents lie beside it."""
+    skips: SkipTally
+    """Counts the files and rows that are skipped."""
+    portion: Portion
+    """What is read of each file."""
+    progress: Progress
 
+    def write(self) -> tuple[TokenFile | None, int]:
+        """Write the tokens, None if there are none; return also the number of files they come from.
 
-def _where_it_lies(
-    plan: Preparation, file: CorpusFile, *, path: Path, portion: Portion, progress: Progress
-) -> TokenFile | None:
-    found = check_tokens(file.path, _stored_type(plan, file), plan.vocab_size, progress)
-    if not portion.is_whole:
-        first, end = portion.span(found.tokens)
-        if first == end:
-            return None
-        found = found.part(first, end)
-    return replace(found, documents=_write_starts(plan, file, path, portion))
+        A single `.bin` file is used in place.
+        """
+        bins = [file for file in self.files if file.suffix == ".bin"]
+        if len(self.files) == len(bins) == 1:
+            found = self._used_in_place(bins[0])
+            return found, int(found is not None)
+        types = list(map(self._stored_type, bins))
+        if len(self.files) > len(bins):
+            types.append(self.plan.vocabulary.dtype)
+        if not types:
+            return None, 0
+        with TokenWriter(self.path, str(np.result_type(*types))) as writer, self._starts_writer() as starts:
+            used = sum(self._append(file, writer, starts) for file in self.files)
+            result = replace(writer.finish(), documents=None if starts is None else starts.finish())
+        return (result, used) if result.tokens else (None, 0)
 
+    def _used_in_place(self, file: CorpusFile) -> TokenFile | None:
+        found = check_tokens(file.path, self._stored_type(file), self.plan.vocab_size, self.progress)
+        if not self.portion.is_whole:
+            first, end = self.portion.span(found.tokens)
+            if first == end:
+                return None
+            found = found.part(first, end)
+        with self._starts_writer() as starts:
+            if starts is None:
+                return found
+            for places in starts_in(self.plan, file, self.portion):
+                starts.write(places)
+            return replace(found, documents=starts.finish())
 
-def _starts_writer(plan: Preparation, path: Path) -> AbstractContextManager[TokenWriter | None]:
-    """A writer for the document starts of the token file `path`; None unless data.packing is `separate`."""
-    separate = plan.data.packing == "separate"
-    return TokenWriter(path.with_suffix(_STARTS_SUFFIX), "int64") if separate else nullcontext()
+    def _starts_writer(self) -> AbstractContextManager[TokenWriter | None]:
+        """A writer for the document starts; None unless data.packing is `separate`."""
+        separate = self.plan.data.packing == "separate"
+        return TokenWriter(self.path.with_suffix(_STARTS_SUFFIX), "int64") if separate else nullcontext()
 
-
-def _write_starts(plan: Preparation, file: CorpusFile, path: Path, portion: Portion) -> TokenFile | None:
-    """Write the document starts of a `.bin` file that is used in place; the result lies beside `path`."""
-    with _starts_writer(plan, path) as writer:
-        if writer is None:
-            return None
-        for places in starts_in(plan, file, portion):
-            writer.write(places)
-        return writer.finish()
-
-
-def _write_files(
-    plan: Preparation,
-    files: tuple[CorpusFile, ...],
-    *,
-    writers: tuple[TokenWriter, TokenWriter | None],
-    skips: SkipTally,
-    portion: Portion,
-    progress: Progress,
-) -> int:
-    """Write the tokens of `files`, and the document starts if there is a second writer.
-
-    Returns the number of files that had tokens. Skipped files and rows are counted in `skips`.
-    """
-    writer, starts = writers
-    used = 0
-    for file in files:
+    def _append(self, file: CorpusFile, writer: TokenWriter, starts: TokenWriter | None) -> bool:
+        """Write the tokens of `file`, and its document starts to `starts`; return whether it had tokens."""
         before = writer.tokens
         if file.suffix == ".bin":
             if starts is not None:
-                for places in starts_in(plan, file, portion):
-                    starts.write(places + writer.tokens)
+                for places in starts_in(self.plan, file, self.portion):
+                    starts.write(places + before)
             copy_tokens(
                 file.path,
                 writer,
-                dtype=_stored_type(plan, file),
-                vocab_size=plan.vocab_size,
-                portion=portion,
-                progress=progress,
+                dtype=self._stored_type(file),
+                vocab_size=self.plan.vocab_size,
+                portion=self.portion,
+                progress=self.progress,
             )
         else:
-            pieces = _told(read_pieces(file, plan.data.text_field, skips, portion), file.size, progress)
-            for tokens, begins in encoded(plan.vocabulary, pieces):
+            pieces = read_pieces(file, self.plan.data.text_field, self.skips, self.portion)
+            for tokens, begins in encoded(self.plan.vocabulary, _told(pieces, file.size, self.progress)):
                 if starts is not None and begins:
                     starts.write(np.array([writer.tokens]))
                 writer.write(tokens)
-        used += writer.tokens > before
-    return used
+        return writer.tokens > before
+
+    def _stored_type(self, file: CorpusFile) -> str:
+        """The type of the tokens in a `.bin` file. Raises DataError when its index does not fit it."""
+        return read_megatron_index(file.index, file.path).dtype if file.index else self.plan.data.bin_dtype
 
 
 def _told(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Piece]:
@@ -320,16 +305,14 @@ def _told(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Pi
     progress.advance(left)
 
 
-def _stored_type(plan: Preparation, file: CorpusFile) -> str:
-    """The type of the tokens in a `.bin` file. Raises DataError when its index does not fit it."""
-    return read_megatron_index(file.index, file.path).dtype if file.index else plan.data.bin_dtype
-
-
 def _is_whole(directory: Path) -> bool:
     prepared = read_prepared(directory)
-    if prepared is None or prepared.train.verified() is None:
-        return False
-    return prepared.validation is None or prepared.validation.verified() is not None
+    return prepared is not None and _is_unchanged(prepared)
+
+
+def _is_unchanged(prepared: PreparedData) -> bool:
+    parts = (prepared.train, prepared.validation)
+    return all(part is None or part.verified() is not None for part in parts)
 
 
 def _long_enough(prepared: PreparedData, data: DataConfig, split: PreparedData | None) -> PreparedData:

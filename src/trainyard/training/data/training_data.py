@@ -18,47 +18,45 @@ class Batches(Protocol):
     @property
     def steps_per_epoch(self) -> int | None:
         """None when the length of the data is not known."""
-        ...
 
     def batch(self, step: int) -> np.ndarray:
         """The tokens `[global batch, sequence_length + 1]` of `step`, from 0."""
-        ...
 
     def share_with(self, world: World) -> None:
         """Share the work of reading; all processes then ask for the same batches."""
-        ...
 
     def position(self, step: int) -> dict[str, Any] | None:
         """The data that a checkpoint needs to resume at `step`; None when the step number is enough."""
-        ...
 
     def restore(self, position: dict[str, Any]) -> None:
         """Continue from a value that `position` returned."""
-        ...
 
     def close(self) -> None:
         """Stop reading ahead."""
-        ...
 
 
-class TrainingData(Protocol):
-    """Data that is ready to train on."""
-
-    @property
-    def name(self) -> str: ...
+class DataOnRecord(Protocol):
+    """The facts about the data that `run.json` records, in every recipe."""
 
     @property
     def fingerprint(self) -> str: ...
 
     def to_json(self) -> dict[str, Any]: ...
 
+    def pinned(self, config: Config) -> Config: ...
+
+
+class TrainingData(DataOnRecord, Protocol):
+    """Tokens that are ready to train on."""
+
+    @property
+    def name(self) -> str: ...
+
     def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> Batches: ...
 
     def validation_windows(self, *, length: int, count: int, world: World) -> np.ndarray: ...
 
     def prompt(self, count: int) -> list[int]: ...
-
-    def pinned(self, config: Config) -> Config: ...
 
 
 def ready_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN) -> TrainingData:
@@ -74,7 +72,7 @@ def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:
     return open_stream(data, model) if data.hugging_face.dataset else prepared_before(data, model)
 
 
-def agreed_fingerprint(data: TrainingData, world: World) -> str:
+def agreed_fingerprint(data: DataOnRecord, world: World) -> str:
     """Compare the fingerprint of `data` over all machines and return it.
 
     One process per machine computes it, which may read all of the data. Raises DataError when a machine has

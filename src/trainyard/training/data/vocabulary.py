@@ -49,11 +49,9 @@ class Vocabulary(Protocol):
 
     def text_bytes(self, tokens: npt.NDArray[np.integer[Any]]) -> int:
         """The number of UTF-8 bytes that `tokens` (any shape) decode to; 0 when it is not known."""
-        ...
 
     def token_arrays(self, pieces: Iterator[Piece]) -> Iterator[TokenArray]:
         """Yield the tokens of a stream of pieces; `eos` ends each document."""
-        ...
 
 
 def load_vocabulary(model: ModelConfig) -> Vocabulary:
@@ -124,8 +122,7 @@ class TokenizerVocabulary:
         return sum(len(text.encode()) for text in self._tokenizer.decode_batch(rows))
 
     def token_arrays(self, pieces: Iterator[Piece]) -> Iterator[TokenArray]:
-        """Yield the tokens. A text that is longer than a piece of `document_reader` is encoded piece by
-        piece."""
+        """Yield the tokens. A text that is longer than one piece is encoded piece by piece."""
         separator = [] if self.eos is None else [self.eos]
         for batch in _batches(pieces):
             texts = [piece.decode("utf-8", "replace") for piece in batch if piece is not None]

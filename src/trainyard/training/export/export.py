@@ -7,7 +7,6 @@ bytes gets a byte tokenizer (`exported_tokenizer`). Nothing is uploaded.
 """
 
 import json
-import logging
 import math
 import os
 import shutil
@@ -39,7 +38,6 @@ from trainyard.training.weights.weight_fit import parameters_of, require_fit
 SHARD_BYTES = 2 << 30
 """The largest size of a file of weights, unless one tensor is larger. One file is in memory at a time."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -130,10 +128,7 @@ def plan_export(
 
 
 def _newest(directory: RunDirectory, digest_of: Callable[[Path], str]) -> Path:
-    def reject(step: int, reason: str) -> None:
-        _logger.warning("checkpoint of step %d passed over: %s", step, reason)
-
-    path = newest_good_checkpoint(directory, reject, digest_of)
+    path = newest_good_checkpoint(directory, digest_of)
     if path is None:
         raise CheckpointError(f"{directory.checkpoints} holds no checkpoint that verifies; nothing to export")
     return path
@@ -185,7 +180,8 @@ def write_export(export: Export, target: Path, progress: Progress = UNSEEN) -> t
         progress.begin("hashing what was written")
         files = describe_files(temporary)
         for file in files:
-            _sync(temporary / file.path)
+            with (temporary / file.path).open("rb") as written:
+                os.fsync(written.fileno())
         sync_directory(temporary)
         temporary.rename(target)
         sync_directory(target.parent)
@@ -255,8 +251,3 @@ def _config(export: Export) -> dict[str, Any]:
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n")
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

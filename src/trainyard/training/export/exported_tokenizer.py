@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 from trainyard.config.schema import ModelConfig
+from trainyard.training.weights.hub_model import TOKENIZER_COMPANIONS
 from trainyard.training.weights.pretrained import TOKENIZER_NAME, tokenizer_file
 
-CONFIG_NAME = "tokenizer_config.json"
-_COMPANIONS = (CONFIG_NAME, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
+_CONFIG_NAME = "tokenizer_config.json"
 _PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
 
 
@@ -22,11 +22,11 @@ def write_tokenizer(folder: Path, model: ModelConfig) -> None:
     else:
         source = tokenizer_file(model.tokenizer)
         shutil.copyfile(source, folder / TOKENIZER_NAME)
-        for name in _COMPANIONS:
+        for name in TOKENIZER_COMPANIONS:
             if (companion := source.with_name(name)).is_file():
                 shutil.copyfile(companion, folder / name)
-    if not (folder / CONFIG_NAME).exists():
-        (folder / CONFIG_NAME).write_text(json.dumps(_PLAIN, indent=2) + "\n")
+    if not (folder / _CONFIG_NAME).exists():
+        (folder / _CONFIG_NAME).write_text(json.dumps(_PLAIN, indent=2) + "\n")
 
 
 def byte_tokenizer() -> str:

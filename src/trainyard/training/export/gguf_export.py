@@ -6,7 +6,7 @@ It is the inverse of `gguf_weights`. Norms stay float32, because llama.cpp requi
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,19 +23,12 @@ from trainyard.training.weights.gguf_weights import (
     Floats,
     gguf_name,
 )
+from trainyard.training.weights.weight_source import WeightSource
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter
 
 GGUF_NAME = "weights.gguf"
-
-
-class Weights(Protocol):
-    """The source of the tensors."""
-
-    def shape(self, name: str) -> tuple[int, ...]: ...
-
-    def read(self, name: str) -> Tensor: ...
 
 
 def rows_by_pairs(weights: Floats, heads: int) -> Floats:
@@ -47,7 +40,7 @@ def rows_by_pairs(weights: Floats, heads: int) -> Floats:
 def write_gguf(
     path: Path,
     model: ModelConfig,
-    weights: Weights,
+    weights: WeightSource,
     *,
     names: list[str],
     dtype: str,

@@ -35,13 +35,13 @@ class GgufTokenizer:
     pre: str
     tokens: tuple[str, ...]
     types: tuple[int, ...]
-    merges: tuple[str, ...]
-    scores: tuple[float, ...]
     bos: int | None
     """The token that begins a text; None unless the tokenizer adds one itself."""
     eos: int | None
-    unknown: int | None
-    prepends_space: bool
+    merges: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+    unknown: int | None = None
+    prepends_space: bool = False
 
 
 def gguf_tokenizer(model: ModelConfig) -> GgufTokenizer:
@@ -82,12 +82,9 @@ def _byte_level(
         pre=pre,
         tokens=tokens,
         types=types,
-        merges=tuple(_merge(merge) for merge in value["model"]["merges"]),
-        scores=(),
         bos=bos,
         eos=eos,
-        unknown=None,
-        prepends_space=False,
+        merges=tuple(map(_merge, value["model"]["merges"])),
     )
 
 
@@ -108,10 +105,9 @@ def _pieces(value: Mapping[str, Any], *, size: int, bos: int | None, eos: int | 
         pre="default",
         tokens=tokens,
         types=tuple(kinds),
-        merges=(),
-        scores=tuple(float(-rank.get(token, len(rank))) for token in tokens),
         bos=bos,
         eos=eos,
+        scores=tuple(float(-rank.get(token, len(rank))) for token in tokens),
         unknown=tokens.index(unknown) if unknown in tokens else None,
         prepends_space=_SPACE in json.dumps(_steps(value["normalizer"], "Prepend"), ensure_ascii=False),
     )

@@ -7,21 +7,17 @@ guessing is right one time in ten. An expression is generated from its value, so
 frequent. Evaluation is a parser of this grammar only. The module knows no model and no reward.
 """
 
+import operator
 import random
 from collections.abc import Iterator
 
 VERSION = 1
 """The version of the generator. Another version makes other expressions from the same seed."""
 VALUES = range(10)
-OPERATORS = "+-*"
+_OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _PAIRS = {
-    (operator, value): [
-        (left, right)
-        for left in VALUES
-        for right in VALUES
-        if {"+": left + right, "-": left - right, "*": left * right}[operator] == value
-    ]
-    for operator in OPERATORS
+    (sign, value): [(left, right) for left in VALUES for right in VALUES if compute(left, right) == value]
+    for sign, compute in _OPERATORS.items()
     for value in VALUES
 }
 """The operands that give a value, by operator. No list is empty."""
@@ -38,20 +34,11 @@ def _made(value: int, depth: int, generator: random.Random) -> str:
     """An expression with the value `value`. One branch has exactly `depth` - 1, the other at most that."""
     if depth == 0:
         return str(value)
-    operator = generator.choice(OPERATORS)
-    left, right = generator.choice(_PAIRS[operator, value])
+    sign = generator.choice(list(_OPERATORS))
+    left, right = generator.choice(_PAIRS[sign, value])
     depths = [depth - 1, generator.randrange(depth)]
     generator.shuffle(depths)
-    return f"({_made(left, depths[0], generator)}{operator}{_made(right, depths[1], generator)})"
-
-
-def depth_of(text: str) -> int:
-    """The nesting depth of the parentheses in `text`."""
-    deepest = depth = 0
-    for sign in text:
-        depth += (sign == "(") - (sign == ")")
-        deepest = max(deepest, depth)
-    return deepest
+    return f"({_made(left, depths[0], generator)}{sign}{_made(right, depths[1], generator)})"
 
 
 def evaluate(text: str) -> int:
@@ -65,14 +52,14 @@ def evaluate(text: str) -> int:
 
 def _value(signs: Iterator[str], sign: str) -> int:
     """The value of the digit `sign`, or of the parentheses that it opens."""
-    if sign in set("0123456789"):
+    if sign in set("0123456789"):  # `int` takes digits of other scripts too
         return int(sign)
     if sign != "(":
         raise ValueError(f"a digit or a parenthesis is expected, not {sign!r}")
-    left, operator = _value(signs, next(signs, "")), next(signs, "")
-    if operator not in set(OPERATORS):
-        raise ValueError(f"an operator is expected, not {operator!r}")
+    left, between = _value(signs, next(signs, "")), next(signs, "")
+    if between not in _OPERATORS:
+        raise ValueError(f"an operator is expected, not {between!r}")
     right = _value(signs, next(signs, ""))
     if (closing := next(signs, "")) != ")":
         raise ValueError(f"a closing parenthesis is expected, not {closing!r}")
-    return {"+": left + right, "-": left - right, "*": left * right}[operator]
+    return int(_OPERATORS[between](left, right))

@@ -6,6 +6,7 @@ The lifecycle around it is `training.run.lifecycle`.
 """
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from trainyard.training.grpo.reward import QUESTION_END, judge_answer
 from trainyard.training.grpo.step_records import Steps
 from trainyard.training.grpo.warm_start import warm_start
 from trainyard.training.model.optimizer import build_optimizer
-from trainyard.training.run.length import RunLength
+from trainyard.training.run.length import RunLength, plan_length
 from trainyard.training.run.recipe_contract import Recipe, RecipeSegment
 from trainyard.training.run.run_context import RunContext, show_work
 from trainyard.training.run.run_request import Request
@@ -121,9 +122,8 @@ class PolicySegment(RecipeSegment):
         lines = []
         for question in self._questions.unasked(_SAMPLES):
             given = answer(self._state.model, tokenizer, question, tokens=tokens)
-            verdict = (
-                "right" if judge_answer(question, given).is_right else f"wrong, it is {_value(question)}"
-            )
+            value = evaluate(question.removesuffix(QUESTION_END))
+            verdict = "right" if judge_answer(question, given).is_right else f"wrong, it is {value}"
             lines.append(f"{question}{given}    {verdict}")
         return "\n".join(lines)
 
@@ -140,17 +140,15 @@ class PolicySegment(RecipeSegment):
         config, state = self._config, self._state
         if config.grpo.warm_start_steps:
             with context.working(f"starting warm with {config.grpo.warm_start_steps} supervised steps"):
-                done = warm_start(
+                losses = warm_start(
                     state.model, self._questions, config, asked_to_stop=lambda: _stop_reason(context)
                 )
-            if done is None:
+            if losses is None:
                 load_policy_weights(
                     state.model, config.model, seed=config.training.seed, weights=self._weights
                 )
                 raise loop.saver.stop()
-            context.event(
-                "warm_started", steps=done.steps, first_loss=done.first_loss, final_loss=done.final_loss
-            )
+            context.event("warm_started", steps=len(losses), first_loss=losses[0], final_loss=losses[-1])
         for name, kept in state.reference.items():
             kept.copy_(state.model.state_dict()[name])
         seed_everything(config.training.seed)
@@ -162,23 +160,12 @@ def _stop_reason(context: RunContext) -> str | None:
     return context.stop.reason
 
 
-def _value(question: str) -> int:
-    return evaluate(question.removesuffix(QUESTION_END))
-
-
 def _length(config: Config, questions: Questions) -> RunLength:
-    training, per_epoch = config.training, questions.steps_per_epoch
-    limits = [training.max_steps, training.epochs and training.epochs * per_epoch]
-    steps = min(limit for limit in limits if limit is not None)
-    samples = training.batch_size * training.gradient_accumulation_steps
+    """The length of the run; the tokens per step are those of the longest answers to the first questions."""
+    per_epoch = questions.steps_per_epoch
+    length = plan_length(config.training, config.data, steps_per_epoch=per_epoch, groups=1)
     longest = len(max(questions.of_step(0), key=len)) + config.grpo.max_completion_tokens
-    return RunLength(
-        steps=steps,
-        steps_per_epoch=per_epoch,
-        epochs=round(steps / per_epoch, 4),
-        samples_per_step=samples,
-        tokens_per_step=samples * longest,
-    )
+    return replace(length, tokens_per_step=length.samples_per_step * longest)
 
 
 RECIPE = PolicyTraining()

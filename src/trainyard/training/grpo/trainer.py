@@ -95,11 +95,12 @@ def _trainer(
         # TRL loads the reference from the path in the policy's configuration.
         policy.save_pretrained(folder / "reference")  # type: ignore[operator]
         policy.config._name_or_path = str(folder / "reference")  # type: ignore[union-attr]
+    asked = [text for step in range(state.step, last) for text in questions.of_step(step)]
     trainer = _Trainer(
         model=policy,
         reward_funcs=reward,
         args=_arguments(config, folder, steps=last - state.step),
-        train_dataset=_asked(questions, range(state.step, last)),
+        train_dataset=Dataset.from_dict({"prompt": asked}),
         processing_class=build_tokenizer(config.model),
         optimizers=(state.optimizer, None),
     )
@@ -117,10 +118,6 @@ def reward(
     verdicts = [judge_answer(question, answer) for question, answer in zip(prompts, completions, strict=True)]
     log_metric("accuracy", sum(verdict.is_right for verdict in verdicts) / len(verdicts))
     return [verdict.reward for verdict in verdicts]
-
-
-def _asked(questions: Questions, steps: range) -> Dataset:
-    return Dataset.from_dict({"prompt": [text for step in steps for text in questions.of_step(step)]})
 
 
 def _arguments(config: Config, folder: Path, *, steps: int) -> GRPOConfig:

@@ -6,8 +6,8 @@ It draws no random numbers and keeps no state. If it is interrupted, it is repea
 does not count in the run's steps and metrics.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,21 +24,13 @@ _IGNORED = -100
 _CLIP = 1.0
 
 
-@dataclass(frozen=True)
-class WarmStart:
-    """The result of the warm start."""
-
-    steps: int
-    first_loss: float
-    final_loss: float
-
-
 def warm_start(
     policy: Any, questions: Questions, config: Config, *, asked_to_stop: Callable[[], str | None]
-) -> WarmStart | None:
-    """Train `policy` on solved questions; return None when it was asked to stop and is not finished.
+) -> list[float] | None:
+    """Train `policy` on solved questions; return the loss of each step.
 
-    Raises TrainingFailedError when the loss is no longer finite.
+    None when it was asked to stop before the last step. Raises TrainingFailedError when the loss is no longer
+    finite.
     """
     steps, peak = config.grpo.warm_start_steps, config.grpo.warm_start_learning_rate
     size = config.training.batch_size * config.training.gradient_accumulation_steps
@@ -56,7 +48,7 @@ def warm_start(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(_finite(loss.item(), step, config))
-    return WarmStart(steps, losses[0], losses[-1])
+    return losses
 
 
 class SolvedBatches:
@@ -92,7 +84,7 @@ def _loss(policy: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _finite(loss: float, step: int, config: Config) -> float:
-    if loss - loss != 0.0:
+    if not math.isfinite(loss):
         failure = not_finite(0, config, key="grpo.warm_start_learning_rate")
         error = TrainingFailedError(
             f"Step {step + 1} of the warm start: the loss, {loss}, is not finite.\n{failure.mend}."

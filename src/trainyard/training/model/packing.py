@@ -37,8 +37,7 @@ class Packed:
 
     @property
     def blocks(self) -> BlockMask:
-        """The same for flex attention: the key blocks that a query block sees in part, and those that it sees
-        whole.
+        """The same for flex attention: the key blocks that a query block sees in part or whole.
 
         No array of queries by keys is made, and the host reads no value.
         """
@@ -50,7 +49,7 @@ def unpacked(marked: Tensor) -> Packed:
     begins = marked < 0
     places = torch.arange(marked.shape[1], device=marked.device)
     first = torch.where(begins, places, 0).cummax(dim=1).values
-    return Packed(plain(marked), places - first, first)
+    return Packed(torch.where(begins, ~marked, marked), places - first, first)
 
 
 def _blocks_of(starts: Tensor) -> BlockMask:
@@ -79,13 +78,7 @@ def _blocks_of(starts: Tensor) -> BlockMask:
 
 
 def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """For booleans `[batch, query block, key block]`: the number of keys per query, and the indices of these
-    keys first."""
+    """For booleans `[batch, query block, key block]`: the number of keys per query, and these keys first."""
     count = chosen.sum(dim=-1, dtype=torch.int32)
     keys = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
     return count[:, None].contiguous(), keys[:, None].contiguous()
-
-
-def plain(marked: Tensor) -> Tensor:
-    """The ids without the marks."""
-    return torch.where(marked < 0, ~marked, marked)

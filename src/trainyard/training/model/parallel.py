@@ -121,8 +121,7 @@ def put_on_devices(config: Config, world: World, device: torch.device, *, draw: 
 
 
 def _has_block_kernels(compute: ComputeConfig, device: torch.device) -> bool:
-    """Whether flex attention pays off: only when compiled does it avoid an array of scores of queries by
-    keys."""
+    """Whether flex attention pays off: only compiled it avoids an array of scores of queries by keys."""
     return compute.compile and device.type == "cuda"
 
 

@@ -147,11 +147,11 @@ class TrainStep:
         if self._batches.steps_per_epoch is not None and step < self._context.length.steps:
             self._next = self._drawn(step)
 
-    def _own_batch(self, step: int) -> "_OwnBatch":
+    def _own_batch(self, step: int) -> _OwnBatch:
         ready, self._next = self._next, None
         return ready if ready is not None and ready.step == step else self._drawn(step)
 
-    def _drawn(self, step: int) -> "_OwnBatch":
+    def _drawn(self, step: int) -> _OwnBatch:
         """This process's part of the global batch of `step`, on its device."""
         batch, groups = self._batch(step), self._parallel.share
         size = self._context.config.training.batch_size

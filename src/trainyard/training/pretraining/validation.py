@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trainyard.training.data.batches import count_targets
+from trainyard.training.data.vocabulary import Vocabulary
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.run.step_loop import ValidationResult
 from trainyard.training.runtime.world import DataShare
 
-CHARACTERS = 300
+_CHARACTERS = 300
 _TEMPERATURE = 0.7
 
 
@@ -61,16 +61,10 @@ def _target_bytes(batch: np.ndarray, text_bytes: Callable[[np.ndarray], int]) ->
     return sum(text_bytes(part[part >= 0]) for part in documents if (part >= 0).any())
 
 
-class TextCodec(Protocol):
-    """Text to token ids and back."""
-
-    def decode(self, tokens: list[int]) -> str: ...
-
-
 @torch.no_grad()
 def write_sample(
     model: nn.Module,
-    codec: TextCodec,
+    vocabulary: Vocabulary,
     *,
     device: torch.device,
     prompt: Sequence[int],
@@ -79,18 +73,18 @@ def write_sample(
 ) -> str:
     """Continue `prompt` (token ids) by 300 characters; a pure function of weights, prompt and seed.
 
-    `context` is the longest input that the model takes. The run's own random generators are not used.
+    `context` is the longest input that the model takes.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens = list(prompt)
     model.eval()
     text = ""
-    for _ in range(CHARACTERS):
+    for _ in range(_CHARACTERS):
         window = torch.tensor([tokens[-context:]], device=device)
         logits = model(window)[0, -1].float().cpu() / _TEMPERATURE
         tokens.append(int(torch.multinomial(logits.softmax(-1), 1, generator=generator)))
-        text = codec.decode(tokens[len(prompt) :])
-        if len(text) >= CHARACTERS:
+        text = vocabulary.decode(tokens[len(prompt) :])
+        if len(text) >= _CHARACTERS:
             break
     model.train()
-    return text[:CHARACTERS]
+    return text[:_CHARACTERS]

@@ -16,7 +16,7 @@ from types import TracebackType
 
 from trainyard.errors import CheckpointError, RecordError, StoppedError, TrainingFailedError
 from trainyard.run.commands import from_here, made_by, resume_command
-from trainyard.training.checkpoint.checkpoint import SavedCheckpoint, SaveOrigin
+from trainyard.training.checkpoint.checkpoint import SavedCheckpoint
 from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
 from trainyard.training.checkpoint.retention import remove_old_checkpoints, whole_steps
 from trainyard.training.checkpoint.save_executors import AtOnce, Engine, PendingResult, open_engine
@@ -76,7 +76,7 @@ class Saver:
         """
         self._share_signal()
         state, pending, reached, left = self._state, self._pending, self._state.step, ""
-        if pending is not None and pending.step != reached and not self._has_time_for_both(pending):
+        if pending is not None and pending.step != reached and not self._has_time(2, pending.seconds):
             self.finish()
             state.step, state.is_of_step = pending.step, False
             left = f" The grace period had no time left to save step {reached} too."
@@ -177,21 +177,21 @@ class Saver:
                     *(stop.needed, slowest_step, saves, stop.grace, math.ceil(1.5 * stop.needed)),
                 )
 
-    def _has_time(self, saves: int, seconds: float = 0.0) -> bool:
-        """Whether all processes can save this many times before they are killed."""
-        needed = saves * max(self._seconds, seconds)
-        return self._parts.world.all(needed <= self._parts.stop.seconds_left())
+    def _has_time(self, saves: int, underway_seconds: float = 0.0) -> bool:
+        """Whether all processes can save this many times before they are killed.
 
-    def _has_time_for_both(self, pending: PendingSave) -> bool:
-        """Whether all processes can finish the save under way and save once more before they are killed."""
-        return self._has_time(2, pending.seconds)
+        The save under way, if it is one of them, has taken `underway_seconds` so far.
+        """
+        needed = saves * max(self._seconds, underway_seconds)
+        return self._parts.world.all(needed <= self._parts.stop.seconds_left())
 
     def _begin(self, engine: Engine) -> None:
         parts, tensors = self._parts, self._state.tensors()
         if self._shares is None or not matches_shares(self._shares, tensors):
             self._shares = share_out(tensors, parts.world)
-        origin = SaveOrigin(parts.run_id, parts.fits)
-        job = SaveJob(parts.directory, origin, engine, parts.world, parts.config)
+        job = SaveJob(
+            parts.directory, parts.run_id, parts.fits, engine=engine, world=parts.world, config=parts.config
+        )
         self._pending = PendingSave(job, self._state, self._shares)
         self._begun_step = self._state.step
 

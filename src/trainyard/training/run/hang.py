@@ -6,12 +6,16 @@ The main thread may be stuck anywhere, even in a collective, and never return. S
 watchdog's thread, and the process ends without a collective. The main process removes `logs/hang-suspected`
 when everything is recorded; that tells the others to exit. Ending may need the same thing that the main
 thread is stuck in, such as a terminal that accepts no output. So each part has a time limit of seconds.
+
+A process that waits in NCCL or for a lock does not notice that another one has ended, so the kernel is asked.
 """
 
 import faulthandler
 import json
 import logging
 import os
+import select
+import socket
 import sys
 import threading
 import time
@@ -29,9 +33,8 @@ from trainyard.run.failure import Failure, FailureKind
 from trainyard.training.checkpoint.remedies import suggest_retry
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
-from trainyard.training.runtime.peer_liveness import watch_peers
 from trainyard.training.runtime.watchdog import Standstill, compiling_is_slow
-from trainyard.training.runtime.world import collectives_wait_for_ever
+from trainyard.training.runtime.world import World, collectives_wait_for_ever
 
 _logger = logging.getLogger(__name__)
 _GATHER_SECONDS = 5.0
@@ -74,6 +77,39 @@ def _leave_together(parts: RunContext) -> None:
     """Wait for all processes. One that exited earlier would look lost to the others, which still watch."""
     with parts.watchdog.slow_work():
         parts.world.wait()
+
+
+@contextmanager
+def watch_peers(world: World) -> Iterator[Callable[[], tuple[int, ...]]]:
+    """Yield a function that returns the ranks of this machine that have ended; any thread may call it.
+
+    All processes must enter this together. The kernel knows only the processes of this machine.
+    """
+    places = world.gather((_machine(), os.getpid()))
+    ended: set[int] = set()
+    waiting = select.poll()
+    ranks: dict[int, int] = {}
+    with ExitStack() as held:
+        for rank, (machine, pid) in enumerate(places):
+            if rank == world.rank or machine != _machine() or not hasattr(os, "pidfd_open"):
+                continue
+            try:
+                handle = os.pidfd_open(pid)
+            except ProcessLookupError:
+                ended.add(rank)
+                continue
+            held.callback(os.close, handle)
+            waiting.register(handle, select.POLLIN)
+            ranks[handle] = rank
+        yield lambda: tuple(sorted(ended | {ranks[handle] for handle, _ in waiting.poll(0)}))
+
+
+def _machine() -> str:
+    """Identify the scope in which a process id is unique: one boot of a machine and one container."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    if not boot.exists():
+        return socket.gethostname()
+    return f"{boot.read_text()} {Path('/proc/self/ns/pid').readlink()}"
 
 
 class Alarm:

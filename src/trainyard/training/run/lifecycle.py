@@ -7,9 +7,8 @@ each step are `step_loop`'s.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.training.checkpoint.checkpoint import load_checkpoint
 from trainyard.training.checkpoint.node_resume import agreed_resume_point, continue_node
-from trainyard.training.checkpoint.remedies import memory_explained, memory_kind, step_out_of_memory
+from trainyard.training.checkpoint.remedies import memory_explained
 from trainyard.training.checkpoint.resume import ResumePoint, find_resume_point
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.training_data import agreed_fingerprint
@@ -33,7 +32,12 @@ from trainyard.training.run.recipe_contract import Recipe, RecipeSegment
 from trainyard.training.run.run_context import Listener, RunContext, show_work
 from trainyard.training.run.run_request import Request, continue_records, finished_before, open_records
 from trainyard.training.run.step_loop import StepLoop
-from trainyard.training.run.trackers import close_trackers, hyperparameters_of, open_trackers, show_sample
+from trainyard.training.run.trackers import (
+    TrackedRun,
+    close_trackers,
+    hyperparameters_of,
+    open_trackers,
+)
 from trainyard.training.runtime.before_torch import started
 from trainyard.training.runtime.hardware import Peak, cpu_peak_flops, hardware_facts, prepare_device
 from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
@@ -64,39 +68,31 @@ def train(
     device = prepare_device(request.config)
     with ExitStack() as held:
         if world is None:
-            told = partial(_is_asked, stop)
-            entered = join_processes(request.config, request.directory, told=told, listener=listener)
-            world = held.enter_context(entered) or ALONE
+            joined = join_processes(
+                request.config, request.directory, told=lambda: stop.reason is not None, listener=listener
+            )
+            world = held.enter_context(joined) or ALONE
         show_work(listener, "opening the data")
         world = with_folders(world, shared=request.config.checkpointing.shared)
         segment = held.enter_context(closing(recipe.open(request, processes=world.size)))
-        lifecycle = _Lifecycle(request, segment, world, device)
+        lifecycle = _Lifecycle(request, segment, world, device=device, stop=stop, listener=listener)
         held.enter_context(lock_run_directory(request.directory, world))
         if segment.advises_on_memory:
             held.enter_context(memory_explained(request.config, request.directory))
-        return lifecycle.run(stop, listener)
+        return lifecycle.run()
 
 
-def _is_asked(stop: StopRequest) -> bool:
-    return stop.reason is not None
-
-
+@contextmanager
 def join_processes(
     config: Config, directory: RunDirectory, *, told: Callable[[], bool], listener: Listener
-) -> AbstractContextManager[World | None]:
+) -> Iterator[World | None]:
     """Join the other processes of the run; `told` says whether this process was asked to end.
 
     None where the recipe trains in one process.
     """
     if RECIPES[config.recipe].one_process:
-        return nullcontext(None)
-    return _joined(config, directory, told=told, listener=listener)
-
-
-@contextmanager
-def _joined(
-    config: Config, directory: RunDirectory, *, told: Callable[[], bool], listener: Listener
-) -> Iterator[World]:
+        yield None
+        return
     device = prepare_device(config)
     keep_nccl_log(directory.logs, device.type)
     # A process that failed has said why, and its launcher ends this one within seconds; so say nothing more.
@@ -109,56 +105,57 @@ class _Lifecycle:
     """One segment of a run in its world."""
 
     def __init__(
-        self, request: Request[Any], segment: RecipeSegment, world: World, device: torch.device
+        self,
+        request: Request[Any],
+        segment: RecipeSegment,
+        world: World,
+        *,
+        device: torch.device,
+        stop: StopRequest,
+        listener: Listener,
     ) -> None:
         self._request, self._segment = request, segment
         self._world, self._device = world, device
+        self._stop, self._listener = stop, listener
         self._fits = _what_must_fit(request, segment, agreed_fingerprint(request.data, world))
 
-    def run(self, stop: StopRequest, listener: Listener) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         request, world, segment = self._request, self._world, self._segment
-        show_work(listener, "looking for a checkpoint")
+        show_work(self._listener, "looking for a checkpoint")
         point = agreed_resume_point(self._resume_point, request.directory, world)
         done = world.on_main(lambda: finished_before(request, segment.length, point))
         if done is not None:
-            listener.on_event("finished_before", {"step": done["steps"]})
+            self._listener.on_event("finished_before", {"step": done["steps"]})
             if world.is_main:
                 request.on_outcome(done)
             return done
         profiled = _steps_to_profile(request, segment, point)
-        show_work(listener, segment.building)
+        show_work(self._listener, segment.building)
         weights = segment.starting_weights(point)
         state = segment.build(weights, world=world, device=self._device, resumes=point is not None)
         run_id = world.on_main(lambda: open_records(request, point, self._found(state, weights)))
-        context = self._context(run_id, state, profiled, watchers=(stop, listener))
-        recorded = OutcomeRecorder(
-            request.directory,
-            state,
-            segment.length,
-            tell=request.on_outcome,
-            stop=stop,
-            is_main=world.is_main,
-        )
+        context = self._context(run_id, state, profiled)
         # The trackers are closed last: W&B may wait a minute for its upload, longer than a grace period.
-        with ExitStack() as last, recorded as recorder:
-            self._continue_from(point, context, listener)
+        with ExitStack() as last, OutcomeRecorder(context, request.on_outcome) as recorder:
+            self._continue_from(point, context)
             tracked = last.enter_context(self._tracked(context))
             self._tell_started(tracked)
             with ended_when_hung(tracked, recorder, leave=request.leave):
                 self._train(tracked)
                 with tracked.watchdog.slow_work(), tracked.working(segment.sampling):
                     recorder.sample = segment.sample(tracked)
-                    show_sample(tracked.trackers, recorder.sample, state.step)
+                    for tracker in tracked.trackers:
+                        tracker.show(recorder.sample, state.step)
         return recorder.outcome
 
     def _resume_point(self) -> ResumePoint | None:
         asked = self._request
         return find_resume_point(asked.directory, asked.resume, self._fits, digest_of=asked.digest_of)
 
-    def _continue_from(self, point: ResumePoint | None, context: RunContext, listener: Listener) -> None:
+    def _continue_from(self, point: ResumePoint | None, context: RunContext) -> None:
         """Bring state and records to the resume point, or to step 0."""
         directory, state, world = context.directory, context.state, context.world
-        show_work(listener, f"loading {point.path.name}" if point else "opening the records")
+        show_work(self._listener, f"loading {point.path.name}" if point else "opening the records")
         if point is not None:
             load_checkpoint(point.path, state, world)
         world.on_main(lambda: continue_records(directory, state, point))
@@ -172,23 +169,19 @@ class _Lifecycle:
         started()
 
     def _train(self, context: RunContext) -> None:
-        config, directory = context.config, context.directory
-        try:
-            with Saver(context) as saver, closing(StepLoop(context, saver)) as loop:
-                saver.remove_old()
-                self._segment.train(context, loop)
-                saver.save(wait=True)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            kind = memory_kind(error)
-            if kind is None or not self._segment.advises_on_memory:
-                raise
-            step = context.state.step + 1
-            raise step_out_of_memory(error, kind, step, config=config, directory=directory) from error
+        with ExitStack() as held:
+            if self._segment.advises_on_memory:
+                explained = memory_explained(
+                    context.config, context.directory, step=lambda: context.state.step + 1
+                )
+                held.enter_context(explained)
+            saver = held.enter_context(Saver(context))
+            loop = held.enter_context(closing(StepLoop(context, saver)))
+            saver.remove_old()
+            self._segment.train(context, loop)
+            saver.save(wait=True)
 
-    def _context(
-        self, run_id: str, state: TrainingState, profiled: range, *, watchers: tuple[StopRequest, Listener]
-    ) -> RunContext:
-        stop, listener = watchers
+    def _context(self, run_id: str, state: TrainingState, profiled: range) -> RunContext:
         return RunContext(
             config=self._request.config,
             directory=self._request.directory,
@@ -199,8 +192,8 @@ class _Lifecycle:
             device=self._device,
             world=self._world,
             trackers=(),
-            stop=stop,
-            listener=listener,
+            stop=self._stop,
+            listener=self._listener,
             gpu_facts=self._request.gpu_facts,
             watchdog=Watchdog(self._request.config.monitoring),
             profile=StepProfile(profiled, self._request.directory.logs, self._world.rank),
@@ -210,16 +203,14 @@ class _Lifecycle:
     @contextmanager
     def _tracked(self, context: RunContext) -> Iterator[RunContext]:
         """`context` with its trackers, opened on the main process once the step to resume from is known."""
-        if not self._world.is_main:
-            yield context
-            return
-        trackers = open_trackers(
+        run = TrackedRun(
             context.config.monitoring,
             context.directory,
-            run_id=context.run_id,
+            context.run_id,
             resumed_at=context.state.step,
             hyperparameters=hyperparameters_of(context.config),
         )
+        trackers = open_trackers(run) if self._world.is_main else []
         try:
             yield replace(context, trackers=trackers)
         finally:

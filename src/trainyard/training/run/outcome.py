@@ -12,13 +12,10 @@ from typing import Any
 from trainyard.errors import ExitCode, RecordError, StoppedError, TrainingFailedError, TrainyardError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
-from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import failure_of
 from trainyard.run.identity import write_outcome
 from trainyard.run.records import append_event, read_rows
-from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.run.length import RunLength
-from trainyard.training.runtime.stop_signals import StopRequest
+from trainyard.training.run.run_context import RunContext
 from trainyard.training.runtime.world import peers_expected
 
 _logger = logging.getLogger(__name__)
@@ -27,28 +24,15 @@ _logger = logging.getLogger(__name__)
 class OutcomeRecorder:
     """A context around the training: removes an old outcome at the start, writes the new one at the end."""
 
-    def __init__(
-        self,
-        directory: RunDirectory,
-        state: TrainingState,
-        length: RunLength,
-        *,
-        tell: Callable[[Mapping[str, Any]], None],
-        stop: StopRequest,
-        is_main: bool = True,
-    ) -> None:
+    def __init__(self, context: RunContext, tell: Callable[[Mapping[str, Any]], None]) -> None:
         """Only the main process writes and reports; all processes gather a sharded state for its digests."""
-        self._tell = tell
-        self._is_main = is_main
-        self._directory = directory
-        self._state = state
-        self._length = length
-        self._stop = stop
+        self._context, self._tell = context, tell
+        self._directory, self._state = context.directory, context.state
         self.sample: str | None = None
         self.outcome: dict[str, Any] = {}
 
     def __enter__(self) -> "OutcomeRecorder":
-        if self._is_main:
+        if self._context.world.is_main:
             write_outcome(self._directory.run_file, None)
         return self
 
@@ -76,13 +60,13 @@ class OutcomeRecorder:
         if status == "succeeded" or (status == "stopped" and self._state.is_quick_to_hash()):
             try:
                 with peers_expected():
-                    self.outcome["state_sha256"] = self._state.digests(hashed=self._is_main)
+                    self.outcome["state_sha256"] = self._state.digests(hashed=self._context.world.is_main)
             except TrainingFailedError as lost:
                 self.record(lost)
                 raise
         if status != "failed":
             self.outcome |= self._newest_checkpoint()
-        if not self._is_main:
+        if not self._context.world.is_main:
             return
         try:
             event = "preempted" if status == "stopped" else "finished"
@@ -118,11 +102,11 @@ class OutcomeRecorder:
             "bits_per_byte": last.get("val_bits_per_byte"),
             "first_reward": rewards[0] if rewards else None,
             "final_reward": rewards[-1] if rewards else None,
-            "tokens": self._state.tokens_seen(self._length.tokens_per_step),
+            "tokens": self._state.tokens_seen(self._context.length.tokens_per_step),
             "seconds": round(self._state.seconds, 3),
             "sample": self.sample,
-            "grace_seconds_needed": _rounded(self._stop.needed),
-            "seconds_since_signal": _rounded(self._stop.since_signal()),
+            "grace_seconds_needed": _rounded(self._context.stop.needed),
+            "seconds_since_signal": _rounded(self._context.stop.since_signal()),
             "finished": time.time(),
         }
 

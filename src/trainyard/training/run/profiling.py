@@ -32,7 +32,8 @@ class StepProfile:
             yield
             return
         if self._profiler is None:
-            self._profiler = profile(activities=_activities())
+            gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+            self._profiler = profile(activities=[ProfilerActivity.CPU, *gpu])
             self._profiler.start()
         with record_function(f"step {step}"):
             yield
@@ -80,8 +81,3 @@ def steps_ahead(steps: range, *, done: int, last: int) -> range:
     if steps and not ahead:
         _logger.warning("--profile %d-%d: these steps were trained before", steps[0], steps[-1])
     return ahead
-
-
-def _activities() -> list[ProfilerActivity]:
-    gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-    return [ProfilerActivity.CPU, *gpu]

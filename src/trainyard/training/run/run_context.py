@@ -31,7 +31,6 @@ class Listener(Protocol):
 
         The field `what` of `working` names the current work; it is empty while the run trains steps.
         """
-        ...
 
 
 def show_work(listener: Listener, what: str, *, quiet_seconds: float | None = None) -> None:

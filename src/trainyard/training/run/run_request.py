@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
@@ -23,7 +23,7 @@ from trainyard.run.run_settings import read_settings
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
 from trainyard.training.checkpoint.retention import remove_leftovers, set_aside_after
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.data.training_data import TrainingData
+from trainyard.training.data.training_data import DataOnRecord, TrainingData
 from trainyard.training.run.length import RunLength
 
 
@@ -33,17 +33,6 @@ def _no_peak(_name: str) -> float | None:
 
 def _untold(_outcome: Mapping[str, Any]) -> None:
     pass
-
-
-class DataOnRecord(Protocol):
-    """The facts about the data that `run.json` records, in every recipe."""
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    def to_json(self) -> dict[str, Any]: ...
-
-    def pinned(self, config: Config) -> Config: ...
 
 
 Data_co = TypeVar("Data_co", bound=DataOnRecord, default=TrainingData, covariant=True)
@@ -88,23 +77,27 @@ def finished_before(
 ) -> dict[str, Any] | None:
     """The outcome of a run that has finished all requested steps and still has its last checkpoint.
 
-    Raises ConfigError when it finished them with another configuration, because "done" would then be wrong.
+    Raises ConfigError when it finished them with another configuration, because "done" would then be wrong,
+    and when the checkpoint is of a later step.
     """
     directory = request.directory
-    if point is None or point.step < length.steps or not directory.run_file.exists():
-        _require_steps_left(point, length)
+    if point is None or point.step < length.steps:
         return None
-    run = read_run(directory.run_file)
+    run = read_run(directory.run_file) if directory.run_file.exists() else {}
     outcome: dict[str, Any] = run.get("outcome", {})
-    if outcome.get("status") != "succeeded" or outcome.get("steps") != point.step:
-        _require_steps_left(point, length)
-        return None
-    if not _is_of(directory, run.get("config_sha256"), request.config):
+    if outcome.get("status") == "succeeded" and outcome.get("steps") == point.step:
+        if not _is_of(directory, run.get("config_sha256"), request.config):
+            raise ConfigError(
+                f"{directory.path} holds a finished run of another configuration ({directory.config_file}).\n"
+                "Choose another --run-dir, or raise training.max_steps to go on with it. Nothing was started."
+            )
+        return outcome
+    if point.step > length.steps:
         raise ConfigError(
-            f"{directory.path} holds a finished run of another configuration ({directory.config_file}).\n"
-            "Choose another --run-dir, or raise training.max_steps to go on with it. Nothing was started."
+            f"{point.path} is beyond the {length.steps} steps that were asked for. "
+            "Raise training.max_steps, or name an earlier checkpoint with --resume. Nothing was started."
         )
-    return outcome
+    return None
 
 
 def _is_of(directory: RunDirectory, recorded: Any, config: Config) -> bool:
@@ -116,14 +109,6 @@ def _is_of(directory: RunDirectory, recorded: Any, config: Config) -> bool:
         return values_sha256(settings) == recorded and load_config(directory.config_file).config == config
     except (OSError, ConfigError, TypeError, ValueError):
         return False
-
-
-def _require_steps_left(point: ResumePoint | None, length: RunLength) -> None:
-    if point is not None and point.step > length.steps:
-        raise ConfigError(
-            f"{point.path} is beyond the {length.steps} steps that were asked for. "
-            "Raise training.max_steps, or name an earlier checkpoint with --resume. Nothing was started."
-        )
 
 
 def open_records(request: Request[Any], point: ResumePoint | None, found: Mapping[str, Any]) -> str:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainyard.config.schema import Config, MonitoringConfig, WandbConfig
+from trainyard.config.keys import leaf_keys
+from trainyard.config.schema import Config, MonitoringConfig
 from trainyard.run.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ _logger = logging.getLogger(__name__)
 _NOT_PLOTTED = {"step", "time"}
 _OF_VALIDATION = {"val_loss": "loss", "val_bits_per_byte": "bits_per_byte"}
 """The validation figures, and the tag of the same figure in training."""
-_COMPARED = ("model", "training", "data", "compute")
+_COMPARED = ("model.", "training.", "data.", "compute.")
 """The sections of the configuration that are shown as hyperparameters."""
 _COMPARED_BY = {"loss": "training loss", "val_loss": "validation loss", "tokens_per_second": "tokens/s"}
 """The figures shown beside the hyperparameters, by tag."""
@@ -45,31 +47,43 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class TrackedRun:
+    """The run that a tracker shows."""
+
+    config: MonitoringConfig
+    directory: RunDirectory
+    run_id: str
+    resumed_at: int
+    """The last step before this segment, 0 at the start of the run."""
+    hyperparameters: Mapping[str, Scalar]
+
+
 class TensorBoardTracker:
-    """Event files under `tensorboard/`; rows after `resumed_at`, left by a killed run, are hidden.
+    """Event files under `tensorboard/`; rows after the step resumed from, left by a killed run, are hidden.
 
     TensorBoard draws the same tag of several folders in one chart. The validation figures are therefore
     written a second time, into `tensorboard/validation/` under the tags of training. The parent folder keeps
     all tags of a row, as in earlier versions.
     """
 
-    def __init__(self, path: Path, resumed_at: int, hyperparameters: Mapping[str, Scalar]) -> None:
-        self._path, self._purge = path, resumed_at + 1 if resumed_at else None
-        self._hyperparameters = hyperparameters
+    def __init__(self, run: TrackedRun) -> None:
+        self._run = run
         self._writer: SummaryWriter | None = None
         self._validation: SummaryWriter | None = None
 
     def write(self, row: dict[str, Any]) -> None:
         """Write a row. The first one opens the file, so that importing TensorBoard does not delay step 1."""
         if self._writer is None:
-            self._writer = self._opened(self._path)
-            for summary in _session_start(self._hyperparameters, self._path.resolve().parent.name):
+            folder = self._run.directory.tensorboard
+            self._writer = self._opened(folder)
+            for summary in _session_start(self._run.hyperparameters, folder.resolve().parent.name):
                 self._writer._get_file_writer().add_summary(summary)  # type: ignore[no-untyped-call]
         for name in row.keys() - _NOT_PLOTTED:
             self._writer.add_scalar(name, row[name], global_step=row["step"], walltime=row["time"])
         shared = {tag: row[name] for name, tag in _OF_VALIDATION.items() if name in row}
         if shared and self._validation is None:
-            self._validation = self._opened(self._path / "validation")
+            self._validation = self._opened(self._run.directory.tensorboard / "validation")
         for tag, value in shared.items():
             assert self._validation is not None
             self._validation.add_scalar(tag, value, global_step=row["step"], walltime=row["time"])
@@ -88,25 +102,24 @@ class TensorBoardTracker:
     def _opened(self, path: Path) -> "SummaryWriter":
         from torch.utils.tensorboard import SummaryWriter
 
-        return SummaryWriter(str(path), purge_step=self._purge)
+        resumed_at = self._run.resumed_at
+        return SummaryWriter(str(path), purge_step=resumed_at + 1 if resumed_at else None)
 
 
 class WandbTracker:
     """A W&B run with the same id; without WANDB_API_KEY it is written offline into the run directory."""
 
-    def __init__(
-        self, config: WandbConfig, directory: RunDirectory, run_id: str, hyperparameters: Mapping[str, Scalar]
-    ) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         import wandb
 
         mode = os.environ.get("WANDB_MODE", "online" if os.environ.get("WANDB_API_KEY") else "offline")
         self._run = wandb.init(
-            project=config.project,
-            entity=config.entity,
-            dir=str(directory.logs),
-            id=run_id,
-            name=run_id,
-            config=dict(hyperparameters),
+            project=run.config.wandb.project,
+            entity=run.config.wandb.entity,
+            dir=str(run.directory.logs),
+            id=run.run_id,
+            name=run.run_id,
+            config=dict(run.hyperparameters),
             allow_val_change=True,  # a run can resume with another configuration
             resume="allow" if mode == "online" else None,
             mode=mode,  # type: ignore[arg-type]
@@ -173,18 +186,6 @@ class GuardedTracker:
 
 
 @dataclass(frozen=True)
-class TrackedRun:
-    """The run that a tracker shows."""
-
-    config: MonitoringConfig
-    directory: RunDirectory
-    run_id: str
-    resumed_at: int
-    """The last step before this segment, 0 at the start of the run."""
-    hyperparameters: Mapping[str, Scalar]
-
-
-@dataclass(frozen=True)
 class TrackerEntry:
     """A tracker, in the list of all."""
 
@@ -192,14 +193,6 @@ class TrackerEntry:
     open: Callable[[TrackedRun], Tracker]
     failures: Callable[[], tuple[type[Exception], ...]] = tuple
     """Returns the errors of its library with which it may fail; asked when an error is raised."""
-
-
-def _open_tensorboard(run: TrackedRun) -> Tracker:
-    return TensorBoardTracker(run.directory.tensorboard, run.resumed_at, run.hyperparameters)
-
-
-def _open_wandb(run: TrackedRun) -> Tracker:
-    return WandbTracker(run.config.wandb, run.directory, run.run_id, run.hyperparameters)
 
 
 def _wandb_failures() -> tuple[type[Exception], ...]:
@@ -212,49 +205,25 @@ def _wandb_failures() -> tuple[type[Exception], ...]:
 
 
 TRACKERS = {
-    "TensorBoard": TrackerEntry(lambda config: config.tensorboard, _open_tensorboard),
-    "W&B": TrackerEntry(lambda config: config.wandb.enabled, _open_wandb, _wandb_failures),
+    "TensorBoard": TrackerEntry(lambda config: config.tensorboard, TensorBoardTracker),
+    "W&B": TrackerEntry(lambda config: config.wandb.enabled, WandbTracker, _wandb_failures),
 }
 """All trackers by their names in messages; a further tracker is one line here."""
 
 
-def open_trackers(
-    config: MonitoringConfig,
-    directory: RunDirectory,
-    *,
-    run_id: str,
-    resumed_at: int,
-    hyperparameters: Mapping[str, Scalar] | None = None,
-) -> list[Tracker]:
-    """Open the configured trackers; each also shows the `hyperparameters` of the run."""
-    run = TrackedRun(config, directory, run_id, resumed_at, hyperparameters or {})
+def open_trackers(run: TrackedRun) -> list[Tracker]:
+    """Open the configured trackers."""
     return [
         GuardedTracker(name, partial(entry.open, run), entry.failures)
         for name, entry in TRACKERS.items()
-        if entry.is_wanted(config)
+        if entry.is_wanted(run.config)
     ]
 
 
 def hyperparameters_of(config: Config) -> dict[str, Scalar]:
     """The hyperparameters of a run: every value of the sections that affect the result, by dotted key."""
-    values = config.model_dump(mode="json")
-    found: dict[str, Scalar] = {}
-    for section in _COMPARED:
-        _flatten(values[section], section, found)
-    return found
-
-
-def _flatten(value: object, key: str, found: dict[str, Scalar]) -> None:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            _flatten(inner, f"{key}.{name}", found)
-    elif isinstance(value, bool | int | float | str):
-        found[key] = value
-
-
-def show_sample(trackers: Sequence[Tracker], sample: str, step: int) -> None:
-    for tracker in trackers:
-        tracker.show(sample, step)
+    values = ((key, attrgetter(key)(config)) for key in leaf_keys() if key.startswith(_COMPARED))
+    return {key: value for key, value in values if isinstance(value, bool | int | float | str)}
 
 
 def _session_start(hyperparameters: Mapping[str, Scalar], name: str) -> "Sequence[Summary]":

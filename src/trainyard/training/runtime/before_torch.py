@@ -5,12 +5,12 @@ before_torch ---> imports, building, loading: garbage collection is off ---> sta
 
 import gc
 import os
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from pathlib import Path
 
 from trainyard.run.early_digests import digests_begun
 
-VARIABLES = {
+_VARIABLES = {
     # Matrix products on a GPU are bitwise reproducible.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     # Waiting threads do not spin.
@@ -28,10 +28,13 @@ _THRESHOLDS = (700, 10, 10)
 def before_torch(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
     """Set torch's variables, and start to hash the checkpoint of `resume`; return a function for SHA-256.
 
+    Variables that the user has set are left as they are.
+
     Garbage collection is off until `started`. The objects from imports stay alive, and searching all of them
     again and again takes a seventh of the import time.
     """
-    set_torch_variables()
+    for name, value in _VARIABLES.items():
+        os.environ.setdefault(name, value)
     gc.disable()
     return digests_begun(run_dir, resume)
 
@@ -45,9 +48,3 @@ def started() -> None:
         gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
         gc.enable()
-
-
-def set_torch_variables(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set the variables that the user has not set."""
-    for name, value in VARIABLES.items():
-        environment.setdefault(name, value)

@@ -21,16 +21,11 @@ from trainyard.config.schema import ComputeConfig, Config
 from trainyard.errors import ConfigError
 from trainyard.run.commands import script_command
 
-_LARGEST_KEPT = (1 << 31) - 1
-"""In bytes, the largest `int`. Larger blocks are still mapped and returned one by one."""
-_NEVER = -1
-_HEAP_GROWTH = 64 << 20
-"""The bytes by which the heap grows beyond the request."""
-# mallopt(3); the numbers are those of glibc's malloc.h.
+# mallopt(3): the numbers of glibc's malloc.h, and their values.
 _HEAP_SETTINGS = {
-    "M_MMAP_THRESHOLD": (-3, _LARGEST_KEPT),
-    "M_TRIM_THRESHOLD": (-1, _NEVER),
-    "M_TOP_PAD": (-2, _HEAP_GROWTH),
+    "M_MMAP_THRESHOLD": (-3, (1 << 31) - 1),  # bytes, the largest `int`; larger blocks are still mapped
+    "M_TRIM_THRESHOLD": (-1, -1),  # never
+    "M_TOP_PAD": (-2, 64 << 20),  # the bytes by which the heap grows beyond the request
 }
 
 _PEAK_SIZE = 1024
@@ -202,10 +197,7 @@ def cpu_peak_flops(dtype: torch.dtype) -> float:
 
     It takes a tenth of a second, or longer if one product does. It draws no random numbers.
     """
-    left, right = (
-        torch.ones(_PEAK_SIZE, _PEAK_SIZE, dtype=dtype),
-        torch.ones(_PEAK_SIZE, _PEAK_SIZE, dtype=dtype),
-    )
+    left, right = torch.ones(2, _PEAK_SIZE, _PEAK_SIZE, dtype=dtype)
     product = left @ right  # the first product prepares threads and kernels
     fastest, rounds, start = float("inf"), 0, time.perf_counter()
     while rounds < _PEAK_ROUNDS or time.perf_counter() - start < _PEAK_SECONDS:

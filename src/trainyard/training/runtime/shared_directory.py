@@ -60,7 +60,7 @@ def _require_shared(path: Path, world: World) -> None:
             name for name, folder in zip(names, _folders(world), strict=True) if folder == world.folder
         )
         seen = _appears(path / name, _PATIENCE_SECONDS)
-        answers = enumerate(world.gather((seen, _host())))
+        answers = enumerate(world.gather((seen, socket.gethostname())))
         blind = [(rank, host) for rank, (sees, host) in answers if not sees]
     if not blind:
         return
@@ -79,11 +79,10 @@ def _require_shared(path: Path, world: World) -> None:
 def _require_apart(path: Path, world: World) -> None:
     """Raise ConfigError on all processes when two machines that should have their own folder share one."""
     with contextlib.ExitStack() as held:
-        world.on_owners(lambda: _make(path))
         own = _written(path, world, held)
         others = {name for name in world.gather(own) if name not in ("", own)}
         seen = world.owns_folder and not others.isdisjoint(os.listdir(path))  # noqa: PTH208 - only the names
-        hosts = [host for host, sees in world.gather((_host(), seen)) if sees]
+        hosts = [host for host, sees in world.gather((socket.gethostname(), seen)) if sees]
     if hosts:
         raise ConfigError(
             f"checkpointing.shared is false, and {path} is one folder that several machines share (seen on "
@@ -96,13 +95,6 @@ def _folders(world: World) -> tuple[int, ...]:
     return world.folders or (0,) * world.size
 
 
-def _make(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unusable(path, error) from None
-
-
 def _written(path: Path, world: World, held: contextlib.ExitStack) -> str:
     """Write a file of a random name once per run directory, until `held` is left; its name, where written."""
     own: list[str] = []
@@ -112,9 +104,10 @@ def _written(path: Path, world: World, held: contextlib.ExitStack) -> str:
 
 @contextlib.contextmanager
 def _nonce(path: Path) -> Iterator[str]:
-    """Write a file of a random name into the folder `path`; remove it afterwards."""
+    """Write a file of a random name into the folder `path`, made if needed; remove it afterwards."""
     file = path / f".shared-{secrets.token_hex(8)}"
     try:
+        path.mkdir(parents=True, exist_ok=True)
         file.write_text("Written to see whether all machines share this folder. It can be removed.\n")
     except OSError as error:
         raise unusable(path, error) from None
@@ -139,7 +132,3 @@ def _is_listed(path: Path) -> bool:
         return path.name in os.listdir(path.parent)  # noqa: PTH208 - only the names
     except OSError:
         return False
-
-
-def _host() -> str:
-    return socket.gethostname()

@@ -5,6 +5,8 @@ group, so that their collectives never interleave with those of training.
 """
 
 import os
+import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,12 +20,13 @@ import torch
 import torch.distributed as dist
 
 from trainyard.config.mesh import require_strategy
-from trainyard.errors import StoppedError, TrainingFailedError, TrainyardError
+from trainyard.errors import ExitCode, StoppedError, TrainingFailedError, TrainyardError
 from trainyard.run.failure import PROCESS_LOST, Failure, FailureKind
-from trainyard.training.runtime.rendezvous import no_long_wait
 
 Result = TypeVar("Result")
 _START_SECONDS = 300
+_TOLD_SECONDS = 5.0
+"""The others still have this long to join after this process was told to end."""
 _CONTROL_SECONDS = 1800
 _FOR_EVER_DAYS = 365
 _ABORT_SECONDS = 5.0
@@ -105,14 +108,7 @@ class World:
         """
         if self.size == 1:
             return work()
-        error: Exception | None = None
-        result: Result | None = None
-        if self.is_main:
-            try:
-                result = work()
-            except (TrainyardError, OSError) as failure:
-                error = failure
-        error, result = self.broadcast((error, result))
+        error, result = self.broadcast(attempt(work) if self.is_main else None)
         if error is not None:
             raise error
         return cast(Result, result)
@@ -124,13 +120,7 @@ class World:
         """
         if self.folder_count == 1:
             return self.on_main(work)
-        error: Exception | None = None
-        result: Result | None = None
-        if self.owns_folder:
-            try:
-                result = work()
-            except (TrainyardError, OSError) as failure:
-                error = failure
+        error, result = attempt(work) if self.owns_folder else (None, None)
         answers = self.gather((error, result if self.is_main else None))
         if first := next((other for other, _ in answers if other is not None), None):
             raise first
@@ -152,12 +142,7 @@ class World:
         """
         if self.size == 1:
             return work()
-        error: Exception | None = None
-        result: Result | None = None
-        try:
-            result = work()
-        except (TrainyardError, OSError) as failure:
-            error = failure
+        error, result = attempt(work)
         dist.distributed_c10d._set_pg_timeout(timedelta(hours=_PREPARATION_HOURS), self.control)
         errors = self.gather(error)
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_CONTROL_SECONDS), self.control)
@@ -205,6 +190,14 @@ class DataShare:
 
 
 ALONE = World(rank=0, size=1, local_rank=0, control=None)
+
+
+def attempt(work: Callable[[], Result]) -> tuple[Exception | None, Result | None]:
+    """Run `work`; return its TrainyardError or OSError, if it raised one, and its result."""
+    try:
+        return None, work()
+    except (TrainyardError, OSError) as error:
+        return error, None
 
 
 @contextmanager
@@ -268,6 +261,42 @@ def end_if_joined(code: int) -> None:
 def _abort() -> None:
     with suppress(RuntimeError, ValueError, AssertionError):  # a backend without an abort, a broken group
         dist.distributed_c10d._abort_process_group()
+
+
+@contextmanager
+def no_long_wait(told: Callable[[], bool]) -> Iterator[None]:
+    """End the process if the body still runs some seconds after SIGTERM, or after `told` was true.
+
+    torchrun sends SIGTERM to all processes when one fails. A process that waits for the failed one in native
+    code would run no Python signal handler, and would be killed after half a minute. This process prints
+    nothing, because the failed process has printed its message.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    done = threading.Event()
+
+    def watch() -> None:
+        reader.recv(1)
+        if not done.wait(_TOLD_SECONDS):
+            os._exit(ExitCode.NO)
+
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    if told():
+        writer.send(b"\0")
+    watcher = threading.Thread(target=watch, name="told to end", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        signal.set_wakeup_fd(before)
+        writer.send(b"\0")
+        watcher.join()
+        reader.close()
+        writer.close()
 
 
 @contextmanager

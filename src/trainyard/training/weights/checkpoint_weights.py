@@ -3,23 +3,19 @@
 The caller verifies the files of the checkpoint first.
 """
 
-import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_loader import load
 
-from trainyard.config.schema import ArchitectureConfig
-from trainyard.errors import CheckpointError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.training.checkpoint.checkpoint import read_state
-from trainyard.training.checkpoint.stored_index import IndexedReader, read_checkpoint_index, tensors_in
+from trainyard.training.checkpoint.stored_index import load_tensors, read_checkpoint_index, tensors_in
 from trainyard.training.weights.weight_fit import OUTPUT, layers_in
+from trainyard.training.weights.weight_source import WeightSource
 
 _PART = "model."
 _SHOWN = (
@@ -32,7 +28,7 @@ _SHOWN = (
 )
 
 
-class CheckpointWeights:
+class CheckpointWeights(WeightSource):
     """A checkpoint's directory (`…/checkpoints/step-00000500`)."""
 
     def __init__(self, path: Path) -> None:
@@ -44,19 +40,16 @@ class CheckpointWeights:
             for name, entry in tensors_in(self._index).items()
             if name.startswith(_PART)
         }
-        self.declared: Mapping[str, Any] = self._declared()
+        self.declared = self._declared()
 
     def _declared(self) -> dict[str, Any]:
         fits = read_state(self.path)["fits"]
         shown = {key: fits[name] for key in _SHOWN if (name := f"model.architecture.{key}") in fits}
         tied = {"tie_word_embeddings": OUTPUT not in self._tensors}
-        return tied | shown | {"num_layers": layers_in(iter(self._tensors))}
+        return tied | shown | {"num_layers": layers_in(self._tensors)}
 
     def names(self) -> Collection[str]:
         return self._tensors.keys()
-
-    def stored_name(self, name: str) -> str:
-        return name
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._tensors[name].size)
@@ -64,18 +57,8 @@ class CheckpointWeights:
     def read(self, name: str) -> Tensor:
         entry = self._tensors[name]
         tensor = torch.empty(entry.size, dtype=entry.properties.dtype)
-        with warnings.catch_warnings():
-            # torch warns without a process group, but each process is meant to read by itself.
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            try:
-                reader = IndexedReader(self.path, self._index)
-                load({_PART + name: tensor}, storage_reader=reader, no_dist=True)
-            except (OSError, CheckpointException) as error:
-                raise CheckpointError(f"{self.path}: {name} could not be read ({error})") from error
+        load_tensors(self.path, self._index, {_PART + name: tensor})
         return tensor.to(torch.float32)
-
-    def contradictions(self, _architecture: ArchitectureConfig, /) -> Iterator[str]:
-        yield from ()
 
     def digest(self) -> str:
         """The SHA-256 of the manifest, which holds the digest of every file."""

@@ -7,7 +7,7 @@ The tokenizer in such a file is not read; `model.tokenizer` names one.
 
 import json
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,10 @@ from trainyard.config.schema import ArchitectureConfig, RopeScalingConfig
 from trainyard.errors import ConfigError
 from trainyard.training.model.model import rotary_frequencies
 from trainyard.training.weights.native_dequantization import DEFAULT_TILE_BYTES, dequantize
-from trainyard.training.weights.weight_source import digest_of_files
+from trainyard.training.weights.weight_source import WeightSource, digest_of_files
 
 if TYPE_CHECKING:
-    from gguf import GGUFReader, ReaderTensor
+    from gguf import ReaderTensor
 
 Floats = npt.NDArray[np.float32]
 _OUTER = {
@@ -83,7 +83,7 @@ def rows_by_halves(weights: Floats, heads: int) -> Floats:
     return pairs.swapaxes(1, 2).reshape(weights.shape)
 
 
-class GgufWeights:
+class GgufWeights(WeightSource):
     """A `.gguf` file; `tile_bytes` of it are dequantised at a time."""
 
     def __init__(self, path: Path, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> None:
@@ -92,7 +92,7 @@ class GgufWeights:
         reader = _open(path)
         self._tensors = {our_name(tensor.name): tensor for tensor in reader.tensors}
         self._frequencies = self._tensors.pop(FREQUENCIES, None)
-        self.declared: Mapping[str, Any] = self._declared(reader)
+        self.declared = self._declared(reader)
         self._longest = _value(reader, "context_length", 2048)
         vocabulary = reader.get_field(VOCABULARY_KEY)
         self.has_byte_vocabulary = vocabulary is not None and vocabulary.contents() == "bytes"
@@ -104,7 +104,7 @@ class GgufWeights:
             "attn_k": self.declared["num_key_value_heads"],
         }
 
-    def _declared(self, reader: "GGUFReader") -> dict[str, Any]:
+    def _declared(self, reader: GGUFReader) -> dict[str, Any]:
         heads = _value(reader, "attention.head_count")
         return {
             "num_layers": _value(reader, "block_count"),
@@ -192,9 +192,7 @@ def _frequency_divisors(tensor: "ReaderTensor") -> Tensor:
     return torch.from_numpy(_dequantised(tensor))
 
 
-def _open(path: Path) -> "GGUFReader":
-    from trainyard.training.weights.gguf_weights import GgufHeader
-
+def _open(path: Path) -> "GgufHeader":
     with _explained(path):
         reader = GgufHeader(path)
         field = reader.get_field("general.architecture")
@@ -219,7 +217,7 @@ def _explained(path: Path) -> Iterator[None]:
         raise ConfigError(f"model.path: {path} is not a whole GGUF file ({error}); fetch it again") from None
 
 
-def _value(reader: "GGUFReader", key: str, default: Any = None) -> Any:
+def _value(reader: GGUFReader, key: str, default: Any = None) -> Any:
     field = reader.get_field(f"llama.{key}")
     value = field.contents() if field else default
     if value is None:
@@ -227,7 +225,7 @@ def _value(reader: "GGUFReader", key: str, default: Any = None) -> Any:
     return value
 
 
-def _other_scaling(reader: "GGUFReader") -> dict[str, Any]:
+def _other_scaling(reader: GGUFReader) -> dict[str, Any]:
     """A rotary scaling in the metadata (linear, yarn, …), which our model does not support."""
     kind = _value(reader, "rope.scaling.type", "none")
     return {} if kind == "none" else {"rope_scaling": {"rope_type": kind}}

@@ -23,18 +23,18 @@ _FORM = re.compile(
 )
 _FILE_SUFFIXES = (".gguf", ".safetensors", ".json", ".bin", ".pt", ".pth")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_DESCRIPTION = (
-    "config.json",
-    "tokenizer.json",
+TOKENIZER_COMPANIONS = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
 )
+"""The files beside a tokenizer.json, which say more about it."""
+_DESCRIPTION = ("config.json", "tokenizer.json", *TOKENIZER_COMPANIONS)
 _WEIGHTS = ("*.safetensors", "model.safetensors.index.json")
 _IGNORED = ["*/*"]
 """Folders such as original/ hold the same weights in other formats."""
-_OFFLINE = ("1", "ON", "YES", "TRUE")
+
 _logger = logging.getLogger(__name__)
 
 
@@ -95,35 +95,34 @@ def weights_of(model: HubModel) -> Path:
 
 def _cached(model: HubModel) -> Path | None:
     """The cached folder of a pinned commit; None unless all its weights are in the cache."""
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     if not model.is_pinned:
         return None
     try:
-        patterns = [*_DESCRIPTION, *_WEIGHTS]
-        found = snapshot_download(
-            model.repository,
-            revision=model.revision,
-            allow_patterns=patterns,
-            ignore_patterns=_IGNORED,
-            local_files_only=True,
-        )
-    except errors.LocalEntryNotFoundError:
+        folder = _snapshot(model, (*_DESCRIPTION, *_WEIGHTS), cached=True)
+    except LocalEntryNotFoundError:
         return None
-    return Path(found) if any(Path(found).glob("*.safetensors")) else None
+    return folder if any(folder.glob("*.safetensors")) else None
 
 
 def _fetched(model: HubModel, patterns: tuple[str, ...], *, shows_progress: bool = False) -> Path:
+    with _explained(model), nullcontext() if shows_progress else _without_bars():
+        return _snapshot(model, patterns, cached=False)
+
+
+def _snapshot(model: HubModel, patterns: tuple[str, ...], *, cached: bool) -> Path:
+    """The folder with the files of `patterns`; with `cached` only from the cache."""
     from huggingface_hub import snapshot_download
 
-    with _explained(model), nullcontext() if shows_progress else _without_bars():
-        found = snapshot_download(
-            model.repository,
-            revision=model.revision,
-            allow_patterns=list(patterns),
-            ignore_patterns=_IGNORED,
-        )
-    return Path(found)
+    folder = snapshot_download(
+        model.repository,
+        revision=model.revision,
+        allow_patterns=list(patterns),
+        ignore_patterns=_IGNORED,
+        local_files_only=cached,
+    )
+    return Path(folder)
 
 
 @contextmanager
@@ -154,21 +153,16 @@ def _explained(model: HubModel) -> Iterator[None]:
     try:
         yield
     except errors.GatedRepoError:
-        raise _refused(
-            model,
-            f"is gated: accept its terms at {page}, and set HF_TOKEN to a token of the account that did",
-        ) from None
+        why = f"is gated: accept its terms at {page}, and set HF_TOKEN to a token of the account that did"
+        raise _refused(model, why) from None
     except errors.RevisionNotFoundError:
-        raise _refused(
-            model,
-            f"has no revision {model.revision!r}: name a commit, branch or tag from {page}/commits/main",
-        ) from None
+        why = f"has no revision {model.revision!r}: name a commit, branch or tag from {page}/commits/main"
+        raise _refused(model, why) from None
     except errors.RepositoryNotFoundError as error:
         raise _refused(model, _not_found(error.response.status_code, page)) from None
     except errors.LocalEntryNotFoundError as error:
-        status = getattr(getattr(error.__cause__, "response", None), "status_code", None)
-        if status == 403:
-            raise _refused(model, "is forbidden (403) for this HF_TOKEN: give it read access") from None
+        if getattr(getattr(error.__cause__, "response", None), "status_code", None) == 403:
+            raise _refused(model, _not_found(403, page)) from None
         raise _unreachable(model, error.__cause__ or error) from None
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
@@ -197,10 +191,10 @@ def _refused(model: HubModel, why: str) -> ConfigError:
 
 
 def _unreachable(model: HubModel, error: BaseException) -> ServiceError:
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in _OFFLINE:
+    if is_offline():
         why, fix = "HF_HUB_OFFLINE is set and it is not in the cache", "Unset HF_HUB_OFFLINE"
     else:
-        why, fix = _first_line(error), "Check the network, HTTPS_PROXY and HF_ENDPOINT"
+        why, fix = first_line(error), "Check the network, HTTPS_PROXY and HF_ENDPOINT"
     return ServiceError(
         f"model.path: {model} is not a path on this machine, and cannot be read from the Hugging Face Hub "
         f"({why}).\n"
@@ -208,5 +202,11 @@ def _unreachable(model: HubModel, error: BaseException) -> ServiceError:
     )
 
 
-def _first_line(error: BaseException) -> str:
+def is_offline() -> bool:
+    """Whether the user has told huggingface_hub to use its cache only."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; without a message, its class."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -3,7 +3,7 @@
 Tensors are read from the mapped files one by one. `weight_fit` interprets their names.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.weights.hugging_face_config import CONFIG_NAME, declared_architecture, read_config
 from trainyard.training.weights.weight_fit import OUTPUT, layers_in
-from trainyard.training.weights.weight_source import digest_of_files
+from trainyard.training.weights.weight_source import WeightSource, digest_of_files
 
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -25,7 +25,7 @@ _FLOATS = {"F32", "F16", "BF16", "F64"}
 _DERIVED = ".rotary_emb.inv_freq"
 
 
-class SafetensorsWeights:
+class SafetensorsWeights(WeightSource):
     """A `.safetensors` file, or a folder as written by `save_pretrained`."""
 
     def __init__(self, path: Path) -> None:
@@ -35,21 +35,18 @@ class SafetensorsWeights:
         self._handles = {name: handle for file in self._files for name, handle in _tensors_of(file)}
         config = folder / CONFIG_NAME
         self._config = [config] if config.is_file() else []
-        self.declared: Mapping[str, Any] = self._declared()
+        self.declared = self._declared()
 
     def _declared(self) -> dict[str, Any]:
         if self._config:
             return declared_architecture(read_config(self._config[0]))
         return {
-            "num_layers": layers_in(iter(self._handles)),
+            "num_layers": layers_in(self._handles),
             "tie_word_embeddings": OUTPUT not in self._handles,
         }
 
     def names(self) -> Collection[str]:
         return self._handles.keys()
-
-    def stored_name(self, name: str) -> str:
-        return name
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._handles[name].get_slice(name).get_shape())

@@ -54,16 +54,6 @@ def open_weights(path: Path, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> WeightS
     """Return the reader for the format of `path`."""
     if not path.exists():
         raise missing(path)
-    if path.is_dir():
-        return _open_folder(path)
-    if path.suffix == ".gguf":
-        return GgufWeights(path, tile_bytes=tile_bytes)
-    if path.suffix == ".safetensors":
-        return SafetensorsWeights(path)
-    raise _unknown(path)
-
-
-def _open_folder(path: Path) -> WeightSource:
     if is_checkpoint(path):
         try:
             verify_checkpoint(path)
@@ -72,13 +62,12 @@ def _open_folder(path: Path) -> WeightSource:
             raise CheckpointError(
                 f"model.path: {path} does not verify ({error}). Nothing was loaded; name another checkpoint."
             ) from error
-    if any(path.glob("*.safetensors*")):
+    if path.suffix == ".gguf" and path.is_file():
+        return GgufWeights(path, tile_bytes=tile_bytes)
+    is_safetensors = any(path.glob("*.safetensors*")) if path.is_dir() else path.suffix == ".safetensors"
+    if is_safetensors:
         return SafetensorsWeights(path)
-    raise _unknown(path)
-
-
-def _unknown(path: Path) -> ConfigError:
-    return ConfigError(
+    raise ConfigError(
         f"model.path: {path} is of no known form. Name {FORMS}, or start from random weights with "
         "--set model.path=null. Nothing was started."
     )

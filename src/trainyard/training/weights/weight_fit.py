@@ -5,7 +5,7 @@ It compares names, shapes and the keys that the file declares. It reads no tenso
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ def parameters_of(architecture: ArchitectureConfig) -> dict[str, tuple[Dimension
     return {_EMBEDDING: (words, width), **layers, "model.norm.weight": (width,), **output}
 
 
-def layers_in(names: Iterator[str]) -> int:
+def layers_in(names: Iterable[str]) -> int:
     """The number of layers that the parameters `names` belong to."""
     return len({match[1] for name in names if (match := _LAYER.match(name))})
 

@@ -1,6 +1,6 @@
 """The protocol for reading the weights of a model, tensor by tensor.
 
-One module per format (`safetensors_weights`, `gguf_weights`, `checkpoint_weights`) satisfies the protocol.
+One module per format (`safetensors_weights`, `gguf_weights`, `checkpoint_weights`) implements the protocol.
 `starting_weights` chooses between them, and `weight_fit` checks that they fit the configuration.
 """
 
@@ -18,19 +18,17 @@ from trainyard.run.atomic_files import sha256_of_file
 class WeightSource(Protocol):
     """The weights of one model under the names of Hugging Face's Llama. Opening reads only headers."""
 
-    @property
-    def path(self) -> Path:
-        """The path that `model.path` names."""
-
-    @property
-    def declared(self) -> Mapping[str, Any]:
-        """The keys of `model.architecture` that the file declares, with its values."""
+    path: Path
+    """The path that `model.path` names."""
+    declared: Mapping[str, Any]
+    """The keys of `model.architecture` that the file declares, with its values."""
 
     def names(self) -> Collection[str]:
         """The name of every tensor in the file; one that is not part of a Llama keeps the file's name."""
 
     def stored_name(self, name: str) -> str:
         """The name of the tensor `name` in the file."""
+        return name
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor, without reading the tensor."""
@@ -38,8 +36,9 @@ class WeightSource(Protocol):
     def read(self, name: str) -> Tensor:
         """Read one tensor in float32 on the CPU, in the layout of our model. No other stays in memory."""
 
-    def contradictions(self, architecture: ArchitectureConfig, /) -> Iterator[str]:
-        """Yield the contradictions between the file and `architecture` that are specific to the format."""
+    def contradictions(self, _architecture: ArchitectureConfig, /) -> Iterator[str]:
+        """Yield the contradictions between the file and an architecture that are specific to the format."""
+        yield from ()
 
     def digest(self) -> str:
         """The SHA-256 over all bytes of the weights. It reads all of them."""

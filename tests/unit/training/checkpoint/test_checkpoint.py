@@ -4,26 +4,28 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from trainyard.config.schema import ArchitectureConfig, TrainingConfig
+from trainyard.config.schema import ArchitectureConfig, Config, TrainingConfig
 from trainyard.errors import CheckpointError, IncompatibleCheckpointError
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 from trainyard.training.checkpoint import shards
-from trainyard.training.checkpoint.checkpoint import (
-    SaveOrigin,
-    load_checkpoint,
-    newest_good_checkpoint,
-)
-from trainyard.training.checkpoint.checkpoint_save import save_checkpoint
+from trainyard.training.checkpoint.checkpoint import load_checkpoint, newest_good_checkpoint
+from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
 from trainyard.training.checkpoint.resume import check_fit
 from trainyard.training.checkpoint.retention import remove_leftovers, remove_old_checkpoints, whole_steps
+from trainyard.training.checkpoint.save_executors import AtOnce
+from trainyard.training.checkpoint.shards import share_out
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.model.model import build_model
 from trainyard.training.model.optimizer import build_optimizer
+from trainyard.training.runtime.world import ALONE
 
+CONFIG = Config.model_validate({"model": {"name": "m"}, "training": {"max_steps": 9}})
 SHAPE = ArchitectureConfig(hidden_size=16, intermediate_size=16, num_layers=1, num_attention_heads=2)
 
 
@@ -46,7 +48,14 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 
 def save(directory: RunDirectory, step: int) -> Path:
-    return save_checkpoint(directory, state_after(step), origin=SaveOrigin("r", {"seed": 1})).path
+    return save_state(directory, state_after(step), fits={"seed": 1})
+
+
+def save_state(directory: RunDirectory, state: TrainingState, *, fits: dict[str, Any]) -> Path:
+    job = SaveJob(directory, "r", fits, engine=AtOnce(), world=ALONE, config=CONFIG)
+    saved = PendingSave(job, state, share_out(state.tensors(), ALONE)).advance(wait=True)
+    assert saved is not None
+    return saved.path
 
 
 @pytest.mark.parametrize("system", ["Linux", "refuses", "has no such call"])
@@ -80,13 +89,13 @@ def test_written_bytes_go_to_the_disk_early_where_the_system_can(
 
 def rejected(directory: RunDirectory) -> tuple[Path | None, dict[int, str]]:
     reasons: dict[int, str] = {}
-    return newest_good_checkpoint(directory, reasons.__setitem__), reasons
+    return newest_good_checkpoint(directory, sha256_of_file, reasons.__setitem__), reasons
 
 
 def test_a_loaded_state_has_the_digests_of_the_saved_one(directory: RunDirectory) -> None:
     saved = state_after(3)
     saved.seconds, saved.pending_row = 12.5, {"step": 3, "loss": 1.25}
-    path = save_checkpoint(directory, saved, origin=SaveOrigin("r", {})).path
+    path = save_state(directory, saved, fits={})
     loaded = state_after(0)
     assert loaded.digests() != saved.digests()
     load_checkpoint(path, loaded)
@@ -195,7 +204,7 @@ def test_a_save_that_finds_no_room_leaves_the_previous_checkpoint_whole(
 
 
 def test_every_difference_is_named_when_a_checkpoint_does_not_fit(directory: RunDirectory) -> None:
-    path = save_checkpoint(directory, state_after(1), origin=SaveOrigin("r", {"a": 1, "b": 2, "c": 3})).path
+    path = save_state(directory, state_after(1), fits={"a": 1, "b": 2, "c": 3})
     check_fit(path, {"a": 1, "b": 2, "c": 3})
     with pytest.raises(IncompatibleCheckpointError) as failure:
         check_fit(path, {"a": 1, "b": 5, "d": 4})

@@ -20,6 +20,7 @@ from trainyard.errors import ConfigError, DataError, IncompatibleCheckpointError
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.data.hugging_face import DatasetOrigin, StreamPosition, TextStream, find_origin
+from trainyard.training.data.stream_batches import first_tokens
 from trainyard.training.data.streamed_dataset import StreamedData, as_begun, open_stream
 from trainyard.training.data.token_stream import TokenStream
 from trainyard.training.data.tokenize_corpus import prepare_data
@@ -195,7 +196,7 @@ def test_tokens_are_those_of_token_files(folder: Path, tmp_path: Path) -> None:
     prepared = prepare_data(DataConfig.model_validate(values), ModelConfig(name="m"))
     streamed = opened(folder, validation_split=None)
     count = prepared.train.tokens
-    assert streamed.train.first_tokens(count + 9).tolist() == prepared.train.open().tolist()
+    assert first_tokens(streamed.train, count + 9, ALONE).tolist() == prepared.train.open().tolist()
     assert streamed.prompt(5) == prepared.prompt(5) == prepared.train.open()[:5].tolist()
     assert not len(streamed.validation_windows(length=16, count=3, world=ALONE))
 
@@ -203,7 +204,7 @@ def test_tokens_are_those_of_token_files(folder: Path, tmp_path: Path) -> None:
 def test_validation_is_the_start_of_its_split_and_not_repeated(folder: Path) -> None:
     streamed = opened(folder)
     assert streamed.validation is not None
-    tokens = streamed.validation.first_tokens(10**6)
+    tokens = first_tokens(streamed.validation, 10**6, ALONE)
     assert (
         streamed.validation_windows(length=16, count=2, world=ALONE).ravel()[:17].tolist()
         == tokens[:17].tolist()
@@ -373,7 +374,7 @@ def test_what_is_read_stands_in_the_configuration_of_the_run(folder: Path) -> No
     )
     origin = DatasetOrigin("a/b", COMMIT)
     stream = TokenStream(texts(folder), ByteVocabulary(), "n")
-    data = StreamedData("a/b", origin, ("train",), stream, None, 8, np.arange(3), 0.0)
+    data = StreamedData("a/b", origin, ("train",), stream, None, 8, np.arange(3))
     assert data.pinned(config).data.hugging_face.revision == COMMIT
     assert data.to_json()["revision"] == COMMIT
 

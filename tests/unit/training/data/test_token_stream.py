@@ -20,7 +20,7 @@ from trainyard.errors import DataError
 from trainyard.training.data import stream_batches, stream_reading
 from trainyard.training.data.document_reader import Piece
 from trainyard.training.data.hugging_face import StreamPosition
-from trainyard.training.data.stream_batches import StreamBatches
+from trainyard.training.data.stream_batches import StreamBatches, first_tokens
 from trainyard.training.data.stream_reading import Chunk, ChunkKey, ChunkOrder, ChunkReader
 from trainyard.training.data.streamed_dataset import open_stream
 from trainyard.training.data.token_stream import Position, TokenStream, Windows
@@ -223,7 +223,7 @@ def test_a_position_in_more_tracks_than_there_are_files_is_refused() -> None:
 
 @given(TEXTS, st.integers(0, 100))
 def test_the_first_tokens_are_those_of_one_epoch(texts: list[str], count: int) -> None:
-    assert stream(texts).first_tokens(count).tolist() == joined(texts)[:count]
+    assert first_tokens(stream(texts), count, ALONE).tolist() == joined(texts)[:count]
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -4,12 +4,13 @@ import ast
 import contextlib
 import operator
 from collections import Counter
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.training.grpo.arithmetic import VALUES, depth_of, evaluate, expression
+from trainyard.training.grpo.arithmetic import VALUES, evaluate, expression
 
 OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 seeds, indices = st.integers(0, 2**32 - 1), st.integers(-(10**6), 10**6)
@@ -27,6 +28,11 @@ def by_python(text: str) -> int:
         return node.value
 
     return value(ast.parse(text, mode="eval").body)
+
+
+def depth_of(text: str) -> int:
+    """The nesting depth of the parentheses in `text`."""
+    return max(accumulate((sign == "(") - (sign == ")") for sign in text))
 
 
 def parts_of(text: str) -> list[str]:

@@ -2,8 +2,10 @@
 
 import itertools
 
+from tests.unit.training.grpo.test_arithmetic import depth_of
+
 from trainyard.config.schema import Config
-from trainyard.training.grpo.arithmetic import depth_of, evaluate
+from trainyard.training.grpo.arithmetic import evaluate
 from trainyard.training.grpo.questions import Questions, questions_of
 
 

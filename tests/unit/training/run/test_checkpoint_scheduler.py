@@ -29,7 +29,6 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
 from trainyard.run.records import read_rows
 from trainyard.training.checkpoint import checkpoint, checkpoint_save, save_executors, staging, writer_process
-from trainyard.training.checkpoint.checkpoint import SaveOrigin
 from trainyard.training.checkpoint.retention import whole_steps
 from trainyard.training.checkpoint.save_executors import Behind
 from trainyard.training.checkpoint.shards import Written, share_out
@@ -47,6 +46,7 @@ MODES = ("sync", "async")
 """`async_process` is an older name of `async`."""
 EXACT = ("step", "loss", "grad_norm", "val_loss")
 DEATH, BUG = 99, 98
+CONFIG = Config.model_validate({"model": {"name": "m"}, "training": {"max_steps": 9}})
 
 
 def numbers(run: Path) -> list[tuple[Any, ...]]:
@@ -308,7 +308,7 @@ def test_a_moment_that_is_not_finite_is_noticed_though_no_loss_tells(tmp_path: P
     directory = RunDirectory(tmp_path)
     directory.create()
     engine = save_executors.open_engine(mode)
-    job = checkpoint_save.SaveJob(directory, SaveOrigin("one", {}), engine)
+    job = checkpoint_save.SaveJob(directory, "one", {}, engine=engine, world=ALONE, config=CONFIG)
     save = checkpoint_save.PendingSave(job, state, share_out(state.tensors(), ALONE))
     save.staged()
     with pytest.raises(TrainingFailedError, match=r"Step 0: .*exp_avg_sq is not finite"):
@@ -332,9 +332,8 @@ def test_what_is_not_finite_in_another_process_is_written_by_none(tmp_path: Path
     state = TrainingState(model := torch.nn.Linear(2, 2), torch.optim.AdamW(model.parameters()))
     directory = RunDirectory(tmp_path)
     directory.create()
-    job = checkpoint_save.SaveJob(
-        directory, SaveOrigin("one", {}), save_executors.AtOnce(), TwoOf(0, 2, 0, None)
-    )
+    engine, world = save_executors.AtOnce(), TwoOf(0, 2, 0, None)
+    job = checkpoint_save.SaveJob(directory, "one", {}, engine=engine, world=world, config=CONFIG)
     save = checkpoint_save.PendingSave(job, state, share_out(state.tensors(), ALONE))
     with pytest.raises(TrainingFailedError, match=r"Step 0: model\.of_another is not finite"):
         save.advance(wait=True)

@@ -1,9 +1,11 @@
 """The end of a run that hangs, in this process: what it leaves, and that nothing else gives up before it."""
 
 import json
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from trainyard.config.schema import Config
 from trainyard.training.data.batches import TokenBatches
 from trainyard.training.run import hang
 from trainyard.training.runtime.watchdog import Watchdog
-from trainyard.training.runtime.world import collectives_wait_for_ever
+from trainyard.training.runtime.world import ALONE, World, collectives_wait_for_ever
 
 Build = Callable[..., Config]
 Run = Callable[..., dict[str, Any]]
@@ -119,3 +121,47 @@ def test_no_collective_gives_up_while_the_steps_are_watched() -> None:
         assert limits() == [1800.0, 1800.0]
     finally:
         dist.destroy_process_group()
+
+
+class Gathered(World):
+    """One of two processes, which are at `places`."""
+
+    places: tuple[tuple[str, int], ...] = ()
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, *((place or value[0], pid) for place, pid in self.places)]
+
+
+@pytest.fixture
+def other() -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def beside(pid: int, *, machine: str = "") -> World:
+    world = Gathered(**vars(replace(ALONE, size=2)))
+    object.__setattr__(world, "places", ((machine, pid),))
+    return world
+
+
+def test_a_process_that_ends_is_known_by_its_rank(other: "subprocess.Popen[bytes]") -> None:
+    with hang.watch_peers(beside(other.pid)) as ended:
+        assert ended() == ()
+        other.kill()
+        deadline = time.monotonic() + 60
+        while not ended() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert ended() == (1,), "it is known before anybody has waited for it"
+        assert ended() == (1,)
+    other.wait()
+    with hang.watch_peers(beside(other.pid)) as ended:
+        assert ended() == (1,), "it had ended before"
+
+
+def test_nothing_is_known_of_another_machine(other: "subprocess.Popen[bytes]") -> None:
+    with hang.watch_peers(beside(other.pid, machine="elsewhere")) as ended:
+        other.kill()
+        other.wait()
+        assert ended() == ()

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from tests.unit.training.run.offline_wandb import records_of
 from trainyard.config.schema import Config, MonitoringConfig
 from trainyard.errors import StoppedError
 from trainyard.run.directory import RunDirectory
-from trainyard.training.run import trackers
 from trainyard.training.run.trackers import (
     TRACKERS,
     GuardedTracker,
@@ -25,7 +25,6 @@ from trainyard.training.run.trackers import (
     close_trackers,
     hyperparameters_of,
     open_trackers,
-    show_sample,
     still_closing,
 )
 
@@ -79,7 +78,8 @@ def test_a_tracker_that_fails_to_close_does_not_keep_the_others_open(
 def test_a_tracker_that_cannot_show_a_sample_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     failing, whole = Failing("show"), Failing()
     both = [GuardedTracker("A", lambda: failing), GuardedTracker("B", lambda: whole)]
-    show_sample(both, "def f", 3)
+    for tracker in both:
+        tracker.show("def f", 3)
     close_trackers(both)
     assert (failing.calls, whole.calls) == (["show"], ["show", "close"])
     assert caplog.text.count("A failed (disk full)") == 1
@@ -98,10 +98,10 @@ def scalars_of(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
 
 
 def test_tensorboard_draws_training_and_validation_in_one_chart_also_after_a_resume(tmp_path: Path) -> None:
-    folder = RunDirectory(tmp_path / "run").tensorboard
+    directory = RunDirectory(tmp_path / "run")
     # What a killed segment logged after its checkpoint of step 2 must not be seen beside what replaces it.
     for resumed_at, loss in ((0, 5.0), (2, 3.0)):
-        tracker = TensorBoardTracker(folder, resumed_at, {})
+        tracker = TensorBoardTracker(TrackedRun(MonitoringConfig(), directory, "r", resumed_at, {}))
         for step in range(resumed_at + 1, resumed_at + 5):
             tracker.write({"step": step, "loss": loss, "val_loss": loss + 1, "time": 1.0})
         tracker.close()
@@ -158,11 +158,9 @@ def test_wandb_keeps_hyperparameters_and_sample_offline(
     monkeypatch.setenv("WANDB_MODE", "offline")
     (tmp_path / "logs").mkdir()
     config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabled": True}})
-    opened = open_trackers(
-        config, RunDirectory(tmp_path), run_id="r", resumed_at=0, hyperparameters={"training.seed": 4711}
-    )
+    opened = open_trackers(TrackedRun(config, RunDirectory(tmp_path), "r", 0, {"training.seed": 4711}))
     opened[0].write(ROW)
-    show_sample(opened, "def sampled", 1)
+    opened[0].show("def sampled", 1)
     close_trackers(opened)
     (file,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/run-r.wandb")
     records = records_of(file)
@@ -188,7 +186,7 @@ def test_a_tensorboard_folder_that_cannot_be_written_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "tensorboard").write_text("in the way")
-    opened = open_trackers(MonitoringConfig(), RunDirectory(tmp_path), run_id="r", resumed_at=0)
+    opened = open_trackers(TrackedRun(MonitoringConfig(), RunDirectory(tmp_path), "r", 0, {}))
     for _ in range(2):
         for tracker in opened:
             tracker.write(ROW)
@@ -203,7 +201,7 @@ def test_a_mode_that_wandb_does_not_know_drops_it(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "bogus")
     config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabled": True}})
-    for tracker in open_trackers(config, RunDirectory(tmp_path), run_id="r", resumed_at=0):
+    for tracker in open_trackers(TrackedRun(config, RunDirectory(tmp_path), "r", 0, {})):
         tracker.write(ROW)
     assert caplog.text.count("W&B failed") == 1
 
@@ -213,11 +211,11 @@ SERVICE_DIES = """
 import logging, os, pathlib, signal, subprocess, sys, time
 from trainyard.config.schema import MonitoringConfig
 from trainyard.run.directory import RunDirectory
-from trainyard.training.run.trackers import close_trackers, open_trackers
+from trainyard.training.run.trackers import TrackedRun, close_trackers, open_trackers
 
 logging.basicConfig(format="%(message)s")
 config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabled": True}})
-opened = open_trackers(config, RunDirectory(pathlib.Path(sys.argv[1])), run_id="r", resumed_at=0)
+opened = open_trackers(TrackedRun(config, RunDirectory(pathlib.Path(sys.argv[1])), "r", 0, {}))
 opened[0].write({"step": 1, "loss": 2.0, "time": 3.0})
 for _ in range(100):  # on a busy machine it may still be starting
     listed = subprocess.getoutput("ps -eww -o pid,ppid,args").splitlines()[1:]
@@ -255,7 +253,7 @@ def test_a_run_goes_on_without_a_tracker_that_fails(
     run_training: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trackers, "TensorBoardTracker", lambda *_: Failing("write"))
+    monkeypatch.setitem(TRACKERS, "TensorBoard", TrackerEntry(lambda _: True, lambda _: Failing("write")))
     outcome = run_training(tiny_config(monitoring={"tensorboard": True}, training={"max_steps": 3}))
     assert (outcome["status"], outcome["steps"]) == ("succeeded", 3)
 
@@ -266,7 +264,7 @@ def test_a_tracker_that_fails_to_close_does_not_replace_an_early_stop(
     stop_after: Callable[[int], dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trackers, "TensorBoardTracker", lambda *_: Failing("close"))
+    monkeypatch.setitem(TRACKERS, "TensorBoard", TrackerEntry(lambda _: True, lambda _: Failing("close")))
     with pytest.raises(StoppedError, match="step 2"):
         run_training(tiny_config(monitoring={"tensorboard": True}), **stop_after(2))
 
@@ -310,10 +308,11 @@ def test_a_tracker_that_is_registered_by_one_line_is_opened_guarded_and_closed(
 
     entry = TrackerEntry(lambda config: not config.tensorboard, opened, lambda: (RefusedError,))
     monkeypatch.setitem(TRACKERS, "Planted", entry)
-    asked: dict[str, Any] = {"run_id": "r", "resumed_at": 3, "hyperparameters": {"a": 1}}
-    assert len(open_trackers(MonitoringConfig(), RunDirectory(tmp_path), **asked)) == 1, "TensorBoard"
-    (tracker,) = open_trackers(MonitoringConfig(tensorboard=False), RunDirectory(tmp_path), **asked)
-    assert [(run.run_id, run.resumed_at, run.hyperparameters) for run in seen] == [("r", 3, {"a": 1})]
-    show_sample([tracker], "text", 3)
+    run = TrackedRun(MonitoringConfig(), RunDirectory(tmp_path), "r", 3, {"a": 1})
+    assert len(open_trackers(run)) == 1, "TensorBoard"
+    run = replace(run, config=MonitoringConfig(tensorboard=False))
+    (tracker,) = open_trackers(run)
+    assert seen == [run]
+    tracker.show("text", 3)
     assert "Planted failed" in caplog.text
     close_trackers([tracker])

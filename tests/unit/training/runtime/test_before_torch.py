@@ -29,7 +29,7 @@ def test_garbage_is_looked_for_again_once_training_starts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trainyard.training.runtime.before_torch.set_torch_variables", lambda: None)
+    monkeypatch.setattr("trainyard.training.runtime.before_torch._VARIABLES", {})
     gc.set_threshold(50_000)
     assert before_torch(tmp_path / "run", "auto") is sha256_of_file
     assert not gc.isenabled()
