@@ -239,10 +239,10 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> None:
     for own, file in enumerate(files):
         os.dup2(file, own)
         os.close(file)
-    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
+    sys.stdin = os.fdopen(0, closefd=False)
     buffering = 1 if os.environ.get("PYTHONUNBUFFERED") or os.isatty(1) else -1
-    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", buffering, closefd=False)
-    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
+    sys.stdout = os.fdopen(1, "w", buffering, closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     if order["new_session"]:
         os.setsid()
     os.chdir(order["folder"])
@@ -267,10 +267,9 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> None:
 def _main(path: str) -> NoReturn:
     os.environ[SERVER] = path
     subprocess.Popen = Popen  # type: ignore[misc]  # before torch takes it for its agent
-    gc.disable()
-    from trainyard.training.runtime.before_torch import set_torch_variables
+    from trainyard.training.runtime.before_torch import before_torch
 
-    set_torch_variables()
+    before_torch(None, "none")
     for name in IMPORTED:
         import_module(name)
     gc.freeze()

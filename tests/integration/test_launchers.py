@@ -123,7 +123,7 @@ class Nodes:
             f"data.prepared_directory={self.folder}/prepared",
         )
         words = [word for setting in (*paths, *settings) for word in ("--set", setting)]
-        nodes = []
+        nodes: list[subprocess.Popen[str]] = []
         for own, run_dir in zip(environments, run_dirs, strict=True):
             clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
             command = [sys.executable, str(HOUSE / "scripts" / "train.py"), *words, *more]

@@ -51,7 +51,7 @@ class Pods(Nodes):
         (self.folder / "sitecustomize.py").write_text(SLOW.format(file=str(self.slow)))
         words = [word for setting in (*paths, *SETTINGS, *more) for word in ("--set", setting)]
         clean = {name: value for name, value in os.environ.items() if not name.startswith((*OURS, "GITHUB_"))}
-        begun = []
+        begun: list[subprocess.Popen[str]] = []
         for rank, own in enumerate(trainjob(free_port(), per_node="1")):
             line = [sys.executable, str(HOUSE / "scripts" / "run_pod.py"), *words, "--grace", grace]
             line += ["--config", f"{self.folder}/config.yaml", "--run-dir", str(self.pod(rank).absolute())]

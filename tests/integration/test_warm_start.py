@@ -37,7 +37,7 @@ ENDS = {
     "a signal": "import os; os.kill(os.getpid(), 15)",
     "an abort": "import os; os.abort()",
 }
-STARTS = (subprocess.Popen, warm_start.Popen)
+STARTS: tuple[type["subprocess.Popen[str]"], ...] = (subprocess.Popen, warm_start.Popen)
 
 
 def ended(start: type["subprocess.Popen[str]"], line: list[str], **options: Any) -> tuple[int, str, str]:

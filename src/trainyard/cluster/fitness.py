@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand, plain_type
 from trainyard.cluster.snapshot import Condition, Node, Snapshot, Taint, Unseen
-from trainyard.plan.environment.surroundings import instance_called
+from trainyard.plan.instances import instance_called
 
 YOUNG_SECONDS = 600.0
 """A node younger than this may still be installing its driver."""

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from trainyard.cluster.demand import GPU, Demand, plain_type
 from trainyard.cluster.snapshot import Requirement, Scaler, Unseen
-from trainyard.plan.environment.surroundings import instance_called
-from trainyard.plan.instances import CATALOGUE
+from trainyard.plan.instances import CATALOGUE, instance_called
 
 _TYPE = "node.kubernetes.io/instance-type"
 _GROUPS = ("karpenter.k8s.aws", "eks.amazonaws.com")
