@@ -16,7 +16,9 @@ from botocore.exceptions import (
     ParamValidationError,
     TokenRetrievalError,
 )
+from botocore.utils import parse_timestamp
 
+from trainyard.gateways.s3.access import _time_of as time_of
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
 from trainyard.gateways.s3.refusals import explain_refusal
 from trainyard.gateways.s3.uploads import part_bytes
@@ -34,6 +36,25 @@ def refusal(code: str, message: str = "", *, status: int = 403, headers: dict[st
 
 def said(error: Exception, operation: str = "put_object") -> str:
     return explain_refusal(error, bucket="ml-runs", operation=operation, endpoint="https://s3.amazonaws.com")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-24T06:00:00.5Z",
+        "2026-11-24T06:00:00Z",
+        "Tue, 24 Nov 2026 06:00:00 GMT",
+        "1700000000",
+        "20 Nov 2026",
+    ],
+)
+def test_a_time_in_a_response_is_read_as_botocore_reads_it(text: str) -> None:
+    assert time_of(text) == parse_timestamp(text)
+
+
+def test_a_time_that_is_none_is_an_error_that_leads_to_another_attempt() -> None:
+    with pytest.raises(ValueError, match="2026-13-24"):
+        time_of("2026-13-24T06:00:00Z")
 
 
 def test_denied_access_names_who_and_the_permission() -> None:

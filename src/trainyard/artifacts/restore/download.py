@@ -16,9 +16,9 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from trainyard.artifacts.record.manifest import ManifestObject
-from trainyard.artifacts.restore.download_threads import Workers
 from trainyard.artifacts.restore.file_parts import ATTEMPTS, PartedObject
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.worker_threads import Workers
 from trainyard.errors import ObjectChangedError, VerificationError
 from trainyard.run.digests import PartDigests
 from trainyard.run.progress import UNSEEN, Progress

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from io import FileIO
 
 from trainyard.artifacts.record.manifest import ManifestObject
-from trainyard.artifacts.restore.download_threads import Workers
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.worker_threads import Workers
 from trainyard.errors import ObjectChangedError
 from trainyard.run.digests import PartDigests, part_digest
 

@@ -110,7 +110,7 @@ def plan_restore(
     manifest = _manifest(store, selection.run_number, verifier)[1]
     candidates = select_checkpoints(manifest, selection)
     wanted = candidates[:1] if selection.newest else candidates
-    places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
+    places = _places(manifest, wanted)
     return RestorePlan(
         store=store.url,
         run_id=manifest.run_id,
@@ -145,7 +145,7 @@ def restore(
             store, selection, landing, work=work, verifier=verifier, progress=progress
         )
         progress.begin("syncing the disk")
-        places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
+        places = _places(manifest, wanted)
         require_distinct(work, places)
         _keep_only(work, places)
         for folder, _, _ in os.walk(work):
@@ -185,12 +185,10 @@ def _bring(
         progress.begin("reading the manifests")
         key, manifest = _manifest(store, selection.run_number, verifier)
         candidates = select_checkpoints(manifest, selection)
-        places = places_of([*records_of(manifest), *_objects(candidates)], manifest.run_number)
-        _keep_only(work, places)
-        expected = candidates[:1] if selection.newest else candidates
-        _require_room(work, manifest, expected)
-        objects = [*records_of(manifest), *_objects(expected)]
-        progress.begin("fetching from the store", sum(entry.size for entry in objects))
+        _keep_only(work, _places(manifest, candidates))
+        places = _places(manifest, candidates[:1] if selection.newest else candidates)
+        _require_room(work, places)
+        progress.begin("fetching from the store", sum(entry.size for entry in places.values()))
         wanted, passed_over, problems = _land(store, manifest, candidates, landing, newest=selection.newest)
         if not problems:
             return manifest, wanted, passed_over
@@ -246,9 +244,10 @@ def _manifest(store: Store, run_number: int, verifier: Verifier | None) -> tuple
     return key, manifest
 
 
-def _objects(checkpoints: list[Checkpoint]) -> Iterator[ManifestObject]:
-    for checkpoint in checkpoints:
-        yield from checkpoint.objects
+def _places(manifest: RunManifest, checkpoints: list[Checkpoint]) -> _Places:
+    """Return the paths of the records and of these checkpoints."""
+    objects = [entry for checkpoint in checkpoints for entry in checkpoint.objects]
+    return places_of([*records_of(manifest), *objects], manifest.run_number)
 
 
 def _require_free(target: Path) -> None:
@@ -260,12 +259,8 @@ def _require_free(target: Path) -> None:
         )
 
 
-def _require_room(work: Path, manifest: RunManifest, wanted: list[Checkpoint]) -> None:
-    places = places_of([*records_of(manifest), *_objects(wanted)], manifest.run_number)
-    missing = 0
-    for place, entry in places.items():
-        path = work / place
-        missing += max(0, entry.size - bytes_on_disk(path))
+def _require_room(work: Path, places: _Places) -> None:
+    missing = sum(max(0, entry.size - bytes_on_disk(work / place)) for place, entry in places.items())
     if missing > (free := shutil.disk_usage(work).free):
         raise TrainyardError(
             f"No space left on {work.parent} ({size_text(free)} free, {size_text(missing)} needed). "

@@ -6,24 +6,21 @@ file.
 """
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Self, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 from trainyard.artifacts.record.contents import Group, Item, hash_item, require_claimed
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.store.expected_file import claim_of
 from trainyard.artifacts.store.hashing import file_agrees, sha256_of_chunks
 from trainyard.artifacts.store.object_store import Store, StoredObject, Upload
+from trainyard.artifacts.store.worker_threads import Workers
 from trainyard.artifacts.upload.other_machines import OtherMachines
 from trainyard.errors import CheckpointError, ObjectChangedError, VerificationError
 from trainyard.run.progress import UNSEEN, Progress
 
 FILES_AT_ONCE = 32
 """Small files mostly wait for responses. The store itself limits how many large ones are sent at once."""
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
 
 
 class Sending:
@@ -50,13 +47,13 @@ class Sending:
         self._store, self._known, self._there, self._metadata = store, known, there, metadata
         self._progress = progress
         self._others, self._others_seconds = others or OtherMachines(store), others_seconds
-        self._pool, self._files_at_once = ThreadPoolExecutor(files_at_once), files_at_once
+        self._files = Workers(files_at_once)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._files.close()
 
     def send(self, group: Group) -> dict[str, ManifestObject]:
         """Store the group, its marker last; return the manifest entries by key.
@@ -84,10 +81,10 @@ class Sending:
 
     def _bring(self, items: Sequence[Item]) -> dict[str, ManifestObject]:
         with contextlib.ExitStack() as undo:
-            prepared = self._at_once(lambda item: self._prepare(item, undo), items)
+            prepared = self._files.each(lambda item: self._prepare(item, undo), items)
             entries = [entry for entry in prepared if isinstance(entry, ManifestObject)]
             uploads = [upload for upload in prepared if not isinstance(upload, ManifestObject)]
-            stored = self._at_once(self._commit, uploads)
+            stored = self._files.each(self._commit, uploads)
             undo.pop_all()
         return {entry.key: entry for entry in (*entries, *stored)}
 
@@ -141,23 +138,3 @@ class Sending:
                     f"{stored.key}: read back with SHA-256 {sha256}, sent {upload.sha256}"
                 )
         return ManifestObject.of(stored, upload.sha256)
-
-    def _at_once(self, function: Callable[[_In], _Out], values: Sequence[_In]) -> list[_Out]:
-        """Call `function` for each value on the threads; after a failure, stop the rest before raising it."""
-        waiting, results = deque(enumerate(values)), dict[int, _Out]()
-
-        def work() -> None:
-            with contextlib.suppress(IndexError):
-                while True:
-                    index, value = waiting.popleft()
-                    try:
-                        results[index] = function(value)
-                    finally:
-                        if index not in results:
-                            waiting.clear()
-
-        futures = [self._pool.submit(work) for _ in range(min(self._files_at_once, len(values)))]
-        wait(futures)
-        for future in futures:
-            future.result()
-        return [results[index] for index in range(len(values))]

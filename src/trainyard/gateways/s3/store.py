@@ -127,7 +127,7 @@ class S3Store:
     def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
         return self._into(_Span(key, start, start + length), room)
 
-    def _into(self, span: "_Span", room: memoryview) -> Iterator[memoryview]:
+    def _into(self, span: _Span, room: memoryview) -> Iterator[memoryview]:
         """Yield pieces of the object, in `room`."""
         end = span.end or 0
 
@@ -171,11 +171,11 @@ class S3Store:
                         filled.exception()  # wait, because it still fills the buffer
                     self._memory.give(buffer)
 
-    def _fill(self, span: "_Span", buffer: mmap.mmap) -> int:
+    def _fill(self, span: _Span, buffer: mmap.mmap) -> int:
         """Fill the buffer; return the number of bytes."""
         return sum(len(piece) for piece in self._into(span, memoryview(buffer)))
 
-    def _read(self, span: "_Span", pieces: Callable[[Any, int], Iterator[Any]]) -> Iterator[Any]:
+    def _read(self, span: _Span, pieces: Callable[[Any, int], Iterator[Any]]) -> Iterator[Any]:
         from botocore.exceptions import BotoCoreError
 
         done, etag, attempt = span.start, span.etag, 0
@@ -217,11 +217,7 @@ class S3Store:
             raise ObjectChangedError(f"{key}: was another object for a moment while it was read")
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
-        arguments: dict[str, Any] = {
-            "Body": bytearray(content),
-            "Metadata": dict(metadata),
-            **sha256_arguments(hashlib.sha256(content).digest()),
-        }
+        arguments = _content_arguments(content, metadata)
         refusals = _TAKEN + _UNCONDITIONAL
         if self._bucket.create("put_object", key, unless=refusals, IfNoneMatch="*", **arguments) is not None:
             return True
@@ -234,11 +230,7 @@ class S3Store:
         found = self.describe(key)  # read before the bytes, so that a later change has another ETag
         if found is None or self.read_object(key) != old:
             return False
-        arguments: dict[str, Any] = {
-            "Body": bytearray(new),
-            "Metadata": dict(metadata),
-            **sha256_arguments(hashlib.sha256(new).digest()),
-        }
+        arguments = _content_arguments(new, metadata)
         answer = self._bucket.create(
             "put_object", key, unless=_TAKEN + MISSING, IfMatch=f'"{found.etag}"', **arguments
         )
@@ -279,6 +271,11 @@ class S3Store:
                     self._bucket.call(*abort, unless=("NoSuchUpload",), UploadId=upload["UploadId"])
                     swept += 1
         return swept
+
+
+def _content_arguments(content: bytes, metadata: Mapping[str, str]) -> dict[str, Any]:
+    checksum = sha256_arguments(hashlib.sha256(content).digest())
+    return {"Body": bytearray(content), "Metadata": dict(metadata), **checksum}
 
 
 def _quoted(identity: str) -> str:

@@ -12,8 +12,8 @@ import pytest
 from blake3 import blake3
 
 from trainyard.artifacts.record.manifest import ManifestObject
-from trainyard.artifacts.restore.download_threads import Workers
 from trainyard.artifacts.restore.file_parts import PartedObject
+from trainyard.artifacts.store.worker_threads import Workers
 from trainyard.errors import ObjectChangedError, ServiceError
 from trainyard.gateways.local_store.folder import LocalStore
 from trainyard.run.digests import PartDigests

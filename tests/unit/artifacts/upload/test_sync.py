@@ -7,15 +7,19 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from trainyard.artifacts.record.contents import Group, Item
 from trainyard.artifacts.record.sync_report import SyncReport, size_text
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
+from trainyard.artifacts.upload.upload import Sending
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ConfigError, ExitCode, RecordError, RunConflictError, ServiceError
 from trainyard.gateways.local_store.folder import LocalObject, LocalStore, LocalUpload
@@ -226,6 +230,42 @@ def test_bytes_that_change_on_the_way_are_noticed_without_checksums(folder: Path
     report = sync_run(SilentStore(folder), make_run(), 2)
     assert len(report.problems) == 1
     assert "run-2/checkpoint-200/.metadata: read back with SHA-256" in report.problems[0]
+
+
+class InterruptedUpload:
+    """Takes its time, and interrupts whoever waits for it, as a Ctrl-C does."""
+
+    def __init__(self, upload: LocalUpload, made: list[str]) -> None:
+        self.sha256, self.size, self.is_compared = upload.sha256, upload.size, False
+        self._upload, self._made = upload, made
+
+    def commit(self) -> LocalObject:
+        stored = self._upload.commit()
+        self._made.append(stored.key)
+        if len(self._made) == 1:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.05)
+        return stored
+
+    def abort(self) -> None:
+        """Do nothing, as for a small file in S3: nothing was sent."""
+
+
+def test_after_an_interruption_no_further_file_is_stored(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made, stage = list[str](), store.stage
+    monkeypatch.setattr(
+        store, "stage", lambda *args, **named: InterruptedUpload(cast("Any", stage(*args, **named)), made)
+    )
+    (tmp_path / "file").write_bytes(b"1234")
+    items = tuple(Item(f"run-1/logs/{number}", tmp_path / "file") for number in range(300))
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Sending(store, known={}, there={}, metadata={}, files_at_once=4) as sending,
+    ):
+        sending.send(Group("logs", items))
+    assert 1 <= len(made) < 100
 
 
 class ForgeableStore(LocalStore):

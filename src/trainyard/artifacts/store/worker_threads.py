@@ -25,7 +25,7 @@ class Workers:
     def __init__(self, count: int, ending: threading.Event | None = None) -> None:
         self.here = threading.local()
         """Thread-local data."""
-        self._pool, self._ending = ThreadPoolExecutor(count), ending
+        self._pool, self._count, self._ending = ThreadPoolExecutor(count), count, ending
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -36,15 +36,18 @@ class Workers:
         When one call raises, no further item starts, and all running ones have ended when the exception is
         raised here. Raises CancelledError when another list failed.
         """
-        ending = self._ending or threading.Event()
+        ending, results = self._ending or threading.Event(), dict[int, _Out]()
+        left = enumerate(items)
+        """Shared by the threads: each takes the next item."""
 
-        def work(item: _Item) -> _Out:
-            if ending.is_set():
-                raise CancelledError
+        def work() -> None:
             with _ends(ending):
-                return function(item)
+                for index, item in left:
+                    if ending.is_set():
+                        raise CancelledError
+                    results[index] = function(item)
 
-        futures = [self._pool.submit(work, item) for item in items]
+        futures = [self._pool.submit(work) for _ in range(min(self._count, len(items)))]
         try:
             with _ends(ending):
                 wait(futures)
@@ -53,7 +56,7 @@ class Workers:
         failures = [failure for future in futures if (failure := future.exception()) is not None]
         for failure in sorted(failures, key=lambda each: isinstance(each, CancelledError)):
             raise failure
-        return [future.result() for future in futures]
+        return [results[index] for index in range(len(items))]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.restore.download_threads import Workers
+from trainyard.artifacts.store.worker_threads import Workers
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_whoever_is_interrupted_while_it_waits_ends_everything(monkeypatch: pyte
         threading.Event().wait(0.02)
         ended.append(number)
 
-    monkeypatch.setattr("trainyard.artifacts.restore.download_threads.wait", interrupted)
+    monkeypatch.setattr("trainyard.artifacts.store.worker_threads.wait", interrupted)
     with closing(Workers(4, ending)) as workers, closing(Workers(4, ending)) as parts:
         with pytest.raises(KeyboardInterrupt):
             workers.each(lambda _: parts.each(part, range(300)), range(24))
