@@ -6,7 +6,7 @@ Importing torch takes 1.5 to 3 s of processor time, and the tests of training st
 A warm start takes 20 ms. The process is as real as any other: it has its own pid, session, environment and
 standard files, runs the shipped script from its first line, and can be killed. What it starts itself with
 `sys.executable` is warm too, such as a launcher's agent and workers. The keeper waits for it and passes its
-exit status on.
+exit status on. A `sitecustomize.py` finds modules imported: it replaces a function where it is used.
 
 Tests whose subject is the start of Python use `subprocess`. `test_warm_start.py` compares the two.
 """
