@@ -8,7 +8,7 @@ interrupted, no further item starts in that list or in any other list that share
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -37,8 +37,7 @@ class Workers:
         raised here. Raises CancelledError when another list failed.
         """
         ending, results = self._ending or threading.Event(), dict[int, _Out]()
-        left = enumerate(items)
-        """Shared by the threads: each takes the next item."""
+        left, futures = enumerate(items), list[Future[None]]()  # each thread takes the next item
 
         def work() -> None:
             with _ends(ending):
@@ -47,9 +46,10 @@ class Workers:
                         raise CancelledError
                     results[index] = function(item)
 
-        futures = [self._pool.submit(work) for _ in range(min(self._count, len(items)))]
         try:
             with _ends(ending):
+                for _ in range(min(self._count, len(items))):
+                    futures.append(self._pool.submit(work))
                 wait(futures)
         finally:
             wait(futures)

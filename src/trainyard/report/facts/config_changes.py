@@ -75,6 +75,8 @@ def _neighbours(own: Path) -> list[Path]:
 def _proven_at(run: Path) -> float | None:
     """When `run` finished, if it is proven; otherwise None."""
     layout = RunDirectory(run)
+    if read_record(layout.report / "proof.json").get("proven") is not True:
+        return None  # its records, which may be long, are not hashed
     record = read_record(layout.run_file)
     proof, outcome = read_proof(layout, record), record.get("outcome")
     if proof is None or not proof.proven or not isinstance(outcome, Mapping):

@@ -1,6 +1,7 @@
 """Threads that work off lists: in order, a fixed number of them, and none at work when it is over."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
 from contextlib import closing
@@ -122,3 +123,27 @@ def test_a_list_that_another_one_ended_says_so() -> None:
             workers.each(str, range(3))
         ending.clear()
         assert workers.each(str, range(3)) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
+def test_an_error_while_the_threads_are_started_ends_those_that_run(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started, done = threading.Thread.start, list[threading.Thread](), list[int]()
+
+    def third_fails(thread: threading.Thread) -> None:
+        started.append(thread)
+        if len(started) == 3:
+            raise error
+        start(thread)
+
+    def item(number: int) -> None:
+        done.append(number)
+        time.sleep(0.01)
+
+    with closing(Workers(8)) as workers:
+        monkeypatch.setattr(threading.Thread, "start", third_fails)
+        with pytest.raises(type(error)):
+            workers.each(item, range(200))
+        count = len(done)
+    assert len(done) == count < 20
