@@ -196,9 +196,9 @@ def _post_to_webhook(address: str, text: str, blocks: list[dict[str, Any]], time
 
 def _call(method: str, body: dict[str, Any], token: str, environment: Mapping[str, str]) -> Posted:
     server = environment.get("SLACK_API_URL") or WebClient.BASE_URL
-    _check_address("SLACK_API_URL", server)
 
     def send(time_left: _TimeLeft) -> Posted:
+        _check_address("SLACK_API_URL", server)
         client = WebClient(token, base_url=server, timeout=CALL_SECONDS, logger=_SILENT)
         client.retry_handlers = _retry_handlers(time_left)
         client.proxy = None

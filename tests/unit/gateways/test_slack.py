@@ -239,9 +239,11 @@ def test_a_refused_connection_is_named_without_the_address(
 @pytest.mark.parametrize(
     "address", ["hooks.slack.com/verysecret", "file:///verysecret", "http://", "https://[x"]
 )
-def test_an_invalid_address_is_refused_without_being_shown(address: str) -> None:
+@pytest.mark.parametrize("variable", ["SLACK_WEBHOOK_URL", "SLACK_API_URL"])
+def test_an_invalid_address_is_refused_without_being_shown(address: str, variable: str) -> None:
+    token = {"SLACK_BOT_TOKEN": TOKEN, "SLACK_CHANNEL": "#training"} if variable == "SLACK_API_URL" else {}
     with pytest.raises(ServiceError) as caught:
-        slack.post("t", BLOCKS, environment={"SLACK_WEBHOOK_URL": address})
+        slack.post("t", BLOCKS, environment={variable: address, **token})
     assert "verysecret" not in str(caught.value)
 
 

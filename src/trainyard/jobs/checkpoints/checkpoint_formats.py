@@ -187,7 +187,7 @@ def _missing_of_dcp(listing: VolumeListing, folder: str) -> str:
     if index.names is None:
         return f"its {_METADATA} cannot be read"
     if not index.names:
-        return f"its {_METADATA} names no file"
+        return f"its {_METADATA} names no .distcp file"
     for name in index.names:
         file = listing.file(folder, name)
         if file is None or file.size == 0:

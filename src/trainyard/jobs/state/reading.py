@@ -49,7 +49,8 @@ class Reading:
 
 def true_conditions(raw: Json | None) -> dict[str, Json]:
     """The conditions that are True, by type."""
-    return {kind: c for kind, c in conditions(raw).items() if c.get("status") == "True"}
+    found = ((raw or {}).get("status") or {}).get("conditions") or ()
+    return {str(c.get("type")): c for c in found if isinstance(c, dict) and c.get("status") == "True"}
 
 
 def conditions(raw: Json | None) -> dict[str, Json]:

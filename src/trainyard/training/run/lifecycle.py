@@ -214,7 +214,8 @@ class _Lifecycle:
         try:
             yield replace(context, trackers=trackers)
         finally:
-            close_trackers(trackers, seconds=context.stop.seconds_left() - _LEAVING_SECONDS)
+            if trackers:
+                close_trackers(trackers, seconds=context.stop.seconds_left() - _LEAVING_SECONDS)
 
     def _found(self, state: TrainingState, weights: WeightSource | None) -> dict[str, Any]:
         """The facts for `run.json` beside the request: recipe, plan, hardware, starting weights."""

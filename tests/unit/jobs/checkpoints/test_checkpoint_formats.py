@@ -289,4 +289,4 @@ def test_an_index_that_names_no_file_proves_nothing(folder: str) -> None:
     lines = [json.dumps(line).encode() for line in [*files, {"end": len(files)}]]
     [found] = find_checkpoints(listing_of(lines))
     assert not found.is_complete
-    assert found.why.endswith("its .metadata names no file")
+    assert found.why.endswith("its .metadata names no .distcp file")
