@@ -179,7 +179,7 @@ def _most_by_type(nodes: Iterable[Node], slices: Mapping[str, tuple[str, ...]]) 
 
 
 def _mig(node: Node) -> Mapping[str, int]:
-    """What a node offers instead of whole GPUs: MIG instances or shared GPUs."""
+    """The MIG instances or shared GPUs that a node offers instead of whole GPUs."""
     return {
         name: amount // 1000
         for name, amount in node.allocatable.items()

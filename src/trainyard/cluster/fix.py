@@ -31,7 +31,7 @@ _MOVING = ("latest", "main", "master", "nightly", "edge", "dev")
 
 @dataclass(frozen=True)
 class Supplies:
-    """What a cluster may be given."""
+    """Manifests and values that a fix may apply to a cluster."""
 
     manifests: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
     """Name of the manifest, as in the section cluster.manifests -> its objects."""

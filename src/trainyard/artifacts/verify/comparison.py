@@ -26,7 +26,7 @@ _SAMPLE_LEAST = 8
 
 
 class Depth(StrEnum):
-    """How much of the store is read back."""
+    """The share of the store that is read back."""
 
     LISTING = "listing"
     """Names, sizes and the checksums that the store computed when it received the bytes; bytes are read only
