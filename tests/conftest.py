@@ -5,6 +5,7 @@ And what servers of the tests' own need, in whatever folder: reading a request.
 
 import gc
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -17,6 +18,10 @@ pytest_plugins = ["tests.quick", "tests.slow_first"]
 # A slow machine is not a failure: a busy one takes longer than the 200 ms that an example has otherwise.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would everything that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What is imported to collect the tests stays; searching it for garbage takes as long as importing it.
 gc.disable()

