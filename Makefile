@@ -65,9 +65,11 @@ TESTS ?=
 ##  COVERAGE  the least share of src that tests must run, in percent; default: it is
 ##            not measured, because tests take longer then
 COVERAGE ?=
-##  JOBS      how many tests run at once; default: one more than there are
-##            processors, because some wait; at most 4
-JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1)
+##  JOBS      how many tests run at once; default: twice as many as there are
+##            processors, because many wait (make quick: one more); at most 4
+PROCESSORS = $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+test: JOBS ?= $(shell expr $(PROCESSORS) \* 2)
+quick: JOBS ?= $(shell expr $(PROCESSORS) + 1)
 
 AT_ONCE = -n $(JOBS) --maxprocesses 4 --dist worksteal
 MEASURED = $(if $(COVERAGE),--cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE))

@@ -169,12 +169,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
-    from trainyard.artifacts.upload import node_parts, pace, run_following
+    from trainyard.artifacts.upload import node_parts, rate_limit, run_following
 
     stop = signals.stand_back(args.behind)
     limits = run_following.Patience(args.silence, args.outage, others_seconds=args.others)
     run_following.wait_for_run(directory, limits, stop)
-    store = _open(args, pace=pace.Pace(args.max_rate * 1e6))
+    store = _open(args, pace=rate_limit.RateLimit(args.max_rate * 1e6))
     if node_parts.is_further_machine(directory):
         return node_parts.follow_node(store, directory, wanted, stop=stop, patience=limits)
     return run_following.follow_run(store, directory, wanted, stop=stop, patience=limits, **signed)

@@ -48,7 +48,7 @@ class Server:
 
     process: "subprocess.Popen[bytes]"
     endpoint: Endpoint
-    log: Path | None = None
+    log: Path
 
     def end(self) -> None:
         self.process.kill()  # what it holds is thrown away, and a clean end takes SeaweedFS seven seconds
@@ -66,9 +66,9 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 
 
 @pytest.fixture(scope="session")
-def moto() -> Iterator[Endpoint]:
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """moto's server: another implementation, which takes any credentials and refuses no wrong checksum."""
-    with _serving(_start_moto) as endpoint:
+    with _serving(lambda: _start_moto(tmp_path_factory.mktemp("moto") / "moto.log")) as endpoint:
         yield endpoint
 
 
@@ -113,15 +113,13 @@ def _start_seaweedfs(weed: str, folder: Path) -> Server:
     return Server(process, _endpoint(f"http://127.0.0.1:{s3_port}"), folder / "weed.log")
 
 
-def _start_moto() -> Server:
+def _start_moto(log: Path) -> Server:
     script = "import sys; from moto.server import main; main(sys.argv[1:])"
     port = _free_ports(1)[0]
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    return Server(process, _endpoint(f"http://127.0.0.1:{port}"))
+    command = [sys.executable, "-c", script, "-H", "127.0.0.1", "-p", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    return Server(process, _endpoint(f"http://127.0.0.1:{port}"), log)
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +149,7 @@ def _endpoint(url: str) -> Endpoint:
     return Endpoint(url, client)
 
 
-def _wait_until_it_stores(endpoint: Endpoint, server: "subprocess.Popen[bytes]", log: Path | None) -> None:
+def _wait_until_it_stores(endpoint: Endpoint, server: "subprocess.Popen[bytes]", log: Path) -> None:
     from botocore.exceptions import BotoCoreError, ClientError
 
     deadline = time.monotonic() + _START_SECONDS
@@ -159,9 +157,10 @@ def _wait_until_it_stores(endpoint: Endpoint, server: "subprocess.Popen[bytes]",
         try:
             bucket = endpoint.new_bucket()
             endpoint.client.put_object(Bucket=bucket, Key="ready", Body=b"ready")
+            assert server.poll() is None, "another server has the port"
             return
         except (BotoCoreError, ClientError) as error:
-            said = log.read_text(errors="replace")[-2000:] if log else ""
+            said = log.read_text(errors="replace")[-2000:]
             assert server.poll() is None, f"the server ended: {said}"
             assert time.monotonic() < deadline, f"the server does not store anything: {error} {said}"
             time.sleep(0.1)

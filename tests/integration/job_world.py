@@ -17,8 +17,8 @@ from tests.integration.control_plane import kit, operator
 
 from trainyard.gateways.kubernetes.cluster_access import Access, read_access
 from trainyard.gateways.kubernetes.job_follower import follow_job
-from trainyard.jobs.state.job_kinds import kind_of_job
 from trainyard.jobs.state.job_state import JobState
+from trainyard.jobs.state.kind_api import kind_of_job
 
 Json = dict[str, Any]
 END = "pod-end.stage.kwok.x-k8s.io"

@@ -17,7 +17,7 @@ import pytest
 from tests.integration.job_world import NAMESPACE, World, eventually, pytorchjob, world
 
 from trainyard.gateways.kubernetes.job_retries import Healed, Healing
-from trainyard.jobs.state.job_kinds import kind_of_job
+from trainyard.jobs.state.kind_api import kind_of_job
 from trainyard.watch import retry
 
 pytestmark = pytest.mark.slow

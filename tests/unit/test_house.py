@@ -41,7 +41,7 @@ MAY_IMPORT = {
 }
 """A part of the library -> the other parts it may import (the design's table)."""
 ROOMS = {
-    "training": "runtime model checkpoint weights data export run pretraining grpo recipe workers",
+    "training": "runtime model checkpoint weights data export run pretraining grpo recipe",
     "artifacts": "store record verify promotion upload restore retention",
     "image": "context conflict building release",
     "report": "facts dashboard plan cluster jobs terminal slack change",

@@ -15,7 +15,7 @@ from typing import Any
 from trainyard.cluster.check import Severity
 from trainyard.cluster.checks import device_plugin, efa
 from trainyard.cluster.demand import Demand
-from trainyard.cluster.kinds import serves
+from trainyard.cluster.needed_apis import serves
 from trainyard.cluster.snapshot import Snapshot, Unseen
 from trainyard.cluster.verdict import Verdict
 from trainyard.cluster.volumes import claim_body

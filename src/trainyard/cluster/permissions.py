@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainyard.cluster.demand import Demand
-from trainyard.cluster.kinds import JobKind
+from trainyard.cluster.needed_apis import JobKind
 from trainyard.cluster.snapshot import Permission
 
 

@@ -16,7 +16,7 @@ from trainyard.cluster.check import Check, Facts, Outcome, Severity
 from trainyard.cluster.checks import CHECKS
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import assess
-from trainyard.cluster.kinds import choose_kind
+from trainyard.cluster.needed_apis import choose_kind
 from trainyard.cluster.snapshot import Snapshot, Unseen
 from trainyard.errors import ConfigError, ExitCode
 

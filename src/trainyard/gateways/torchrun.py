@@ -42,7 +42,7 @@ def launch(
         environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(grace_seconds))
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
         # torchrun does not remove its log folder; inside ours, it is removed too.
-        program = [agent] if agent else [sys.executable, "-m", "trainyard.training.workers"]
+        program = [agent] if agent else [sys.executable, "-m", "trainyard.training.runtime.torchrun_main"]
         command = [*program, *options, "--no-python", f"--log-dir={name}", sys.executable, *arguments]
         with PassedSignals(always=signal.SIGTERM) as signals:
             # In its own session, so that Ctrl-C reaches the workers only once, through torchrun.

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_labels import CANCELLED
-from trainyard.jobs.state.job_kinds import KindOfJob, name_of
+from trainyard.jobs.state.kind_api import KindOfJob, name_of
 
 Json = Mapping[str, Any]
 DEACTIVATION = {"spec": {"active": False}}

@@ -13,7 +13,7 @@ from trainyard.jobs.job_labels import CLUSTER_DIGEST, JOB_LABEL, KIND_LABEL, MAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.kinds.kind_protocol import Manifests
-from trainyard.jobs.state.job_kinds import KINDS_OF_JOBS, annotations_of, name_of, read_labels
+from trainyard.jobs.state.kind_api import KINDS_OF_JOBS, annotations_of, name_of, read_labels
 
 Json = Mapping[str, Any]
 _BY_NODES = ("cpu_millis", "memory_mib", "hugepages_mib", "shared_memory_mib")

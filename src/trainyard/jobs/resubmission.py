@@ -24,8 +24,8 @@ from trainyard.jobs.job_labels import (
     RETRY_CLAIM,
     RETRY_RECORD,
 )
-from trainyard.jobs.state.job_kinds import KindOfJob, annotations_of, name_of
 from trainyard.jobs.state.job_state import JobState
+from trainyard.jobs.state.kind_api import KindOfJob, annotations_of, name_of
 
 Json = Mapping[str, Any]
 LONGEST_NAME = 47

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from trainyard.cluster.demand import Demand
-from trainyard.cluster.kinds import JOB_KINDS, JobKind
+from trainyard.cluster.needed_apis import JOB_KINDS, JobKind
 from trainyard.cluster.permissions import needed_permissions
 from trainyard.infrastructure.policies import BUILD_GRANTS, GITHUB_GRANTS, SERVICE_TRUST, Caller, Grant
 from trainyard.infrastructure.resources import DEPLOYERS

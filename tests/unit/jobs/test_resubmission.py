@@ -9,8 +9,8 @@ import pytest
 from trainyard.errors import ConfigError
 from trainyard.jobs.cancellation import suspension
 from trainyard.jobs.resubmission import LONGEST_NAME, check_it_has_ended, next_name, resubmitted
-from trainyard.jobs.state.job_kinds import KINDS_OF_JOBS, kind_of_job
 from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.state.kind_api import KINDS_OF_JOBS, kind_of_job
 
 Json = dict[str, Any]
 SERVER_FIELDS: Json = {

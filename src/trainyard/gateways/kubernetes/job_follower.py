@@ -21,8 +21,8 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
 from trainyard.gateways.kubernetes.list_watch import News, Report, Watch
-from trainyard.jobs.state.job_kinds import kind_of_job, uid_of
 from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.state.kind_api import kind_of_job, uid_of
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.state_machine import after, judge_job

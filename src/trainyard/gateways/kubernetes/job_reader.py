@@ -13,7 +13,8 @@ from urllib.parse import quote, urlencode
 from trainyard.errors import ConfigError, CredentialsRefusedError, ServiceError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY
-from trainyard.jobs.state.job_kinds import (
+from trainyard.jobs.state.job_state import JobState
+from trainyard.jobs.state.kind_api import (
     KINDS_OF_JOBS,
     KindOfJob,
     kind_of_job,
@@ -21,7 +22,6 @@ from trainyard.jobs.state.job_kinds import (
     read_labels,
     uid_of,
 )
-from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.state_machine import judge_job

@@ -1,14 +1,14 @@
 """An S3 bucket as a store, through boto3 and a pool of threads; AWS's own settings and variables apply.
 
-    store      the operations of a store, on S3
-    uploads    upload one file in one request
-    parts      multipart upload of a large file, hashed while it is sent; `unfinished` finds interrupted ones
-    memory     the buffers for parts and ranges: one budget for all files
-    checksums  the checksums that S3 computes over parts
-    bucket     one S3 operation, with bounded retries of errors that boto3 does not retry
-    access     boto3's client, made from AWS's settings
-    clock      the time that signs requests, corrected when the machine's clock is refused
-    refusals   errors of S3 or the network, in words for the person who can fix them
+    store            the operations of a store, on S3
+    uploads          upload one file in one request
+    parts            multipart upload of a large file, hashed on the way; `unfinished` finds interrupted ones
+    transfer_memory  the buffers for parts and ranges: one budget for all files
+    checksums        the checksums that S3 computes over parts
+    bucket           one S3 operation, with bounded retries of errors that boto3 does not retry
+    access           boto3's client, made from AWS's settings
+    clock            the time that signs requests, corrected when the machine's clock is refused
+    refusals         errors of S3 or the network, in words for the person who can fix them
 
 One client does everything. boto3's CRT client is not used: it sends and fetches whole files, but supports
 neither our part checksums nor claims nor listings, so it would be a second client beside this one.

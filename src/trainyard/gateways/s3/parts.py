@@ -18,12 +18,11 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from trainyard.errors import ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.checksums import Algorithm, as_text
-from trainyard.gateways.s3.claims import DeclaredFile
 from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.unfinished import StoredPart, newest_unfinished, stored_parts
 from trainyard.gateways.s3.uploads import BODY_BYTES, Pace, S3Object, confirm_checksum, object_of, part_bytes
@@ -86,6 +85,37 @@ class _Part:
     memory: TransferMemory
     """The pool to which the buffer is returned."""
     whole: _InTurn
+
+
+class DeclaredPart(Protocol):
+    """Compares a part with its expected digest."""
+
+    def update(self, piece: memoryview, /) -> None: ...
+
+    def require(self) -> None:
+        """Raise CheckpointError when the part differs."""
+
+
+class DeclaredFile(Protocol):
+    """What is known of a file before it is sent: the digest of each part, and the SHA-256 of the whole."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def part_bytes(self) -> int: ...
+
+    @property
+    def is_vouched_for(self) -> bool:
+        """Whether the SHA-256 need not be computed if the parts match."""
+        ...
+
+    def part(self, number: int) -> DeclaredPart:
+        """Return the check of part `number`, counted from 0."""
+        ...
 
 
 class Parts:

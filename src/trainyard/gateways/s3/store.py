@@ -17,8 +17,7 @@ from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways import joined
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
-from trainyard.gateways.s3.claims import DeclaredFile
-from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts
+from trainyard.gateways.s3.parts import PARTS_AT_ONCE, DeclaredFile, Parts
 from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.uploads import (
     MISSING,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainyard.jobs.state.job_kinds import KindOfJob
+from trainyard.jobs.state.kind_api import KindOfJob
 from trainyard.jobs.state.pod_facts import PodFacts
 
 Json = Mapping[str, Any]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from trainyard.jobs.state.job_kinds import annotations_of, read_labels
+from trainyard.jobs.state.kind_api import annotations_of, read_labels
 
 Json = Mapping[str, Any]
 LAST_LINES = 20

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, suspects_of
-from trainyard.jobs.state.job_kinds import annotations_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
+from trainyard.jobs.state.kind_api import annotations_of
 from trainyard.jobs.state.kueue_reading import QueueReading, read_queue
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts, time_of

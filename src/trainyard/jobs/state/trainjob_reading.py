@@ -7,7 +7,7 @@ condition Suspended with status False belongs to a job that was resumed.
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.jobs.state.job_kinds import read_labels
+from trainyard.jobs.state.kind_api import read_labels
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import TRAINER
 from trainyard.jobs.state.reading import Phase, Reading, count, field_of, said, since, true_conditions

@@ -13,7 +13,7 @@ import pytest
 from trainyard.artifacts.record.run_numbers import claim_number
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload import run_following
-from trainyard.artifacts.upload.pace import Pace
+from trainyard.artifacts.upload.rate_limit import RateLimit
 from trainyard.artifacts.upload.run_following import Ending, Followed, Patience, follow_run, wait_for_run
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
@@ -315,7 +315,7 @@ def test_a_pace_is_kept_over_time() -> None:
         slept.append(seconds)
         now[0] += seconds
 
-    pace = Pace(1000, clock=lambda: now[0], sleep=sleep)
+    pace = RateLimit(1000, clock=lambda: now[0], sleep=sleep)
     for _ in range(10):
         pace(500)
     assert now[0] == pytest.approx(4.5)

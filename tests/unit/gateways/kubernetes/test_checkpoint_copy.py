@@ -44,7 +44,7 @@ from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints
 from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.jobs.job_plan import Program
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.state.job_kinds import kind_of_job
+from trainyard.jobs.state.kind_api import kind_of_job
 
 pytestmark = pytest.mark.process
 

@@ -11,7 +11,7 @@ from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRef
 from trainyard.gateways.kubernetes import api as api_module
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.job_reader import JobLooking
-from trainyard.jobs.state.job_kinds import kind_of_job
+from trainyard.jobs.state.kind_api import kind_of_job
 
 Json = dict[str, Any]
 SPACE = "namespaces/team"

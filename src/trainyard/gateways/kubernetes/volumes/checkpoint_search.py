@@ -19,7 +19,7 @@ from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
 from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints, newest_step
 from trainyard.jobs.job_labels import PLAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
-from trainyard.jobs.state.job_kinds import annotations_of
+from trainyard.jobs.state.kind_api import annotations_of
 
 _FOLDERS = ("--run-dir", "--save", "--checkpoint-dir", "--output-dir", "--output_dir")
 """Options of trainers that are followed by the folder of the run."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 
-class Pace:
+class RateLimit:
     """Allows at most `bytes_per_second` on average; it catches up on at most a tenth of a second."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The kinds of jobs that can be run, and the APIs that a cluster must serve for each.
+"""The APIs and controllers that a cluster must have for each kind of job.
 
 The names and labels of the controllers are those of their released manifests and of HyperPod's charts.
 """

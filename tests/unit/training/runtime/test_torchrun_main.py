@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousTimeoutError
 
 from trainyard.training.runtime.torchrun_agent import LeftAloneError
-from trainyard.training.workers import main
+from trainyard.training.runtime.torchrun_main import main
 
 
 def failure(rank: int, code: int, *, after: int = 0) -> ProcessFailure:

@@ -1,4 +1,4 @@
-"""The kinds of jobs by their API names, and the labels by which the released operators mark their pods."""
+"""The API of each kind of job: its names and paths, and the label by which its operator marks its pods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
