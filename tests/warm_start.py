@@ -169,7 +169,17 @@ def _server() -> tuple[str, "subprocess.Popen[str]"]:
     server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
     assert server.stdout is not None
     assert server.stdout.readline() == "ready\n", "the server of warm processes did not start"
+    atexit.register(_end, server)
     return path, server
+
+
+def _end(server: "subprocess.Popen[str]") -> None:
+    """End it by the end of its input; a process that was forked from this one may still hold that open."""
+    try:
+        server.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
 
 
 def _sent(order: Mapping[str, Any], files: Sequence[int]) -> socket.socket:

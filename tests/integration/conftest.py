@@ -50,6 +50,10 @@ class Server:
     endpoint: Endpoint
     log: Path
 
+    def tail(self) -> str:
+        """The end of what it has written."""
+        return self.log.read_text(errors="replace")[-2000:]
+
     def end(self) -> None:
         self.process.kill()  # what it holds is thrown away, and a clean end takes SeaweedFS seven seconds
         self.process.wait()
@@ -78,7 +82,7 @@ def _serving(start: Callable[[], Server]) -> Iterator[Endpoint]:
     for attempt in range(_ATTEMPTS):
         server = start()
         try:
-            _wait_until_it_stores(server.endpoint, server.process, server.log)
+            _wait_until_it_stores(server)
         except AssertionError:
             server.end()
             if attempt == _ATTEMPTS - 1:
@@ -87,7 +91,9 @@ def _serving(start: Callable[[], Server]) -> Iterator[Endpoint]:
         try:
             yield server.endpoint
         finally:
+            ended = server.process.poll()
             server.end()
+        assert ended is None, f"the server ended with {ended} during the tests: {server.tail()}"
         return
 
 
@@ -149,20 +155,19 @@ def _endpoint(url: str) -> Endpoint:
     return Endpoint(url, client)
 
 
-def _wait_until_it_stores(endpoint: Endpoint, server: "subprocess.Popen[bytes]", log: Path) -> None:
+def _wait_until_it_stores(server: Server) -> None:
     from botocore.exceptions import BotoCoreError, ClientError
 
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
-            bucket = endpoint.new_bucket()
-            endpoint.client.put_object(Bucket=bucket, Key="ready", Body=b"ready")
-            assert server.poll() is None, "another server has the port"
+            bucket = server.endpoint.new_bucket()
+            server.endpoint.client.put_object(Bucket=bucket, Key="ready", Body=b"ready")
+            assert server.process.poll() is None, "another server has the port"
             return
         except (BotoCoreError, ClientError) as error:
-            said = log.read_text(errors="replace")[-2000:]
-            assert server.poll() is None, f"the server ended: {said}"
-            assert time.monotonic() < deadline, f"the server does not store anything: {error} {said}"
+            assert server.process.poll() is None, f"the server ended: {server.tail()}"
+            assert time.monotonic() < deadline, f"the server does not store anything: {error} {server.tail()}"
             time.sleep(0.1)
 
 
