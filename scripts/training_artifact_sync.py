@@ -17,7 +17,7 @@ Example: scripts/training_artifact_sync.py --run-dir runs/20261120-214501-7c1f -
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,12 +184,18 @@ def _bucket(name: str) -> Any:
     return _open(parse_args(["--checkpoint=.", "--metrics=.", "--s3-bucket", name]))
 
 
-def _open(args: argparse.Namespace, **pace: Any) -> Any:
+def _open(args: argparse.Namespace, pace: Callable[[int], None] | None = None) -> Any:
     from trainyard.artifacts.store import store_settings
-    from trainyard.gateways import open_store
+    from trainyard.gateways import no_pace, open_store
 
     url, kind = store_settings.store_settings(args.run_dir, url=args.store, encryption=args.encryption)
-    return open_store(url, encryption=kind, call_seconds=args.call_seconds, checksum=args.checksum, **pace)
+    return open_store(
+        url,
+        encryption=kind,
+        call_seconds=args.call_seconds,
+        checksum=args.checksum,
+        pace=pace or no_pace,
+    )
 
 
 def _files() -> Any:

@@ -97,7 +97,7 @@ class DeclaredPart(Protocol):
 
 
 class DeclaredFile(Protocol):
-    """What is known of a file before it is sent: the digest of each part, and the SHA-256 of the whole."""
+    """The digests of a file that are known before it is sent: one per part, and the SHA-256 of the whole."""
 
     @property
     def size(self) -> int: ...
