@@ -38,7 +38,10 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_LONG_NUMBER = re.compile(rf"[0-9]{{{MOST_DIGITS + 1},}}|[0-9][eE]\+?[0-9]{{3,}}")
+_LONG_NUMBER = re.compile(
+    rf"""[0-9]{{{MOST_DIGITS + 1},}}|(?<![\w"])-?[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{{3,}}"""
+)
+"""Also in some texts, but not at places like 1e400 in a digest."""
 
 
 class _EndlessLineError(Exception):
