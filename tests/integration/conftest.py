@@ -193,6 +193,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         run_id: str | None = None,
         steps: tuple[int, ...] = (100, 200),
         size: int = 100_000,
+        files: int = 1,
     ) -> RunDirectory:
         directory = RunDirectory(tmp_path / name)
         directory.create()
@@ -202,14 +203,15 @@ def make_run(tmp_path: Path) -> MakeRun:
             append_event(directory.events_file, "started")
         for step in steps:
             append_event(directory.metrics_file, "metrics", step=step, loss=1 / step)
-            _write_checkpoint(directory.checkpoint(step), step, size)
+            _write_checkpoint(directory.checkpoint(step), step, size, files)
         return directory
 
     return make
 
 
-def _write_checkpoint(path: Path, step: int, size: int) -> None:
+def _write_checkpoint(path: Path, step: int, size: int, files: int) -> None:
     path.mkdir()
-    (path / "__0_0.distcp").write_bytes(os.urandom(size))
+    for number in range(files):
+        (path / f"__{number}_0.distcp").write_bytes(os.urandom(size))
     (path / ".metadata").write_bytes(os.urandom(1000))
     write_manifest(path, CheckpointManifest(step, "any", time.time(), describe_files(path)))

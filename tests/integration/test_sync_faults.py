@@ -29,9 +29,12 @@ from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ExitCode, ServiceError, VerificationError
 from trainyard.gateways import open_store
 from trainyard.gateways.s3 import clock
+from trainyard.gateways.s3.small_files import LEAST_FILES
 
 OPERATIONS = int(os.environ.get("TRAINYARD_FAULT_OPERATIONS", "80"))
 """Requests that may be spoilt in the long run with faults; 1,000 when it is to be shown."""
+NUMBERS_OF_FILES = (1, LEAST_FILES + 4)
+"""Of each checkpoint: few go by boto3 alone, many by awscrt first."""
 FAULTS = (
     *("cut the request", "cut the answer", "reset", "500", "503", "stall"),
     *("damage the request", "damage the answer"),
@@ -183,11 +186,12 @@ def store(proxy: FaultyProxy, seaweedfs: Any) -> Any:
     return open_store(f"s3://{seaweedfs.new_bucket()}", call_seconds=CALL_SECONDS)
 
 
+@pytest.mark.parametrize("files", NUMBERS_OF_FILES)
 @pytest.mark.parametrize("proxy", [1, 2, 3], indirect=True)
 def test_a_tenth_of_all_requests_spoilt_is_survived_or_refused(
-    proxy: FaultyProxy, store: Any, make_run: Any
+    files: int, proxy: FaultyProxy, store: Any, make_run: Any
 ) -> None:
-    run = make_run(steps=(100, 200, 300), size=50_000)
+    run = make_run(steps=(100, 200, 300), size=50_000 // files, files=files)
     proxy.rate = 0.1
     try:
         report = sync_run(store, run, 1)
@@ -202,11 +206,12 @@ def test_a_tenth_of_all_requests_spoilt_is_survived_or_refused(
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
 
 
+@pytest.mark.parametrize("files", NUMBERS_OF_FILES)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_once_in_three_requests(
-    fault: str, proxy: FaultyProxy, store: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
+    fault: str, files: int, proxy: FaultyProxy, store: Any, make_run: Any
 ) -> None:
-    run = make_run(steps=(100,), size=20_000)
+    run = make_run(steps=(100,), size=20_000 // files, files=files)
     proxy.faults, proxy.rate = (fault,), 0.34
     try:
         complete = not sync_run(store, run, 1).problems
@@ -272,14 +277,21 @@ def test_a_read_that_always_breaks_is_refused(
         )
 
 
+@pytest.mark.parametrize("files", NUMBERS_OF_FILES)
 @pytest.mark.parametrize("part", [16 << 20, 1 << 20])
 @pytest.mark.parametrize("proxy", [1, 2], indirect=True)
 def test_a_restore_through_faults_is_whole_or_refused_and_goes_on(
-    proxy: FaultyProxy, store: Any, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+    proxy: FaultyProxy,
+    store: Any,
+    make_run: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    part: int,
+    files: int,
 ) -> None:
     monkeypatch.setattr("trainyard.gateways.s3.store.RANGE_BYTES", 1 << 20)
     monkeypatch.setattr("trainyard.run.digests.PART_BYTES", part)
-    run = make_run(steps=(100, 200), size=3_000_000)
+    run = make_run(steps=(100, 200), size=3_000_000 // files, files=files)
     sync_run(store, run, 1)
     proxy.rate = 0.2
     attempts = 0
@@ -479,7 +491,8 @@ def test_a_long_run_with_a_tenth_of_all_requests_spoilt_verifies_nothing_falsely
     proxy.faults = (*FAULTS, "expired", "another clock")
     while proxy.exposed < OPERATIONS or not min(judged.values()):
         number = len(runs) + 1
-        runs.append(make_run(f"r{number}", steps=(100, 200), size=20_000))
+        files = NUMBERS_OF_FILES[number % 2]
+        runs.append(make_run(f"r{number}", steps=(100, 200), size=20_000 // files, files=files))
         proxy.rate = 0.1
         attempt(lambda run=runs[-1], n=number: not sync_run(store, run, n).problems)  # type: ignore[misc]
         proxy.rate = 0

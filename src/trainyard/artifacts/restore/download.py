@@ -45,6 +45,8 @@ class Landing:
         self._files = Workers(_FILES_AT_ONCE, self._ending)
         self._parts = Workers(_PARTS_AT_ONCE, self._ending)
         self._counting = threading.Lock()
+        self._right = set[str]()
+        """Keys of the small files that came all at once, as the manifest lists them."""
 
     def __enter__(self) -> Self:
         return self
@@ -63,15 +65,35 @@ class Landing:
         does; complete files stay.
         """
         self._ending.clear()
+        self._fetch_small(places)
         problems = self._files.each(
             lambda each: self._land(each[0], each[1], parts.get(each[1].key)), list(places.items())
         )
         keys = (entry.key for entry in places.values())
         return [f"{key}: {problem}" for key, problem in sorted(zip(keys, problems, strict=True)) if problem]
 
+    def _fetch_small(self, places: Mapping[PurePosixPath, ManifestObject]) -> None:
+        """Let the store fetch small files that are not there yet, and compare each one as it comes."""
+        wanted = {entry.key: (self._folder / place, entry) for place, entry in places.items() if entry.size}
+        new = {key: each for key, each in wanted.items() if not os.path.lexists(each[0])}
+        for folder in {path.parent for path, _ in new.values()}:
+            folder.mkdir(parents=True, exist_ok=True)
+
+        def compare(key: str) -> None:
+            path, entry = new[key]
+            with _opened(path)[0] as file:
+                if _digest_so_far(file, entry).hexdigest() == entry.sha256 and file.tell() == entry.size:
+                    self._right.add(key)
+                    self._count(fetched=1, fetched_bytes=entry.size)
+
+        self._store.fetch_small(((key, entry.size, path) for key, (path, entry) in new.items()), compare)
+
     def _land(self, place: PurePosixPath, entry: ManifestObject, parts: PartDigests | None) -> str | None:
         file, existed = _opened(self._folder / place)
         with file:
+            if entry.key in self._right:
+                os.fsync(file.fileno())
+                return None
             if parts is not None:
                 return self._land_parts(file, PartedObject(self._store, entry, parts))
             digest = _digest_so_far(file, entry) if existed else hashlib.sha256()
@@ -150,7 +172,7 @@ def _digest_so_far(file: FileIO, entry: ManifestObject) -> "hashlib._Hash":
     if size > entry.size:
         return _emptied(file)
     digest = hashlib.sha256()
-    while chunk := file.read(_CHUNK_BYTES):
+    while chunk := file.read(min(_CHUNK_BYTES, size + 1)):
         digest.update(chunk)
     return digest if size < entry.size or digest.hexdigest() == entry.sha256 else _emptied(file)
 

@@ -4,7 +4,7 @@ Keys are relative to the store's prefix and use forward slashes. Every method ra
 store cannot be reached or refuses, after retrying errors that can heal.
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
@@ -163,6 +163,22 @@ class Store(Protocol):
 
         With a `claim`, a store that sends it in parts of that size compares each part, and takes the SHA-256
         of the whole from the claim if that is vouched for. Raises CheckpointError when a part differs.
+        """
+        ...
+
+    def send_small(self, uploads: Sequence[Upload], sent: Callable[[str], None]) -> None:
+        """Send many small ones of `uploads` at once, if the store has a fast way; `commit` need not, then.
+
+        Called in one thread at a time. `sent` is called with the key of each object that became visible.
+        """
+        ...
+
+    def fetch_small(self, files: Iterable[tuple[str, int, Path]], came: Callable[[str], None]) -> None:
+        """Fetch many small ones of `files` at once, if the store has a fast way.
+
+        A file is a key, the bytes it should have, and the path to write to. `came` is called in this thread
+        with each key that came. Its bytes are not compared with anything. A file that did not come may be
+        there in part.
         """
         ...
 

@@ -11,7 +11,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -188,6 +188,12 @@ class LocalStore:
             digest, size = copy_file(path, temporary, self._pace)
             undo.pop_all()
         return LocalUpload(key, target, temporary, size, digest.hex())
+
+    def send_small(self, uploads: Sequence[object], sent: Callable[[str], None]) -> None:
+        """Do nothing: there is no latency to save."""
+
+    def fetch_small(self, files: Iterable[tuple[str, int, Path]], came: Callable[[str], None]) -> None:
+        """Do nothing, for the same reason."""
 
     def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:  # noqa: ARG002
         return False

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from trainyard.errors import ConfigError
 from trainyard.gateways.s3.clock import Clock, sign_by
@@ -22,7 +22,16 @@ _CONNECT_SECONDS = 5.0
 _SENT_UNASKED_BYTES = 1 << 20
 
 
-def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Any:
+class Connection(NamedTuple):
+    """boto3's client, and what it was made from."""
+
+    client: Any
+    credentials: Any
+    """botocore's, which may renew themselves; None without any."""
+    ca_bundle: str | None
+
+
+def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Connection:
     """Return a client with the current credentials. Raises ConfigError for unusable settings."""
     with _without_pyopenssl():
         import boto3
@@ -41,8 +50,9 @@ def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Any:
         raise ConfigError(f"The AWS settings cannot be used: {error}") from None
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.PutObject", _ask_before_a_large_body)
-    sign_by(client, clock, session.get_credentials())
-    return client
+    credentials = session.get_credentials()
+    sign_by(client, clock, credentials)
+    return Connection(client, credentials, core.get_config_variable("ca_bundle"))
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import (
@@ -17,9 +17,10 @@ from trainyard.errors import (
     TrainyardError,
     VerificationError,
 )
-from trainyard.gateways.s3.access import connect
+from trainyard.gateways.s3.access import Connection, connect
 from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.refusals import DENIED, explain_refusal
+from trainyard.gateways.s3.small_files import SmallFile, move, pattern_of
 
 _ATTEMPTS = 5
 """Attempts per call, with exponential backoff and jitter; AWS's variable AWS_MAX_ATTEMPTS overrides it."""
@@ -67,9 +68,9 @@ class Bucket:
         self.attempts = _attempts(attempts)
         self._call_seconds = call_seconds
         self._clock = Clock()
-        self._client = self._connect()
+        self._connection = self._connect()
         self._renewing = threading.Lock()
-        self.endpoint = str(self._client.meta.endpoint_url)
+        self.endpoint = str(self._connection.client.meta.endpoint_url)
         self._clock.endpoint = self.endpoint
         self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
 
@@ -111,6 +112,36 @@ class Bucket:
         """
         return self._encryption.get("ServerSideEncryption", "AES256") == "AES256"
 
+    def move_small(
+        self,
+        method: str,
+        key: str,
+        files: Iterable[SmallFile],
+        *,
+        ask: Callable[[], object],
+        moved: Callable[[SmallFile, Mapping[str, str]], None],
+    ) -> None:
+        """Move small files with awscrt (`small_files.move`), by the pattern of what `ask` requests for `key`.
+
+        Raises what `ask` raises.
+        """
+        connection, requests = self._connection, list[Any]()
+
+        def note(request: Any, **_: Any) -> None:
+            requests.append(request)
+
+        events = connection.client.meta.events
+        events.register("before-send.s3", note)
+        try:
+            ask()
+        finally:
+            events.unregister("before-send.s3", note)
+        if not requests or self._clock.offset or connection is not self._connection:
+            return  # awscrt signs by this machine's clock, and the credentials have just expired
+        pattern = pattern_of(requests[-1], self.prefix + key, method=method, connection=connection)
+        if pattern is not None:
+            move(pattern, files, moved, patience_seconds=self._call_seconds)
+
     def about(self, operation: str, **arguments: Any) -> tuple[Any, str]:
         """Return S3's response to `operation` on the bucket and no code, or None and the refusal's code.
 
@@ -134,10 +165,10 @@ class Bucket:
         from botocore.parsers import ResponseParserError
 
         for attempt in range(1, self.attempts + 1):
-            last, client = attempt == self.attempts, self._client
+            last, connection = attempt == self.attempts, self._connection
             try:
-                answer = self._answer(client, operation, arguments)
-                if _is_whole(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
+                answer = self._answer(connection.client, operation, arguments)
+                if is_whole(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
                     return answer
                 if last:
                     raise ServiceError(f"The responses of {self.endpoint} to {operation} are cut off.")
@@ -148,7 +179,7 @@ class Bucket:
                 if last or code not in _DAMAGED + _BUSY + _EXPIRED:
                     raise _refusal(code)(self.explained(operation, error)) from None
                 if code in _EXPIRED:
-                    self._renew_credentials(client)
+                    self._renew_credentials(connection)
             except (ResponseParserError, ValueError, OverflowError) as error:  # invalid time or number
                 if last:
                     raise ServiceError(self.explained(operation, error)) from None
@@ -174,13 +205,13 @@ class Bucket:
             body.seek(0)  # botocore rewinds it only between its own attempts
         return getattr(client, operation)(Bucket=self.name, **arguments)
 
-    def _renew_credentials(self, expired: Any) -> None:
+    def _renew_credentials(self, expired: Connection) -> None:
         """Load credentials again, once for all threads: files, roles and tokens may have newer ones."""
         with self._renewing:
-            if self._client is expired:
-                self._client = self._connect()
+            if self._connection is expired:
+                self._connection = self._connect()
 
-    def _connect(self) -> Any:
+    def _connect(self) -> Connection:
         return connect(attempts=self.attempts, call_seconds=self._call_seconds, clock=self._clock)
 
     def explained(self, operation: str, error: Exception) -> str:
@@ -188,7 +219,7 @@ class Bucket:
         return explain_refusal(error, bucket=self.name, operation=operation, endpoint=self.endpoint)
 
 
-def _is_whole(answer: Mapping[str, Any], sure: str) -> bool:
+def is_whole(answer: Mapping[str, Any], sure: str) -> bool:
     """Return whether the response is complete and has the field `sure`."""
     etag, listed = str(answer.get("ETag", "")), answer.get("Contents", ())
     if etag.startswith('"') and (len(etag) == 1 or not etag.endswith('"')):

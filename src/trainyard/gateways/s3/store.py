@@ -6,7 +6,7 @@ import mmap
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -18,6 +18,7 @@ from trainyard.gateways import joined
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE, DeclaredFile, Parts
+from trainyard.gateways.s3.small_files import LEAST_FILES, SMALL_BYTES, SmallFile
 from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.uploads import (
     MISSING,
@@ -252,6 +253,34 @@ class S3Store:
                 self._fast_parts = False
                 upload.send(path, metadata, Algorithm.SHA256, memory=self._memory)
         return upload
+
+    def send_small(self, uploads: Sequence[object], sent: Callable[[str], None]) -> None:
+        small = [each for each in uploads if isinstance(each, SinglePart) and each.size <= SMALL_BYTES]
+        if len(small) < LEAST_FILES:
+            return
+        first, others = small[0], {self.prefix + each.key: each for each in small[1:]}
+
+        def ask() -> None:
+            first.send()
+            sent(first.key)
+
+        def moved(file: SmallFile, headers: Mapping[str, str]) -> None:
+            if others[file.key].moved(headers):
+                sent(others[file.key].key)
+
+        alike = (each.to_move() for each in others.values() if each.metadata == first.metadata)
+        self._bucket.move_small("PUT", first.key, alike, ask=ask, moved=moved)
+
+    def fetch_small(self, files: Iterable[tuple[str, int, Path]], came: Callable[[str], None]) -> None:
+        small = [SmallFile(self.prefix + key, path, size) for key, size, path in files if size <= SMALL_BYTES]
+        if len(small) < LEAST_FILES:
+            return
+        first = small[0].key.removeprefix(self.prefix)
+
+        def moved(file: SmallFile, _headers: Mapping[str, str]) -> None:
+            came(file.key.removeprefix(self.prefix))
+
+        self._bucket.move_small("GET", first, small, ask=lambda: self.describe(first), moved=moved)
 
     def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
         return checksum.get("algorithm") == Algorithm.CRC64NVME and checksum["value"] == crc64nvme_of(path)
