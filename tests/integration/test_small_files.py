@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -14,11 +15,14 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
+from trainyard.artifacts.record.manifest import ManifestObject
+from trainyard.artifacts.restore import restore as restoring
+from trainyard.artifacts.restore.download import Landing
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.upload.sync import sync_run
@@ -28,6 +32,7 @@ from trainyard.gateways import open_store
 from trainyard.gateways.s3 import small_files
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.small_files import LEAST_FILES, SMALL_BYTES, pattern_of
+from trainyard.run.atomic_files import sha256_of_file
 
 FILES = LEAST_FILES + 8
 ODD_NAMES = (
@@ -60,12 +65,12 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of the files that awscrt moved."""
     keys, move = list[str](), small_files.move
 
-    def counting(pattern: Any, files: Any, take: Any, **options: Any) -> None:
+    def counting(pattern: Any, files: Any, on_moved: Any, **options: Any) -> bool:
         def note(file: Any, headers: Mapping[str, str]) -> None:
             keys.append(file.key)
-            take(file, headers)
+            on_moved(file, headers)
 
-        move(pattern, files, note, **options)
+        return move(pattern, files, note, **options)
 
     monkeypatch.setattr("trainyard.gateways.s3.bucket.move", counting)
     return keys
@@ -97,8 +102,9 @@ def send(store: Any, files: Mapping[str, Path]) -> set[str]:
 
 
 def fetch(store: Any, files: list[tuple[str, int, Path]]) -> set[str]:
-    came = set[str]()
-    store.fetch_small(files, came.add)
+    """Fetch the files; return the keys that came."""
+    keys, came = {path: key for key, _, path in files}, set[str]()
+    store.fetch_small(files, lambda path: came.add(keys[path]))
     return came
 
 
@@ -292,6 +298,143 @@ def test_when_nothing_arrives_any_more_the_rest_is_left_to_boto3(
         assert all((tmp_path / key).read_bytes() == files[key].read_bytes() for key in came)
 
 
+def test_once_awscrt_gave_up_it_is_not_tried_again(
+    seaweedfs: Any, proxied: Any, moved: list[str], tmp_path: Path
+) -> None:
+    store = open_store(f"s3://{seaweedfs.new_bucket()}", call_seconds=2)
+    files = write_files(tmp_path / "files", tuple(f"n{number}" for number in range(FILES)), 3000)
+    proxied.silent_for = range(20, 40)
+    send(store, files)
+    assert 0 < len(moved) < FILES - 1
+    moved.clear()
+    started = time.monotonic()
+    assert send(store, files) == set()
+    assert moved == []
+    assert fetch(store, [(name, 3000, tmp_path / name) for name in files]) == set()
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("size", [3000, SMALL_BYTES])
+def test_bytes_under_way_are_limited(size: int, seaweedfs: Any, proxied: Any, tmp_path: Path) -> None:
+    store = open_store(f"s3://{seaweedfs.new_bucket()}", call_seconds=2)
+    files = write_files(tmp_path / "files", tuple(f"n{number}" for number in range(200)), size)
+    proxied.silent_for = range(1, 1 << 30)
+    uploads = [store.stage(path, key, metadata={}) for key, path in files.items()]
+    store.send_small(uploads, lambda _key: None)
+    assert len(proxied.requests) == 1 + min(199, (32 << 20) // size)
+
+
+@pytest.mark.parametrize("place", ["run", "target"])
+def test_folders_whose_names_are_not_utf8_work_as_with_boto3(
+    place: str, seaweedfs: Any, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
+    odd = tmp_path / os.fsdecode(b"x\xffy")
+    odd.mkdir()
+    run = make_run(f"{odd.name}/run" if place == "run" else "run", steps=(100,), size=3000, files=FILES)
+    store = open_store(f"s3://{seaweedfs.new_bucket()}")
+    assert sync_run(store, run, 1).problems == ()
+    target = odd / "back" if place == "target" else tmp_path / "back"
+    restore(store, Selection(1), target)
+    assert files_of(target) == files_of(run.path)
+
+
+def test_a_restore_that_a_sync_overtakes_has_the_newer_bytes(
+    seaweedfs: Any, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: list[str]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
+    store, run = open_store(f"s3://{seaweedfs.new_bucket()}"), make_run(size=3000, files=FILES)
+    sync_run(store, run, 1)
+    land, landed = restoring._land_checkpoint, list[str]()
+
+    def overtaken(store: Any, checkpoint: Any, landing: Any) -> list[str]:
+        landed.append(checkpoint.name)
+        wrong = land(store, checkpoint, landing)
+        if len(landed) == 1:
+            for step in (100, 200):
+                shutil.rmtree(run.checkpoint(step))
+            make_run(size=3000, files=FILES)
+            assert sync_run(store, run, 1).problems == ()
+        return wrong
+
+    monkeypatch.setattr(restoring, "_land_checkpoint", overtaken)
+    restore(store, Selection(1), tmp_path / "back")
+    assert len(landed) > 2
+    assert files_of(tmp_path / "back") == files_of(run.path)
+
+
+def test_what_came_before_is_compared_again_each_time(
+    seaweedfs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: list[str]
+) -> None:
+    """By one `Landing`: another digest, a file that was removed, another place, one key at two places."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
+    store = open_store(f"s3://{seaweedfs.new_bucket()}")
+    old = write_files(tmp_path / "old", tuple(f"n{number}" for number in range(FILES)), 3000)
+    new = write_files(tmp_path / "new", tuple(old), 3000)
+
+    def entries(files: Mapping[str, Path], places: int = 1) -> dict[PurePosixPath, ManifestObject]:
+        send(store, files)
+        return {
+            PurePosixPath(f"p{place}", key): ManifestObject(key, 3000, sha256_of_file(path))
+            for key, path in files.items()
+            for place in range(places)
+        }
+
+    folder = tmp_path / "back"
+    with Landing(store, folder) as landing:
+        for files, places in ((old, 1), (new, 1), (new, 2), (old, 3)):
+            wanted = entries(files, places)
+            assert landing.land(wanted) == []
+            assert {place: (folder / place).read_bytes() for place in wanted} == {
+                place: files[entry.key].read_bytes() for place, entry in wanted.items()
+            }
+            (folder / "p0" / "n3").unlink()
+            assert landing.land(wanted) == []
+            assert (folder / "p0" / "n3").read_bytes() == files["n3"].read_bytes()
+    assert len(moved) > 4 * FILES
+
+
+@pytest.mark.parametrize("way", ["send", "fetch"])
+def test_an_interrupt_in_any_line_comes_out_as_what_it_is(
+    way: str, seaweedfs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C raises KeyboardInterrupt between any two instructions of the main thread."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
+    store = open_store(f"s3://{seaweedfs.new_bucket()}")
+    files = write_files(tmp_path / "files", tuple(f"n{number}" for number in range(FILES)), 100)
+    send(store, files)
+    lines = interrupted = 0
+    while True:
+        lines += 37
+        left = [lines]
+
+        def trace(frame: Any, event: str, _argument: Any, left: list[int] = left) -> Any:
+            if frame.f_code.co_filename != small_files.__file__ or frame.f_code.co_name == "end":
+                return None if event == "call" else trace
+            if event == "line":
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        target = tmp_path / f"back-{lines}"
+        target.mkdir()
+        started, before = time.monotonic(), sys.gettrace()
+        sys.settrace(trace)
+        try:
+            if way == "send":
+                send(store, files)
+            else:
+                fetch(store, [(name, 100, target / name) for name in files])
+            break
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(before)
+        assert time.monotonic() - started < 4
+    assert interrupted > 10
+
+
 class Between:
     """Between a client and a server: counts requests, and can stay silent."""
 
@@ -349,9 +492,9 @@ def proxied(seaweedfs: Any, read_message: Any, monkeypatch: pytest.MonkeyPatch) 
     between.close()
 
 
-@pytest.mark.parametrize("is_trusted", [True, False])
-def test_tls_goes_by_the_certificates_that_aws_settings_name(
-    is_trusted: bool,
+@pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", ""])
+def test_tls_goes_by_the_certificates_that_settings_name(
+    variable: str,
     seaweedfs: Any,
     proxied: Between,
     moved: list[str],
@@ -368,11 +511,11 @@ def test_tls_goes_by_the_certificates_that_aws_settings_name(
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     store = open_store(f"s3://{seaweedfs.new_bucket()}", call_seconds=10)
     files = write_files(tmp_path / "files", tuple(f"n{number}" for number in range(FILES)), 3000)
-    if not is_trusted:
+    if not variable:
         with pytest.raises(ServiceError, match="CERTIFICATE_VERIFY_FAILED"):
             send(store, files)
         return
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+    monkeypatch.setenv(variable, str(certificate))
     store = open_store(store.url, call_seconds=10)
     send(store, files)
     assert len(moved) == FILES - 1

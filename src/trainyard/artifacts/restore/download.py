@@ -6,6 +6,7 @@ the objects and what happens to them. Memory is bounded: only small pieces of a 
 time.
 """
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -45,8 +46,6 @@ class Landing:
         self._files = Workers(_FILES_AT_ONCE, self._ending)
         self._parts = Workers(_PARTS_AT_ONCE, self._ending)
         self._counting = threading.Lock()
-        self._right = set[str]()
-        """Keys of the small files that came all at once, as the manifest lists them."""
 
     def __enter__(self) -> Self:
         return self
@@ -65,33 +64,48 @@ class Landing:
         does; complete files stay.
         """
         self._ending.clear()
-        self._fetch_small(places)
-        problems = self._files.each(
-            lambda each: self._land(each[0], each[1], parts.get(each[1].key)), list(places.items())
-        )
+        fetched = self._fetch_small(places)
+
+        def land(each: tuple[PurePosixPath, ManifestObject]) -> str | None:
+            place, entry = each
+            return self._land(place, entry, parts.get(entry.key), is_compared=place in fetched)
+
+        problems = self._files.each(land, list(places.items()))
         keys = (entry.key for entry in places.values())
         return [f"{key}: {problem}" for key, problem in sorted(zip(keys, problems, strict=True)) if problem]
 
-    def _fetch_small(self, places: Mapping[PurePosixPath, ManifestObject]) -> None:
-        """Let the store fetch small files that are not there yet, and compare each one as it comes."""
-        wanted = {entry.key: (self._folder / place, entry) for place, entry in places.items() if entry.size}
-        new = {key: each for key, each in wanted.items() if not os.path.lexists(each[0])}
-        for folder in {path.parent for path, _ in new.values()}:
+    def _fetch_small(self, places: Mapping[PurePosixPath, ManifestObject]) -> set[PurePosixPath]:
+        """Let the store fetch small files that are not there yet.
+
+        Return the places of those that have the listed bytes, each read again from the disk. The others are
+        removed, so that whatever still writes to them does no harm.
+        """
+        wanted = {self._folder / place: place for place, entry in places.items() if entry.size}
+        new = {path: place for path, place in wanted.items() if not os.path.lexists(path)}
+        right = set[PurePosixPath]()
+        for folder in {path.parent for path in new}:
             folder.mkdir(parents=True, exist_ok=True)
 
-        def compare(key: str) -> None:
-            path, entry = new[key]
-            with _opened(path)[0] as file:
+        def compare(path: Path) -> None:
+            entry = places[new[path]]
+            with contextlib.suppress(OSError), _opened(path)[0] as file:
                 if _digest_so_far(file, entry).hexdigest() == entry.sha256 and file.tell() == entry.size:
-                    self._right.add(key)
+                    right.add(new[path])
                     self._count(fetched=1, fetched_bytes=entry.size)
 
-        self._store.fetch_small(((key, entry.size, path) for key, (path, entry) in new.items()), compare)
+        files = [(places[place].key, places[place].size, path) for path, place in new.items()]
+        self._store.fetch_small(files, compare)
+        for path, place in new.items():
+            if place not in right:
+                path.unlink(missing_ok=True)
+        return right
 
-    def _land(self, place: PurePosixPath, entry: ManifestObject, parts: PartDigests | None) -> str | None:
+    def _land(
+        self, place: PurePosixPath, entry: ManifestObject, parts: PartDigests | None, *, is_compared: bool
+    ) -> str | None:
         file, existed = _opened(self._folder / place)
         with file:
-            if entry.key in self._right:
+            if is_compared and existed:
                 os.fsync(file.fileno())
                 return None
             if parts is not None:

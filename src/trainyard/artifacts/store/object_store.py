@@ -166,19 +166,19 @@ class Store(Protocol):
         """
         ...
 
-    def send_small(self, uploads: Sequence[Upload], sent: Callable[[str], None]) -> None:
+    def send_small(self, uploads: Sequence[Upload], on_sent: Callable[[str], None]) -> None:
         """Send many small ones of `uploads` at once, if the store has a fast way; `commit` need not, then.
 
-        Called in one thread at a time. `sent` is called with the key of each object that became visible.
+        Called in one thread at a time. `on_sent` receives the key of each object that became visible.
         """
         ...
 
-    def fetch_small(self, files: Iterable[tuple[str, int, Path]], came: Callable[[str], None]) -> None:
+    def fetch_small(self, files: Iterable[tuple[str, int, Path]], on_fetched: Callable[[Path], None]) -> None:
         """Fetch many small ones of `files` at once, if the store has a fast way.
 
-        A file is a key, the bytes it should have, and the path to write to. `came` is called in this thread
-        with each key that came. Its bytes are not compared with anything. A file that did not come may be
-        there in part.
+        A file is a key, the bytes it should have, and the path of a new file to write. `on_fetched` receives
+        each path that was written, in this thread. Its bytes are not compared with anything. Another file may
+        be there in part.
         """
         ...
 

@@ -189,10 +189,10 @@ class LocalStore:
             undo.pop_all()
         return LocalUpload(key, target, temporary, size, digest.hex())
 
-    def send_small(self, uploads: Sequence[object], sent: Callable[[str], None]) -> None:
-        """Do nothing: there is no latency to save."""
+    def send_small(self, uploads: Sequence[object], on_sent: Callable[[str], None]) -> None:
+        """Do nothing: a folder has no latency to save."""
 
-    def fetch_small(self, files: Iterable[tuple[str, int, Path]], came: Callable[[str], None]) -> None:
+    def fetch_small(self, files: Iterable[tuple[str, int, Path]], on_fetched: Callable[[Path], None]) -> None:
         """Do nothing, for the same reason."""
 
     def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:  # noqa: ARG002

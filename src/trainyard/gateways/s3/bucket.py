@@ -20,7 +20,7 @@ from trainyard.errors import (
 from trainyard.gateways.s3.access import Connection, connect
 from trainyard.gateways.s3.clock import Clock
 from trainyard.gateways.s3.refusals import DENIED, explain_refusal
-from trainyard.gateways.s3.small_files import SmallFile, move, pattern_of
+from trainyard.gateways.s3.small_files import OnMoved, SmallFile, move, pattern_of
 
 _ATTEMPTS = 5
 """Attempts per call, with exponential backoff and jitter; AWS's variable AWS_MAX_ATTEMPTS overrides it."""
@@ -67,7 +67,7 @@ class Bucket:
         self.prefix = f"{prefix}/" if prefix else ""
         self.attempts = _attempts(attempts)
         self._call_seconds = call_seconds
-        self._clock = Clock()
+        self._clock, self._uses_awscrt = Clock(), True
         self._connection = self._connect()
         self._renewing = threading.Lock()
         self.endpoint = str(self._connection.client.meta.endpoint_url)
@@ -118,13 +118,15 @@ class Bucket:
         key: str,
         files: Iterable[SmallFile],
         *,
-        ask: Callable[[], object],
-        moved: Callable[[SmallFile, Mapping[str, str]], None],
+        first_request: Callable[[], object],
+        on_moved: OnMoved,
     ) -> None:
-        """Move small files with awscrt (`small_files.move`), by the pattern of what `ask` requests for `key`.
+        """Move small files with awscrt, in the way of boto3's `first_request`, which is for `key`.
 
-        Raises what `ask` raises.
+        Raises what `first_request` raises. Once awscrt has given up, nothing is moved here any more.
         """
+        if not self._uses_awscrt:
+            return
         connection, requests = self._connection, list[Any]()
 
         def note(request: Any, **_: Any) -> None:
@@ -133,14 +135,14 @@ class Bucket:
         events = connection.client.meta.events
         events.register("before-send.s3", note)
         try:
-            ask()
+            first_request()
         finally:
             events.unregister("before-send.s3", note)
         if not requests or self._clock.offset or connection is not self._connection:
             return  # awscrt signs by this machine's clock, and the credentials have just expired
         pattern = pattern_of(requests[-1], self.prefix + key, method=method, connection=connection)
         if pattern is not None:
-            move(pattern, files, moved, patience_seconds=self._call_seconds)
+            self._uses_awscrt = move(pattern, files, on_moved, patience_seconds=self._call_seconds)
 
     def about(self, operation: str, **arguments: Any) -> tuple[Any, str]:
         """Return S3's response to `operation` on the bucket and no code, or None and the refusal's code.

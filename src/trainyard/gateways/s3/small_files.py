@@ -8,7 +8,9 @@ every file as if boto3 had moved it.
 
 import functools
 import logging
+import os
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +24,14 @@ SMALL_BYTES = 256 << 10
 """Larger files are few enough per second for boto3."""
 LEAST_FILES = 32
 """Fewer are moved by boto3's threads before this client has started."""
-_AT_ONCE = 512
-"""Files in work. Each has an open file, so the usual limit of 1,024 open files is kept."""
+_FILES_AT_ONCE = 512
+"""Each has an open file, so that with the connections the usual limit of 1,024 is kept."""
+_BYTES_AT_ONCE = 32 << 20
+"""On a slow line, more would share it for so long that none is complete in time."""
 _CONNECTIONS = 256
 _MOST_FAILURES = 16
 """After that many, the rest is left to boto3, which knows what to do about the cause."""
-_LET_GO_SECONDS = 5.0
+_CANCEL_SECONDS = 5.0
 _KEPT_HEADERS = re.compile(
     r"user-agent|x-amz-(meta-.*|server-side-encryption.*|request-payer|sdk-checksum-algorithm)", re.IGNORECASE
 )
@@ -63,8 +67,8 @@ class Pattern:
 def pattern_of(request: Any, key: str, *, method: str, connection: Connection) -> Pattern | None:
     """Return the pattern of a request that boto3 signed and sent for `key`.
 
-    None if awscrt would go another way than boto3: through no proxy, with another kind of signature, or with
-    cryptography that is not approved where a FIPS endpoint is demanded.
+    None if awscrt would take another route than boto3 (it uses no proxy), sign otherwise, or use cryptography
+    that is not approved at a FIPS endpoint.
     """
     from botocore.utils import get_environ_proxies
 
@@ -82,17 +86,15 @@ def pattern_of(request: Any, key: str, *, method: str, connection: Connection) -
     return Pattern(method, url.scheme, url.netloc, folder, scope["region"], kept, connection)
 
 
-def move(
-    pattern: Pattern,
-    files: Iterable[SmallFile],
-    moved: Callable[[SmallFile, Mapping[str, str]], None],
-    *,
-    patience_seconds: float,
-) -> None:
-    """Send or fetch `files`; call `moved` with each one that was, and with the response's headers.
+OnMoved = Callable[[SmallFile, Mapping[str, str]], None]
+"""Receives a file that was sent or fetched, and the response's headers, with names in lower case."""
 
-    Ends early after several failures, or when nothing arrives for so long. Never raises for a failed request.
-    A fetched file may be there in part then.
+
+def move(pattern: Pattern, files: Iterable[SmallFile], on_moved: OnMoved, *, patience_seconds: float) -> bool:
+    """Send or fetch `files`. Return False if boto3 should be preferred from now on.
+
+    That is so after several failures, or when no file was complete for so long; the rest is not tried then.
+    Never raises for a failed request. A fetched file may be there in part then.
     """
     from awscrt.exceptions import AwsCrtError
     from botocore.exceptions import BotoCoreError
@@ -101,47 +103,52 @@ def move(
         client = _client(pattern)
     except (AwsCrtError, BotoCoreError, OSError, RuntimeError) as error:
         _logger.debug("awscrt cannot be used: %s", error)
-        return
-    batch = _Batch(pattern, client, moved)
+        return False
+    batch = _Batch(pattern, client, on_moved)
     try:
         for file in files:
-            if len(batch.running) >= _AT_ONCE:
-                batch.take_one(patience_seconds)
+            while batch.is_full(file.size):
+                batch.wait_for_one(patience_seconds)
             if batch.failures >= _MOST_FAILURES:
-                return
+                return False
             batch.begin(file)
-        while batch.running and batch.failures < _MOST_FAILURES:
-            batch.take_one(patience_seconds)
+        while batch.running:
+            batch.wait_for_one(patience_seconds)
     except Empty:
-        _logger.debug("%s: nothing arrived for %s s", pattern.host, patience_seconds)
+        _logger.debug("%s: no file was complete for %s s", pattern.host, patience_seconds)
+        return False
     finally:
         batch.end()
+    return batch.failures < _MOST_FAILURES
 
 
 class _Batch:
-    """The files that are on their way."""
+    """The files that are under way."""
 
-    def __init__(
-        self, pattern: Pattern, client: Any, moved: Callable[[SmallFile, Mapping[str, str]], None]
-    ) -> None:
-        self.running: dict[str, Any] = {}
-        """awscrt's request for each key."""
+    def __init__(self, pattern: Pattern, client: Any, on_moved: OnMoved) -> None:
+        self.running: dict[int, Any] = {}
+        """awscrt's request for each file, by the file's number; None until it is made."""
         self.failures = 0
-        self._pattern, self._client, self._moved = pattern, client, moved
-        self._ended = SimpleQueue[tuple[SmallFile, Exception | None, dict[str, str]]]()
-        """File, error or None, and the response's headers in lower case."""
+        self._pattern, self._client, self._on_moved = pattern, client, on_moved
+        self._begun = self._bytes = 0
+        self._ended = SimpleQueue[tuple[int, SmallFile, Exception | None, dict[str, str]]]()
+
+    def is_full(self, size: int) -> bool:
+        """Whether a file of `size` bytes must wait for another to end."""
+        more = len(self.running) >= _FILES_AT_ONCE or self._bytes + size > _BYTES_AT_ONCE
+        return more and bool(self.running)
 
     def begin(self, file: SmallFile) -> None:
         from awscrt.http import HttpHeaders, HttpRequest
         from awscrt.s3 import S3RequestType
 
-        told: dict[str, str] = {}
+        number, response_headers = self._begun, dict[str, str]()
 
         def on_headers(headers: list[tuple[str, str]], **_: Any) -> None:
-            told.update((name.lower(), value) for name, value in headers)
+            response_headers.update((name.lower(), value) for name, value in headers)
 
         def on_done(error: Exception | None = None, **_: Any) -> None:
-            self._ended.put((file, error, told))
+            self._ended.put((number, file, error, response_headers))
 
         headers = [("host", self._pattern.host), *self._pattern.headers]
         if self._pattern.method == "PUT":
@@ -150,37 +157,47 @@ class _Batch:
         else:
             headers += [("content-length", "0"), ("range", f"bytes=0-{file.size}")]  # shows if there is more
             how = {"operation_name": "GetObject", "recv_filepath": str(file.path)}
-        path = self._pattern.folder + quote(file.key, safe="/~")
-        request = HttpRequest(self._pattern.method, path, HttpHeaders(headers))
+        self._begun += 1
+        self._bytes += file.size
+        self.running[number] = None  # before it is made, so that an interrupt finds it
         try:
-            self.running[file.key] = self._client.make_request(
+            path = self._pattern.folder + quote(file.key, safe="/~")
+            request = HttpRequest(self._pattern.method, path, HttpHeaders(headers))
+            self.running[number] = self._client.make_request(
                 type=S3RequestType.DEFAULT, request=request, on_done=on_done, **how
             )
-        except RuntimeError as error:  # a file that cannot be opened
-            self._count_failure(file, error)
+        except (
+            RuntimeError,
+            UnicodeEncodeError,
+        ) as error:  # a file that cannot be opened, a name not in UTF-8
+            on_done(error)
 
-    def take_one(self, seconds: float) -> None:
+    def wait_for_one(self, seconds: float) -> None:
         """Wait for the next file that ends. Raises Empty when none does for so long."""
-        file, error, told = self._ended.get(timeout=seconds)
-        del self.running[file.key]
+        number, file, error, response_headers = self._ended.get(timeout=seconds)
+        self._bytes -= file.size
+        self.running.pop(number, None)
         if error is None:
-            self._moved(file, told)
+            self._on_moved(file, response_headers)
         else:
-            self._count_failure(file, error)
-
-    def _count_failure(self, file: SmallFile, error: Exception) -> None:
-        self.failures += 1
-        _logger.debug("%s: %s", file.key, error)
+            self.failures += 1
+            _logger.debug("%s: %s", file.key, error)
 
     def end(self) -> None:
-        """Stop what is still under way, so that nothing writes a file any more."""
-        for request in self.running.values():
+        """Cancel what is still under way, wait for it for a while, and take what was complete."""
+        requests = [request for request in self.running.values() if request is not None]
+        for request in requests:
             request.cancel()
-        try:
-            while self.running:
-                del self.running[self._ended.get(timeout=_LET_GO_SECONDS)[0].key]
-        except Empty:
-            _logger.debug("%d requests do not end", len(self.running))
+        deadline = time.monotonic() + _CANCEL_SECONDS
+        while time.monotonic() < deadline:
+            # Not by `running`: an interrupt may have come after a file was taken from the queue.
+            are_over = all(request.finished_future.done() for request in requests)
+            try:
+                self.wait_for_one(0 if are_over else 0.1)
+            except Empty:
+                if are_over:
+                    return
+        _logger.debug("some of %d requests do not end", len(requests))
 
 
 @functools.cache
@@ -194,21 +211,29 @@ def _bootstrap() -> Any:
 
 def _client(pattern: Pattern) -> Any:
     from awscrt.auth import AwsCredentialsProvider
-    from awscrt.io import ClientTlsContext, TlsContextOptions
     from awscrt.s3 import S3Client, S3RequestTlsMode, S3RetryConfig, create_default_s3_signing_config
 
     frozen = pattern.connection.credentials.get_frozen_credentials()
     provider = AwsCredentialsProvider.new_static(frozen.access_key, frozen.secret_key, frozen.token)
-    tls = TlsContextOptions()
-    if pattern.connection.ca_bundle:
-        tls.override_default_trust_store_from_path(ca_filepath=pattern.connection.ca_bundle)
+    is_secure = pattern.scheme == "https"
     return S3Client(
         bootstrap=_bootstrap(),
         region=pattern.region,
-        tls_mode=S3RequestTlsMode.ENABLED if pattern.scheme == "https" else S3RequestTlsMode.DISABLED,
-        tls_connection_options=ClientTlsContext(tls).new_connection_options(),
+        tls_mode=S3RequestTlsMode.ENABLED if is_secure else S3RequestTlsMode.DISABLED,
+        tls_connection_options=_trust(pattern.connection.ca_bundle) if is_secure else None,
         signing_config=create_default_s3_signing_config(region=pattern.region, credential_provider=provider),
         throughput_target_gbps=100,
         max_active_connections_override=_CONNECTIONS,
         retry_config=S3RetryConfig(max_retries=1, backoff_scale_factor_ms=50),
     )
+
+
+def _trust(ca_bundle: str | None) -> Any:
+    """Return options with the certificates that boto3 trusts."""
+    from awscrt.io import ClientTlsContext, TlsContextOptions
+    from botocore.httpsession import get_cert_path
+
+    options = TlsContextOptions()
+    bundle = ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or get_cert_path(True)
+    options.override_default_trust_store_from_path(ca_filepath=bundle)
+    return ClientTlsContext(options).new_connection_options()

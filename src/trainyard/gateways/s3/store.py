@@ -254,33 +254,45 @@ class S3Store:
                 upload.send(path, metadata, Algorithm.SHA256, memory=self._memory)
         return upload
 
-    def send_small(self, uploads: Sequence[object], sent: Callable[[str], None]) -> None:
+    def send_small(self, uploads: Sequence[object], on_sent: Callable[[str], None]) -> None:
         small = [each for each in uploads if isinstance(each, SinglePart) and each.size <= SMALL_BYTES]
         if len(small) < LEAST_FILES:
             return
         first, others = small[0], {self.prefix + each.key: each for each in small[1:]}
 
-        def ask() -> None:
+        def files() -> Iterator[SmallFile]:
+            for each in others.values():
+                if each.metadata == first.metadata:
+                    self._pace(each.size)
+                    yield each.as_small_file()
+
+        def send_first() -> None:
             first.send()
-            sent(first.key)
+            on_sent(first.key)
 
-        def moved(file: SmallFile, headers: Mapping[str, str]) -> None:
-            if others[file.key].moved(headers):
-                sent(others[file.key].key)
+        def on_moved(file: SmallFile, headers: Mapping[str, str]) -> None:
+            upload = others[file.key]
+            upload.take_answer(headers)
+            if upload.answer:
+                on_sent(upload.key)
 
-        alike = (each.to_move() for each in others.values() if each.metadata == first.metadata)
-        self._bucket.move_small("PUT", first.key, alike, ask=ask, moved=moved)
+        self._bucket.move_small("PUT", first.key, files(), first_request=send_first, on_moved=on_moved)
 
-    def fetch_small(self, files: Iterable[tuple[str, int, Path]], came: Callable[[str], None]) -> None:
+    def fetch_small(self, files: Iterable[tuple[str, int, Path]], on_fetched: Callable[[Path], None]) -> None:
         small = [SmallFile(self.prefix + key, path, size) for key, size, path in files if size <= SMALL_BYTES]
         if len(small) < LEAST_FILES:
             return
         first = small[0].key.removeprefix(self.prefix)
 
-        def moved(file: SmallFile, _headers: Mapping[str, str]) -> None:
-            came(file.key.removeprefix(self.prefix))
+        def read_first_byte() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                joined(first, self.read_chunks(first, length=1))
 
-        self._bucket.move_small("GET", first, small, ask=lambda: self.describe(first), moved=moved)
+        self._bucket.move_small(
+            *("GET", first, small),
+            first_request=read_first_byte,
+            on_moved=lambda file, _headers: on_fetched(file.path),
+        )
 
     def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
         return checksum.get("algorithm") == Algorithm.CRC64NVME and checksum["value"] == crc64nvme_of(path)

@@ -104,17 +104,14 @@ class SinglePart:
             )
         self.answer.update(answer)
 
-    def to_move(self) -> SmallFile:
-        """Return the file for `Bucket.move_small`."""
-        self.pace(self.size)
+    def as_small_file(self) -> SmallFile:
         return SmallFile(self.bucket.prefix + self.key, self.path, self.size, self._base64())
 
-    def moved(self, headers: Mapping[str, str]) -> bool:
-        """Take the response's headers for an answer, and return whether they are one."""
+    def take_answer(self, headers: Mapping[str, str]) -> None:
+        """Take the headers of S3's response to a request that another client sent, if they are whole."""
         answer = {"ETag": headers.get("etag", ""), "ChecksumSHA256": headers.get("x-amz-checksum-sha256")}
         if answer["ETag"] and is_whole(answer, "ETag"):
             self.answer.update(answer)
-        return bool(self.answer)
 
     def _base64(self) -> str:
         return _base64(bytes.fromhex(self.sha256))
