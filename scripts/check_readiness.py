@@ -163,7 +163,7 @@ def run_of(directory: Path | None) -> tuple[str, bool]:
 
 def ask_signer(seconds: float) -> dict[str, Any]:
     """Return the signing settings of the environment as fields of `Answers`; signing reads the key itself."""
-    from trainyard.gateways.signing import METHOD, signer_from
+    from trainyard.gateways.model_signing import METHOD, signer_from
 
     try:
         if time_limits.within(seconds, signer_from) is None:

@@ -194,9 +194,9 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     if args.json:
         output.print_json({"plan": plan.to_json(), "objects": list(manifests.all)})
     else:
-        from trainyard.report.jobs.manifest_text import manifest_text
+        from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
-        print(manifest_text(manifests.all), end="")
+        print(kubernetes_yaml(manifests.all), end="")
     # A TrainJob cannot be tested: Kubeflow Trainer refuses it while its runtime does not exist.
     asked = manifests.before_job if plan.kind == "trainjob" else manifests.all
     problems = refusals(api, asked) if api else []

@@ -192,7 +192,7 @@ def create_volume(args: argparse.Namespace, api: "Api") -> int:
     from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
     from trainyard.gateways.kubernetes.job_submission import refusals
     from trainyard.gateways.kubernetes.server_side_apply import apply_all
-    from trainyard.report.jobs.manifest_text import manifest_text
+    from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
     wanted = claim_body(
         args.claim,
@@ -216,7 +216,7 @@ def create_volume(args: argparse.Namespace, api: "Api") -> int:
             {"claim": args.claim, "namespace": args.namespace, "changed": changed, "object": wanted}
         )
     else:
-        print(f"{manifest_text([wanted])}# {args.claim} {what}")
+        print(f"{kubernetes_yaml([wanted])}# {args.claim} {what}")
     return ExitCode.DONE
 
 

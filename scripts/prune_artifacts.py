@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _apply(store: Any, plans: Sequence[Any], rules: Any, *, by: str | None, progress: Any) -> list[str]:
     from trainyard.artifacts.retention.pruning import prune
-    from trainyard.gateways.signing import signer_from
+    from trainyard.gateways.model_signing import signer_from
 
     signer = signer_from()
     who, problems = by or os.environ.get("GITHUB_ACTOR") or getpass.getuser(), []

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from trainyard.artifacts.restore import restore
         from trainyard.artifacts.restore.selection import parse_selection
         from trainyard.gateways import open_store
-        from trainyard.gateways.signing import KeyVerifier
+        from trainyard.gateways.model_signing import KeyVerifier
 
         store = open_store(args.store, call_seconds=args.call_seconds)
         selection = parse_selection(store, _run_number(args, store), args.step)

@@ -49,7 +49,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.job_files import VARIABLE, parse_job_files
+    from trainyard.gateways.ray_job_files import VARIABLE, parse_job_files
 
     variables = {name: value for name, value in os.environ.items() if name.startswith(HANDED_ON)}
     files = parse_job_files(variables.pop(VARIABLE, ""))

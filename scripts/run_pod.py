@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.config.load import config_sha256, load_config
-    from trainyard.gateways.job_files import place_files
+    from trainyard.gateways.ray_job_files import place_files
 
     if not args.dry_run:
         place_files(os.environ)

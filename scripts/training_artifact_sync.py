@@ -136,11 +136,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with terminal.show_live(PhaseDisplay("artifacts", "looking into the store")) as display:
         from trainyard.artifacts.record import run_numbers
         from trainyard.artifacts.upload import node_parts, preview, sync
-        from trainyard.gateways import github, signing
+        from trainyard.gateways import github, model_signing
         from trainyard.run.directory import RunDirectory
 
         wanted = run_numbers.parse_run_number(args.run_number)
-        signed: Json = {} if args.dry_run else {"signer": signing.signer_from()}
+        signed: Json = {} if args.dry_run else {"signer": model_signing.signer_from()}
     shows: Json = {} if args.dry_run else {"progress": display}
     if args.follow:
         result: Any = _follow(args, RunDirectory(args.run_dir), wanted, signed)

@@ -117,7 +117,7 @@ def _verify_signature(public_key: Path | None, store: Any, number: int) -> dict[
 
     verifier = None
     if public_key is not None:
-        from trainyard.gateways.signing import KeyVerifier
+        from trainyard.gateways.model_signing import KeyVerifier
 
         verifier = KeyVerifier(public_key)
     signature = check_signature(store, number, verifier)

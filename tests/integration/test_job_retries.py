@@ -18,7 +18,7 @@ from tests.integration.job_world import NAMESPACE, World, eventually, pytorchjob
 
 from trainyard.gateways.kubernetes.job_retries import Healed, Healing
 from trainyard.jobs.state.kind_api import kind_of_job
-from trainyard.watch import retry
+from trainyard.watch import retry_decision
 
 pytestmark = pytest.mark.slow
 Json = dict[str, Any]
@@ -33,8 +33,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 1.0)
-    monkeypatch.setattr(retry, "LONGEST_PAUSE", 1.0)
+    monkeypatch.setattr(retry_decision, "FIRST_PAUSE", 1.0)
+    monkeypatch.setattr(retry_decision, "LONGEST_PAUSE", 1.0)
 
 
 def send(cluster: World, name: str, budget: int) -> None:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.gateways import open_store
-from trainyard.gateways.signing import signer_from
+from trainyard.gateways.model_signing import signer_from
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity

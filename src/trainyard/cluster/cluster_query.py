@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from trainyard.cluster import api_objects
 from trainyard.cluster.demand import Demand
-from trainyard.cluster.images import look_for_image
+from trainyard.cluster.image_digest import look_for_image
 from trainyard.cluster.needed_apis import GROUPS, JobKind, choose_kind, serves, trial_job, trial_pod
 from trainyard.cluster.permissions import apply_review, needed_permissions, review_of
 from trainyard.cluster.record import cluster_record, plan_record

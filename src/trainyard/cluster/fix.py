@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.cluster.check import Severity
+from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.checks import device_plugin, efa
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.needed_apis import serves

@@ -11,7 +11,7 @@ from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, assess, on_hyperpod
 from trainyard.cluster.fix import Step, Supplies, plan_fix
-from trainyard.cluster.images import pin_digest
+from trainyard.cluster.image_digest import pin_digest
 from trainyard.cluster.snapshot import Pod, Snapshot, Unseen
 from trainyard.cluster.verdict import Verdict, judge_cluster, verdict_record
 from trainyard.errors import ExitCode

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.cluster.admission import outlook
 from trainyard.cluster.capacity import measure
-from trainyard.cluster.check import Check, Facts, Outcome, Severity
+from trainyard.cluster.check_definition import Check, Facts, Outcome, Severity
 from trainyard.cluster.checks import CHECKS
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import assess

@@ -8,7 +8,7 @@ from tests.unit.cluster.generated import CLUSTERS, changed
 from tests.unit.cluster.judging import found_by, verdict_of
 from tests.unit.cluster.recorded import serving
 
-from trainyard.cluster.check import Severity
+from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.verdict import Readiness
 
 PLANTED = cases(list(CLUSTERS))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trainyard.cluster.demand import Demand
-from trainyard.cluster.images import pin_digest
+from trainyard.cluster.image_digest import pin_digest
 from trainyard.cluster.job_preflight import room_for
 from trainyard.cluster.snapshot import Condition, Image, Node, Pod, Snapshot, Unseen
 

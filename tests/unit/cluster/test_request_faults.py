@@ -15,7 +15,7 @@ from tests.unit.cluster.generated import NAMESPACE, Json, State, plain_eks, put
 from tests.unit.cluster.judging import look_at
 from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
-from trainyard.cluster.check import Severity
+from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.verdict import Readiness as Verdict
 from trainyard.cluster.verdict import judge_cluster
 from trainyard.errors import CredentialsRefusedError, ServiceError

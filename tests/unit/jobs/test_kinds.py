@@ -32,7 +32,7 @@ from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope, has_rdma
 from trainyard.plan.environment.variable_rules import LintSeverity
 from trainyard.plan.instances import CATALOGUE
-from trainyard.report.jobs.manifest_text import manifest_text
+from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
 GOLDEN = ROOT / "tests" / "golden" / "jobs"
 TYPES = [instance.name for instance in CATALOGUE]
@@ -102,7 +102,7 @@ def pods_of(bodies: list[dict[str, Any]]) -> int:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_that_we_render_is_found_wrong_by_our_own_lint(kind: str) -> None:
     for instance, nodes in itertools.product(FEW, (1, 4)):
-        text = manifest_text(objects(planned(kind, "ddp", instance, nodes)))
+        text = kubernetes_yaml(objects(planned(kind, "ddp", instance, nodes)))
         found = lint([read_environment_file("job.yaml", text, VariableScope())])
         assert [f for f in found if f.severity is not LintSeverity.INFO] == []
 

@@ -3,7 +3,7 @@
 In: `Facts`. Out: outcomes. To add one: a module with a CHECK, a line in CHECKS, a test.
 """
 
-from trainyard.cluster.check import Check
+from trainyard.cluster.check_definition import Check
 from trainyard.cluster.checks import (
     api_server,
     auto_resume,

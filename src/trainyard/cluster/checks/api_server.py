@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check import Check, Facts, Outcome, not_seen, passed
+from trainyard.cluster.check_definition import Check, Facts, Outcome, not_seen, passed
 from trainyard.cluster.snapshot import Unseen
 
 

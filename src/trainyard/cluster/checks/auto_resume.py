@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check import Check, Facts, Outcome, info, not_asked, not_seen, passed
+from trainyard.cluster.check_definition import Check, Facts, Outcome, info, not_asked, not_seen, passed
 from trainyard.cluster.checks.operator import deployments_of
 from trainyard.cluster.fitness import on_hyperpod
 from trainyard.cluster.hyperpod import reasons_against_auto_resume

@@ -5,7 +5,7 @@ If every node offers its GPUs, nothing is wrong, whoever installed the plugin.
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check import (
+from trainyard.cluster.check_definition import (
     Check,
     Facts,
     Outcome,

@@ -7,7 +7,7 @@ network interface. That is not a finding if all nodes of the type are like this.
 from collections import Counter
 from collections.abc import Iterator
 
-from trainyard.cluster.check import (
+from trainyard.cluster.check_definition import (
     Check,
     Facts,
     Outcome,

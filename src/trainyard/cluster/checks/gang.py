@@ -4,7 +4,16 @@ from collections.abc import Iterator
 
 from trainyard.cluster.admission import When
 from trainyard.cluster.capacity import Fit
-from trainyard.cluster.check import Check, Facts, Outcome, error, not_asked, not_seen, passed, warning
+from trainyard.cluster.check_definition import (
+    Check,
+    Facts,
+    Outcome,
+    error,
+    not_asked,
+    not_seen,
+    passed,
+    warning,
+)
 from trainyard.cluster.snapshot import Unseen
 
 _HOLDERS = 3

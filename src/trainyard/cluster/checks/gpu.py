@@ -6,7 +6,7 @@ Allocatable resources are judged first, because labels and DaemonSets do not pro
 from collections import Counter
 from collections.abc import Iterator
 
-from trainyard.cluster.check import (
+from trainyard.cluster.check_definition import (
     Check,
     Facts,
     Outcome,

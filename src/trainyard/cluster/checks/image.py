@@ -2,7 +2,17 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check import Check, Facts, Outcome, error, info, list_names, not_asked, passed, warning
+from trainyard.cluster.check_definition import (
+    Check,
+    Facts,
+    Outcome,
+    error,
+    info,
+    list_names,
+    not_asked,
+    passed,
+    warning,
+)
 from trainyard.cluster.snapshot import Image, Unseen
 
 _PULL = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")

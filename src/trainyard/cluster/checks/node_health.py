@@ -6,7 +6,7 @@ are known to mean a fault count.
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check import Check, Facts, Outcome, judge_nodes, not_asked, not_seen, passed
+from trainyard.cluster.check_definition import Check, Facts, Outcome, judge_nodes, not_asked, not_seen, passed
 from trainyard.cluster.snapshot import Unseen
 
 

@@ -5,7 +5,17 @@ A controller outside the cluster has no Deployment. It counts as running if its 
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check import Check, Facts, Outcome, error, info, not_asked, not_seen, passed, warning
+from trainyard.cluster.check_definition import (
+    Check,
+    Facts,
+    Outcome,
+    error,
+    info,
+    not_asked,
+    not_seen,
+    passed,
+    warning,
+)
 from trainyard.cluster.needed_apis import Controller, serves
 from trainyard.cluster.snapshot import Unseen, Workload
 

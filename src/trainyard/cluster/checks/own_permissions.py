@@ -2,7 +2,16 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check import Check, Facts, Outcome, error, list_names, not_asked, passed, warning
+from trainyard.cluster.check_definition import (
+    Check,
+    Facts,
+    Outcome,
+    error,
+    list_names,
+    not_asked,
+    passed,
+    warning,
+)
 from trainyard.cluster.snapshot import Permission
 
 

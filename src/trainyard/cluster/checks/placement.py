@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from trainyard.cluster.capacity import Fit, Room
-from trainyard.cluster.check import Check, Facts, Outcome, error, info, not_asked, passed, warning
+from trainyard.cluster.check_definition import Check, Facts, Outcome, error, info, not_asked, passed, warning
 
 _LAYERS = "topology.k8s.aws/network-node-layer-2"
 

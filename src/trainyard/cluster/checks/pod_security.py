@@ -3,7 +3,17 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.cluster.check import Check, Facts, Outcome, Severity, error, info, not_asked, passed, warning
+from trainyard.cluster.check_definition import (
+    Check,
+    Facts,
+    Outcome,
+    Severity,
+    error,
+    info,
+    not_asked,
+    passed,
+    warning,
+)
 from trainyard.cluster.checks import namespace, quota
 from trainyard.cluster.snapshot import Trial, Unseen
 

@@ -3,7 +3,17 @@
 from collections.abc import Iterator
 
 from trainyard.cluster.admission import When, uncovered_efa
-from trainyard.cluster.check import Check, Facts, Outcome, error, info, not_asked, not_seen, passed, warning
+from trainyard.cluster.check_definition import (
+    Check,
+    Facts,
+    Outcome,
+    error,
+    info,
+    not_asked,
+    not_seen,
+    passed,
+    warning,
+)
 from trainyard.cluster.demand import EFA
 from trainyard.cluster.snapshot import Unseen
 

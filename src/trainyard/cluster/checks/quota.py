@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from trainyard.cluster.admission import gpus_wanted
-from trainyard.cluster.check import Check, Facts, Outcome, error, info, not_seen, passed
+from trainyard.cluster.check_definition import Check, Facts, Outcome, error, info, not_seen, passed
 from trainyard.cluster.demand import GPU
 from trainyard.cluster.resource_quantities import format_quantity
 from trainyard.cluster.snapshot import Limit, Quota, Scope, Unseen

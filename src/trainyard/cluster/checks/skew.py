@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.cluster.check import Check, Facts, Outcome, error, list_names, passed, warning
+from trainyard.cluster.check_definition import Check, Facts, Outcome, error, list_names, passed, warning
 from trainyard.cluster.snapshot import Unseen
 
 CLOCK_WARNING, CLOCK_ERROR = 30.0, 300.0

@@ -3,7 +3,7 @@
 import posixpath
 from collections.abc import Iterator
 
-from trainyard.cluster.check import (
+from trainyard.cluster.check_definition import (
     Check,
     Facts,
     Outcome,

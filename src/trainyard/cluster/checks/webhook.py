@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.cluster.check import Check, Facts, Outcome, error, not_asked, passed, warning
+from trainyard.cluster.check_definition import Check, Facts, Outcome, error, not_asked, passed, warning
 from trainyard.cluster.snapshot import Trial, Unseen
 
 _CALLED = re.compile(r'failed calling webhook "([^"]+)"')

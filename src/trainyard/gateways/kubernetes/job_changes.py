@@ -38,7 +38,7 @@ from trainyard.jobs.node_avoidance import avoiding
 from trainyard.jobs.resubmission import Resubmission, check_it_has_ended, next_name, resubmitted
 from trainyard.jobs.state.kind_api import KINDS_OF_JOBS, annotations_of, name_of, read_labels, uid_of
 from trainyard.jobs.state.state_machine import judge_job
-from trainyard.watch.retry import RetryClaim
+from trainyard.watch.retry_decision import RetryClaim
 
 Json = Mapping[str, Any]
 CLAIMS = "persistentvolumeclaims"

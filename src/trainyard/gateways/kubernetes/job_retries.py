@@ -29,7 +29,7 @@ from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.kind_api import annotations_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.run.failure_classes import FailureClass
-from trainyard.watch.retry import (
+from trainyard.watch.retry_decision import (
     Retry,
     RetryClaim,
     Stop,

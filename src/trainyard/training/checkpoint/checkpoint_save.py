@@ -29,7 +29,7 @@ from trainyard.training.checkpoint.checkpoint import (
     make_empty,
     trainer_record,
 )
-from trainyard.training.checkpoint.remedies import failed, not_finite, suggest_retry
+from trainyard.training.checkpoint.failure_advice import failed, not_finite, suggest_retry
 from trainyard.training.checkpoint.retention import remove_checkpoint, whole_steps
 from trainyard.training.checkpoint.save_executors import AtOnce, Engine, PendingResult
 from trainyard.training.checkpoint.shards import Shares, Written, bytes_of, live

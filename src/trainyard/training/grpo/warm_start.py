@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trainyard.config.schema import Config
 from trainyard.errors import TrainingFailedError
-from trainyard.training.checkpoint.remedies import not_finite
+from trainyard.training.checkpoint.failure_advice import not_finite
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.grpo.questions import Questions
 from trainyard.training.model.optimizer import build_optimizer, set_learning_rate

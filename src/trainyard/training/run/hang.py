@@ -30,7 +30,7 @@ import torch.distributed as dist
 from trainyard.errors import ExitCode, StoppedError, TrainingFailedError, TrainyardError
 from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.failure import Failure, FailureKind
-from trainyard.training.checkpoint.remedies import suggest_retry
+from trainyard.training.checkpoint.failure_advice import suggest_retry
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
 from trainyard.training.runtime.watchdog import Standstill, compiling_is_slow

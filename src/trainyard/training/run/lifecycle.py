@@ -17,8 +17,8 @@ from trainyard.config.registries import DEFAULT_OPTIMIZER, DEFAULT_RECIPE, RECIP
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.training.checkpoint.checkpoint import load_checkpoint
+from trainyard.training.checkpoint.failure_advice import memory_explained
 from trainyard.training.checkpoint.node_resume import agreed_resume_point, continue_node
-from trainyard.training.checkpoint.remedies import memory_explained
 from trainyard.training.checkpoint.resume import ResumePoint, find_resume_point
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.training_data import agreed_fingerprint

@@ -11,7 +11,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row, append_event
-from trainyard.training.checkpoint.remedies import failed, not_finite
+from trainyard.training.checkpoint.failure_advice import failed, not_finite
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.run.length import RunLength
 from trainyard.training.run.profiling import StepProfile

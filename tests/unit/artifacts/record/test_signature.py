@@ -27,7 +27,7 @@ from trainyard.artifacts.upload.run_following import Patience, follow_run
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.gateways.local_store.folder import LocalStore
-from trainyard.gateways.signing import KEY, KEY_FILE, METHOD, PASSWORD, KeyVerifier, signer_from
+from trainyard.gateways.model_signing import KEY, KEY_FILE, METHOD, PASSWORD, KeyVerifier, signer_from
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.identity import write_outcome
 

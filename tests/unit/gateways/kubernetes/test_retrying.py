@@ -20,7 +20,7 @@ from trainyard.gateways.kubernetes.job_reader import JobLooking
 from trainyard.gateways.kubernetes.job_retries import Healed, Healing, HealingTimes
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.state_machine import judge_job
-from trainyard.watch import retry
+from trainyard.watch import retry_decision
 
 Json = dict[str, Any]
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
@@ -100,8 +100,8 @@ def store() -> Iterator[StoredObjects]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(retry, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(retry_decision, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(retry_decision, "LONGEST_PAUSE", 0.02)
     monkeypatch.setattr(healing_module, "_PAUSE", 0.02)
     start = time.time()
 
@@ -267,8 +267,8 @@ def test_nobody_sends_a_job_again_that_was_deleted_or_cancelled_meanwhile(
             raw["metadata"]["annotations"]["trainyard.dev/cancelled"] = "now"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "FIRST_PAUSE", 40.0)
-        patch.setattr(retry, "LONGEST_PAUSE", 40.0)
+        patch.setattr(retry_decision, "FIRST_PAUSE", 40.0)
+        patch.setattr(retry_decision, "LONGEST_PAUSE", 40.0)
         cluster.store.before = meanwhile
         found = heal(cluster)
     assert how[:6] in found.why
@@ -359,8 +359,8 @@ def test_the_preview_changes_nothing(cluster: Cluster) -> None:
 def test_a_watch_whose_time_is_over_leaves_the_claim_to_the_next(cluster: Cluster) -> None:
     cluster.store.put(f"{JOBS}/llama", job_body("llama", 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "FIRST_PAUSE", 20.0)
-        patch.setattr(retry, "LONGEST_PAUSE", 20.0)
+        patch.setattr(retry_decision, "FIRST_PAUSE", 20.0)
+        patch.setattr(retry_decision, "LONGEST_PAUSE", 20.0)
         said: list[str] = []
         found = healer(cluster, 7, said).to_the_end("team", "llama", "pytorchjob", 0.2)
     assert found.why == "the retry as llama-2 waits; watch again to continue"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.cluster.check import Severity
+from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.verdict import Readiness
 from trainyard.report.cluster.verdict_text import (
     summarize_verdict,

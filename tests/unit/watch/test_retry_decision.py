@@ -11,7 +11,7 @@ from trainyard.errors import DamagedFileError
 from trainyard.jobs.node_avoidance import AvoidedNode
 from trainyard.jobs.state.job_state import JobFailure, JobState, State, Waiting
 from trainyard.run.failure_classes import HEALS, FailureClass
-from trainyard.watch.retry import (
+from trainyard.watch.retry_decision import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     Attempt,

@@ -23,7 +23,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def manifest_text(objects: Iterable[Mapping[str, Any]]) -> str:
+def kubernetes_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
     """Return the objects as YAML documents, in their order."""
     text: str = yaml.dump_all(list(objects), Dumper=_Dumper, sort_keys=False, width=2**16)
     return text

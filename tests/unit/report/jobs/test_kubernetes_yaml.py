@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.report.jobs.manifest_text import manifest_text
+from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SHARED = {"matchLabels": {"trainyard.dev/job": "smoke"}}
@@ -20,11 +20,11 @@ VALUES = st.recursive(
 
 @given(st.lists(st.dictionaries(st.text(min_size=1), VALUES), max_size=3))
 def test_what_is_written_reads_back_equal(objects: list[dict[str, object]]) -> None:
-    assert list(yaml.load_all(manifest_text(objects), LOADER)) == objects
+    assert list(yaml.load_all(kubernetes_yaml(objects), LOADER)) == objects
 
 
 def test_files_are_blocks_and_values_are_repeated() -> None:
-    text = manifest_text([{"data": {"config.yaml": "a: 1\nb: 2\n"}}, {"first": SHARED, "second": SHARED}])
+    text = kubernetes_yaml([{"data": {"config.yaml": "a: 1\nb: 2\n"}}, {"first": SHARED, "second": SHARED}])
     assert "  config.yaml: |\n    a: 1\n    b: 2\n" in text
     assert "&" not in text
     assert text.count("trainyard.dev/job: smoke") == 2

@@ -14,7 +14,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import FailureKind, read_failure
 from trainyard.run.identity import read_run
 from trainyard.run.records import RecordWriter
-from trainyard.training.checkpoint.remedies import (
+from trainyard.training.checkpoint.failure_advice import (
     memory_explained,
     memory_kind,
     not_finite,
