@@ -11,6 +11,7 @@ from functorch.compile import (  # type: ignore[import-untyped]
     make_boxed_func,
     min_cut_rematerialization_partition,
 )
+from tests.conditions import COMPILES
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch.distributed import HashStore  # type: ignore[attr-defined]
@@ -45,8 +46,8 @@ def group() -> Iterator[None]:
     [
         ("single", False),
         ("fsdp", False),
-        ("single", True),
-        ("fsdp", True),
+        pytest.param("single", True, marks=COMPILES),
+        pytest.param("fsdp", True, marks=COMPILES),
     ],
 )
 @pytest.mark.slow
