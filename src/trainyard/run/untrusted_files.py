@@ -38,10 +38,11 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_MAYBE_LONG = re.compile(rf"[0-9]{{{MOST_DIGITS + 1},}}|[0-9][eE]\+?[0-9]{{3,}}")
+"""Fast, and also true of digests, in which 1e400 is usual."""
 _LONG_NUMBER = re.compile(
     rf"""[0-9]{{{MOST_DIGITS + 1},}}|(?<![\w"])-?[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{{3,}}"""
 )
-"""Also in some texts, but not at places like 1e400 in a digest."""
 
 
 class _EndlessLineError(Exception):
@@ -279,7 +280,7 @@ _CAREFUL_LINE = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <
 
 def _value_of(content: bytes | str, name: str, decoder: json.JSONDecoder, *, finite: bool) -> Any:
     text = decode_utf8(content, name) if isinstance(content, bytes) else content
-    has_long = _LONG_NUMBER.search(text) is not None
+    has_long = bool(_MAYBE_LONG.search(text) and _LONG_NUMBER.search(text))
     try:
         value = (_CAREFUL_LINE if has_long and decoder is _LINE else decoder).decode(text)
     except json.JSONDecodeError as error:
