@@ -213,7 +213,7 @@ def test_a_file_that_changes_while_it_is_sent_is_never_stored_as_what_it_was(
 
 
 def test_a_refusal_is_said_as_boto3_finds_it(
-    moto: Any, read_message: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    read_message: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = refusing(read_message, b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
@@ -249,7 +249,6 @@ RESTORE = """
     from trainyard.artifacts.restore.selection import Selection
     from trainyard.gateways import open_store
 
-    print("begun", flush=True)
     restore(open_store(sys.argv[1]), Selection(1), Path(sys.argv[2]))
 """
 

@@ -114,16 +114,16 @@ class Bucket:
 
     def move_small(
         self,
+        *,
         method: str,
         key: str,
         files: Iterable[SmallFile],
-        *,
         first_request: Callable[[], object],
         on_moved: OnMoved,
     ) -> None:
-        """Move small files with awscrt, in the way of boto3's `first_request`, which is for `key`.
+        """Move small files with awscrt. `first_request` lets boto3 make a request for `key`, as the pattern.
 
-        Raises what `first_request` raises. Once awscrt has given up, nothing is moved here any more.
+        Raises what `first_request` raises. After awscrt has given up once, this does nothing.
         """
         if not self._uses_awscrt:
             return
@@ -139,7 +139,7 @@ class Bucket:
         finally:
             events.unregister("before-send.s3", note)
         if not requests or self._clock.offset or connection is not self._connection:
-            return  # awscrt signs by this machine's clock, and the credentials have just expired
+            return  # awscrt would sign with the wrong time, or with credentials that have just been replaced
         pattern = pattern_of(requests[-1], self.prefix + key, method=method, connection=connection)
         if pattern is not None:
             self._uses_awscrt = move(pattern, files, on_moved, patience_seconds=self._call_seconds)

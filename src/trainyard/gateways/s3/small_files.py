@@ -52,7 +52,7 @@ class SmallFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Pattern:
-    """What the requests for all files have in common."""
+    """A request of boto3's without its key and body, from which the requests for all files are made."""
 
     method: str
     scheme: str

@@ -276,7 +276,9 @@ class S3Store:
             if upload.answer:
                 on_sent(upload.key)
 
-        self._bucket.move_small("PUT", first.key, files(), first_request=send_first, on_moved=on_moved)
+        self._bucket.move_small(
+            method="PUT", key=first.key, files=files(), first_request=send_first, on_moved=on_moved
+        )
 
     def fetch_small(self, files: Iterable[tuple[str, int, Path]], on_fetched: Callable[[Path], None]) -> None:
         small = [SmallFile(self.prefix + key, path, size) for key, size, path in files if size <= SMALL_BYTES]
@@ -289,7 +291,9 @@ class S3Store:
                 joined(first, self.read_chunks(first, length=1))
 
         self._bucket.move_small(
-            *("GET", first, small),
+            method="GET",
+            key=first,
+            files=small,
             first_request=read_first_byte,
             on_moved=lambda file, _headers: on_fetched(file.path),
         )
