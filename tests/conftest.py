@@ -1,4 +1,4 @@
-"""Fixtures of all tests: an active virtual environment, and a logger that no earlier test has set up.
+"""Fixtures of all tests: an active virtual environment; a logger and signals that no earlier test has set up.
 
 And what servers of the tests' own need, in whatever folder: reading a request.
 """
@@ -51,6 +51,16 @@ def untouched_logger() -> Iterator[None]:
     before = (logger.handlers[:], logger.level, logger.propagate)
     yield
     logger.handlers[:], logger.level, logger.propagate = before
+
+
+@pytest.fixture(autouse=True)
+def untouched_signals() -> Iterator[None]:
+    """A trainer keeps its handlers until its process ends; here a later test may wait for a KeyboardInterrupt."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if handler is not signal.getsignal(number):
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -53,9 +53,11 @@ def test_quick_skips_what_starts_a_process(tmp_path: Path, options: list[str], o
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  process")
     line = [sys.executable, "-m", "pytest", "-p", "tests.quick", "-p", "no:cacheprovider", *options, "-k"]
+    # Without a folder of its own, this pytest would remove those that earlier ones left: many gigabytes.
+    own = ["--basetemp", str(tmp_path / "own"), "--rootdir", str(tmp_path), str(tmp_path)]
     chosen = "test" if "--quick" in options else "slow"
     ran = subprocess.run(
-        [*line, chosen, "--rootdir", str(tmp_path), str(tmp_path)],
+        [*line, chosen, *own],
         cwd=HOUSE,
         capture_output=True,
         text=True,
