@@ -55,7 +55,7 @@ def untouched_logger() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def untouched_signals() -> Iterator[None]:
-    """A trainer keeps its handlers until its process ends; here a later test may wait for a KeyboardInterrupt."""
+    """A trainer keeps its handlers until its process ends; a later test may wait for a KeyboardInterrupt."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():

@@ -522,12 +522,12 @@ def test_tls_goes_by_the_certificates_that_settings_name(
     assert all((tmp_path / name).read_bytes() == path.read_bytes() for name, path in files.items())
 
 
-def test_what_boto3_says_of_itself_and_of_encryption_is_said_of_each_file(
+def test_what_the_client_says_of_itself_and_of_encryption_is_said_of_each_file(
     seaweedfs: Any, proxied: Between, tmp_path: Path
 ) -> None:
     store = open_store(f"s3://{seaweedfs.new_bucket()}", encryption="AES256")
     send(store, write_files(tmp_path / "files", tuple(f"n{number}" for number in range(FILES)), 10))
-    wanted = (b"x-amz-meta-run-number: 1", b"x-amz-server-side-encryption: aes256", b"trainyard boto3/")
+    wanted = (b"x-amz-meta-run-number: 1", b"x-amz-server-side-encryption: aes256", b"trainyard botocore/")
     for head in proxied.requests:
         assert all(each in head.lower() for each in wanted), head
         assert head.lower().count(b"authorization:") == 1
