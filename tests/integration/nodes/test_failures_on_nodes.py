@@ -131,6 +131,7 @@ def test_each_failure_has_its_class_and_heals_or_does_not(name: str, nodes: Node
         record = json.loads(nodes.notes(f"{name}-2")["trainyard.dev/retry-record"])
         [attempt] = record["attempts"]
         assert (record["spent"], attempt["failure_class"]) == (1, failure.expected), told
+        assert attempt["step"] is not None, told
         assert attempt["step"] >= FAULT_STEP - 1, "from the newest checkpoint"
     else:
         assert f"no retry heals {failure.expected}" in " ".join(told.split())
