@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             config_digests(directory.config_file), settings_of_config(records.config)
         ),
         recomputed=Recomputed(
-            records.digests, *final_state(run, directory, found, store), data(directory), *image(run)
+            records.digests, *final_state(run, directory, found, store), *data(directory), *image(run)
         ),
     )
     sum(1 for _ in rows)  # read to the end, so that the digest covers the whole file
@@ -179,15 +179,15 @@ def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) 
     return state_digests(checkpoint, progress)
 
 
-def data(directory: "RunDirectory") -> str | None:
-    """Return the fingerprint of the run's prepared data; None if they are not on this machine."""
-    from trainyard.training.data.tokenize_corpus import fingerprint_at_hand
+def data(directory: "RunDirectory") -> tuple[str | None, str | None]:
+    """Return the fingerprint of the run's prepared data, and how they changed; None if they are not here."""
+    from trainyard.training.data.tokenize_corpus import prepared_data_of
 
     try:
-        return fingerprint_at_hand(directory.config_file)
+        return prepared_data_of(directory.config_file)
     except OSError as error:  # the folder may belong to another user
         output.print_remarks([f"The prepared data were not compared: {error}"])
-        return None
+        return None, None
 
 
 def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:

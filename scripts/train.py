@@ -23,8 +23,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import trainyard
 from trainyard.command import arguments, handler, output, signals, terminal, time_limits
 from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
@@ -189,12 +191,18 @@ def requested(
 ) -> "RequestFor":
     """Return a function from the data to the complete request; everything else is checked here."""
     from trainyard.gateways.git import git_facts
-    from trainyard.gateways.images.image_record import code_facts
+    from trainyard.gateways.images.image_record import code_facts, runs_code_of
     from trainyard.gateways.nvidia import gpu_sampler
     from trainyard.plan.device import measures_of
     from trainyard.run.identity import collect_provenance
     from trainyard.training.run.run_request import Request
 
+    package = Path(trainyard.__file__).parent
+    if not runs_code_of(HOUSE, package):
+        raise ConfigError(
+            f"This script belongs to {HOUSE}, but Python imports other code, from {package}, so the commit "
+            "on record would not be that of the training. Run `make install` there, and unset PYTHONPATH."
+        )
     code = git_facts(HOUSE) or code_facts(HOUSE)
     origin = collect_provenance(code, lock=HOUSE / "requirements-training.txt", config_file=args.config)
     return lambda data: Request(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,3 +123,16 @@ def test_steps_to_trace_that_are_none_are_refused_by_their_flag() -> None:
     done = subprocess.run(line, stderr=subprocess.PIPE, text=True, timeout=240, check=False)
     assert done.returncode == 2
     assert "argument --profile: '12-10' are not steps" in done.stderr
+
+
+def test_code_of_another_checkout_is_not_trained_under_this_ones_commit(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    with (tmp_path / "src" / "trainyard" / "training" / "pretraining" / "step.py").open("a") as file:
+        file.write("# changed\n")
+    line = [sys.executable, str(ROOT / "scripts" / "train.py"), "--run-dir", str(tmp_path / "run")]
+    line += ["--config", str(ROOT / "configs" / "smoke.yaml")]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert f"This script belongs to {ROOT}, but Python imports other code" in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -8,6 +8,10 @@ from trainyard.gateways.process import run_program
 
 _SECONDS = 20
 _CODE = ("src", "scripts", "configs", "native")
+_IGNORED_CODE = tuple(
+    f"{folder}/*.{ending}" for folder in ("src", "scripts") for ending in ("py", "pth", "so")
+)
+"""Ignored files that Python can import; git's patterns match in sub-folders too."""
 _STATUS = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=no")
 _DIFFERENCE = (
     *("diff", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames"),
@@ -22,11 +26,12 @@ The full index has a hash of each changed file.
 def git_facts(directory: Path) -> dict[str, Any]:
     """The commit, branch, dirty flag and (if dirty) SHA-256 of the difference; empty outside a repository.
 
-    Untracked files make the tree dirty if they can change what runs; others, such as a run's own files, do
-    not. If git or a file cannot be read, the dirty flag is left out, because unknown is not clean.
+    A folder of which the repository around it tracks nothing is outside. Untracked files make the tree dirty
+    if they can change what runs; others, such as a run's own files, do not. If git or a file cannot be read,
+    the dirty flag is left out, because unknown is not clean.
     """
     commit = _git(directory, "rev-parse", "HEAD")
-    if commit is None:
+    if commit is None or not _git(directory, "ls-tree", "-z", "HEAD"):
         return {}
     facts: dict[str, Any] = {"commit": commit.strip()}
     branch = (_git(directory, "rev-parse", "--abbrev-ref", "HEAD") or "").strip()
@@ -42,7 +47,12 @@ def origin_address(directory: Path) -> str:
 
 def _state_of_tree(directory: Path) -> dict[str, Any]:
     """The dirty flag and the hash of the difference to the commit; empty when any part is not known."""
-    answers = [_git(directory, *_STATUS), _untracked_code(directory), _git(directory, *_DIFFERENCE)]
+    answers = [
+        _git(directory, *_STATUS),
+        _contents(directory, _untracked_code(directory)),
+        _contents(directory, _unwatched(directory)),
+        _git(directory, *_DIFFERENCE),
+    ]
     known = [answer for answer in answers if answer is not None]
     if len(known) < len(answers):
         return {}
@@ -51,13 +61,37 @@ def _state_of_tree(directory: Path) -> dict[str, Any]:
     return {"dirty": True, "diff_sha256": hashlib.sha256("\0\0".join(known).encode()).hexdigest()}
 
 
-def _untracked_code(directory: Path) -> str | None:
-    """The names of untracked code files with the hashes of their contents; None if one cannot be read."""
-    names = _git(directory, "ls-files", "-z", "--others", "--exclude-standard", "--", *_CODE)
+def _untracked_code(directory: Path) -> list[str] | None:
+    """The names of untracked code files, of ignored ones if Python can import them; None if unknown."""
+    others = ("ls-files", "-z", "--others", "--exclude-standard")
+    answers = [
+        _git(directory, *others, "--", *_CODE),
+        _git(directory, *others, "--ignored", "--", *_IGNORED_CODE),
+    ]
+    known = [answer for answer in answers if answer is not None]
+    names = [name for answer in known for name in answer.split("\0") if name]
+    return names if len(known) == len(answers) else None
+
+
+def _unwatched(directory: Path) -> list[str] | None:
+    """The names of files that git was told not to compare (assume-unchanged, skip-worktree); None if unknown.
+
+    A sparse checkout marks the files that it leaves out.
+    """
+    listed = _git(directory, "ls-files", "-z", "-v", "--", *_CODE)
+    if listed is None:
+        return None
+    tagged = [line.partition(" ") for line in listed.split("\0") if line]
+    names = [name for tag, _, name in tagged if tag == "S" or tag.islower()]
+    return [name for name in names if (directory / name).is_symlink() or (directory / name).exists()]
+
+
+def _contents(directory: Path, names: list[str] | None) -> str | None:
+    """The names with the hashes of the files' contents; None if one cannot be read."""
     if names is None:
         return None
     lines = []
-    for name in filter(None, names.split("\0")):
+    for name in names:
         content = _content(directory / name)
         if content is None:
             return None

@@ -4,6 +4,7 @@ torchrun turns every exit code of a worker into 1. Each worker therefore writes 
 read here. Signals are passed on, and the workers get the time they need to save.
 """
 
+import logging
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from trainyard.errors import ExitCode
 from trainyard.gateways.process import PassedSignals, environment_without
 
 EXIT_CODE_FOLDER = "TRAINYARD_EXIT_CODE_FOLDER"
+_logger = logging.getLogger(__name__)
 
 
 def launch(
@@ -33,7 +35,8 @@ def launch(
     `options` are torchrun's, or those of the program `agent`. Workers have `grace_seconds` from a signal to
     their end. They get this environment without the variables `without`, which describe this process.
 
-    Returns the exit code of this machine's first worker, or that of the worker whose failure ended it.
+    Returns the exit code of this machine's first worker, or that of the worker whose failure ended it. If the
+    first worker is done and another one died, even after the last step, that is NO.
     Raises KeyboardInterrupt when a signal ended them before there was a run to save.
     """
     with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
@@ -52,6 +55,12 @@ def launch(
         code = _code_of_all(folder, told=bool(signals.passed))
     if code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
+    if code == ExitCode.DONE and process.returncode == ExitCode.NO and not signals.passed:
+        _logger.error(
+            "A worker died after the last step; the message above names it. The run has its last checkpoint: "
+            "start it again, and it confirms that nothing is left to do."
+        )
+        return ExitCode.NO
     return code
 
 

@@ -82,6 +82,8 @@ class Recomputed:
     """Why these tensors could not be read."""
     data: str | None = None
     """The fingerprint of the prepared data."""
+    data_problem: str | None = None
+    """Why the prepared data can be shown to be others than the run's; None if that is not known."""
     image_problem: str | None = None
     """Why the image of the run cannot be pulled again, as its registry says."""
     image_note: str = ""
@@ -183,21 +185,36 @@ def _trained(run: RecordedFacts, problem: str | None, course: Course, *, place: 
 
 
 def _network(run: RecordedFacts, place: ProofPlace, *, asked: object) -> Part:
+    history = run.get("history", [])
+    earlier = (
+        [part if isinstance(part, dict) else {} for part in history] if isinstance(history, list) else []
+    )
+    for segment in earlier:
+        if (problem := _joined(segment, asked)[1]) is not None:
+            text = f"until step {segment.get('until')}: {problem}"
+            return Part("network", False, text, f"train it in one piece: {place.again}")
     hardware = section_or_empty(run, "hardware")
-    size = integer_or_none(hardware.get("world_size"))
-    if size == 1:
-        return Part("network", True, "one process: no network was used")
-    if size is not None and size > 1 and integer_or_none(hardware.get("local_world_size")) == size:
-        return Part("network", True, f"{size:,} processes on one machine: no network was used")
-    if size is None or size < 1:
-        step = f"record it in {place.run_directory}/run.json"
-        return Part("network", False, "the world size is not on record", step)
-    if asked == "tcp":
-        text = f"{size:,} processes on several machines, over TCP as compute.network asks"
-        return Part("network", True, text)
-    text = f"{size:,} processes, but nothing shows which network joined them"
+    evidence, problem = _joined(hardware, asked)
+    if problem is None:
+        return Part("network", True, evidence)
+    if integer_or_none(hardware.get("world_size")) in (None, 0):
+        return Part("network", False, problem, f"record it in {place.run_directory}/run.json")
     step = "there is no fix yet: docs/runbooks/recovery.md#not-proven-network says what is known"
-    return Part("network", False, text, step)
+    return Part("network", False, problem, step)
+
+
+def _joined(segment: RecordedFacts, asked: object) -> tuple[str, str | None]:
+    """The network that joined the processes of a part of the run, and why it is not proven, if it is not."""
+    size = integer_or_none(segment.get("world_size"))
+    if size is None or size < 1:
+        return "", "the world size is not on record"
+    if size == 1:
+        return "one process: no network was used", None
+    if integer_or_none(segment.get("local_world_size")) == size:
+        return f"{size:,} processes on one machine: no network was used", None
+    if asked == "tcp":
+        return f"{size:,} processes on several machines, over TCP as compute.network asks", None
+    return "", f"{size:,} processes, but nothing shows which network joined them"
 
 
 def _stored(
@@ -283,6 +300,9 @@ def _repeatable(
         text = f"the prepared data have the fingerprint {again.data}, run.json says {fingerprint}"
         step = f"prepare the run's own data again, or train with these: {place.again}"
         return Part("repeatable", False, text, step)
+    if again.data_problem is not None:
+        step = f"train it again, which prepares the data anew: {place.again}"
+        return Part("repeatable", False, again.data_problem, step)
     if again.image_problem is not None:
         step = f"push that image again, or train in one that is kept: {place.again}"
         return Part("repeatable", False, again.image_problem, step)

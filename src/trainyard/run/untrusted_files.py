@@ -130,6 +130,9 @@ def parse_json_line(content: bytes | str) -> dict[str, Any] | None:
     """Parse the object of one line, None if invalid. NaN and infinity are allowed; the proof reports them."""
     try:
         value = _value_of(content, "line", _LINE, finite=False)
+        colons = content.count(b":") if isinstance(content, bytes) else content.count(":")
+        if isinstance(value, dict) and colons > len(value):  # also where a key is given twice
+            value = _value_of(content, "line", _CAREFUL_LINE, finite=False)
     except DamagedFileError:
         return None
     return value if isinstance(value, dict) else None
@@ -275,7 +278,10 @@ _DOCUMENT = json.JSONDecoder(
     parse_constant=_refuse_constant, parse_int=_whole_number, object_pairs_hook=_without_twins
 )
 _LINE = json.JSONDecoder()
-_CAREFUL_LINE = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <= MOST_DIGITS else math.inf)
+_CAREFUL_LINE = json.JSONDecoder(
+    parse_int=lambda text: int(text) if len(text) <= MOST_DIGITS else math.inf,
+    object_pairs_hook=_without_twins,
+)
 
 
 def _value_of(content: bytes | str, name: str, decoder: json.JSONDecoder, *, finite: bool) -> Any:

@@ -165,3 +165,49 @@ def test_a_filter_of_the_user_does_not_hide_a_change(repository: Path) -> None:
     (repository / ".git" / "info" / "attributes").write_text("*.py diff=same\n")
     git(repository, "config", "diff.same.textconv", "echo same; true")
     test_changed_code_is_dirty_and_its_difference_has_a_digest(repository)
+
+
+@pytest.mark.parametrize("flag", ["assume-unchanged", "skip-worktree"])
+def test_code_that_git_was_told_not_to_compare_is_compared(repository: Path, flag: str) -> None:
+    git(repository, "update-index", f"--{flag}", "src/a.py")
+    digests = set()
+    for content in ("a = 2\n", "a = 3\n"):
+        (repository / "src" / "a.py").write_text(content)
+        facts = git_facts(repository)
+        assert facts["dirty"] is True
+        digests.add(facts["diff_sha256"])
+    assert len(digests) == 2
+
+
+def test_a_sparse_checkout_leaves_files_out_and_is_clean(repository: Path) -> None:
+    git(repository, "update-index", "--skip-worktree", "src/a.py")
+    (repository / "src" / "a.py").unlink()
+    assert git_facts(repository)["dirty"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "dirty"),
+    [
+        ("src/a_local.py", True),
+        ("src/deep/er/a_local.py", True),
+        ("scripts/a_local.py", True),
+        ("src/deep/a_local.so", True),
+        ("src/__pycache__/a_local.pyc", False),
+        ("src/a_local.txt", False),
+        ("tests/a_local.py", False),
+    ],
+)
+def test_ignored_files_that_python_can_import_make_it_dirty(repository: Path, name: str, dirty: bool) -> None:
+    (repository / ".git" / "info" / "exclude").write_text("*_local.*\n")
+    (repository / name).parent.mkdir(parents=True, exist_ok=True)
+    (repository / name).write_text("a = 2\n")
+    assert git_facts(repository)["dirty"] is dirty
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_copy_that_lies_in_another_repository_is_not_of_its_commit(repository: Path, ignored: bool) -> None:
+    if ignored:
+        (repository / ".git" / "info" / "exclude").write_text("copies/\n")
+    copy = repository / "copies" / "trainyard"
+    shutil.copytree(repository / "src", copy / "src")
+    assert git_facts(copy) == {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.gateways.images.image_record import code_facts, code_sha256
+from trainyard.gateways.images.image_record import code_facts, code_sha256, runs_code_of
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMIT = "3f2c1ab" + "0" * 33
@@ -104,3 +104,29 @@ def test_without_a_usable_record_nothing_is_claimed(house: Path, wrong: str) -> 
     if wrong in content:
         (house / "image.json").write_text(content[wrong])
     assert facts(house) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "same"),
+    [
+        ("", "", True),
+        ("a.py", "a = 2\n", False),
+        ("deep/b.py", "", False),
+        ("new.py", "", False),
+        ("__pycache__/a.pyc", "x", True),
+    ],
+)
+def test_a_package_has_a_repositorys_code_if_no_file_differs(
+    tmp_path: Path, name: str, content: str, same: bool
+) -> None:
+    own, other = tmp_path / "house" / "src" / "package", tmp_path / "site-packages" / "package"
+    for folder in (own, other):
+        (folder / "deep").mkdir(parents=True)
+        (folder / "a.py").write_text("a = 1\n")
+        (folder / "deep" / "b.py").write_text("b = 1\n")
+    if name:
+        (other / name).parent.mkdir(exist_ok=True)
+        (other / name).write_text(content)
+    assert runs_code_of(tmp_path / "house", own)
+    assert runs_code_of(tmp_path / "house", other) is same
+    assert not runs_code_of(tmp_path / "no-house", other)

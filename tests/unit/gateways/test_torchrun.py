@@ -27,10 +27,24 @@ def launched(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> int:
     return launch(["train.py"], 2, "a-run", options=[], grace_seconds=300)
 
 
+@pytest.mark.parametrize(("ended", "code"), [(0, 0), (1, 1), (4, 0)])
+@pytest.mark.parametrize("left", ["0=0 1=0", "0=0"])
+def test_a_worker_that_dies_after_the_last_step_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, ended: int, code: int
+) -> None:
+    """torchrun ends with 1 if a worker failed, and with 4 if only the first node has gone."""
+    assert launched(tmp_path, monkeypatch, "\n".join([*leaving(left), f"exit {ended}"])) == code
+
+
+def leaving(codes: str) -> list[str]:
+    """The commands that leave the exit codes of workers, as in `1=3 0=1`."""
+    line = 'printf {} > "$TRAINYARD_EXIT_CODE_FOLDER/exit-code-{}"; sleep 0.01'
+    return [line.format(*word.split("=")[::-1]) for word in codes.split()]
+
+
 @pytest.mark.parametrize(
     ("left", "code"),
     [
-        ("0=0 1=0", 0),
         ("1=0 0=75", 75),
         ("1=3 0=1", 1),
         ("1=2", 2),
@@ -43,11 +57,7 @@ def launched(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> int:
 def test_the_code_is_the_main_workers_or_that_of_the_failure_that_ended_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, code: int
 ) -> None:
-    lines = [
-        'printf {} > "$TRAINYARD_EXIT_CODE_FOLDER/exit-code-{}"; sleep 0.01'.format(*word.split("=")[::-1])
-        for word in left.split()
-    ]
-    assert launched(tmp_path, monkeypatch, "\n".join([*lines, "exit 1"])) == code
+    assert launched(tmp_path, monkeypatch, "\n".join([*leaving(left), "exit 1"])) == code
 
 
 @pytest.mark.process

@@ -442,6 +442,21 @@ def test_several_machines_hold_over_tcp_only_where_it_was_asked_for(asked: str |
         assert network.evidence == "8 processes on several machines, over TCP as compute.network asks"
 
 
+@pytest.mark.parametrize("asked", ["tcp", "efa", "auto", None])
+@pytest.mark.parametrize(
+    ("size", "here"),
+    [(1, 1), (1, None), (8, 8), (8, 4), (8, None), (None, None), (0, 0), ("8", "8"), (True, 1)],
+)
+def test_each_segment_of_a_run_must_show_its_network(size: Any, here: Any, asked: str | None) -> None:
+    run = changed("history", to=[{"until": 100, **read_origin(proven_run())}])
+    run["history"][0] |= {"world_size": size, "local_world_size": here}
+    network = part(judge(run, settings={**SETTINGS, "compute": {"network": asked}}), "network")
+    is_count = isinstance(size, int) and not isinstance(size, bool) and size > 0
+    assert network.holds is (is_count and (size == 1 or size == here or asked == "tcp"))
+    if not network.holds:
+        assert network.evidence.startswith("until step 100: ")
+
+
 @pytest.mark.parametrize("here", [None, 1, 4, "8", True])
 def test_several_processes_without_a_network_verdict_do_not_hold(here: Any) -> None:
     run = changed("hardware", "world_size", to=8)
@@ -728,6 +743,13 @@ def test_an_image_that_its_registry_lost_cannot_be_trained_in_again() -> None:
     kept = part(judge(run, recomputed=Recomputed(image_note="r holds the image")), "repeatable")
     assert kept.holds
     assert kept.evidence.endswith("seed 42; r holds the image")
+
+
+def test_prepared_data_that_changed_since_they_were_hashed_repeat_nothing() -> None:
+    changed_data = part(
+        judge(recomputed=Recomputed(data_problem="train.bin: its content changed")), "repeatable"
+    )
+    assert (changed_data.holds, changed_data.evidence) == (False, "train.bin: its content changed")
 
 
 def test_a_proof_with_a_part_missing_is_no_proof() -> None:

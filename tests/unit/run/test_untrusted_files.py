@@ -130,6 +130,21 @@ def test_a_row_may_hold_what_is_no_finite_number_and_nothing_else_of_that() -> N
         assert parse_json_line(f'{{"loss": {text}}}') is None
 
 
+@pytest.mark.parametrize("kind", [str, str.encode])
+@pytest.mark.parametrize(
+    ("line", "is_good"),
+    [
+        ('{"loss": NaN, "step": 3, "loss": 2.1}', False),
+        ('{"loss" : NaN, "step": 3, "loss":2.1}', False),
+        ('{"step": 3, "events": {"a": 1, "a": 2}}', False),
+        ('{"step": 3, "events": {"a": 1, "b": 2}}', True),
+        ('{"step": 3, "why": "a: b: c"}', True),
+    ],
+)
+def test_a_line_with_a_key_twice_is_no_line(line: str, is_good: bool, kind: Any) -> None:
+    assert (parse_json_line(kind(line)) is not None) is is_good
+
+
 def test_a_line_without_end_is_passed_over_in_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a": "' + b"x" * (2 * MOST_LINE_BYTES) + b'"}\n{"step": 1}\n')

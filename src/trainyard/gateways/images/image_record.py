@@ -46,10 +46,19 @@ def code_facts(directory: Path, record: Path = RECORD) -> dict[str, Any]:
     )
 
 
-def code_sha256(directory: Path) -> str:
+def runs_code_of(directory: Path, package: Path) -> bool:
+    """Whether `package`, the folder of the imported package, holds the code of the repository `directory`."""
+    own = directory / "src" / package.name
+    try:
+        return package.resolve() == own.resolve() or code_sha256(package, ("",)) == code_sha256(own, ("",))
+    except OSError:
+        return False
+
+
+def code_sha256(directory: Path, folders: tuple[str, ...] = CODE) -> str:
     """One digest of the names and contents of all files of the code. Raises OSError if one cannot be read."""
     whole = hashlib.sha256()
-    for name in sorted(_files(directory)):
+    for name in sorted(_files(directory, folders)):
         path = directory / name
         if path.is_symlink():
             content = f"-> {path.readlink()}"
@@ -62,8 +71,8 @@ def code_sha256(directory: Path) -> str:
     return whole.hexdigest()
 
 
-def _files(directory: Path) -> Iterator[str]:
-    for top in CODE:
+def _files(directory: Path, tops: tuple[str, ...]) -> Iterator[str]:
+    for top in tops:
         for folder, folders, names in os.walk(directory / top, onerror=_raise):
             folders[:] = [one for one in folders if one not in _MADE_HERE and not one.endswith(".egg-info")]
             links = [one for one in folders if Path(folder, one).is_symlink()]

@@ -46,6 +46,10 @@ class PreparedData:
     """How validation data was held out of the training files (data.validation_split); None: it was not."""
 
     @property
+    def files(self) -> tuple[TokenFile, ...]:
+        return (self.train,) if self.validation is None else (self.train, self.validation)
+
+    @property
     def skipped_files(self) -> int:
         """The number of whole files that were skipped in training and validation data."""
         return sum(skipped.count for skipped in self.skipped if skipped.is_of_files)
@@ -130,6 +134,12 @@ def _described(file: TokenFile, folder: Path) -> dict[str, Any]:
 
 def read_prepared(directory: Path) -> PreparedData | None:
     """The data prepared in `directory`; None if the index is missing or damaged or a file size differs."""
+    prepared = read_index(directory)
+    return prepared if prepared is not None and all(file.is_whole for file in prepared.files) else None
+
+
+def read_index(directory: Path) -> PreparedData | None:
+    """The data that the index in `directory` describes, whatever became of the files; None without one."""
     try:
         index = read_json_object(directory / INDEX_NAME)
         train = _token_file_of(index["train"], directory)
@@ -139,7 +149,7 @@ def read_prepared(directory: Path) -> PreparedData | None:
         name, schema = str(index["name"]), int(index["schema"])
     except (OSError, DamagedFileError, ValueError, KeyError, TypeError):
         return None
-    if schema != _SCHEMA or not train.is_whole or not (validation is None or validation.is_whole):
+    if schema != _SCHEMA:
         return None
     return PreparedData(
         name,

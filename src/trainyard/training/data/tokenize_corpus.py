@@ -34,6 +34,7 @@ from trainyard.training.data.skipped_counts import Skipped, SkipTally, passed_ov
 from trainyard.training.data.token_dataset import (
     PreparedData,
     fingerprint_of,
+    read_index,
     read_prepared,
     write_dataset_index,
 )
@@ -119,23 +120,32 @@ def _made_or_found(plan: Preparation, progress: Progress) -> PreparedData:
     return replace(prepared, reused=False)
 
 
-def fingerprint_at_hand(config_file: Path) -> str | None:
-    """The fingerprint of the prepared tokens for a configuration; None when they are missing or damaged.
+def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
+    """The fingerprint of a configuration's prepared tokens, and how they changed since they were prepared.
 
-    Small files are always hashed again; large ones only if they were written to since.
+    Both are None when they are not on this machine. Small files are always hashed again; large ones only if
+    they were written to since.
     """
     try:
         config = load_config(config_file).config
     except ConfigError:
-        return None
+        return None, None
     there = Path(config.data.prepared_directory).is_dir()
     if config.recipe != "pretrain" or config.data.hugging_face.dataset or not there:
-        return None
+        return None, None
     try:
-        prepared = prepared_before(config.data, config.model)
+        prepared = _chosen(config.data, config.model, lambda plan: read_index(plan.directory))
     except (ConfigError, DataError, OSError):
-        return None
-    return prepared.fingerprint if prepared is not None and _is_unchanged(prepared) else None
+        return None, None
+    if prepared is None or not all(file.path.exists() for file in prepared.files):
+        return None, None
+    for file in prepared.files:
+        if file.verified() is None:
+            return None, (
+                f"{file.path}: its content changed since it was prepared, so it is not known which tokens "
+                "the run was trained with"
+            )
+    return prepared.fingerprint, None
 
 
 def _find(directory: Path, progress: Progress) -> PreparedData | None:
@@ -311,8 +321,7 @@ def _is_whole(directory: Path) -> bool:
 
 
 def _is_unchanged(prepared: PreparedData) -> bool:
-    parts = (prepared.train, prepared.validation)
-    return all(part is None or part.verified() is not None for part in parts)
+    return all(file.verified() is not None for file in prepared.files)
 
 
 def _long_enough(prepared: PreparedData, data: DataConfig, split: PreparedData | None) -> PreparedData:

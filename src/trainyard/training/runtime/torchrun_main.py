@@ -21,7 +21,10 @@ _TORCHRUN_WAITS_SECONDS = 25
 
 
 def main() -> int:
-    """Run torchrun with the arguments of this process; return 1 when a worker failed or a signal came."""
+    """Run torchrun with the arguments of this process.
+
+    Return 1 when a worker failed or a signal came, 4 when the first node has gone.
+    """
     gc.disable()  # all that is imported stays
     atexit.register(gc.freeze)
     from torch.distributed import DistError
@@ -49,7 +52,7 @@ def main() -> int:
         return ExitCode.NO
     except (LeftAloneError, RendezvousError):
         sys.stderr.write("The first node of this run has gone, so the workers of this one were ended.\n")
-        return ExitCode.NO
+        return ExitCode.REFUSED
     except SignalException:
         return ExitCode.NO
     return ExitCode.DONE

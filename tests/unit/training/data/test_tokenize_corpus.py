@@ -19,7 +19,8 @@ import pyarrow.parquet
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
+from trainyard.config.load import dump_yaml
+from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
@@ -28,7 +29,7 @@ from trainyard.training.data import token_files
 from trainyard.training.data import tokenize_corpus as tokens
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.token_dataset import PreparedData
-from trainyard.training.data.tokenize_corpus import prepare_data, prepared_before
+from trainyard.training.data.tokenize_corpus import prepare_data, prepared_before, prepared_data_of
 
 LONG = "a line of text that is long enough\n" * 5
 
@@ -661,3 +662,27 @@ def test_the_first_process_of_a_machine_prepares_and_the_others_wait_for_it(
     monkeypatch.setenv("RANK", "1")
     shutil.rmtree(folder / "prepared")
     assert not prepare(folder).reused, "without a first one each prepares for itself"
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+@pytest.mark.parametrize("damage", ["none", "flipped", "cut", "longer", "empty", "missing"])
+def test_a_proof_learns_of_each_damage_of_the_prepared_tokens(folder: Path, part: str, damage: str) -> None:
+    data = config(folder, validation_path=str(folder / "train"))
+    prepared = prepare_data(data, model())
+    asked = {"data": data, "model": model(), "training": {"max_steps": 1}}
+    (folder / "config.yaml").write_text(dump_yaml(Config.model_validate(asked)))
+    path = {"train": prepared.train, "validation": prepared.validation}[part].path  # type: ignore[union-attr]
+    content = path.read_bytes()
+    changed = {
+        "flipped": bytes([content[0] ^ 1]) + content[1:],
+        "cut": content[:-1],
+        "longer": content + b"1",
+    }
+    if damage == "missing":
+        path.unlink()
+    elif damage != "none":
+        path.write_bytes(changed.get(damage, b""))
+    fingerprint, problem = prepared_data_of(folder / "config.yaml")
+    assert fingerprint == (prepared.fingerprint if damage == "none" else None)
+    assert (problem is None) is (damage in ("none", "missing"))
+    assert problem is None or problem.startswith(f"{path}: its content changed")
