@@ -103,8 +103,9 @@ REPORT = test ! -f "$(RUN_DIR)/run.json" || { "$(RUN)" scripts/training_dashboar
   "$(RUN)" scripts/notify_slack.py $$moment --run-dir "$(RUN_DIR)"; }
 TOLD = { code=$$?; trap : INT TERM; $(REPORT); exit $$code; }
 JUDGED = { code=$$?; trap : INT TERM; test ! -f "$(RUN_DIR)/run.json" -o $$code = 75 || $(PROVE); $(REPORT); exit $$code; }
-# The shell outlives a Ctrl-C, which reaches the step too, and passes a SIGTERM on to it.
-WAITED = step=$$!; trap : INT; trap 'kill -TERM $$step' TERM; \
+# The shell outlives a Ctrl-C, which reaches the step too, and passes a SIGTERM on to it. A step that starts ignores a
+# Ctrl-C, as all jobs in the background; so it gets a SIGTERM two seconds later, which changes nothing if it noticed.
+WAITED = step=$$!; trap '(sleep 2; kill -TERM $$step) >/dev/null 2>&1 &' INT; trap 'kill -TERM $$step' TERM; \
   while wait $$step; code=$$?; kill -0 $$step 2>/dev/null; do :; done; (exit $$code)
 
 # What goes on with a run that make started is make; a store of your own is named again.

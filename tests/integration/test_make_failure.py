@@ -32,7 +32,10 @@ if name == "train":
     (run / "run.json").write_text("{{}}")
 plan = folder / name
 how = plan.read_text() if plan.exists() else "0"
-if how == "waits":
+if how == "starts":  # a shell's background jobs ignore SIGINT until they say otherwise
+    (folder / "waiting").touch()
+    time.sleep(0.5)
+if how in ("waits", "starts"):
     def stopped(number, frame):
         time.sleep(0.3)  # the save
         (folder / "saved").touch()
@@ -128,8 +131,9 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
-def test_ctrl_c_reaches_the_trainer_and_the_report_follows_its_save(stage: Stage) -> None:
-    (stage.folder / "train").write_text("waits")
+@pytest.mark.parametrize("how", ["waits", "starts"])
+def test_ctrl_c_reaches_the_trainer_and_the_report_follows_its_save(stage: Stage, how: str) -> None:
+    (stage.folder / "train").write_text(how)
     process, terminal = pty.fork()
     if not process:
         os.execvpe("make", stage.line("train"), ENVIRONMENT)
