@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.machine.preflight import MachineFacts, Memory
 
-LOCK = Path(__file__).resolve().parent.parent / "requirements-training.txt"
+HOUSE = Path(__file__).resolve().parent.parent
+LOCK = HOUSE / "requirements-training.txt"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -86,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> "MachineFacts":
     """Collect the facts about this machine that the checks need."""
     from trainyard.gateways import local_machine, local_store_folder
+    from trainyard.gateways.git import git_facts
+    from trainyard.gateways.images.image_record import code_facts
     from trainyard.gateways.nvidia import query_gpus
     from trainyard.machine.expected_writes import expected_writes
     from trainyard.machine.package_lock import compare_versions, read_pins
@@ -117,6 +120,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         missing_for_compiling=local_machine.missing_for_compiling(
             on_gpu=bool(memory) and config.model.device != "cpu"
         ),
+        has_commit="commit" in (git_facts(HOUSE) or code_facts(HOUSE)),
     )
 
 

@@ -109,6 +109,8 @@ class MachineFacts:
     """Other data that will be written, such as the copy in a store that is a folder."""
     memory: Memory | None = None
     """None when it is not known or does not matter."""
+    has_commit: bool = True
+    """Whether git, or the image, knows the commit of the code."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,7 @@ def judge_machine(config: Config, facts: MachineFacts) -> tuple[PreflightFinding
     return (
         _python(facts),
         _packages(facts),
+        *_commit(facts),
         _torch(facts),
         *_compiler(config, facts),
         *_gpu(config.model.device, facts),
@@ -211,6 +214,17 @@ def _packages(facts: MachineFacts) -> PreflightFinding:
         f"the packages differ from requirements-training.txt: {shown}"
         + (f" and {more} more" if more > 0 else ""),
         "install the lock again: make install",
+    )
+
+
+def _commit(facts: MachineFacts) -> Iterator[PreflightFinding]:
+    if facts.has_commit:
+        return
+    yield PreflightFinding(
+        "commit",
+        PreflightVerdict.DEGRADED,
+        "this copy of the code belongs to no commit, so its runs will not be proven repeatable",
+        "use a git clone (not a ZIP), or an image that was built from a commit without changes",
     )
 
 

@@ -434,3 +434,11 @@ def test_a_store_needs_space_for_the_checkpoints_that_a_run_keeps(
 )
 def test_sizes_have_a_suitable_unit(size: int, text: str) -> None:
     assert format_bytes(size) == text
+
+
+def test_code_of_no_commit_is_told_before_the_training_and_does_not_stop_it() -> None:
+    findings = judge_machine(config(), replace(CPU_BOX, has_commit=False))
+    told = finding(findings, "commit")
+    assert (told.verdict, worst_verdict(findings)) == (PreflightVerdict.DEGRADED, PreflightVerdict.DEGRADED)
+    assert "git clone" in str(told.fix)
+    assert all(each.check != "commit" for each in judge_machine(config(), CPU_BOX))
