@@ -8,6 +8,7 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.name_problems import find_name_problems
 from trainyard.jobs.recipes import own_command, trainyard_trainer
 from trainyard.plan.environment.environment_lint import looks_secret
 from trainyard.plan.environment.surroundings import VariableScope
@@ -15,32 +16,18 @@ from trainyard.plan.environment.variable_rules import LintSeverity, judge_variab
 from trainyard.plan.instances import find_instance, instance_called
 from trainyard.plan.node_room import NodeRoom
 
-_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-"""A DNS-1035 label, because operators name Services after it."""
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESERVED = re.compile(r"PET_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE")
 
 
 def find_plan_problems(
     config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
 ) -> Iterator[str]:
-    kind = KINDS[plan.kind]
-    if not _LABEL.fullmatch(plan.name) or len(plan.name) > kind.LONGEST_NAME:
-        yield (
-            f"--job-name {plan.name[:80]}: the name of a {plan.kind} has lower-case letters, digits, dashes, "
-            f"begins with a letter, and has at most {kind.LONGEST_NAME} characters"
-        )
-    if not _NAMESPACE.fullmatch(plan.namespace):
-        yield f"--namespace {plan.namespace[:80]}: not a valid name of a namespace"
-    if not plan.image:
-        yield "no image: name it with --image-uri, or set cluster.image"
-    if plan.ray_cluster and plan.ray_cluster == plan.name:
-        yield f"--ray-cluster {plan.ray_cluster}: the job has that name; deleting it would delete the cluster"
+    yield from find_name_problems(plan)
     yield from _room_problems(config, request, plan, room)
     yield from _storage_problems(config, plan)
     yield from _network_problems(plan, room)
     yield from _variable_problems(request, plan)
-    yield from kind.problems(plan)
+    yield from KINDS[plan.kind].problems(plan)
 
 
 def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
