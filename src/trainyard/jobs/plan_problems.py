@@ -7,7 +7,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_request import JobRequest
-from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.kinds import KINDS, hyperpod_pytorch_job
 from trainyard.jobs.name_problems import find_name_problems
 from trainyard.jobs.recipes import own_command, trainyard_trainer
 from trainyard.plan.environment.environment_lint import looks_secret
@@ -16,7 +16,12 @@ from trainyard.plan.environment.variable_rules import LintSeverity, judge_variab
 from trainyard.plan.instances import find_instance, instance_called
 from trainyard.plan.node_room import NodeRoom
 
-_RESERVED = re.compile(r"PET_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE")
+_OPERATORS = re.compile(
+    r"PET_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|JOB_COMPLETION_INDEX"
+)
+_COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
+"""Set by the operator of HyperPod and read by our launcher; elsewhere a user's own command may have them."""
+_OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
 
 
 def find_plan_problems(
@@ -43,13 +48,23 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
         said = judge_variable(name, value, place)
         if said is not None and said.severity is LintSeverity.ERROR:
             yield f"--env {name}: {said.reason}; {said.remedy}"
-        if _RESERVED.fullmatch(name):
-            yield f"--env {name}: set by the operator of the job"
-        if value and looks_secret(name):
+        if reason := _reserved(name, plan):
+            yield f"--env {name}: {reason}"
+        elif value and looks_secret(name):
             yield (
                 f"--env {name}: everybody who may see the job could read it. Put it into a Kubernetes Secret "
                 "and name that with --secret"
             )
+
+
+def _reserved(name: str, plan: JobPlan) -> str:
+    """The reason why a variable is not the user's to set; empty if it is."""
+    counted = plan.kind == hyperpod_pytorch_job.NAME or plan.program.name != own_command.NAME
+    if _OPERATORS.fullmatch(name) or (counted and _COUNTS.fullmatch(name)):
+        return "set by the operator of the job"
+    if _OURS.fullmatch(name):
+        return "set by the plan of the job"
+    return "set by --hf-token-secret" if any(name == token.name for token in plan.secrets) else ""
 
 
 def _room_problems(

@@ -1,0 +1,59 @@
+"""Plans that Kubernetes refuses, or whose pods could not start or would waste what they hold, by rule.
+
+Each rule is tried with generated wrong values, and with values near them that are right.
+"""
+
+import itertools
+from typing import Any
+
+import pytest
+from tests.unit.jobs.plans import config, containers, instance_for, objects, plan, request
+
+from trainyard.errors import ConfigError
+from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.kinds import KINDS
+
+OWN = ("python", "work.py")
+
+
+def problems(*overrides: str, **changes: Any) -> list[str]:
+    settings = overrides if any("strategy" in o for o in overrides) else ("compute.strategy=ddp", *overrides)
+    try:
+        plan_job(config(*settings), request(**changes))
+    except ConfigError as error:
+        return str(error).split("\n")[:-1]
+    return []
+
+
+OURS = ("POD", "NODE", "RUN_ID", "NETWORK", "IMAGE_DIGEST", "FILES")
+OPERATORS = ("PET_NNODES", "PET_ANYTHING", "MASTER_ADDR", "RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX")
+COUNTS = ("NNODES", "NPROC_PER_NODE", "NODE_RANK")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", [(), OWN], ids=["trainer", "own"])
+def test_variables_that_others_set_are_refused(kind: str, command: tuple[str, ...]) -> None:
+    place: dict[str, Any] = {
+        "kind": kind,
+        "command": command,
+        "instance_type": instance_for(kind, "p5.48xlarge"),
+    }
+    reserved = [*(f"TRAINYARD_{name}" for name in OURS), *OPERATORS]
+    allowed = ["TRAINYARD_STORE", "TRAINYARD_USD_PER_HOUR", "MY_RANK", "LOG", "HF_HOME", "TRAINYARD_POD_NAME"]
+    own_counts = bool(command) and kind != "hyperpod"
+    (allowed if own_counts else reserved).extend(COUNTS)
+    for name, value in itertools.product(reserved, ("", "1", "x")):
+        (line,) = problems(environment={name: value}, **place)
+        assert line.startswith(f"--env {name}: set by ")
+    for name in allowed:
+        assert problems(environment={name: "1"}, **place) == []
+
+
+@pytest.mark.parametrize("value", ["", "x"])
+def test_the_variable_of_the_token_is_set_once(value: str) -> None:
+    (line,) = problems(token_secret="hub", environment={"HF_TOKEN": value})
+    assert line == "--env HF_TOKEN: set by --hf-token-secret"
+    made = plan(nodes=2, token_secret="hub", environment={"HF_HOME": "/scratch"})
+    for container in (one for body in objects(made) for one in containers(body)):
+        names = [entry["name"] for entry in container["env"]]
+        assert len(names) == len(set(names))
