@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
+from posixpath import normpath
 
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS, hyperpod_pytorch_job
 from trainyard.jobs.name_problems import find_name_problems
@@ -23,13 +25,20 @@ _COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
 """Set by the operator of HyperPod and read by our launcher; elsewhere a user's own command may have them."""
 _OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
 
+_TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
+"""A volume cannot be below them either: the files of a job are read-only, the others are the kernel's."""
+_SYSTEM = (
+    *("/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var"),
+    *("/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib"),
+)
+
 
 def find_plan_problems(
     config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
 ) -> Iterator[str]:
     yield from find_name_problems(plan)
     yield from _room_problems(config, request, plan, room)
-    yield from _storage_problems(config, plan)
+    yield from _storage_problems(config, request, plan)
     yield from _network_problems(plan, room)
     yield from _variable_problems(request, plan)
     yield from KINDS[plan.kind].problems(plan)
@@ -94,7 +103,7 @@ def _room_problems(
             yield f"{what}: {wanted:,}{unit} are more than {have} has for a pod, {there:,}{unit}"
 
 
-def _storage_problems(config: Config, plan: JobPlan) -> Iterator[str]:
+def _storage_problems(config: Config, request: JobRequest, plan: JobPlan) -> Iterator[str]:
     apart = (
         plan.several_nodes and plan.program.name == trainyard_trainer.NAME and not config.checkpointing.shared
     )
@@ -105,11 +114,27 @@ def _storage_problems(config: Config, plan: JobPlan) -> Iterator[str]:
             f"{plan.nodes} nodes need a volume that all of them share for checkpoints: name its claim with "
             "--volume, or set cluster.volume.claim"
         )
-    if plan.claim and not plan.mount_path.startswith("/"):
-        yield f"cluster.volume.mount_path: {plan.mount_path!r} does not begin with /"
+    if plan.claim:
+        yield from _mount_problems(config, request)
     store = config.artifacts.store or ""
     if store.startswith("file:") and not (plan.claim and store.startswith(f"file://{plan.mount_path}/")):
         yield f"artifacts.store: {store} is a folder of the pod, gone with it; use s3://, or the volume"
+
+
+def _mount_problems(config: Config, request: JobRequest) -> Iterator[str]:
+    """Folders that the volume must not hide, because the image or the pod has something else there."""
+    path = config.cluster.volume.mount_path
+    if not path:
+        return
+    flag = f"{'--checkpoint-path' if request.mount_path else 'cluster.volume.mount_path'}: {path[:80]!r}"
+    if not path.startswith("/"):
+        yield f"{flag} does not begin with /"
+        return
+    folder = PurePosixPath("/", normpath(path).lstrip("/"))
+    if str(folder) == SCRATCH or any(folder.is_relative_to(tree) for tree in _TREES):
+        yield f"{flag} is a folder of every pod for something else; use another one, such as /checkpoints"
+    elif str(folder) in _SYSTEM:
+        yield f"{flag} would hide that folder of the image; use another one, such as /checkpoints"
 
 
 def _problems_apart(config: Config, plan: JobPlan) -> Iterator[str]:

@@ -57,3 +57,42 @@ def test_the_variable_of_the_token_is_set_once(value: str) -> None:
     for container in (one for body in objects(made) for one in containers(body)):
         names = [entry["name"] for entry in container["env"]]
         assert len(names) == len(set(names))
+
+
+TAKEN = ("/scratch", "/dev/shm", "/dev/hugepages", "/etc/trainyard", "/dev", "/proc", "/sys", "/dev/shm/runs")
+HIDDEN = ("/", "/etc", "/usr", "/bin", "/lib", "/usr/lib", "/usr/local", "/var", "/run")
+SPELLINGS = ("{}", "{}/", "{}//", "/{}", "{}/.", "{}/a/..", "/x/..{}")
+
+
+@pytest.mark.parametrize("path", (*TAKEN, *HIDDEN, "/proc/1", "/sys/fs", "/etc/trainyard/a"))
+def test_a_volume_does_not_hide_what_a_pod_has_for_something_else(path: str) -> None:
+    for spelling in SPELLINGS:
+        (line,) = problems(mount_path=spelling.format(path))
+        assert line.startswith("--checkpoint-path: ")
+        (line,) = problems(f"cluster.volume.mount_path={spelling.format(path)}")
+        assert line.startswith("cluster.volume.mount_path: ")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/checkpoints",
+        "/checkpoints/",
+        "/data/a",
+        "/opt/ml",
+        "/scratch/runs",
+        "/var/lib/a",
+        "/etc/a",
+        "/devices",
+        "/mnt",
+    ],
+)
+def test_a_volume_may_be_anywhere_else(path: str) -> None:
+    assert problems(mount_path=path) == []
+    assert problems(f"cluster.volume.mount_path={path}") == []
+    assert problems(mount_path="/scratch", claim="") == []
+
+
+def test_a_long_path_is_shown_in_part() -> None:
+    (line,) = problems(mount_path="a" * 4000)
+    assert len(line) < 200
