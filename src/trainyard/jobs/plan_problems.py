@@ -25,6 +25,8 @@ _COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
 """Set by the operator of HyperPod and read by our launcher; elsewhere a user's own command may have them."""
 _OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
 
+_MOST_NODES = 100_000
+"""The largest number that a pod believes (`run.launch_environment`), and that fits the names of its pods."""
 _TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
 """A volume cannot be below them either: the files of a job are read-only, the others are the kernel's."""
 _SYSTEM = (
@@ -90,6 +92,7 @@ def _room_problems(
             "nothing says how much processor and memory a pod may have: name --instance-type, or set "
             "cluster.pod.cpu and cluster.pod.memory"
         )
+    yield from _size_problems(config, plan)
     if room is None:
         return
     have = room.instance_type or request.instance_type or "the node"
@@ -101,6 +104,24 @@ def _room_problems(
         if wanted > there:
             unit = " MiB" if what.endswith("memory") else ""
             yield f"{what}: {wanted:,}{unit} are more than {have} has for a pod, {there:,}{unit}"
+
+
+def _size_problems(config: Config, plan: JobPlan) -> Iterator[str]:
+    """Sizes that contradict each other, or that Kubernetes would read as another size."""
+    pod, resources = config.cluster.pod, plan.resources
+    if plan.nodes > _MOST_NODES:
+        yield f"--num-nodes {plan.nodes:,}: at most {_MOST_NODES:,}"
+    for key, size, mib in (
+        ("memory", pod.memory, resources.memory_mib),
+        ("shared_memory", pod.shared_memory, resources.shared_memory_mib),
+    ):
+        if size and not mib:
+            yield f"cluster.pod.{key}: {size} is less than 1 MiB (1Mi)"
+    if pod.shared_memory and resources.shared_memory_mib > resources.memory_mib > 0:
+        yield (
+            f"cluster.pod.shared_memory: {pod.shared_memory} is more than the memory of the pod, "
+            f"{resources.memory_mib:,} MiB, of which /dev/shm is a part"
+        )
 
 
 def _storage_problems(config: Config, request: JobRequest, plan: JobPlan) -> Iterator[str]:

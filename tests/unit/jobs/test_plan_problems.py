@@ -96,3 +96,32 @@ def test_a_volume_may_be_anywhere_else(path: str) -> None:
 def test_a_long_path_is_shown_in_part() -> None:
     (line,) = problems(mount_path="a" * 4000)
     assert len(line) < 200
+
+
+SIZED = ("cluster.pod.cpu=8", "cluster.pod.memory=64Gi")
+
+
+@pytest.mark.parametrize("place", [{}, {"instance_type": "", "gpus_per_node": 8}], ids=["type", "no type"])
+@pytest.mark.parametrize("size", ["65Gi", "9999Gi", "1Pi", "69G", "65537Mi"])
+def test_shared_memory_is_a_part_of_the_memory(size: str, place: dict[str, Any]) -> None:
+    (line,) = problems(*SIZED, f"cluster.pod.shared_memory={size}", **place)
+    assert line.startswith(f"cluster.pod.shared_memory: {size} is more than")
+
+
+@pytest.mark.parametrize("size", ["64Gi", "1Mi", "68G", "2M"])
+def test_shared_memory_may_be_all_of_the_memory(size: str) -> None:
+    assert problems(*SIZED, f"cluster.pod.shared_memory={size}") == []
+
+
+@pytest.mark.parametrize("key", ["memory", "shared_memory"])
+def test_a_size_that_kubernetes_would_read_as_none_is_refused(key: str) -> None:
+    (line,) = problems(f"cluster.pod.{key}=1M")
+    assert line.startswith(f"cluster.pod.{key}: 1M is less than 1 MiB")
+    assert problems(f"cluster.pod.{key}=2M") == []
+
+
+@pytest.mark.parametrize("nodes", [100_001, 2**31, 3_000_000_000, 10**18])
+def test_more_nodes_than_operators_can_count_are_refused(nodes: int) -> None:
+    (line,) = problems(nodes=nodes)
+    assert line == f"--num-nodes {nodes:,}: at most 100,000"
+    assert problems(nodes=100_000) == []
