@@ -41,7 +41,7 @@ def find_plan_problems(
     yield from find_name_problems(plan)
     yield from _room_problems(config, request, plan, room)
     yield from _storage_problems(config, request, plan)
-    yield from _network_problems(plan, room)
+    yield from _network_problems(request, plan, room)
     yield from _variable_problems(request, plan)
     yield from KINDS[plan.kind].problems(plan)
 
@@ -86,12 +86,8 @@ def _room_problems(
             find_instance(request.instance_type)
         except ConfigError as error:
             yield f"--instance-type {error}"
-    pod = config.cluster.pod
-    if room is None and not request.instance_type and not (pod.cpu and pod.memory):
-        yield (
-            "nothing says how much processor and memory a pod may have: name --instance-type, or set "
-            "cluster.pod.cpu and cluster.pod.memory"
-        )
+    yield from _unknown_room(config, request, plan, room)
+    yield from _device_problems(config, request, plan, room)
     yield from _size_problems(config, plan)
     if room is None:
         return
@@ -104,6 +100,37 @@ def _room_problems(
         if wanted > there:
             unit = " MiB" if what.endswith("memory") else ""
             yield f"{what}: {wanted:,}{unit} are more than {have} has for a pod, {there:,}{unit}"
+
+
+def _unknown_room(config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
+    """Sizes that nothing tells. A command of the user's own may do without a GPU; other programs say so."""
+    if room is not None or request.instance_type:
+        return
+    pod, lacking, keys = config.cluster.pod, [], []
+    if not (pod.cpu and pod.memory):
+        lacking.append("how much processor and memory")
+        keys.append("cluster.pod.cpu and cluster.pod.memory")
+    trains = config.model.device != "cpu" and plan.program.name != own_command.NAME
+    if trains and request.gpus_per_node is None:
+        lacking.append("how many GPUs")
+        keys.append("--gpu-per-node (0 for none)")
+    if lacking:
+        yield (
+            f"nothing says {' and '.join(lacking)} a pod may have: name --instance-type, or set "
+            f"{', and '.join(keys)}"
+        )
+
+
+def _device_problems(
+    config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
+) -> Iterator[str]:
+    """A GPU for our trainer that its pods would not have; `model.device` is not for other programs."""
+    device, counted = config.model.device, room is not None or request.gpus_per_node is not None
+    ours = plan.program.name == trainyard_trainer.NAME
+    if ours and counted and device.startswith("cuda") and not plan.resources.gpus:
+        yield (
+            f"model.device: {device}, but the pods get no GPU; name --gpu-per-node, or set model.device=cpu"
+        )
 
 
 def _size_problems(config: Config, plan: JobPlan) -> Iterator[str]:
@@ -172,13 +199,27 @@ def _problems_apart(config: Config, plan: JobPlan) -> Iterator[str]:
         )
 
 
-def _network_problems(plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
-    if plan.network != "efa" or not plan.several_nodes:
+def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
+    """EFA that was asked for, or that the instance type has, and that the pods would not get."""
+    if plan.network == "tcp" or not plan.several_nodes or plan.resources.efa:
         return
+    known, asked = instance_called(plan.instance_type), plan.network == "efa"
     if not plan.resources.gpus:
-        yield "compute.network: efa joins GPUs, and --gpu-per-node is 0; use auto or tcp"
-    elif room is not None and not room.efa:
+        if asked:
+            yield ("compute.network: efa joins GPUs, and --gpu-per-node is 0 or not known; use auto or tcp")
+    elif known is not None and known.efa:
+        yield (
+            f"compute.network: {plan.network}, but not every node offers the EFA that {plan.instance_type} "
+            "has, so the job would train over TCP; install the EFA device plugin on all of them, or accept "
+            "that with compute.network=tcp"
+        )
+    elif asked and (room is not None or known is not None):
         yield (
             f"compute.network: efa, but {plan.instance_type or 'a node'} has no EFA interface; use another "
             "instance type, or tcp"
+        )
+    elif asked and not request.instance_type:
+        yield (
+            "compute.network: efa, but nothing says that the nodes have EFA interfaces; name "
+            "--instance-type, or use tcp"
         )

@@ -4,14 +4,18 @@ Each rule is tried with generated wrong values, and with values near them that a
 """
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.unit.jobs.plans import config, containers, instance_for, objects, plan, request
+from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.kinds import KINDS
+from trainyard.plan.instances import CATALOGUE
+from trainyard.plan.node_room import NodeRoom, room_of_type
 
 OWN = ("python", "work.py")
 
@@ -125,3 +129,81 @@ def test_more_nodes_than_operators_can_count_are_refused(nodes: int) -> None:
     (line,) = problems(nodes=nodes)
     assert line == f"--num-nodes {nodes:,}: at most 100,000"
     assert problems(nodes=100_000) == []
+
+
+EFA = [known.name for known in CATALOGUE if known.efa]
+NO_EFA = [known.name for known in CATALOGUE if not known.efa]
+NO_TYPE: dict[str, Any] = {"instance_type": "", "nodes": 2}
+
+
+@pytest.mark.parametrize("command", [(), OWN], ids=["trainer", "own"])
+@pytest.mark.parametrize("name", EFA)
+def test_pods_without_the_efa_of_their_type_are_refused_unless_tcp_is_asked_for(
+    name: str, command: tuple[str, ...]
+) -> None:
+    whole = room_of_type(name)
+    assert whole is not None
+    place: dict[str, Any] = {"instance_type": name, "nodes": 4, "command": command}
+    lacking: dict[str, Any] = {**place, "room": replace(whole, efa=0)}
+    for network in ("auto", "efa"):
+        (line,) = problems(f"compute.network={network}", **lacking)
+        assert line.startswith(f"compute.network: {network}, but not every node")
+        assert "compute.network=tcp" in line
+        assert problems(f"compute.network={network}", **place) == []
+    assert problems("compute.network=tcp", **lacking) == []
+    for alone in ({"nodes": 1}, {"gpus_per_node": 0}):
+        assert problems("compute.network=auto", **{**lacking, **alone}) == []
+
+
+def test_auto_is_tcp_where_the_type_has_no_efa_or_is_not_known() -> None:
+    for name in NO_EFA:
+        assert problems(instance_type=name, nodes=4) == []
+        (line,) = problems("compute.network=efa", instance_type=name, nodes=4)
+        assert f"{name} has no EFA interface" in line
+    mixed = replace(NodeRoom(8, 180_000, 1_900_000, 0), instance_type="")
+    for label in ("", "x9.metal"):
+        place = {**NO_TYPE, "room": replace(mixed, instance_type=label)}
+        assert problems(**place) == []
+        (line,) = problems("compute.network=efa", **place)
+        assert "has no EFA interface" in line
+
+
+@pytest.mark.parametrize("command", [(), OWN], ids=["trainer", "own"])
+def test_efa_is_not_taken_for_granted_where_no_type_is_named(command: tuple[str, ...]) -> None:
+    wanted = {**NO_TYPE, "gpus_per_node": 8, "command": command}
+    (line,) = problems(*SIZED, "compute.network=efa", **wanted)
+    assert line.startswith("compute.network: efa, but nothing says that the nodes have EFA")
+    for network in ("auto", "tcp"):
+        assert problems(*SIZED, f"compute.network={network}", **wanted) == []
+    assert problems(*SIZED, "compute.network=efa", **{**wanted, "nodes": 1}) == []
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
+def test_nobody_trains_without_gpus_by_mistake(device: str) -> None:
+    (line,) = problems(*SIZED, f"model.device={device}", instance_type="")
+    assert line.startswith(
+        "nothing says how many GPUs a pod may have: name --instance-type, or set --gpu-per-node"
+    )
+    (line,) = problems(f"model.device={device}", instance_type="")
+    assert line.startswith("nothing says how much processor and memory and how many GPUs a pod may have")
+    assert problems(*SIZED, f"model.device={device}", instance_type="", gpus_per_node=1) == []
+    assert problems(*SIZED, f"model.device={device}", instance_type="", command=OWN) == []
+
+
+@pytest.mark.parametrize("recipe", GIVEN)
+def test_other_trainers_need_a_number_of_gpus_too(recipe: str) -> None:
+    with pytest.raises(ConfigError, match="nothing says how many GPUs"):
+        recipe_plan(recipe, *SIZED, instance_type="")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:3"])
+def test_our_trainer_needs_a_gpu_where_it_is_told_to_use_one(device: str) -> None:
+    cpus = NodeRoom(0, 8000, 32_000, 0)
+    for place in ({"gpus_per_node": 0}, {"room": cpus, "instance_type": ""}):
+        (line,) = problems(f"model.device={device}", **place)
+        assert line.startswith(f"model.device: {device}, but the pods get no GPU")
+        assert problems(f"model.device={device}", command=OWN, **place) == []
+        for other in ("cpu", "auto"):
+            assert problems(f"model.device={other}", **place) == []
+    (line,) = problems(f"model.device={device}", instance_type="p5.48xlage")
+    assert "did you mean p5.48xlarge?" in line, "its consequences are not told"

@@ -58,8 +58,9 @@ def program(order: RecipeOrder) -> Program:
 def settled_config(config: Config, *, efa: bool) -> Config:
     """The configuration that the pods train with: their network, and a folder of prepared data for all.
 
-    `efa` says whether the pods have EFA interfaces, and decides a network of `auto`. With `tcp` on record, a
-    run of several machines can be proven without NCCL's log.
+    `efa` says whether the pods have EFA interfaces, and decides a network of `auto`; `plan_problems` refuses
+    pods without the EFA of their type. With `tcp` on record, a run of several machines can be proven without
+    NCCL's log.
     """
     changes: dict[str, Section] = {}
     if config.compute.network == "auto":
