@@ -12,7 +12,7 @@ from tests.unit.jobs.plans import config, containers, instance_for, objects, pla
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.job_planning import plan_job, warnings_of
 from trainyard.jobs.kinds import KINDS
 from trainyard.plan.instances import CATALOGUE
 from trainyard.plan.node_room import NodeRoom, room_of_type
@@ -207,3 +207,20 @@ def test_our_trainer_needs_a_gpu_where_it_is_told_to_use_one(device: str) -> Non
             assert problems(f"model.device={other}", **place) == []
     (line,) = problems(f"model.device={device}", instance_type="p5.48xlage")
     assert "did you mean p5.48xlarge?" in line, "its consequences are not told"
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+@pytest.mark.parametrize("processes", [1, 2, 3, 8, 9, 16])
+@pytest.mark.parametrize("device", ["auto", "cuda:0", "cpu"])
+def test_our_trainer_has_a_gpu_for_each_process(gpus: int, processes: int, device: str) -> None:
+    asked = f"model.device={device}"
+    sizes: dict[str, Any] = {"gpus_per_node": gpus, "processes_per_node": processes}
+    if processes > gpus and device != "cpu":
+        (line,) = problems(asked, **sizes)
+        assert line.startswith(f"--nproc-per-node {processes}: each process needs a GPU of its own")
+    else:
+        warned = " ".join(warnings_of(plan("compute.strategy=ddp", asked, **sizes)))
+        assert (f"{gpus} GPUs per pod, and {processes} of them used" in warned) is (processes < gpus)
+    assert problems(asked, command=OWN, **sizes) == []
+    assert warnings_of(plan(asked, "compute.strategy=ddp", command=OWN, **sizes)) == []
+    assert problems(asked, gpus_per_node=0, processes_per_node=processes) == [] or device == "cuda:0"

@@ -24,8 +24,13 @@ _GIB = 2**30
 
 
 def problems(order: RecipeOrder) -> Iterator[str]:
-    """World size, mesh and memory."""
+    """Processes, world size, mesh and memory."""
     config, instance = order.config, order.instance
+    if 0 < order.gpus < order.processes and config.model.device != "cpu":
+        yield (
+            f"--nproc-per-node {order.processes}: each process needs a GPU of its own, and a pod has "
+            f"{order.gpus}; leave it out for one per GPU"
+        )
     try:
         require_processes(config, order.degrees.world)
     except ConfigError as error:
