@@ -24,7 +24,6 @@ _OPERATORS = re.compile(
 _COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
 """Set by the operator of HyperPod and read by our launcher; elsewhere a user's own command may have them."""
 _OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
-
 _MOST_NODES = 100_000
 """The largest number that a pod believes (`run.launch_environment`), and that fits the names of its pods."""
 _TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
@@ -206,7 +205,7 @@ def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None)
     known, asked = instance_called(plan.instance_type), plan.network == "efa"
     if not plan.resources.gpus:
         if asked:
-            yield ("compute.network: efa joins GPUs, and --gpu-per-node is 0 or not known; use auto or tcp")
+            yield "compute.network: efa joins GPUs, and --gpu-per-node is 0 or not known; use auto or tcp"
     elif known is not None and known.efa:
         yield (
             f"compute.network: {plan.network}, but not every node offers the EFA that {plan.instance_type} "

@@ -224,3 +224,52 @@ def test_our_trainer_has_a_gpu_for_each_process(gpus: int, processes: int, devic
     assert problems(asked, command=OWN, **sizes) == []
     assert warnings_of(plan(asked, "compute.strategy=ddp", command=OWN, **sizes)) == []
     assert problems(asked, gpus_per_node=0, processes_per_node=processes) == [] or device == "cuda:0"
+
+
+TORCHRUN = (
+    ("torchrun", "train.py"),
+    ("/opt/venv/bin/torchrun", "--nproc-per-node", "8", "train.py"),
+    ("python", "-m", "torch.distributed.run", "train.py"),
+    ("python3.12", "-u", "-W", "ignore", "-m", "torch.distributed.launch", "train.py"),
+)
+PLACED = ("--nnodes=2", "--nnodes", "--rdzv-endpoint=a:1", "--rdzv_backend", "--master_addr", "--standalone")
+OTHERS = (
+    ("python", "train.py", "-m", "torch.distributed.run"),
+    ("python", "-m", "work", "torchrun"),
+    ("hyperpodrun", "--nnodes=2", "--nproc-per-node=8", "torchrun.py"),
+    ("python", "scripts/run_on_ray.py", "--num-nodes", "2", "--", "torchrun", "train.py"),
+    ("accelerate", "launch", "train.py"),
+    ("python",),
+    ("torchrunner",),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", TORCHRUN, ids=[" ".join(words) for words in TORCHRUN])
+def test_torchrun_is_refused_where_it_would_not_find_its_place(kind: str, command: tuple[str, ...]) -> None:
+    place: dict[str, Any] = {"kind": kind, "instance_type": instance_for(kind, "p5.48xlarge")}
+    for nodes in (1, 2, 16):
+        lines = problems(command=command, nodes=nodes, **place)
+        wrong = kind == "hyperpod" or (kind.startswith("ray") and nodes > 1)
+        assert [line.partition(":")[0] for line in lines] == ["-- torchrun"] * wrong
+        assert all("hyperpodrun --nnodes" in line for line in lines if kind == "hyperpod")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_commands_are_left_to_the_user(kind: str) -> None:
+    place: dict[str, Any] = {"kind": kind, "instance_type": instance_for(kind, "p5.48xlarge")}
+    for command in OTHERS:
+        for nodes in (1, 2):
+            assert problems(command=command, nodes=nodes, **place) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_torchrun_that_may_be_meant_on_hyperpod_is_warned_of(kind: str) -> None:
+    place: dict[str, Any] = {"kind": kind, "instance_type": instance_for(kind, "p5.48xlarge"), "nodes": 1}
+    for command in (
+        *(("torchrun", option, "train.py") for option in PLACED),
+        ("env", "A=b", "torchrun", "train.py"),
+    ):
+        made = plan("compute.strategy=ddp", command=command, **place)
+        assert any("hyperpodrun" in line for line in warnings_of(made)) is (kind == "hyperpod")
+    assert warnings_of(plan("compute.strategy=ddp", command=OTHERS[2], **place)) == []
