@@ -6,8 +6,10 @@ from pydantic import Field, StringConstraints
 
 from trainyard.config.section import Name, Section
 
-_DNS = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"
-DnsName = Annotated[str, StringConstraints(pattern=_DNS)]
+LONGEST_DNS_NAME = 253
+DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+"""A DNS-1123 subdomain, of at most LONGEST_DNS_NAME characters: the name of most objects of Kubernetes."""
+DnsName = Annotated[str, StringConstraints(pattern=DNS_NAME, max_length=LONGEST_DNS_NAME)]
 Size = Annotated[
     str, StringConstraints(pattern=r"^[1-9]\d{0,9}(Mi|Gi|Ti|Pi|M|G|T|P)$"), Field(examples=["1200Gi"])
 ]

@@ -54,6 +54,17 @@ def warnings_of(plan: JobPlan) -> list[str]:
         found.append(
             "no volume: checkpoints are on the pod's own disk, and gone with it. Name a claim with --volume"
         )
+    if plan.program.name == own_command.NAME and own_command.without_agent(plan.program.command, plan.kind):
+        found.append(
+            "torchrun in a HyperPodPyTorchJob: its operator expects hyperpodrun in place of it, and sets "
+            "NNODES and NPROC_PER_NODE only, which torchrun does not read"
+        )
+    gpus, processes = plan.resources.gpus, plan.processes_per_node
+    if plan.program.name == trainyard_trainer.NAME and processes < gpus:
+        found.append(
+            f"{gpus} GPUs per pod, and {processes} of them used: --nproc-per-node decides how many train. "
+            f"Leave it out, or hold fewer with --gpu-per-node {processes}"
+        )
     return found
 
 

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
+from posixpath import normpath
 
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan
 from trainyard.jobs.job_request import JobRequest
-from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.kinds import KINDS, hyperpod_pytorch_job
+from trainyard.jobs.name_problems import find_name_problems
 from trainyard.jobs.recipes import own_command, trainyard_trainer
 from trainyard.plan.environment.environment_lint import looks_secret
 from trainyard.plan.environment.surroundings import VariableScope
@@ -15,32 +18,31 @@ from trainyard.plan.environment.variable_rules import LintSeverity, judge_variab
 from trainyard.plan.instances import find_instance, instance_called
 from trainyard.plan.node_room import NodeRoom
 
-_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-"""A DNS-1035 label, because operators name Services after it."""
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_RESERVED = re.compile(r"PET_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE")
+_OPERATORS = re.compile(
+    r"PET_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|JOB_COMPLETION_INDEX"
+)
+_COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
+"""Set by the operator of HyperPod and read by our launcher; elsewhere a user's own command may have them."""
+_OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
+_MOST_NODES = 100_000
+"""The largest number that a pod believes (`run.launch_environment`), and that fits the names of its pods."""
+_TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
+"""A volume cannot be below them either: the files of a job are read-only, the others are the kernel's."""
+_SYSTEM = (
+    *("/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var"),
+    *("/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib"),
+)
 
 
 def find_plan_problems(
     config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
 ) -> Iterator[str]:
-    kind = KINDS[plan.kind]
-    if not _LABEL.fullmatch(plan.name) or len(plan.name) > kind.LONGEST_NAME:
-        yield (
-            f"--job-name {plan.name[:80]}: the name of a {plan.kind} has lower-case letters, digits, dashes, "
-            f"begins with a letter, and has at most {kind.LONGEST_NAME} characters"
-        )
-    if not _NAMESPACE.fullmatch(plan.namespace):
-        yield f"--namespace {plan.namespace[:80]}: not a valid name of a namespace"
-    if not plan.image:
-        yield "no image: name it with --image-uri, or set cluster.image"
-    if plan.ray_cluster and plan.ray_cluster == plan.name:
-        yield f"--ray-cluster {plan.ray_cluster}: the job has that name; deleting it would delete the cluster"
+    yield from find_name_problems(plan)
     yield from _room_problems(config, request, plan, room)
-    yield from _storage_problems(config, plan)
-    yield from _network_problems(plan, room)
+    yield from _storage_problems(config, request, plan)
+    yield from _network_problems(request, plan, room)
     yield from _variable_problems(request, plan)
-    yield from kind.problems(plan)
+    yield from KINDS[plan.kind].problems(plan)
 
 
 def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
@@ -56,13 +58,23 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
         said = judge_variable(name, value, place)
         if said is not None and said.severity is LintSeverity.ERROR:
             yield f"--env {name}: {said.reason}; {said.remedy}"
-        if _RESERVED.fullmatch(name):
-            yield f"--env {name}: set by the operator of the job"
-        if value and looks_secret(name):
+        if reason := _reserved(name, plan):
+            yield f"--env {name}: {reason}"
+        elif value and looks_secret(name):
             yield (
                 f"--env {name}: everybody who may see the job could read it. Put it into a Kubernetes Secret "
                 "and name that with --secret"
             )
+
+
+def _reserved(name: str, plan: JobPlan) -> str:
+    """The reason why a variable is not the user's to set; empty if it is."""
+    counted = plan.kind == hyperpod_pytorch_job.NAME or plan.program.name != own_command.NAME
+    if _OPERATORS.fullmatch(name) or (counted and _COUNTS.fullmatch(name)):
+        return "set by the operator of the job"
+    if _OURS.fullmatch(name):
+        return "set by the plan of the job"
+    return "set by --hf-token-secret" if any(name == token.name for token in plan.secrets) else ""
 
 
 def _room_problems(
@@ -73,12 +85,9 @@ def _room_problems(
             find_instance(request.instance_type)
         except ConfigError as error:
             yield f"--instance-type {error}"
-    pod = config.cluster.pod
-    if room is None and not request.instance_type and not (pod.cpu and pod.memory):
-        yield (
-            "nothing says how much processor and memory a pod may have: name --instance-type, or set "
-            "cluster.pod.cpu and cluster.pod.memory"
-        )
+    yield from _unknown_room(config, request, plan, room)
+    yield from _device_problems(config, request, plan, room)
+    yield from _size_problems(config, plan)
     if room is None:
         return
     have = room.instance_type or request.instance_type or "the node"
@@ -92,7 +101,56 @@ def _room_problems(
             yield f"{what}: {wanted:,}{unit} are more than {have} has for a pod, {there:,}{unit}"
 
 
-def _storage_problems(config: Config, plan: JobPlan) -> Iterator[str]:
+def _unknown_room(config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
+    """Sizes that nothing tells. A command of the user's own may do without a GPU; other programs say so."""
+    if room is not None or request.instance_type:
+        return
+    pod, lacking, keys = config.cluster.pod, [], []
+    if not (pod.cpu and pod.memory):
+        lacking.append("how much processor and memory")
+        keys.append("cluster.pod.cpu and cluster.pod.memory")
+    trains = config.model.device != "cpu" and plan.program.name != own_command.NAME
+    if trains and request.gpus_per_node is None:
+        lacking.append("how many GPUs")
+        keys.append("--gpu-per-node (0 for none)")
+    if lacking:
+        yield (
+            f"nothing says {' and '.join(lacking)} a pod may have: name --instance-type, or set "
+            f"{', and '.join(keys)}"
+        )
+
+
+def _device_problems(
+    config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
+) -> Iterator[str]:
+    """A GPU for our trainer that its pods would not have; `model.device` is not for other programs."""
+    device, counted = config.model.device, room is not None or request.gpus_per_node is not None
+    ours = plan.program.name == trainyard_trainer.NAME
+    if ours and counted and device.startswith("cuda") and not plan.resources.gpus:
+        yield (
+            f"model.device: {device}, but the pods get no GPU; name --gpu-per-node, or set model.device=cpu"
+        )
+
+
+def _size_problems(config: Config, plan: JobPlan) -> Iterator[str]:
+    """Sizes that contradict each other, or that Kubernetes would read as another size."""
+    pod, resources = config.cluster.pod, plan.resources
+    if plan.nodes > _MOST_NODES:
+        yield f"--num-nodes {plan.nodes:,}: at most {_MOST_NODES:,}"
+    for key, size, mib in (
+        ("memory", pod.memory, resources.memory_mib),
+        ("shared_memory", pod.shared_memory, resources.shared_memory_mib),
+    ):
+        if size and not mib:
+            yield f"cluster.pod.{key}: {size} is less than 1 MiB (1Mi)"
+    if pod.shared_memory and resources.shared_memory_mib > resources.memory_mib > 0:
+        yield (
+            f"cluster.pod.shared_memory: {pod.shared_memory} is more than the memory of the pod, "
+            f"{resources.memory_mib:,} MiB, of which /dev/shm is a part"
+        )
+
+
+def _storage_problems(config: Config, request: JobRequest, plan: JobPlan) -> Iterator[str]:
     apart = (
         plan.several_nodes and plan.program.name == trainyard_trainer.NAME and not config.checkpointing.shared
     )
@@ -103,11 +161,27 @@ def _storage_problems(config: Config, plan: JobPlan) -> Iterator[str]:
             f"{plan.nodes} nodes need a volume that all of them share for checkpoints: name its claim with "
             "--volume, or set cluster.volume.claim"
         )
-    if plan.claim and not plan.mount_path.startswith("/"):
-        yield f"cluster.volume.mount_path: {plan.mount_path!r} does not begin with /"
+    if plan.claim:
+        yield from _mount_problems(config, request)
     store = config.artifacts.store or ""
     if store.startswith("file:") and not (plan.claim and store.startswith(f"file://{plan.mount_path}/")):
         yield f"artifacts.store: {store} is a folder of the pod, gone with it; use s3://, or the volume"
+
+
+def _mount_problems(config: Config, request: JobRequest) -> Iterator[str]:
+    """Folders that the volume must not hide, because the image or the pod has something else there."""
+    path = config.cluster.volume.mount_path
+    if not path:
+        return
+    flag = f"{'--checkpoint-path' if request.mount_path else 'cluster.volume.mount_path'}: {path[:80]!r}"
+    if not path.startswith("/"):
+        yield f"{flag} does not begin with /"
+        return
+    folder = PurePosixPath("/", normpath(path).lstrip("/"))
+    if str(folder) == SCRATCH or any(folder.is_relative_to(tree) for tree in _TREES):
+        yield f"{flag} is a folder of every pod for something else; use another one, such as /checkpoints"
+    elif str(folder) in _SYSTEM:
+        yield f"{flag} would hide that folder of the image; use another one, such as /checkpoints"
 
 
 def _problems_apart(config: Config, plan: JobPlan) -> Iterator[str]:
@@ -124,13 +198,27 @@ def _problems_apart(config: Config, plan: JobPlan) -> Iterator[str]:
         )
 
 
-def _network_problems(plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
-    if plan.network != "efa" or not plan.several_nodes:
+def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
+    """EFA that was asked for, or that the instance type has, and that the pods would not get."""
+    if plan.network == "tcp" or not plan.several_nodes or plan.resources.efa:
         return
+    known, asked = instance_called(plan.instance_type), plan.network == "efa"
     if not plan.resources.gpus:
-        yield "compute.network: efa joins GPUs, and --gpu-per-node is 0; use auto or tcp"
-    elif room is not None and not room.efa:
+        if asked:
+            yield "compute.network: efa joins GPUs, and --gpu-per-node is 0 or not known; use auto or tcp"
+    elif known is not None and known.efa:
+        yield (
+            f"compute.network: {plan.network}, but not every node offers the EFA that {plan.instance_type} "
+            "has, so the job would train over TCP; install the EFA device plugin on all of them, or accept "
+            "that with compute.network=tcp"
+        )
+    elif asked and (room is not None or known is not None):
         yield (
             f"compute.network: efa, but {plan.instance_type or 'a node'} has no EFA interface; use another "
             "instance type, or tcp"
+        )
+    elif asked and not request.instance_type:
+        yield (
+            "compute.network: efa, but nothing says that the nodes have EFA interfaces; name "
+            "--instance-type, or use tcp"
         )

@@ -24,8 +24,13 @@ _GIB = 2**30
 
 
 def problems(order: RecipeOrder) -> Iterator[str]:
-    """World size, mesh and memory."""
+    """Processes, world size, mesh and memory."""
     config, instance = order.config, order.instance
+    if 0 < order.gpus < order.processes and config.model.device != "cpu":
+        yield (
+            f"--nproc-per-node {order.processes}: each process needs a GPU of its own, and a pod has "
+            f"{order.gpus}; leave it out for one per GPU"
+        )
     try:
         require_processes(config, order.degrees.world)
     except ConfigError as error:
@@ -58,8 +63,9 @@ def program(order: RecipeOrder) -> Program:
 def settled_config(config: Config, *, efa: bool) -> Config:
     """The configuration that the pods train with: their network, and a folder of prepared data for all.
 
-    `efa` says whether the pods have EFA interfaces, and decides a network of `auto`. With `tcp` on record, a
-    run of several machines can be proven without NCCL's log.
+    `efa` says whether the pods have EFA interfaces, and decides a network of `auto`; `plan_problems` refuses
+    pods without the EFA of their type. With `tcp` on record, a run of several machines can be proven without
+    NCCL's log.
     """
     changes: dict[str, Section] = {}
     if config.compute.network == "auto":

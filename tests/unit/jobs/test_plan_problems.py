@@ -1,0 +1,275 @@
+"""Plans that Kubernetes refuses, or whose pods could not start or would waste what they hold, by rule.
+
+Each rule is tried with generated wrong values, and with values near them that are right.
+"""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.jobs.plans import config, containers, instance_for, objects, plan, request
+from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
+
+from trainyard.errors import ConfigError
+from trainyard.jobs.job_planning import plan_job, warnings_of
+from trainyard.jobs.kinds import KINDS
+from trainyard.plan.instances import CATALOGUE
+from trainyard.plan.node_room import NodeRoom, room_of_type
+
+OWN = ("python", "work.py")
+
+
+def problems(*overrides: str, **changes: Any) -> list[str]:
+    settings = overrides if any("strategy" in o for o in overrides) else ("compute.strategy=ddp", *overrides)
+    try:
+        plan_job(config(*settings), request(**changes))
+    except ConfigError as error:
+        return str(error).split("\n")[:-1]
+    return []
+
+
+OURS = ("POD", "NODE", "RUN_ID", "NETWORK", "IMAGE_DIGEST", "FILES")
+OPERATORS = ("PET_NNODES", "PET_ANYTHING", "MASTER_ADDR", "RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX")
+COUNTS = ("NNODES", "NPROC_PER_NODE", "NODE_RANK")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", [(), OWN], ids=["trainer", "own"])
+def test_variables_that_others_set_are_refused(kind: str, command: tuple[str, ...]) -> None:
+    place: dict[str, Any] = {
+        "kind": kind,
+        "command": command,
+        "instance_type": instance_for(kind, "p5.48xlarge"),
+    }
+    reserved = [*(f"TRAINYARD_{name}" for name in OURS), *OPERATORS]
+    allowed = ["TRAINYARD_STORE", "TRAINYARD_USD_PER_HOUR", "MY_RANK", "LOG", "HF_HOME", "TRAINYARD_POD_NAME"]
+    own_counts = bool(command) and kind != "hyperpod"
+    (allowed if own_counts else reserved).extend(COUNTS)
+    for name, value in itertools.product(reserved, ("", "1", "x")):
+        (line,) = problems(environment={name: value}, **place)
+        assert line.startswith(f"--env {name}: set by ")
+    for name in allowed:
+        assert problems(environment={name: "1"}, **place) == []
+
+
+@pytest.mark.parametrize("value", ["", "x"])
+def test_the_variable_of_the_token_is_set_once(value: str) -> None:
+    (line,) = problems(token_secret="hub", environment={"HF_TOKEN": value})
+    assert line == "--env HF_TOKEN: set by --hf-token-secret"
+    made = plan(nodes=2, token_secret="hub", environment={"HF_HOME": "/scratch"})
+    for container in (one for body in objects(made) for one in containers(body)):
+        names = [entry["name"] for entry in container["env"]]
+        assert len(names) == len(set(names))
+
+
+TAKEN = ("/scratch", "/dev/shm", "/dev/hugepages", "/etc/trainyard", "/dev", "/proc", "/sys", "/dev/shm/runs")
+HIDDEN = ("/", "/etc", "/usr", "/bin", "/lib", "/usr/lib", "/usr/local", "/var", "/run")
+SPELLINGS = ("{}", "{}/", "{}//", "/{}", "{}/.", "{}/a/..", "/x/..{}")
+
+
+@pytest.mark.parametrize("path", (*TAKEN, *HIDDEN, "/proc/1", "/sys/fs", "/etc/trainyard/a"))
+def test_a_volume_does_not_hide_what_a_pod_has_for_something_else(path: str) -> None:
+    for spelling in SPELLINGS:
+        (line,) = problems(mount_path=spelling.format(path))
+        assert line.startswith("--checkpoint-path: ")
+        (line,) = problems(f"cluster.volume.mount_path={spelling.format(path)}")
+        assert line.startswith("cluster.volume.mount_path: ")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/checkpoints",
+        "/checkpoints/",
+        "/data/a",
+        "/opt/ml",
+        "/scratch/runs",
+        "/var/lib/a",
+        "/etc/a",
+        "/devices",
+        "/mnt",
+    ],
+)
+def test_a_volume_may_be_anywhere_else(path: str) -> None:
+    assert problems(mount_path=path) == []
+    assert problems(f"cluster.volume.mount_path={path}") == []
+    assert problems(mount_path="/scratch", claim="") == []
+
+
+def test_a_long_path_is_shown_in_part() -> None:
+    (line,) = problems(mount_path="a" * 4000)
+    assert len(line) < 200
+
+
+SIZED = ("cluster.pod.cpu=8", "cluster.pod.memory=64Gi")
+
+
+@pytest.mark.parametrize("place", [{}, {"instance_type": "", "gpus_per_node": 8}], ids=["type", "no type"])
+@pytest.mark.parametrize("size", ["65Gi", "9999Gi", "1Pi", "69G", "65537Mi"])
+def test_shared_memory_is_a_part_of_the_memory(size: str, place: dict[str, Any]) -> None:
+    (line,) = problems(*SIZED, f"cluster.pod.shared_memory={size}", **place)
+    assert line.startswith(f"cluster.pod.shared_memory: {size} is more than")
+
+
+@pytest.mark.parametrize("size", ["64Gi", "1Mi", "68G", "2M"])
+def test_shared_memory_may_be_all_of_the_memory(size: str) -> None:
+    assert problems(*SIZED, f"cluster.pod.shared_memory={size}") == []
+
+
+@pytest.mark.parametrize("key", ["memory", "shared_memory"])
+def test_a_size_that_kubernetes_would_read_as_none_is_refused(key: str) -> None:
+    (line,) = problems(f"cluster.pod.{key}=1M")
+    assert line.startswith(f"cluster.pod.{key}: 1M is less than 1 MiB")
+    assert problems(f"cluster.pod.{key}=2M") == []
+
+
+@pytest.mark.parametrize("nodes", [100_001, 2**31, 3_000_000_000, 10**18])
+def test_more_nodes_than_operators_can_count_are_refused(nodes: int) -> None:
+    (line,) = problems(nodes=nodes)
+    assert line == f"--num-nodes {nodes:,}: at most 100,000"
+    assert problems(nodes=100_000) == []
+
+
+EFA = [known.name for known in CATALOGUE if known.efa]
+NO_EFA = [known.name for known in CATALOGUE if not known.efa]
+NO_TYPE: dict[str, Any] = {"instance_type": "", "nodes": 2}
+
+
+@pytest.mark.parametrize("command", [(), OWN], ids=["trainer", "own"])
+@pytest.mark.parametrize("name", EFA)
+def test_pods_without_the_efa_of_their_type_are_refused_unless_tcp_is_asked_for(
+    name: str, command: tuple[str, ...]
+) -> None:
+    whole = room_of_type(name)
+    assert whole is not None
+    place: dict[str, Any] = {"instance_type": name, "nodes": 4, "command": command}
+    lacking: dict[str, Any] = {**place, "room": replace(whole, efa=0)}
+    for network in ("auto", "efa"):
+        (line,) = problems(f"compute.network={network}", **lacking)
+        assert line.startswith(f"compute.network: {network}, but not every node")
+        assert "compute.network=tcp" in line
+        assert problems(f"compute.network={network}", **place) == []
+    assert problems("compute.network=tcp", **lacking) == []
+    for alone in ({"nodes": 1}, {"gpus_per_node": 0}):
+        assert problems("compute.network=auto", **{**lacking, **alone}) == []
+
+
+def test_auto_is_tcp_where_the_type_has_no_efa_or_is_not_known() -> None:
+    for name in NO_EFA:
+        assert problems(instance_type=name, nodes=4) == []
+        (line,) = problems("compute.network=efa", instance_type=name, nodes=4)
+        assert f"{name} has no EFA interface" in line
+    mixed = replace(NodeRoom(8, 180_000, 1_900_000, 0), instance_type="")
+    for label in ("", "x9.metal"):
+        place = {**NO_TYPE, "room": replace(mixed, instance_type=label)}
+        assert problems(**place) == []
+        (line,) = problems("compute.network=efa", **place)
+        assert "has no EFA interface" in line
+
+
+@pytest.mark.parametrize("command", [(), OWN], ids=["trainer", "own"])
+def test_efa_is_not_taken_for_granted_where_no_type_is_named(command: tuple[str, ...]) -> None:
+    wanted = {**NO_TYPE, "gpus_per_node": 8, "command": command}
+    (line,) = problems(*SIZED, "compute.network=efa", **wanted)
+    assert line.startswith("compute.network: efa, but nothing says that the nodes have EFA")
+    for network in ("auto", "tcp"):
+        assert problems(*SIZED, f"compute.network={network}", **wanted) == []
+    assert problems(*SIZED, "compute.network=efa", **{**wanted, "nodes": 1}) == []
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
+def test_nobody_trains_without_gpus_by_mistake(device: str) -> None:
+    (line,) = problems(*SIZED, f"model.device={device}", instance_type="")
+    assert line.startswith(
+        "nothing says how many GPUs a pod may have: name --instance-type, or set --gpu-per-node"
+    )
+    (line,) = problems(f"model.device={device}", instance_type="")
+    assert line.startswith("nothing says how much processor and memory and how many GPUs a pod may have")
+    assert problems(*SIZED, f"model.device={device}", instance_type="", gpus_per_node=1) == []
+    assert problems(*SIZED, f"model.device={device}", instance_type="", command=OWN) == []
+
+
+@pytest.mark.parametrize("recipe", GIVEN)
+def test_other_trainers_need_a_number_of_gpus_too(recipe: str) -> None:
+    with pytest.raises(ConfigError, match="nothing says how many GPUs"):
+        recipe_plan(recipe, *SIZED, instance_type="")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:3"])
+def test_our_trainer_needs_a_gpu_where_it_is_told_to_use_one(device: str) -> None:
+    cpus = NodeRoom(0, 8000, 32_000, 0)
+    for place in ({"gpus_per_node": 0}, {"room": cpus, "instance_type": ""}):
+        (line,) = problems(f"model.device={device}", **place)
+        assert line.startswith(f"model.device: {device}, but the pods get no GPU")
+        assert problems(f"model.device={device}", command=OWN, **place) == []
+        for other in ("cpu", "auto"):
+            assert problems(f"model.device={other}", **place) == []
+    (line,) = problems(f"model.device={device}", instance_type="p5.48xlage")
+    assert "did you mean p5.48xlarge?" in line, "its consequences are not told"
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+@pytest.mark.parametrize("processes", [1, 2, 3, 8, 9, 16])
+@pytest.mark.parametrize("device", ["auto", "cuda:0", "cpu"])
+def test_our_trainer_has_a_gpu_for_each_process(gpus: int, processes: int, device: str) -> None:
+    asked = f"model.device={device}"
+    sizes: dict[str, Any] = {"gpus_per_node": gpus, "processes_per_node": processes}
+    if processes > gpus and device != "cpu":
+        (line,) = problems(asked, **sizes)
+        assert line.startswith(f"--nproc-per-node {processes}: each process needs a GPU of its own")
+    else:
+        warned = " ".join(warnings_of(plan("compute.strategy=ddp", asked, **sizes)))
+        assert (f"{gpus} GPUs per pod, and {processes} of them used" in warned) is (processes < gpus)
+    assert problems(asked, command=OWN, **sizes) == []
+    assert warnings_of(plan(asked, "compute.strategy=ddp", command=OWN, **sizes)) == []
+    assert problems(asked, gpus_per_node=0, processes_per_node=processes) == [] or device == "cuda:0"
+
+
+TORCHRUN = (
+    ("torchrun", "train.py"),
+    ("/opt/venv/bin/torchrun", "--nproc-per-node", "8", "train.py"),
+    ("python", "-m", "torch.distributed.run", "train.py"),
+    ("python3.12", "-u", "-W", "ignore", "-m", "torch.distributed.launch", "train.py"),
+)
+PLACED = ("--nnodes=2", "--nnodes", "--rdzv-endpoint=a:1", "--rdzv_backend", "--master_addr", "--standalone")
+OTHERS = (
+    ("python", "train.py", "-m", "torch.distributed.run"),
+    ("python", "-m", "work", "torchrun"),
+    ("hyperpodrun", "--nnodes=2", "--nproc-per-node=8", "torchrun.py"),
+    ("python", "scripts/run_on_ray.py", "--num-nodes", "2", "--", "torchrun", "train.py"),
+    ("accelerate", "launch", "train.py"),
+    ("python",),
+    ("torchrunner",),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", TORCHRUN, ids=[" ".join(words) for words in TORCHRUN])
+def test_torchrun_is_refused_where_it_would_not_find_its_place(kind: str, command: tuple[str, ...]) -> None:
+    place: dict[str, Any] = {"kind": kind, "instance_type": instance_for(kind, "p5.48xlarge")}
+    for nodes in (1, 2, 16):
+        lines = problems(command=command, nodes=nodes, **place)
+        wrong = kind == "hyperpod" or (kind.startswith("ray") and nodes > 1)
+        assert [line.partition(":")[0] for line in lines] == ["-- torchrun"] * wrong
+        assert all("hyperpodrun --nnodes" in line for line in lines if kind == "hyperpod")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_commands_are_left_to_the_user(kind: str) -> None:
+    place: dict[str, Any] = {"kind": kind, "instance_type": instance_for(kind, "p5.48xlarge")}
+    for command in OTHERS:
+        for nodes in (1, 2):
+            assert problems(command=command, nodes=nodes, **place) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_torchrun_that_may_be_meant_on_hyperpod_is_warned_of(kind: str) -> None:
+    place: dict[str, Any] = {"kind": kind, "instance_type": instance_for(kind, "p5.48xlarge"), "nodes": 1}
+    for command in (
+        *(("torchrun", option, "train.py") for option in PLACED),
+        ("env", "A=b", "torchrun", "train.py"),
+    ):
+        made = plan("compute.strategy=ddp", command=command, **place)
+        assert any("hyperpodrun" in line for line in warnings_of(made)) is (kind == "hyperpod")
+    assert warnings_of(plan("compute.strategy=ddp", command=OTHERS[2], **place)) == []
