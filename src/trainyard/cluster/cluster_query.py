@@ -159,7 +159,7 @@ class ClusterQuery:
             "volume": self._volume,
             "drivers": lambda: self._names("/apis/storage.k8s.io/v1/csidrivers"),
             "priority_classes": lambda: self._names("/apis/scheduling.k8s.io/v1/priorityclasses"),
-            "secret": self._secret,
+            "secrets": self._secrets,
             "queues": lambda: self._list(kueue, local, api_objects.queue_of),
             "cluster_queues": lambda: self._list(kueue, "clusterqueues", api_objects.cluster_queue_of),
             "flavors": lambda: self._list(kueue, "resourceflavors", api_objects.flavor_of),
@@ -261,11 +261,12 @@ class ClusterQuery:
             lambda path: _or_none(self._seen(lambda: self.api.get(path))),
         )
 
-    def _secret(self) -> bool | Unseen:
+    def _secrets(self) -> Mapping[str, bool | Unseen]:
+        return {name: self._seen(partial(self._is_secret, name)) for name in self.demand.secrets}
+
+    def _is_secret(self, name: str) -> bool:
         """Whether the secret exists; its content is not requested."""
-        if not self.demand.secret:
-            return Unseen("no secret is named", absent=True)
-        path = f"/api/v1/namespaces/{_part(self.demand.namespace)}/secrets/{_part(self.demand.secret)}"
+        path = f"/api/v1/namespaces/{_part(self.demand.namespace)}/secrets/{_part(name)}"
         return self.api.get(path, metadata_of="object") is not None
 
     def _job_trial(self, served: Served) -> Trial | Unseen:
