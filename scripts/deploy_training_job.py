@@ -111,6 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def sent(args: argparse.Namespace, config: "Config") -> int:
     """Check, plan, and send the job or show it."""
+    from trainyard.cluster.verdict import require_checks
+
+    require_checks(args.accept)
     if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
         return show(args, planned(config, asked(args, config)), api=None)
     from trainyard.gateways.github import tell_step

@@ -120,6 +120,8 @@ def test_all_problems_are_named_and_nothing_is_sent(deploy: Deploy) -> None:
         (("--kubeconfig", "missing.yaml"), "no such kubeconfig"),
         (("--gpu-per-node", "-1"), "--gpu-per-node"),
         (("--kind", "mpijob"), "--kind"),
+        (("--accept", "nosuch", "--instance-type", "g6e.xlarge", "--dry-run"), "'nosuch' is not a check"),
+        (("--ray-cluster", "a", "--instance-type", "g6e.xlarge", "--dry-run"), "runs on no RayCluster"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(options: tuple[str, ...], words: str, deploy: Deploy) -> None:
