@@ -12,7 +12,8 @@ Writes:     the objects of the job into the cluster; --json prints the plan and 
 Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong plan;
             4 the cluster or AWS refused; 5 not ended in time; 75 stopped with a good checkpoint
 Example:    scripts/deploy_training_job.py --config configs/training_configuration.yaml --num-nodes 4
-            --instance-type p5.48xlarge --queue research --set compute.strategy=fsdp --monitor
+            --instance-type p5.48xlarge --volume fsx-claim --queue research --set compute.strategy=fsdp
+            --image-uri 123456789012.dkr.ecr.us-west-2.amazonaws.com/trainyard:1.4.0 --monitor
 """
 
 import argparse
@@ -110,6 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def sent(args: argparse.Namespace, config: "Config") -> int:
     """Check, plan, and send the job or show it."""
+    from trainyard.cluster.verdict import require_checks
+
+    require_checks(args.accept)
     if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
         return show(args, planned(config, asked(args, config)), api=None)
     from trainyard.gateways.github import tell_step

@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.run.untrusted_files import read_named_text
 
     name, machine = str(args.dockerfile), machine_of(args)
-    before = read_named_text(args.dockerfile, "Name the Dockerfile with --dockerfile FILE.")
+    before = read_named_text(args.dockerfile, "name the Dockerfile with --dockerfile FILE")
     locks = locks_for(args, before)
     after = before
     if args.fix:
@@ -86,7 +86,7 @@ def locks_for(args: argparse.Namespace, text: str) -> list[tuple[str, str]]:
 
     copied = [ROOT / name for name in locks_of(parse_dockerfile(text, str(args.dockerfile)))]
     paths = args.lock or [path for path in copied if path.is_file()] or [LOCK]
-    return [(str(path), read_named_text(path, "Name a lock with --lock FILE.")) for path in paths]
+    return [(str(path), read_named_text(path, "name a lock with --lock FILE")) for path in paths]
 
 
 def declared_by(

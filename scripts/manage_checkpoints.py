@@ -39,7 +39,6 @@ PLACES = (
     ("--pod", "NAME", "a running pod, with --path"),
 )
 TEXTS = (
-    ("--namespace", "NAME", "default: the context's, else `default`"),
     ("--path", "FOLDER", "the folder to search: absolute with --pod, else relative to the root of the claim"),
     ("--container", "NAME", "with --pod; default: its only or default one"),
     ("--image", "URI", "image of the small pod, with Python; default: that of --job"),
@@ -62,7 +61,16 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     where = parser.add_mutually_exclusive_group(required=True)
     for flag, metavar, meaning in PLACES:
-        where.add_argument(flag, default="", metavar=metavar, help=meaning)
+        where.add_argument(
+            flag, type=arguments.object_name_if_given, default="", metavar=metavar, help=meaning
+        )
+    parser.add_argument(
+        "--namespace",
+        type=arguments.object_name_if_given,
+        default="",
+        metavar="NAME",
+        help="default: the context's, else `default`",
+    )
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     newest = "with copy: a step, or newest; default: newest"
@@ -90,6 +98,8 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for name in NEEDED.get(args.command, ()):
         if not vars(args)[name]:
             parser.error(f"{args.command} needs --{name.replace('_', '-')}")
+    if not (args.job or args.claim or args.pod):
+        parser.error("--job, --claim or --pod needs a name")
     if args.container and not args.pod:
         parser.error("--container is for --pod")
     if args.pod and not args.path.startswith("/"):
@@ -190,6 +200,7 @@ def target_of(args: argparse.Namespace) -> Any:
 def create_volume(args: argparse.Namespace, api: "Api") -> int:
     """Create the claim, unless it exists with these values or the API server would refuse it."""
     from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
+    from trainyard.gateways.kubernetes.api_path import path_part
     from trainyard.gateways.kubernetes.job_submission import refusals
     from trainyard.gateways.kubernetes.server_side_apply import apply_all
     from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
@@ -201,7 +212,8 @@ def create_volume(args: argparse.Namespace, api: "Api") -> int:
         size=require_size(args.size),
         mode=args.access_mode or MODES[0],
     )
-    path = f"/api/v1/namespaces/{args.namespace}/persistentvolumeclaims/{args.claim}"
+    space = f"/api/v1/namespaces/{path_part(args.namespace)}"
+    path = f"{space}/persistentvolumeclaims/{path_part(args.claim)}"
     there = volume_of(api.get(path), lambda _path: None)
     if there is not None:
         require_same_claim(there, wanted)

@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from trainyard.config.cluster import ClusterConfig
 
 COMMANDS = ("list", "check", "capacity", "nodes", "fix")
-PLAN = (
+TEXTS = (
     ("--instance-type", "TYPE", "such as p5.48xlarge; default: any"),
+    ("--image-uri", "URI", "the image of the job"),
+    ("--checkpoint-path", "PATH", "where checkpoints are written in a pod"),
+)
+OBJECTS = (
     ("--namespace", "NAME", "default: the context's, else `default`"),
     ("--queue", "NAME", "a LocalQueue of Kueue in the namespace"),
-    ("--image-uri", "URI", "the image of the job"),
     ("--volume", "CLAIM", "the PersistentVolumeClaim for checkpoints"),
-    ("--checkpoint-path", "PATH", "where checkpoints are written in a pod"),
     ("--priority-class", "NAME", "a PriorityClass"),
     ("--secret", "NAME", "a Secret of the namespace that pods refer to"),
 )
@@ -62,8 +64,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     plan.add_argument(
         "--tolerate", action="append", default=[], metavar="KEY", help="a taint to tolerate; may be repeated"
     )
-    for flag, metavar, meaning in PLAN:
+    for flag, metavar, meaning in TEXTS:
         plan.add_argument(flag, default="", metavar=metavar, help=meaning)
+    for flag, metavar, meaning in OBJECTS:
+        plan.add_argument(
+            flag, type=arguments.object_name_if_given, default="", metavar=metavar, help=meaning
+        )
     parser.add_argument(
         "--prometheus", metavar="URL", help="with nodes: a workspace with the GPUs' utilisation"
     )

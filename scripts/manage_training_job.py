@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 COMMANDS = ("list", "status", "logs", "events", "cancel", "delete", "resubmit", "retry")
 VALUES = (
-    ("--namespace", arguments.text, "NAME", "default: the context's, else `default`"),
-    ("--pod", arguments.text, "NAME", "with logs: only those of this pod"),
+    ("--namespace", arguments.object_name_if_given, "NAME", "default: the context's, else `default`"),
+    ("--pod", arguments.object_name, "NAME", "with logs: only those of this pod"),
     ("--timeout", arguments.duration, "DURATION", "for --follow and retry (default: 24h) and delete (10m)"),
     ("--tail", arguments.positive, "N", "with logs: the last N lines of each container"),
     ("--save", arguments.path, "DIR", "with logs, delete: where logs go; delete: runs/jobs/NS/JOB/logs"),
@@ -62,7 +62,9 @@ ONLY_FOR = {
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
-    parser.add_argument("job", nargs="?", metavar="JOB", help="the job's name; not for list")
+    parser.add_argument(
+        "job", nargs="?", type=arguments.object_name, metavar="JOB", help="the job's name; not for list"
+    )
     parser.add_argument(
         "--kind", choices=JOB_KINDS, help="default: the first kind that has a job of this name"
     )

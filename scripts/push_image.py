@@ -196,7 +196,7 @@ def lock_texts(args: argparse.Namespace, facts: "ImageFacts") -> list[str]:
     from trainyard.image.building.build_request import locks_in
     from trainyard.run.untrusted_files import read_named_text
 
-    hint = "Name a lock with --lock FILE."
+    hint = "name a lock with --lock FILE"
     if args.lock:
         return [read_named_text(path, hint) for path in args.lock]
     texts = []

@@ -86,6 +86,19 @@ def test_a_secret_is_looked_for_without_its_content(plane: Any, training: Any) -
     assert all("data" not in item for item in listed["items"])
 
 
+def test_a_service_account_that_is_not_there_is_refused_by_the_trial_pod(plane: Any, training: Any) -> None:
+    line = [sys.executable, SCRIPT, "check", "--kubeconfig", plane.kubeconfig, "--namespace", "team"]
+    line += ["--config", SCRIPT.parents[1] / "configs" / "smoke.yaml", "--instance-type", "p5.48xlarge"]
+    line += ["--set", "cluster.pod.service_account=runner", "--json"]
+    for code in (1, 0):
+        done = subprocess.run([*map(str, line)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done.stderr
+        refused = "create serviceaccount runner" in done.stdout
+        assert refused == bool(code)
+        if refused:
+            plane.kubectl("create", "serviceaccount", "runner", "-n", "team")
+
+
 def test_who_is_impersonated_is_what_counts(plane: Any, training: Any, tmp_path: Path) -> None:
     document = json.loads(Path(plane.kubeconfig).read_text())
     document["users"][0]["user"] |= {"as": "someone", "as-groups": ["readers", "system:masters"]}

@@ -119,3 +119,23 @@ def test_wrong_usage_is_told(manage: Manage, words: tuple[str, ...], why: str) -
     done = manage(*words, code=2)
     assert why in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list", "--job", ""),
+        ("list", "--claim", ""),
+        ("list", "--claim", ".."),
+        ("list", "--claim", "fsx/status"),
+        ("list", "--pod", "trainer/log", "--path", "/volume"),
+        ("list", *POD, "--namespace", "team/pods"),
+        ("create-volume", "--claim", "Fsx", "--storage-class", "fsx", "--size", "1200Gi"),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_no_object_can_have_is_refused(
+    words: tuple[str, ...], manage: Manage, server: ExecServer
+) -> None:
+    assert "name" in manage(*words, code=2).stderr
+    assert not server.changes

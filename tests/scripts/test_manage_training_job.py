@@ -211,3 +211,15 @@ def test_a_refusal_of_the_cluster_is_told(manage: Manage, cluster: Cluster) -> N
     cluster.show(*failed())
     cluster.refuses[f"{JOBS}/job"] = 403
     assert manage("status", "job", "--kind", "pytorchjob").returncode == 4
+
+
+@pytest.mark.parametrize("command", ["status", "delete"])
+@pytest.mark.parametrize("name", ["", ".", "..", "job/status", "../pytorchjobs/job", "Job", "a b", "a" * 254])
+def test_a_name_that_no_job_can_have_changes_nothing(
+    name: str, command: str, manage: Manage, cluster: Cluster
+) -> None:
+    cluster.show(*failed())
+    done = manage(command, name)
+    assert done.returncode == 2
+    assert "is not the name of an object in a cluster" in done.stderr
+    assert not cluster.changes

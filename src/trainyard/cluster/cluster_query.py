@@ -38,6 +38,8 @@ KUEUE, DRA, KARPENTER = "kueue.x-k8s.io", "resource.k8s.io", "karpenter.sh"
 _USAGE = ("slices", "allocated", "queues", "cluster_queues", "flavors", "scalers")
 """The fields of the snapshot that `nodes` and `capacity` show, besides nodes and pods."""
 _NOT_ASKED = Unseen("not asked for")
+_part = partial(quote, safe="")
+"""The name of an object as one part of a path."""
 Answer = TypeVar("Answer")
 Json = dict[str, Any]
 
@@ -139,12 +141,12 @@ class ClusterQuery:
 
     def _work(self, served: Served) -> Mapping[str, Callable[[], Any]]:
         """Field of the snapshot -> function that fetches it."""
-        demand, space = self.demand, f"/api/v1/namespaces/{quote(self.demand.namespace)}"
+        demand, space = self.demand, f"/api/v1/namespaces/{_part(self.demand.namespace)}"
         kueue = served.path(KUEUE, "v1beta2", "v1beta1")
         dra = served.path(DRA, "v1", "v1beta2", "v1beta1")
         trainer = served.path("trainer.kubeflow.org", "v1alpha1")
         karpenter = served.path(KARPENTER, "v1", "v1beta1")
-        local = f"namespaces/{quote(demand.namespace)}/localqueues"
+        local = f"namespaces/{_part(demand.namespace)}/localqueues"
         apps = "/apis/apps/v1"
         return {
             "daemons": lambda: self._workloads(f"{apps}/daemonsets", "DaemonSet"),
@@ -157,7 +159,7 @@ class ClusterQuery:
             "volume": self._volume,
             "drivers": lambda: self._names("/apis/storage.k8s.io/v1/csidrivers"),
             "priority_classes": lambda: self._names("/apis/scheduling.k8s.io/v1/priorityclasses"),
-            "secret": self._secret,
+            "secrets": self._secrets,
             "queues": lambda: self._list(kueue, local, api_objects.queue_of),
             "cluster_queues": lambda: self._list(kueue, "clusterqueues", api_objects.cluster_queue_of),
             "flavors": lambda: self._list(kueue, "resourceflavors", api_objects.flavor_of),
@@ -243,7 +245,7 @@ class ClusterQuery:
 
     def _namespace(self) -> Namespace:
         name = self.demand.namespace
-        answer = self.api.get(f"/api/v1/namespaces/{quote(name)}")
+        answer = self.api.get(f"/api/v1/namespaces/{_part(name)}")
         if answer is None:
             return Namespace(name, exists=False)
         labels = (answer.get("metadata") or {}).get("labels") or {}
@@ -253,17 +255,18 @@ class ClusterQuery:
     def _volume(self) -> "Volume | Unseen | None":
         if not self.demand.claim:
             return Unseen("no claim is named", absent=True)
-        namespace, claim = quote(self.demand.namespace), quote(self.demand.claim)
+        namespace, claim = _part(self.demand.namespace), _part(self.demand.claim)
         return volume_of(
             self.api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"),
             lambda path: _or_none(self._seen(lambda: self.api.get(path))),
         )
 
-    def _secret(self) -> bool | Unseen:
+    def _secrets(self) -> Mapping[str, bool | Unseen]:
+        return {name: self._seen(partial(self._is_secret, name)) for name in self.demand.secrets}
+
+    def _is_secret(self, name: str) -> bool:
         """Whether the secret exists; its content is not requested."""
-        if not self.demand.secret:
-            return Unseen("no secret is named", absent=True)
-        path = f"/api/v1/namespaces/{quote(self.demand.namespace)}/secrets/{quote(self.demand.secret)}"
+        path = f"/api/v1/namespaces/{_part(self.demand.namespace)}/secrets/{_part(name)}"
         return self.api.get(path, metadata_of="object") is not None
 
     def _job_trial(self, served: Served) -> Trial | Unseen:
@@ -277,7 +280,7 @@ class ClusterQuery:
             if not found or isinstance(found, Unseen):
                 return Unseen("a TrainJob cannot be tried before its runtime is there", absent=True)
             runtime = found[0]
-        path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{quote(self.demand.namespace)}"
+        path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{_part(self.demand.namespace)}"
         body = trial_job(kind, self.demand, runtime=runtime)
         return self._trial(f"a {kind.api_kind}", f"{path}/{kind.api.resource}", body)
 

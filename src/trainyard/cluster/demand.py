@@ -44,8 +44,17 @@ class Demand:
     priority_class: str = ""
     secret: str = ""
     """A Secret of the namespace that pods refer to."""
+    token_secret: str = ""
+    """The Secret with a token for the Hugging Face Hub, without the name of its key."""
+    service_account: str = ""
+    """The ServiceAccount of the pods; empty for the namespace's default."""
     tolerations: tuple[str, ...] = ()
     """Keys of further taints that the job tolerates."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The Secrets without which no container of a pod starts."""
+        return tuple(dict.fromkeys(filter(None, (self.secret, self.token_secret))))
 
     @property
     def tolerated(self) -> tuple[str, ...]:
@@ -61,7 +70,10 @@ class Demand:
 
 
 def demand_of(given: Mapping[str, Any], settings: ClusterConfig, *, namespace: str = "") -> Demand:
-    """The command line (`given`) over the configuration; `namespace` is that of the context."""
+    """The command line (`given`) over the configuration; `namespace` is that of the context.
+
+    A script without --hf-token-secret gives none.
+    """
     return Demand(
         nodes=given["num_nodes"],
         gpus_per_node=given["gpu_per_node"],
@@ -74,6 +86,8 @@ def demand_of(given: Mapping[str, Any], settings: ClusterConfig, *, namespace: s
         checkpoint_path=given["checkpoint_path"] or settings.volume.mount_path or "",
         priority_class=given["priority_class"] or settings.priority_class or "",
         secret=given["secret"] or settings.secret or "",
+        token_secret=given.get("hf_token_secret", "").partition(":")[0],
+        service_account=settings.pod.service_account or "",
         tolerations=tuple(given["tolerate"]),
     )
 

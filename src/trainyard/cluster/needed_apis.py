@@ -176,6 +176,8 @@ def trial_pod(demand: Demand) -> dict[str, Any]:
     }
     if demand.priority_class:
         spec["priorityClassName"] = demand.priority_class
+    if demand.service_account:
+        spec["serviceAccountName"] = demand.service_account
     if demand.claim:
         spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": demand.claim}}]
     return {

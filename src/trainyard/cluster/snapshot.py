@@ -323,7 +323,8 @@ class Snapshot:
     drivers: frozenset[str] | Unseen
     """Names of the CSI drivers."""
     priority_classes: frozenset[str] | Unseen
-    secret: bool | Unseen
+    secrets: Mapping[str, bool | Unseen] | Unseen
+    """Name of a Secret that pods refer to -> whether it exists."""
     queues: tuple[Queue, ...] | Unseen
     cluster_queues: tuple[ClusterQueue, ...] | Unseen
     flavors: tuple[Flavor, ...] | Unseen

@@ -5,7 +5,7 @@
 Ready means that no check found an error and every essential check could look.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -27,6 +27,14 @@ class Readiness(StrEnum):
     READY = "ready"
     NOT_READY = "not ready"
     UNKNOWN = "not known"
+
+
+def require_checks(names: Iterable[str]) -> None:
+    """Raise ConfigError for a name that no check has."""
+    known = {check.name for check in CHECKS}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{name[:60]!r} is not a check; known: {', '.join(sorted(known))}")
 
 
 @dataclass(frozen=True)
@@ -68,10 +76,7 @@ class Verdict:
 
     def exit_code_without(self, accepted: Collection[str]) -> ExitCode:
         """The exit code without errors of `accepted` checks. Raises ConfigError for an unknown check."""
-        known = {check.name for check in CHECKS}
-        for name in accepted:
-            if name not in known:
-                raise ConfigError(f"{name[:60]!r} is not a check; known: {', '.join(sorted(known))}")
+        require_checks(accepted)
         kept = tuple(finding for finding in self.findings if finding.check.name not in accepted)
         return replace(self, findings=kept).exit_code
 

@@ -25,6 +25,9 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY_SECONDS}
 _DECIMAL = re.compile(r"([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,3})?")
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([smhd])")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_OBJECT_NAME_LETTERS = 253
+"""A DNS subdomain of RFC 1123, as Kubernetes names objects."""
 _STEPS = re.compile(r"([1-9][0-9]{0,11})(?:-([1-9][0-9]{0,11}))?")
 
 
@@ -60,6 +63,18 @@ def variable(value: str) -> tuple[str, str]:
     if not equals or not _VARIABLE.fullmatch(name):
         raise refusal(value, "is not NAME=VALUE, such as NCCL_DEBUG=INFO")
     return name, content
+
+
+def object_name(value: str) -> str:
+    """The name of an object in a cluster, such as a job. An empty one would mean every object of its kind."""
+    if not _OBJECT_NAME.fullmatch(value) or len(value) > _OBJECT_NAME_LETTERS:
+        raise refusal(value, "is not the name of an object in a cluster, such as llama-2")
+    return value
+
+
+def object_name_if_given(value: str) -> str:
+    """The same, or an empty text, which is the default of an option."""
+    return object_name(value) if value else value
 
 
 def path(value: str) -> Path:

@@ -51,11 +51,12 @@ def require_own_recipe(config: Config) -> None:
 
 
 def require_strategy(strategy: str, processes: int) -> None:
-    """Raise ConfigError when several processes were started for strategy single."""
+    """Raise ConfigError for several processes with strategy single."""
     if processes > 1 and strategy == "single":
         raise ConfigError(
-            f"{processes} processes were started, but compute.strategy is single: each would train alone and "
-            "all would write the same files. Use --set compute.strategy=ddp or fsdp. Nothing was started."
+            f"compute.strategy is single, which is for one process, not for {processes}: each would train "
+            "alone and all would write the same files. Use --set compute.strategy=ddp or fsdp. "
+            "Nothing was started."
         )
 
 
@@ -70,7 +71,7 @@ def require_processes(config: Config, processes: int) -> None:
     require_own_recipe(config)
     if processes > 1 and RECIPES[config.recipe].one_process:
         raise ConfigError(
-            f"recipe: {config.recipe} trains in one process, and several were started. "
+            f"recipe: {config.recipe} trains in one process, not in {processes}. "
             "Leave --nproc-per-node out. Nothing was started."
         )
     require_strategy(config.compute.strategy, processes)

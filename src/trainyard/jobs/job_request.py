@@ -8,7 +8,9 @@ from typing import Any
 
 from trainyard import __version__
 from trainyard.config.load import load_config
+from trainyard.config.registries import EVERY_RECIPE
 from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
 from trainyard.jobs.recipes.program_settings import with_settings
 from trainyard.plan.node_room import NodeRoom
 from trainyard.run.atomic_files import sha256_of_file
@@ -53,7 +55,12 @@ class JobRequest:
 
 
 def configured(given: Mapping[str, Any]) -> tuple[Config, str | None]:
-    """The configuration for a command line, with its recipe, settings and requested kind."""
+    """The configuration for a command line, with its recipe, settings and requested kind.
+
+    Raises ConfigError.
+    """
+    if given["recipe"] and given["recipe"] not in EVERY_RECIPE:
+        raise ConfigError(f"--recipe {given['recipe'][:60]!r}: expected one of {', '.join(EVERY_RECIPE)}")
     recipe = [f"recipe={given['recipe']}"] if given["recipe"] else []
     config = load_config(given["config"], [*given["set"], *recipe]).config
     on_ray = config.recipe == "verl" and (given["kind"] or config.cluster.kind) == "auto"

@@ -1,7 +1,8 @@
 """The room that one pod can have on a node, by the instance type alone or as a cluster was seen to have it.
 
 The type says less than the node: the kubelet reserves memory by the number of pods that a node may hold, and
-the EFA setup takes pages of 2 MiB away. So what follows from the type is less than a node really has.
+the EFA setup takes pages of 2 MiB away. So what follows from the type is less than a node really has, and
+also less than Karpenter, which starts nodes for waiting pods, expects it to have.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ _HUGEPAGES_MIB_PER_CPU = 220
 """Memory that the EFA setup reserves as pages of 2 MiB (bottlerocket-core-kit issue 141)."""
 _SYSTEM_MIB, _SYSTEM_SHARE = 1536, 0.07
 """Memory left to the kubelet, the system and DaemonSets, as HyperPod's own command line leaves it."""
+_DAEMONS_MIB = 500
+"""Memory of the usual DaemonSets, which Karpenter adds to the pod's."""
 _SYSTEM_MILLIS, _SYSTEM_CPU_SHARE = 700, 0.02
 
 
@@ -35,10 +38,11 @@ def room_of_type(name: str) -> NodeRoom | None:
     if instance is None:
         return None
     pages = _HUGEPAGES_MIB_PER_CPU * instance.vcpus if instance.efa else 0
+    memory = round(instance.memory_gib * 1024 * (1 - _SYSTEM_SHARE)) - pages - _SYSTEM_MIB
     return NodeRoom(
         instance.gpus,
         max(500, round(instance.vcpus * 1000 * (1 - _SYSTEM_CPU_SHARE)) - _SYSTEM_MILLIS),
-        round(instance.memory_gib * 1024 * (1 - _SYSTEM_SHARE)) - pages - _SYSTEM_MIB,
+        min(memory, instance.allocatable_mib - _DAEMONS_MIB),
         instance.efa,
         instance_type=name,
         on_hyperpod=name != instance.name,

@@ -97,7 +97,7 @@ def _section(script: Script) -> str:
     said = dict(zip(sections[::2], sections[1::2], strict=True))
     facts = [_wrapped(f"- {name}: {said[name]}") for name in ("Reads", "Writes", "Exit codes")]
     paragraphs = [_wrapped(paragraph) for paragraph in purpose.strip().split("\n\n")]
-    example = "\n".join(line.strip() for line in said["Example"].strip().splitlines())
+    example = " \\\n  ".join(line.strip() for line in said["Example"].strip().splitlines())
     return "\n\n".join(
         [
             f"\n### {script.name}.py",

@@ -159,6 +159,10 @@ class _Handler(BaseHTTPRequestHandler):
         space, inside, _ = path.partition("/namespaces/")[2].partition("/")
         if inside and space not in recorded.state.get("/api/v1/namespaces", {}):
             return 404, _status(404, f'namespaces "{space}" not found')
+        account = body.get("spec", {}).get("serviceAccountName")
+        if account and account not in recorded.state.get(f"/api/v1/namespaces/{space}/serviceaccounts", {}):
+            missing = f'looking up service account {space}/{account}: serviceaccount "{account}" not found'
+            return 403, _status(403, f'pods "{body["metadata"]["name"]}" is forbidden: error {missing}')
         if "dryRun" not in query:
             recorded.created.append(body)
         return 201, body

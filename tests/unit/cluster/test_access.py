@@ -16,6 +16,7 @@ from trainyard.errors import ConfigError, PermissionRefusedError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import pod_access, read_access
 from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
+from trainyard.run.untrusted_files import read_yaml
 
 CONFIG = Path("/folder/config")
 
@@ -54,6 +55,10 @@ def test_the_current_context_or_the_one_that_is_named() -> None:
         ({**document({}), "contexts": None}, "no context one"),
         ({**document({}), "clusters": [{"name": "c", "cluster": {}}]}, "has no address"),
         ({**document({}), "clusters": []}, "no cluster c"),
+        ({**document({}), "contexts": 5}, "no context one; known: none"),
+        ({**document({}), "contexts": "one"}, "no context one; known: none"),
+        ({**document({}), "clusters": 5}, "no cluster c"),
+        ({**document({}), "users": 5}, "no user u"),
         ({**document({}), "users": []}, "no user u"),
         (document({"auth-provider": {"name": "gcp"}}), "auth-provider"),
         (document({}, **{"certificate-authority-data": "?"}), "not base64"),
@@ -164,6 +169,9 @@ def test_a_client_certificate_is_loaded_and_a_wrong_one_is_said(tmp_path: Path) 
     (tmp_path / "key").write_text("no key")
     with pytest.raises(ConfigError, match="certificates of context one"):
         Api(read_access(fits, path=tmp_path / "config"))
+    (tmp_path / "crt").write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"cannot be used \(.*PEM.*\); they must be PEM"):
+        Api(read_access(fits, path=tmp_path / "config"))
 
 
 def test_the_first_kubeconfig_that_is_there_is_taken(tmp_path: Path) -> None:
@@ -177,6 +185,25 @@ def test_the_first_kubeconfig_that_is_there_is_taken(tmp_path: Path) -> None:
     assert access_by_kubeconfig(None, "", read=read, environment=environment).context == "one"
     with pytest.raises(ConfigError, match="no such kubeconfig"):
         access_by_kubeconfig(tmp_path / "a", "", read=read, environment=environment)
+
+
+@pytest.mark.parametrize("wrong", [5, True, "text", {"a": 1}])
+@pytest.mark.parametrize("key", ["args", "env"])
+def test_an_odd_value_where_a_kubeconfig_has_a_list_is_no_bug(key: str, wrong: Any) -> None:
+    user = {"exec": {"command": "true", key: wrong}, "as": "me", "as-groups": wrong}
+    assert read_access(document(user), path=CONFIG).impersonated == (("Impersonate-User", "me"),)
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"a\0b", b"\xff", b"", b"- a", b"contexts: 5"])
+def test_a_kubeconfig_that_cannot_be_read_is_wrong_usage(content: bytes, tmp_path: Path) -> None:
+    """Exit code 1 says that a job has failed or that a cluster is not ready, which is not known here."""
+    path = tmp_path / "config"
+    path.write_bytes(content)
+    for named in (path, tmp_path, Path("/dev/null")):
+        with pytest.raises(ConfigError, match=str(named)):
+            access_by_kubeconfig(named, "", read=read_yaml)
+        with pytest.raises(ConfigError, match=str(named)):
+            access_by_kubeconfig(None, "", read=read_yaml, environment={"KUBECONFIG": str(named)})
 
 
 def test_outside_a_pod_there_is_no_access_of_a_pod() -> None:

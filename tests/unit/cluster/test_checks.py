@@ -1,5 +1,6 @@
 """Single checks by rule: scopes of quotas, refusals of a pod, claims of one node, zones, remedies of fix."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,14 @@ from tests.unit.cluster.generated import (
     plain_eks,
     put,
 )
-from tests.unit.cluster.judging import found_by, verdict_of
+from tests.unit.cluster.judging import found_by, look_at, script, verdict_of
 from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
+from trainyard.cluster.cluster_query import ClusterQuery
+from trainyard.cluster.demand import demand_of
 from trainyard.cluster.fix import Supplies, plan_fix
+from trainyard.cluster.verdict import judge_cluster, verdict_record
+from trainyard.config.cluster import ClusterConfig, ClusterPodConfig
 
 PLAN = ("--num-nodes", "4", "--instance-type", "p5.48xlarge")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -118,6 +123,44 @@ def test_a_refusal_that_another_check_explains_is_told_once(recorded: Recorded, 
     message = f"exceeded quota: team, requested: requests.{GPU}=8, used: requests.{GPU}=8, limited: 8"
     recorded.misbehaviours.append(Misbehaviour(PODS, 403, body={"message": REFUSED + message}, method="POST"))
     assert set(errors(recorded, tmp_path)) == {"quota"}
+
+
+@pytest.mark.parametrize("given", ["hf", "hf:key"])
+def test_the_secret_of_the_token_is_looked_for_beside_the_other(
+    given: str, recorded: Recorded, tmp_path: Path
+) -> None:
+    def found() -> dict[str, str]:
+        return errors_of_job(recorded, tmp_path, hf_token_secret=given, secret="store")
+
+    secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+    assert [text.split()[-1] for text in found()["namespace"].splitlines()] == ["store", "hf"]
+    put(recorded.state, secrets, {"metadata": {"name": "store"}})
+    assert "no secret hf" in found()["namespace"]
+    put(recorded.state, secrets, {"metadata": {"name": "hf"}})
+    assert found() == {}
+
+
+def test_the_service_account_of_the_pods_must_exist(recorded: Recorded, tmp_path: Path) -> None:
+    settings = ClusterConfig(pod=ClusterPodConfig(service_account="runner"))
+    assert f"{NAMESPACE}/runner" in errors_of_job(recorded, tmp_path, settings)["pod-security"]
+    put(recorded.state, f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "runner"}})
+    assert errors_of_job(recorded, tmp_path, settings) == {}
+
+
+def errors_of_job(
+    recorded: Recorded, folder: Path, settings: ClusterConfig | None = None, **given: str
+) -> dict[str, str]:
+    """The errors for a job that `deploy_training_job.py` plans, by check."""
+    look = look_at(recorded.kubeconfig(folder), *PLAN)
+    options = vars(script().parse_args(["check", *PLAN])) | given
+    demand = demand_of(options, settings or ClusterConfig(), namespace=NAMESPACE)
+    job = ClusterQuery(look.api, demand, server=recorded.url, context="", now=time.time())
+    verdict = judge_cluster(job.snapshot(lambda **_: None), demand)
+    told: dict[str, str] = {}
+    for entry in verdict_record(verdict)["findings"]:
+        if entry["severity"] == "error":
+            told[entry["check"]] = f"{told.get(entry['check'], '')}\n{entry['evidence']}".strip()
+    return told
 
 
 MODES = ("ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany")

@@ -152,3 +152,23 @@ def test_long_words_of_a_message_are_cut_and_the_others_stay() -> None:
     assert said.startswith("file:///aaa")
     assert said.endswith("aaa… (5,009 letters) not a store; write\ns3://bucket")
     assert len(said) < 200
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-2", "team.llama-2", "7b", "a" * 253])
+def test_the_name_of_an_object_is_what_kubernetes_permits(name: str) -> None:
+    assert arguments.object_name(name) == arguments.object_name_if_given(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", [".", "..", "a/b", "../a", "-a", "a-", "a..b", "A", "a_b", "a b", "a\n", "é", "a" * 254]
+)
+def test_what_no_object_can_be_named_is_refused(name: str) -> None:
+    for read in (arguments.object_name, arguments.object_name_if_given):
+        with pytest.raises(argparse.ArgumentTypeError, match="is not the name of an object"):
+            read(name)
+
+
+def test_an_empty_name_is_that_of_an_option_not_given() -> None:
+    assert arguments.object_name_if_given("") == ""
+    with pytest.raises(argparse.ArgumentTypeError):
+        arguments.object_name("")

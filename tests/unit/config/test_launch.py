@@ -15,9 +15,9 @@ HSDP = ["compute.strategy=hsdp", "compute.replicas=2"]
 @pytest.mark.parametrize(
     ("overrides", "processes", "problem"),
     [
-        ([], 2, "compute.strategy is single"),
+        ([], 2, "compute.strategy is single, which is for one process, not for 2"),
         (HSDP, 3, r"compute\.replicas: 2 does not divide the 3 processes"),
-        (["recipe=grpo"], 2, "recipe: grpo trains in one process"),
+        (["recipe=grpo"], 2, "recipe: grpo trains in one process, not in 2"),
         (["training.bach_size=3"], 2, "bach_size"),
     ],
 )

@@ -405,3 +405,9 @@ def test_a_build_argument_that_cannot_be_used(word: str, says: str) -> None:
 
 def test_build_arguments_keep_their_text() -> None:
     assert parse_build_args(["A=b=c d"], {"A": ""}) == {"A": "b=c d"}
+
+
+@pytest.mark.parametrize(("name", "why"), [("a", "it has 1 letter,"), ("a" * 300, "it has 300 letters,")])
+def test_a_name_of_the_wrong_length_is_refused_with_its_length(name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        require_repository(name)

@@ -61,7 +61,15 @@ WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("compute.strategy=fsdp", "compute.tensor_parallel=2"), {"gpus_per_node": 7}, "does not divide the 7"),
     (("training.batch_size=65536",), {}, "does not fit: a GPU needs"),
     ((), {"kind": "hyperpod"}, "p5.48xlarge is not an instance type of HyperPod"),
-    ((), {"kind": "rayjob", "ray_cluster": "shared"}, "use --kind raycluster"),
+    *(
+        ((), {"kind": kind, "ray_cluster": "shared"}, "use --kind raycluster")
+        for kind in ("rayjob", "pytorchjob", "trainjob")
+    ),
+    (
+        (),
+        {"kind": "hyperpod", "instance_type": "ml.p5.48xlarge", "ray_cluster": "shared"},
+        "--kind hyperpod runs on no RayCluster",
+    ),
     ((), {"kind": "rayjob", "command": ("python", "a.py", "--x", "a b")}, "'a b': Ray hands a command"),
     ((), {"kind": "raycluster", "command": ("sh", "-c", "a&&b")}, "'a&&b': Ray hands a command"),
     (("cluster.pod.directory=/my code",), {"kind": "rayjob", "command": ("a b",)}, "Ray hands a command"),

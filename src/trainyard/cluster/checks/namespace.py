@@ -1,4 +1,4 @@
-"""Check the namespace of the plan, and the secret that its pods refer to."""
+"""Check the namespace of the plan, and the secrets that its pods refer to."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from trainyard.cluster.snapshot import Unseen
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     name = facts.demand.namespace
-    space, secret = facts.snapshot.namespace, facts.snapshot.secret
+    space, secrets = facts.snapshot.namespace, facts.snapshot.secrets
     if isinstance(space, Unseen):
         yield not_seen(space)
     elif not space.exists:
@@ -18,13 +18,14 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         yield error(f"the namespace {name} is being deleted", "wait until it is gone, or name another one")
     else:
         yield passed(f"{name} is there")
-    if facts.demand.secret and isinstance(secret, Unseen):
-        yield not_seen(secret)
-    elif facts.demand.secret and not secret:
-        yield error(
-            f"the namespace {name} has no secret {facts.demand.secret}",
-            f"kubectl -n {name} create secret generic {facts.demand.secret} --from-file=KEY=FILE",
-        )
+    for secret, exists in ({} if isinstance(secrets, Unseen) else secrets).items():
+        if isinstance(exists, Unseen):
+            yield not_seen(exists)
+        elif not exists:
+            yield error(
+                f"the namespace {name} has no secret {secret}",
+                f"kubectl -n {name} create secret generic {secret} --from-file=KEY=FILE",
+            )
 
 
-CHECK = Check("namespace", "the namespace and the secret of the plan", judge)
+CHECK = Check("namespace", "the namespace and the secrets of the plan", judge)

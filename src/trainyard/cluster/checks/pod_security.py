@@ -20,6 +20,7 @@ from trainyard.cluster.snapshot import Trial, Unseen
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 _MAY_NOT_TRY = re.compile(r"cannot create resource")
 """We may not create pods, and need not: the operator does."""
+_NO_ACCOUNT = re.compile(r"looking up service account .* not found")
 _ELSEWHERE = (
     (re.compile(r'namespaces? "?[^" ]*"? (was )?not found|is being terminated'), namespace.CHECK),
     (re.compile(r"exceeded quota|PriorityClass|maximum .* usage per"), quota.CHECK),
@@ -52,11 +53,18 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         and trial.status in (400, 403, 422)
         and not _told_elsewhere(trial, facts)
     ):
-        found.append(error(f"a pod of this shape is refused: {trial.message[:300]}", "change it as it says"))
+        found.append(error(f"a pod of this shape is refused: {trial.message[:300]}", _remedy(trial, facts)))
     yield from found
     if not found:
         accepted = not isinstance(trial, Unseen) and trial.accepted
         yield passed("a pod was accepted as a dry run") if accepted else not_asked(_why(trial))
+
+
+def _remedy(trial: Trial, facts: Facts) -> str:
+    name, space = facts.demand.service_account, facts.demand.namespace
+    if name and _NO_ACCOUNT.search(trial.message):
+        return f"kubectl -n {space} create serviceaccount {name}, or change cluster.pod.service_account"
+    return "change it as it says"
 
 
 def _told_elsewhere(trial: Trial, facts: Facts) -> bool:

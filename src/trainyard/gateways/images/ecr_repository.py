@@ -59,7 +59,7 @@ class EcrRepository:
         except BotoCoreError as error:
             raise unsent(error, "use ECR", region=region) from None
         except ValueError as error:
-            raise ConfigError(f"{error}; name a region with --region") from None
+            raise ConfigError(f"{str(error).rstrip('.')}; name a region with --region") from None
         self.name, self.region = name, str(self._client.meta.region_name)
 
     def fixed_tags(self) -> Callable[[str], bool]:

@@ -115,7 +115,7 @@ def eks_access(*, cluster: str, region: str, server: str, authority: str) -> Acc
 
 
 def _entry(document: Json, group: str, kind: str, *, name: str, path: Path) -> Json:
-    entries = [e for e in document.get(group) or () if isinstance(e, dict)]
+    entries = [e for e in _listed(document, group) if isinstance(e, dict)]
     for entry in entries:
         if entry.get("name") == name and isinstance(entry.get(kind), dict):
             found: Json = entry[kind]
@@ -123,6 +123,12 @@ def _entry(document: Json, group: str, kind: str, *, name: str, path: Path) -> J
     known = ", ".join(str(e.get("name")) for e in entries) or "none"
     wanted = name or "that is current"
     raise ConfigError(f"{path}: no {kind} {wanted}; known: {known}. Name a context with --context")
+
+
+def _listed(entry: Json, key: str) -> list[Any]:
+    """The list at `key`; an empty one where something else stands there, as where nothing does."""
+    found = entry.get(key)
+    return found if isinstance(found, list) else []
 
 
 def _credentials(user: Json, *, cluster: Json, path: Path) -> Credentials:
@@ -151,10 +157,8 @@ def _token_source(user: Json, *, cluster: Json, path: Path) -> TokenSource | Non
 
 def _program_source(plugin: Json, *, cluster: Json, path: Path) -> TokenSource:
     """Runs the program that a kubeconfig names, or signs the token that this program would print for EKS."""
-    command, arguments = str(plugin.get("command") or ""), [str(a) for a in plugin.get("args") or ()]
-    own = {
-        str(e.get("name")): str(e.get("value", "")) for e in plugin.get("env") or () if isinstance(e, dict)
-    }
+    command, arguments = str(plugin.get("command") or ""), [str(a) for a in _listed(plugin, "args")]
+    own = {str(e.get("name")): str(e.get("value", "")) for e in _listed(plugin, "env") if isinstance(e, dict)}
     eks = _eks_arguments(command, arguments, own)
     if eks is not None:
         return lambda: eks_token(**eks)
@@ -221,7 +225,7 @@ def _options(arguments: list[str]) -> dict[str, str]:
 
 def _impersonated(user: Json) -> tuple[tuple[str, str], ...]:
     who = (("Impersonate-User", str(user["as"])),) if user.get("as") else ()
-    return (*who, *(("Impersonate-Group", str(group)) for group in user.get("as-groups") or ()))
+    return (*who, *(("Impersonate-Group", str(group)) for group in _listed(user, "as-groups")))
 
 
 def _content(entry: Json, name: str, path: Path) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.gateways.kubernetes.cluster_access import Access, eks_access, pod_access, read_access
 from trainyard.gateways.kubernetes.eks import EksCluster, describe_cluster
 from trainyard.gateways.kubernetes.sagemaker import HyperPod
@@ -46,8 +46,8 @@ def access_by_kubeconfig(
 ) -> Access:
     """The access of a kubeconfig: `named`, $KUBECONFIG, ~/.kube/config; else that of the pod.
 
-    `read` returns the parsed file, or raises FileNotFoundError. Of several files in $KUBECONFIG the first
-    existing one is used. Raises ConfigError.
+    `read` returns the parsed file, or raises FileNotFoundError or DamagedFileError. Of several files in
+    $KUBECONFIG the first existing one is used. Raises ConfigError.
     """
     listed = [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
     candidates = [named] if named else listed or [Path.home() / ".kube" / "config"]
@@ -56,6 +56,8 @@ def access_by_kubeconfig(
             return read_access(read(path), path=path, context=context)
         except FileNotFoundError:
             continue
+        except DamagedFileError as error:  # its exit code would say that a job has failed
+            raise ConfigError(f"{error}; name another kubeconfig with --kubeconfig") from None
     if not named and (access := pod_access(environment)) is not None:
         return access
     raise ConfigError(

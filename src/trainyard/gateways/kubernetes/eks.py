@@ -96,7 +96,7 @@ def cluster_client(service: str, region: str) -> Any:
     try:
         return boto3.session.Session(region_name=region or None).client(service, config=client_settings())
     except (BotoCoreError, ValueError) as error:
-        raise ConfigError(f"{error}; name a region with --region") from None
+        raise ConfigError(f"{str(error).rstrip('.')}; name a region with --region") from None
 
 
 def cluster_refusal(error: Exception, what: str) -> ServiceError:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from trainyard.errors import (
     ConfigError,
@@ -21,6 +21,7 @@ from trainyard.errors import (
     WaitTimeoutError,
 )
 from trainyard.gateways.kubernetes.api import refusal
+from trainyard.gateways.kubernetes.api_path import path_part
 from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
 from trainyard.gateways.kubernetes.job_submission import owned_by, reference_to
 from trainyard.gateways.kubernetes.server_side_apply import UNSEEN, apply_all
@@ -84,7 +85,7 @@ class JobChanging:
 
     def __init__(self, look: JobLooking, job: FoundJob) -> None:
         self._look, self._api, self._job = look, look.api, job
-        self._space = f"namespaces/{quote(job.namespace)}"
+        self._space = f"namespaces/{path_part(job.namespace)}"
 
     def cancel(self, *, dry_run: bool = False) -> list[str]:
         """Stop the pods of the job and record it; return what was done, or would be.
@@ -198,7 +199,7 @@ class JobChanging:
         return False
 
     def _path_of(self, part: Json) -> str:
-        return f"{_list_path(part, self._space)}/{quote(name_of(part))}"
+        return f"{_list_path(part, self._space)}/{path_part(name_of(part))}"
 
     def _part(self, part: dict[str, Any]) -> Json:
         """Return the part as created now, or as left by an unfinished resubmission of the same job."""
@@ -269,7 +270,7 @@ class JobChanging:
 
     def _path_of_workload(self, workload: Json) -> str:
         root = str(workload.get("apiVersion") or "kueue.x-k8s.io/v1beta2")
-        return f"/apis/{root}/{self._space}/workloads/{quote(name_of(workload))}"
+        return f"/apis/{root}/{self._space}/workloads/{path_part(name_of(workload))}"
 
     def _belongings(self, *, keep_claims: bool) -> list[Thing]:
         """The objects with the label of the job, except the job itself and objects of its operator."""
@@ -300,7 +301,7 @@ class JobChanging:
         except PermissionRefusedError:
             return  # we created none of a kind that we may not list
         for raw in answer.get("items") or ():
-            yield Thing(resource, name_of(raw), f"{path}/{quote(name_of(raw))}")
+            yield Thing(resource, name_of(raw), f"{path}/{path_part(name_of(raw))}")
 
     def _delete(self, thing: Thing, options: dict[str, Any]) -> None:
         try:
@@ -356,7 +357,7 @@ class JobChanging:
         try:
             return self._api.create(path, body)
         except ServiceTroubleError:
-            found = self._api.get(f"{path}/{quote(name_of(body))}")
+            found = self._api.get(f"{path}/{path_part(name_of(body))}")
             if found is None or not _is_made_of(found, body):
                 raise
             return 200, found

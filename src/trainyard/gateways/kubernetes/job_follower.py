@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.api_path import path_part
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
 from trainyard.gateways.kubernetes.list_watch import News, Report, Watch
@@ -93,7 +93,7 @@ class _Following:
     def to_the_end(self, seconds: float) -> JobState:
         """See `follow_job`."""
         deadline = time.monotonic() + seconds
-        path = self._known.kind.path(quote(self._known.namespace))
+        path = self._known.kind.path(path_part(self._known.namespace))
         self._watch(_JOB, path, dict, fieldSelector=f"metadata.name={self._known.name}")
         try:
             return self._until(deadline, seconds)
@@ -204,7 +204,7 @@ class _Following:
             self._pods_seen = self._pods_seen or selector.endswith("=")
             return
         self._selector = selector
-        path = f"/api/v1/namespaces/{quote(self._known.namespace)}/pods"
+        path = f"/api/v1/namespaces/{path_part(self._known.namespace)}/pods"
         self._watch(_PODS, path, pod_facts, labelSelector=selector)
 
     def _watch(self, source: str, path: str, keep: Callable[[Json], Any], **query: str) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from trainyard.errors import ConfigError, CredentialsRefusedError, ServiceError
 from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.api_path import path_part
 from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.kind_api import (
@@ -53,7 +54,7 @@ class FoundJob:
 
     def path_of(self, name: str) -> str:
         """The path of another job of this kind in the namespace; without a name, that of their list."""
-        return self.kind.path(quote(self.namespace), quote(name))
+        return self.kind.path(path_part(self.namespace), path_part(name) if name else "")
 
     @property
     def pod_selector(self) -> str:
@@ -76,7 +77,7 @@ class JobLooking:
         refused: ServiceError | None = None
         for each in kinds:
             try:
-                raw = self.api.get(each.path(quote(namespace), quote(name)))
+                raw = self.api.get(each.path(path_part(namespace), path_part(name)))
             except CredentialsRefusedError:
                 raise
             except ServiceError as error:
@@ -91,10 +92,10 @@ class JobLooking:
     def jobs(self, namespace: str) -> list[FoundJob]:
         """The jobs that we submitted to a namespace; an empty name means all. Raises ServiceError."""
         selector = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
-        found: list[FoundJob] = []
+        space, found = path_part(namespace) if namespace else "", list[FoundJob]()
         for kind in filter(self._serves, KINDS_OF_JOBS):
             with _left_out(f"{kind.api_kind}s are not listed", logging.WARNING):
-                raws = self.api.whole_list(kind.path(quote(namespace)), dict, labelSelector=selector)
+                raws = self.api.whole_list(kind.path(space), dict, labelSelector=selector)
                 found += [
                     FoundJob(kind, str(raw["metadata"]["namespace"]), name_of(raw), raw) for raw in raws
                 ]
@@ -122,17 +123,17 @@ class JobLooking:
         return replace(observed, owned=owned, events=events, now=self.api.cluster_time())
 
     def pods(self, job: FoundJob) -> tuple[PodFacts, ...]:
-        path = f"/api/v1/namespaces/{quote(job.namespace)}/pods"
+        path = f"/api/v1/namespaces/{path_part(job.namespace)}/pods"
         return tuple(self._listed(path, pod_facts, labelSelector=job.pod_selector))
 
     def raw_pods(self, job: FoundJob) -> tuple[Json, ...]:
         """The pods as the API returns them. Raises ServiceError."""
-        path = f"/api/v1/namespaces/{quote(job.namespace)}/pods"
+        path = f"/api/v1/namespaces/{path_part(job.namespace)}/pods"
         return self.api.whole_list(path, dict, labelSelector=job.pod_selector)
 
     def all_events(self, observed: Observed) -> list[Json]:
         """Every event about the job, its pods of all times, and the objects it owns. Raises ServiceError."""
-        path = f"/api/v1/namespaces/{quote(observed.namespace)}/events"
+        path = f"/api/v1/namespaces/{path_part(observed.namespace)}/events"
         names = {observed.name, *(pod.name for pod in observed.pods), *map(name_of, observed.owned)}
 
         def about(raw: dict[str, Any]) -> dict[str, Any] | None:
@@ -142,17 +143,17 @@ class JobLooking:
         return list(self.api.whole_list(path, about))
 
     def _owned(self, observed: Observed) -> Iterator[Json]:
-        space = f"namespaces/{quote(observed.namespace)}"
+        space = f"namespaces/{path_part(observed.namespace)}"
         uids = [uid_of(observed.job or {})]
         if observed.kind.name == "trainjob":
-            jobset = f"/apis/jobset.x-k8s.io/v1alpha2/{space}/jobsets/{quote(observed.name)}"
+            jobset = f"/apis/jobset.x-k8s.io/v1alpha2/{space}/jobsets/{path_part(observed.name)}"
             yield from self._one(jobset, "JobSet")
             selector = f"jobset.sigs.k8s.io/jobset-name={observed.name}"
             for raw in self._listed(f"/apis/batch/v1/{space}/jobs", dict, labelSelector=selector):
                 yield {**raw, "kind": "Job"}
         if observed.kind.name == "rayjob":
             cluster = str(((observed.job or {}).get("status") or {}).get("rayClusterName") or "")
-            path = f"/apis/ray.io/v1/{space}/rayclusters/{quote(cluster)}"
+            path = f"/apis/ray.io/v1/{space}/rayclusters/{path_part(cluster)}"
             for raw in self._one(path, "RayCluster") if cluster else ():
                 uids.append(uid_of(raw))
                 yield raw
@@ -179,7 +180,7 @@ class JobLooking:
         return []
 
     def _events(self, observed: Observed, owned: Iterable[Json]) -> Iterator[Json]:
-        path = f"/api/v1/namespaces/{quote(observed.namespace)}/events"
+        path = f"/api/v1/namespaces/{path_part(observed.namespace)}/events"
         names = dict.fromkeys((observed.name, *(name_of(raw) for raw in owned)))
         for name in names:
             yield from self._listed(path, dict, fieldSelector=f"involvedObject.name={name}")

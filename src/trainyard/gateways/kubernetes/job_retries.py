@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import quote
 
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api, refusal
+from trainyard.gateways.kubernetes.api_path import path_part
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.job_changes import JobChanging
 from trainyard.gateways.kubernetes.job_follower import follow_job
@@ -271,7 +271,7 @@ class Healing:
 
     def _trouble_of(self, node: str) -> str:
         try:
-            raw = self._api.get(f"/api/v1/nodes/{quote(node)}")
+            raw = self._api.get(f"/api/v1/nodes/{path_part(node)}")
         except ServiceError as error:
             _logger.debug("the node %s is not seen: %s", node, error)
             return ""

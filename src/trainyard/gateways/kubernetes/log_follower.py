@@ -11,10 +11,10 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import quote
 
 from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.gateways.kubernetes.api import Api, Stream
+from trainyard.gateways.kubernetes.api_path import path_part
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.list_watch import News, Report, Watch
 from trainyard.gateways.kubernetes.pod_logs import ContainerLog, container_logs, log_path
@@ -51,7 +51,7 @@ class LogFollower:
         """For each log: the time of the last line passed on, and how many lines with this time were."""
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
-        path = f"/api/v1/namespaces/{quote(namespace)}/pods"
+        path = f"/api/v1/namespaces/{path_part(namespace)}/pods"
         self._watch = Watch(api, path, self._take, source="logs", keep=dict, labelSelector=selector)
 
     def __enter__(self) -> "LogFollower":

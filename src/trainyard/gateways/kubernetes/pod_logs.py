@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from trainyard.errors import ServiceError
 from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.api_path import path_part
 
 _AT_ONCE = 8
 _SILENCE = 60.0
@@ -122,4 +123,4 @@ def log_path(
     query |= {"tailLines": str(tail)} if tail is not None else {}
     query |= {"follow": "true", "timestamps": "true"} if follow else {}
     query |= {"sinceTime": since} if since else {}
-    return f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(log.pod)}/log?{urlencode(query)}"
+    return f"/api/v1/namespaces/{path_part(namespace)}/pods/{path_part(log.pod)}/log?{urlencode(query)}"

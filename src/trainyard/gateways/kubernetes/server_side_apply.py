@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from trainyard.errors import WaitTimeoutError
 from trainyard.gateways.kubernetes.api import refusal
+from trainyard.gateways.kubernetes.api_path import path_part
 
 SERVED_SECONDS = 60.0
 _PAUSE = 0.5
@@ -63,6 +64,7 @@ def path_of(api: ObjectApi, body: Mapping[str, Any]) -> str | None:
     for resource in served.get("resources") or ():
         if resource.get("kind") == body["kind"] and "/" not in str(resource.get("name")):
             meta = body.get("metadata") or {}
-            space = f"/namespaces/{meta.get('namespace') or 'default'}" if resource.get("namespaced") else ""
-            return f"{root}{space}/{resource['name']}/{meta['name']}"
+            place = path_part(str(meta.get("namespace") or "default"))
+            space = f"/namespaces/{place}" if resource.get("namespaced") else ""
+            return f"{root}{space}/{resource['name']}/{path_part(str(meta['name']))}"
     return None

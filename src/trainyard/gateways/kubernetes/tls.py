@@ -59,8 +59,10 @@ def ssl_context(access: Access) -> ssl.SSLContext:
         if access.credentials.certificate:
             _load_client_certificate(context, access)
     except (ssl.SSLError, ValueError) as error:
+        why = getattr(error, "reason", None) or error
         raise ConfigError(
-            f"the certificates of context {access.context} cannot be used: {getattr(error, 'reason', error)}"
+            f"the certificates of context {access.context} cannot be used ({why}); they must be PEM, with a "
+            "key that belongs to the client's"
         ) from None
     return context
 

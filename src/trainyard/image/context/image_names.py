@@ -79,7 +79,8 @@ def _why_not(name: str) -> str:
     if not name:
         return "it is empty"
     if not _SHORTEST <= len(name) <= _LONGEST:
-        return f"it has {len(name)} letters, ECR takes {_SHORTEST} to {_LONGEST}"
+        letters = "1 letter" if len(name) == 1 else f"{len(name)} letters"
+        return f"it has {letters}, ECR takes {_SHORTEST} to {_LONGEST}"
     if name != name.lower():
         return "it has capital letters"
     return "only a-z and 0-9, with single . _ - or / between them"

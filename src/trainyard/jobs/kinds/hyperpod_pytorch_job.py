@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.kinds.job_object import job_object, make_files_config_map
+from trainyard.jobs.kinds.job_object import job_object, make_files_config_map, problems_without_ray
 from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.pod_template import pod_template
 
@@ -22,6 +22,7 @@ _COUNTED_SECONDS = 6 * 3600
 
 
 def problems(plan: JobPlan) -> Iterator[str]:
+    yield from problems_without_ray(plan)
     if plan.instance_type and not plan.on_hyperpod:
         yield (
             f"--kind hyperpod: {plan.instance_type} is not an instance type of HyperPod: those begin with ml."

@@ -1,6 +1,7 @@
 """The parts that the objects of all kinds share: metadata, and the ConfigMap with the program's files."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from trainyard.jobs.job_labels import AUTO_RETRY, NETWORK, PLAN, RETRIES, make_labels, provenance_annotations
@@ -32,6 +33,15 @@ def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **cont
     """An object that the job needs, with the field that its kind has (`spec` or `data`)."""
     metadata = {"name": name, "namespace": plan.namespace, "labels": make_labels(plan.name, plan.kind)}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
+
+
+def problems_without_ray(plan: JobPlan) -> Iterator[str]:
+    """The problem of a plan that names a shared RayCluster, for the kinds that use none."""
+    if plan.ray_cluster:
+        yield (
+            f"--ray-cluster {plan.ray_cluster}: a job of --kind {plan.kind} runs on no RayCluster; use "
+            "--kind raycluster, or leave it out"
+        )
 
 
 def make_files_config_map(plan: JobPlan) -> tuple[Json, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.kinds.job_object import job_object, make_files_config_map
+from trainyard.jobs.kinds.job_object import job_object, make_files_config_map, problems_without_ray
 from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.pod_template import pod_template
 
@@ -22,8 +22,8 @@ _RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
 _RESUMES = "sagemaker.amazonaws.com/job-max-retry-count"
 
 
-def problems(_plan: JobPlan) -> Iterator[str]:
-    yield from ()
+def problems(plan: JobPlan) -> Iterator[str]:
+    yield from problems_without_ray(plan)
 
 
 def rendered(plan: JobPlan) -> Manifests:

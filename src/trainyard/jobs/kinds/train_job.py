@@ -13,7 +13,12 @@ from typing import Any
 
 from trainyard.jobs.job_labels import make_labels
 from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.kinds.job_object import job_object, make_files_config_map, part_object
+from trainyard.jobs.kinds.job_object import (
+    job_object,
+    make_files_config_map,
+    part_object,
+    problems_without_ray,
+)
 from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.pod_template import pod_template, resources_of
 
@@ -25,8 +30,8 @@ _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 _FINAL_CODES = [2, 3]
 
 
-def problems(_plan: JobPlan) -> Iterator[str]:
-    yield from ()
+def problems(plan: JobPlan) -> Iterator[str]:
+    yield from problems_without_ray(plan)
 
 
 def rendered(plan: JobPlan) -> Manifests:

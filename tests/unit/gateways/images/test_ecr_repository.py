@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from trainyard.errors import (
 from trainyard.gateways.ecr import newest_image
 from trainyard.gateways.images.ecr_repository import EcrRepository, Scan, login_to, scan_of
 from trainyard.gateways.images.local_builder import Login
+from trainyard.gateways.kubernetes.eks import cluster_client
 
 DIGEST = "sha256:" + "a" * 64
 URI = "1.dkr.ecr/trainer"
@@ -214,5 +216,6 @@ def test_a_refusal_to_look_for_the_newest_image_has_its_error(
 def test_a_region_that_is_none_is_a_mistake_of_the_configuration() -> None:
     with pytest.raises(ConfigError, match=re.escape("not a region")):
         newest_image("trainer", region="not a region")
-    with pytest.raises(ConfigError, match="--region"):
-        EcrRepository("trainer", "not a region")
+    for make in (partial(EcrRepository, "trainer"), partial(cluster_client, "eks")):
+        with pytest.raises(ConfigError, match=r"[a-z]; name a region with --region"):
+            make("not a region")

@@ -157,3 +157,18 @@ def test_a_job_that_is_gone_is_seen_as_gone_and_one_that_is_refused_is_an_error(
     cluster.fault("GET", "/pytorchjobs/job", 403)
     with pytest.raises(PermissionRefusedError, match="pytorchjobs/job"):
         looking.look(found)
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_an_empty_name_is_not_the_list_of_jobs(name: str, cluster: MemoryCluster) -> None:
+    plant(cluster, "pytorchjob")
+    for namespace, job_name in (("team", name), (name, "job")):
+        with pytest.raises(ConfigError, match="not the name of an object"):
+            look(cluster).found(namespace, job_name)
+
+
+def test_a_slash_in_a_name_does_not_lead_to_another_object(cluster: MemoryCluster) -> None:
+    plant(cluster, "pytorchjob", "one")
+    for name in ("one/status", "../pytorchjobs/one"):
+        with pytest.raises(ConfigError, match="no job"):
+            look(cluster).found("team", name)

@@ -12,6 +12,7 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
 )
 
 from trainyard.errors import (
+    ConfigError,
     CredentialsRefusedError,
     PermissionRefusedError,
     ServiceError,
@@ -219,3 +220,10 @@ def test_a_part_gets_its_owner_and_is_not_changed_itself() -> None:
     owner = reference_to({**JOB, "metadata": {**JOB["metadata"], "uid": "u1"}})
     assert owned_by(part, owner)["metadata"] == {**part["metadata"], "ownerReferences": [owner]}
     assert part == body("ConfigMap")
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_an_object_without_a_name_is_not_its_list(name: str, cluster: MemoryCluster) -> None:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "team"}}
+    with pytest.raises(ConfigError, match="not the name of an object"):
+        find(Api(cluster.access()), body)

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api, refusal
+from trainyard.gateways.kubernetes.api_path import path_part
 from trainyard.gateways.kubernetes.volumes.pod_exec import Place
 from trainyard.jobs.job_labels import MANAGED_BY
 
@@ -57,7 +58,10 @@ def mount_claim(api: Api, namespace: str, claim: str, helper: HelperPod) -> Iter
 
     Raises ConfigError if the claim does not exist or no image is known, ServiceError, WaitTimeoutError.
     """
-    if api.get(f"/api/v1/namespaces/{quote(namespace)}/persistentvolumeclaims/{quote(claim)}") is None:
+    if (
+        api.get(f"/api/v1/namespaces/{path_part(namespace)}/persistentvolumeclaims/{path_part(claim)}")
+        is None
+    ):
         raise ConfigError(f"there is no PersistentVolumeClaim {claim} in {namespace}")
     there = pod_of_claim(api, namespace, claim)
     if there is not None:
@@ -67,7 +71,7 @@ def mount_claim(api: Api, namespace: str, claim: str, helper: HelperPod) -> Iter
         raise ConfigError(
             f"no running pod mounts {claim}; name an image with Python for a small pod that reads it: --image"
         )
-    pods = f"/api/v1/namespaces/{quote(namespace)}/pods"
+    pods = f"/api/v1/namespaces/{path_part(namespace)}/pods"
     _remove_left_ones(api, pods)
     name = f"trainyard-look-{secrets.token_hex(4)}"
     status, answer = api.create(pods, _body(name, claim, helper))
@@ -83,7 +87,7 @@ def mount_claim(api: Api, namespace: str, claim: str, helper: HelperPod) -> Iter
 
 def pod_of_claim(api: Api, namespace: str, claim: str) -> Mounted | None:
     """A running container that mounts the whole claim; None if none can be seen."""
-    path = f"/api/v1/namespaces/{quote(namespace)}/pods"
+    path = f"/api/v1/namespaces/{path_part(namespace)}/pods"
     try:
         raws = api.whole_list(path, dict, fieldSelector="status.phase=Running")
     except PermissionRefusedError:
@@ -94,7 +98,7 @@ def pod_of_claim(api: Api, namespace: str, claim: str) -> Mounted | None:
 
 def require_running(api: Api, place: Place) -> None:
     """Raise ConfigError if the pod does not exist or does not run."""
-    raw = api.get(f"/api/v1/namespaces/{quote(place.namespace)}/pods/{quote(place.pod)}")
+    raw = api.get(f"/api/v1/namespaces/{path_part(place.namespace)}/pods/{path_part(place.pod)}")
     if raw is None:
         raise ConfigError(f"there is no pod {place.pod} in {place.namespace}")
     phase = str((raw.get("status") or {}).get("phase"))
@@ -187,4 +191,4 @@ def _remove_left_ones(api: Api, pods: str) -> None:
         selector = urlencode({"labelSelector": f"{_LABEL}=look"})
         for raw in (api.get(f"{pods}?{selector}") or {}).get("items") or ():
             if (raw.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-                api.delete(f"{pods}/{quote(raw['metadata']['name'])}", {})
+                api.delete(f"{pods}/{path_part(raw['metadata']['name'])}", {})

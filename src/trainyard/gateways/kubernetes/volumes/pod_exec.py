@@ -19,10 +19,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from trainyard.errors import PermissionRefusedError, ServiceError, ServiceTroubleError
 from trainyard.gateways.kubernetes.api import HEALS, Api, message_in, unreachable
+from trainyard.gateways.kubernetes.api_path import path_part
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_of, ssl_context
 
@@ -180,8 +181,8 @@ def _path_of(place: Place, command: Sequence[str], *, reads_stdin: bool) -> str:
     query = [("command", word) for word in command] + [("stdout", "true"), ("stderr", "true")]
     query += [("stdin", "true")] if reads_stdin else []
     query += [("container", place.container)] if place.container else []
-    pods = f"/api/v1/namespaces/{quote(place.namespace)}/pods"
-    return f"{pods}/{quote(place.pod)}/exec?{urlencode(query)}"
+    pods = f"/api/v1/namespaces/{path_part(place.namespace)}/pods"
+    return f"{pods}/{path_part(place.pod)}/exec?{urlencode(query)}"
 
 
 def _connected(access: Access) -> socket.socket:
