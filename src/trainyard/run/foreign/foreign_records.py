@@ -14,7 +14,7 @@ from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.foreign.own_checkpoint import TakenCheckpoint
 from trainyard.run.identity import read_run, write_identity, write_outcome
-from trainyard.run.records import Row, append_event, read_rows
+from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ def begin(
 ) -> None:
     """Write the records of a run that starts, or of one that goes on from its checkpoint of `resumed_at`."""
     directory.create()
+    # Later steps are done again, or were lost: only what this attempt prints shows that they were done.
+    keep_rows_up_to(directory.metrics_file, resumed_at or 0)
     if not directory.run_file.exists():
         write_bytes_atomically(directory.config_file, config.encode())
         write_identity(directory.run_file, run_id, facts)
