@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trainyard.run.records import RecordWriter, Row, keep_rows_up_to, read_rows
 
+_FINE: Row = {"loss": 0.0}
 
 
 def _ignored(_step: int) -> None:
@@ -38,6 +39,7 @@ class MetricRowWriter:
         self._writer: RecordWriter | None = None
         self._known: dict[int, Row] = {}
         self._newest = 0
+        self._first: int | None = None
         self._has_fault = False
 
     @property
@@ -48,15 +50,15 @@ class MetricRowWriter:
     def keep(self, row: Row) -> bool:
         """Write `row` if it belongs to the record; return whether it does."""
         step, faulty = int(row["step"]), _is_faulty(row)
+        self._first = step if self._first is None else min(step, self._first)
         if not (faulty or self._is_due(step)):
             return False
         if self._writer is None:
             self._open()
-        before = self._known.get(step)
-        if before is not None and (_is_faulty(before) or before.get("loss") == row.get("loss")):
+        if step <= self._newest and not (faulty or self._may_drop_from(step)):
             return False
-        if step <= self._newest and self._has_fault and not faulty:
-            return False  # dropping the rows from here on would drop the fault
+        if (before := self._known.get(step)) is not None and _is_same(before, row):
+            return False
         if step <= self._resumed_at:
             self._on_other_row(step)
             self._resumed_at = 0
@@ -67,6 +69,14 @@ class MetricRowWriter:
                 self._write(later)
         self._has_fault = self._has_fault or faulty
         return True
+
+    def _may_drop_from(self, step: int) -> bool:
+        """Whether a row without a fault may replace what is on record from `step` on.
+
+        A fault that this attempt printed stays. One of an attempt before stays unless this one began earlier:
+        a program that resumes may print the step once more that it resumes after.
+        """
+        return not self._has_fault and not (self._first == step and _is_faulty(self._known.get(step, _FINE)))
 
     def close(self) -> None:
         if self._writer is not None:
@@ -104,6 +114,11 @@ def _is_faulty(row: Row) -> bool:
         or bool(row.get("nan_steps"))
         or bool(row.get("skipped_steps"))
     )
+
+
+def _is_same(before: Row, row: Row) -> bool:
+    """Return whether a step was printed once more. Its other figures, such as its seconds, may differ."""
+    return before.get("loss") == row.get("loss") and _is_faulty(before) == _is_faulty(row)
 
 
 def _in_json(value: object) -> object:
