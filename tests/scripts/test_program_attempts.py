@@ -75,7 +75,7 @@ class Played:
         self.model = dict(self.saved.get(start, {}))
         self.paper = {step: loss for step, loss in self.paper.items() if step <= start}
         if attempt.prints_again and start:
-            read(line(start, self.model[start]))
+            read(line(start, json.loads((self._of(start) / "model.json").read_text())[str(start)]))
         for step in range(start + 1, attempt.until + 1):
             self.model[step] = "nan" if step == attempt.nan_at else str(attempt.scale / step)
             if attempt.prints:
@@ -90,12 +90,15 @@ class Played:
         return HandedOn(attempt.exit_code, told=False)
 
     def _save(self, step: int) -> None:
-        target = self.folder / f"global_step_{step}" / "actor"
+        target = self._of(step)
         target.mkdir(parents=True, exist_ok=True)
         (target / "model.json").unlink(missing_ok=True)
         (target / "model.json").write_text(json.dumps(self.model))
         (self.folder / verl.TRACKER).write_text(str(step))
         self.saved[step], self.newest = dict(self.model), step
+
+    def _of(self, step: int) -> Path:
+        return self.folder / f"global_step_{step}" / "actor"
 
     def is_right(self, last: Attempt) -> bool:
         """The rule: it ended well, and its model did all steps, as they were printed, and none with NaN."""
@@ -215,24 +218,67 @@ def courses(seed: int, count: int) -> Iterator[tuple[Attempt, ...]]:
         yield tuple(replace(each, scale=1 if same else n + 1) for n, each in enumerate([*chosen, last]))
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("COURSES", "8"))))
+def judged(runs: Runs, course: tuple[Attempt, ...]) -> bool:
+    """Play the course, compare the record with the rule, and return whether it is green."""
+    codes = [runs.attempt(each) for each in course]
+    problem, taken, right = runs.trained(), runs.taken(), runs.played.is_right(course[-1])
+    said = f"{course}\n{codes} {problem}\n{runs.losses()} {taken}"
+    assert problem is None or not right, f"a false red: {said}"
+    assert (codes[-1] == 0) or problem, said
+    if problem is None and taken is not None:
+        assert taken == runs.losses(), f"other rows than the checkpoint's: {said}"
+    if any(not each.resumes and each.scale == 1 for each in course[1:]):
+        return problem is None  # it prints again what is on record: no log can show that it did not resume
+    assert (problem is None) is right, f"a false green: {said}"
+    if right:
+        assert (taken is not None) is runs.played.has_saved(), said
+    return problem is None
+
+
+AGAIN = Attempt(resumes=False, scale=2, saves=())
+"""It trains all steps again with other losses, and saves nothing."""
+NAMED = {
+    "it goes on after the checkpoint": (Attempt(until=6, exit_code=1), Attempt(scale=2)),
+    "it prints the step of the checkpoint again": (Attempt(until=6, exit_code=1), Attempt(prints_again=True)),
+    "it was finished, and prints nothing": (Attempt(), Attempt()),
+    "it was finished, and prints its last step again": (Attempt(), Attempt(prints_again=True)),
+    "more steps are asked for": (Attempt(), Attempt(steps=12, until=12, saves=(12,))),
+    "it never resumes": (Attempt(until=6, exit_code=1), Attempt(resumes=False, scale=2)),
+    "it lost steps, and says that all is well": (Attempt(saves=(4,), exit_code=1), Attempt(until=4)),
+    "it lost steps, and more are asked for": (
+        Attempt(saves=(4,), exit_code=1),
+        Attempt(until=8, prints=False, exit_code=1),
+        Attempt(steps=12, until=12, saves=(12,)),
+    ),
+    "the checkpoint is that of an attempt before": (Attempt(exit_code=1), AGAIN),
+    "and is resumed from after that": (Attempt(exit_code=1), replace(AGAIN, exit_code=1), Attempt()),
+    "a second rank prints NaN": (Attempt(nan_twice=5),),
+    "a second rank prints NaN, and then it resumes there": (
+        Attempt(until=4, nan_twice=4, exit_code=1),
+        Attempt(prints_again=True),
+    ),
+    "a NaN is trained again from scratch": (
+        Attempt(until=6, nan_at=3, exit_code=1),
+        Attempt(resumes=False, scale=2),
+    ),
+}
+RIGHT = 6
+"""The first ones of these, and the last one, are right."""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_course_that_was_met_is_judged_by_the_rule(name: str, runs: Runs) -> None:
+    judged(runs, NAMED[name])
+    right = [*list(NAMED)[:RIGHT], list(NAMED)[-1]]
+    assert (runs.trained() is None and runs.taken() is not None) is (name in right)
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("COURSES", "6"))))
 def test_the_record_is_green_exactly_when_the_course_was_right(seed: int, runs: Runs) -> None:
     green = 0
     for course in courses(seed, 40):
         runs.restart()
-        codes = [runs.attempt(each) for each in course]
-        problem, taken, right = runs.trained(), runs.taken(), runs.played.is_right(course[-1])
-        said = f"{course}\n{codes} {problem}\n{runs.losses()} {taken}"
-        green += problem is None
-        assert problem is None or not right, f"a false red: {said}"
-        assert (codes[-1] == 0) or problem, said
-        if problem is None and taken is not None:
-            assert taken == runs.losses(), f"other rows than the checkpoint's: {said}"
-        if any(not each.resumes and each.scale == 1 for each in course):
-            continue  # it prints again what is on record: no log can show that it did not resume
-        assert (problem is None) is right, f"a false green: {said}"
-        if right:
-            assert (taken is not None) is runs.played.has_saved(), said
+        green += judged(runs, course)
     assert green > 2, "the rule was put to the test"
 
 

@@ -59,7 +59,7 @@ def begin(
         kept = {key: before[key] for key in names if key in before}
         kept["history"] = history_of(before, until=resumed_at or 0)
         if resumed_at and "log_steps" not in before.get("plan", {}):  # of a version that did not record it
-            kept["plan"] = {key: value for key, value in facts["plan"].items() if key != "log_steps"}
+            kept["plan"] = {key: value for key, value in facts.get("plan", {}).items() if key != "log_steps"}
     write_identity(directory.run_file, str(before.get("run_id", run_id)), {**facts, **kept})
     write_bytes_atomically(directory.config_file, config.encode())
     if resumed_at is None:
