@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.recipes.recipe_order import RecordedRecipe
     from trainyard.jobs.recipes.wrapped_program import ProgramDescription
     from trainyard.run.directory import RunDirectory
+    from trainyard.run.foreign.metric_rows import MetricRowWriter
     from trainyard.run.foreign.own_checkpoint import OwnCheckpoint
     from trainyard.run.launch_environment import NodeLauncher
 
@@ -107,16 +108,15 @@ class ProgramRun:
         """Run the program between the first and the last record; return the exit code of this node."""
         from trainyard.gateways.process import run_handing_on
         from trainyard.run.atomic_files import make_folder
-        from trainyard.run.foreign.metric_rows import MetricRowWriter
         from trainyard.run.foreign.node_exit_codes import tell_end
         from trainyard.run.launch_environment import VARIABLES
 
         make_folder(self.directory.logs)
         first, number = not self.node.rank, self.node.rank or 0
+        own = self.own_checkpoint()
         if first:
-            self.begin()
-        log_steps = self.config.monitoring.log_steps
-        rows = MetricRowWriter(self.directory.metrics_file, log_steps=log_steps, last=self.sheet.steps)
+            self.begin(own)
+        rows = self.rows_of(own)
 
         def read(line: str) -> None:
             row = self.recipe.row_of(line) if first or not self.recipe.ON_FIRST_NODE else None
@@ -137,37 +137,72 @@ class ProgramRun:
         tell_end(self.directory, number, ended.exit_code)
         return self.finish(ended, seconds=time.monotonic() - began) if first else ended.exit_code
 
-    def begin(self) -> None:
+    def rows_of(self, own: "OwnCheckpoint | None") -> "MetricRowWriter":
+        """The writer of the rows; it records when they show that the program did not resume from `own`."""
+        from trainyard.run.foreign.foreign_records import note_other_rows
+        from trainyard.run.foreign.metric_rows import MetricRowWriter
+
+        def note(step: int) -> None:
+            LOG.warning("step %s is trained again, so the newest checkpoint was not resumed from", step)
+            note_other_rows(self.directory, step)
+
+        return MetricRowWriter(
+            self.directory.metrics_file,
+            log_steps=self.config.monitoring.log_steps,
+            last=self.sheet.steps,
+            resumed_at=own.step if own else 0,
+            on_other_row=note,
+        )
+
+    def begin(self, own: "OwnCheckpoint | None") -> None:
         from trainyard.config.load import config_sha256, dump_yaml
         from trainyard.gateways.git import git_facts
         from trainyard.run.foreign.foreign_records import begin
         from trainyard.run.foreign.node_exit_codes import forget_ends
+        from trainyard.run.foreign.own_checkpoint import state_of
         from trainyard.run.identity import choose_run_id, collect_provenance
 
-        here = self.node.processes if isinstance(self.node.processes, int) else 1
         lock = HOUSE / LOCKS.get(self.sheet.recipe, "requirements-training.txt")
         facts = {
             **collect_provenance(git_facts(HOUSE), lock=lock, config_file=self.directory.config_file),
             "recipe": self.sheet.recipe,
             "seed": self.config.training.seed,
             "config_sha256": config_sha256(self.config),
-            "plan": {"steps": self.sheet.steps},
-            "hardware": {"world_size": self.node.nodes * here, "local_world_size": here},
+            "plan": {"steps": self.sheet.steps, "log_steps": self.config.monitoring.log_steps},
+            "hardware": self.hardware(),
         }
-        own = self.own_checkpoint()
-        forget_ends(self.directory)
         run_id = choose_run_id(self.directory.path, several=self.node.nodes > 1)
-        begin(self.directory, run_id, facts, dump_yaml(self.config), resumed_at=own.step if own else None)
+        begin(
+            self.directory,
+            run_id,
+            facts,
+            dump_yaml(self.config),
+            resumed_at=own.step if own else None,
+            state=state_of(own) if own else None,
+        )
+        forget_ends(self.directory)
+
+    def hardware(self) -> dict[str, int]:
+        """The processes of the whole run, as far as known, and those of this node."""
+        here = self.node.processes if isinstance(self.node.processes, int) else 1
+        nodes = max(self.node.nodes, self.sheet.nodes or 0)
+        if self.sheet.nodes is None and not self.sheet.torchrun:  # it may have workers on other nodes
+            return {"local_world_size": here}
+        return {"world_size": nodes * here, "local_world_size": here}
 
     def finish(self, ended: "HandedOn", *, seconds: float) -> int:
-        from trainyard.run.foreign.foreign_records import ProgramEnd, finish
+        from trainyard.run.foreign.foreign_records import ProgramEnd, finish, has_other_rows
         from trainyard.run.foreign.node_exit_codes import wait_for_ends
-        from trainyard.run.foreign.own_checkpoint import take_newest
+        from trainyard.run.foreign.own_checkpoint import state_of, take_newest
 
         others = None
         if self.sheet.torchrun and ended.exit_code == 0:
             others = wait_for_ends(self.directory, range(1, self.node.nodes), seconds=ENDS_SECONDS)
-        taken = take_newest(self.own_checkpoint(), self.directory)
+        own = self.own_checkpoint()
+        if own is not None and has_other_rows(self.directory, state_of(own)):
+            LOG.error("%s: not taken, because its steps were trained again after it was saved", own.path)
+            own = None
+        taken = take_newest(own, self.directory)
         end = ProgramEnd(ended.exit_code, told=ended.told, others=others, checkpoint=taken)
         return finish(self.directory, end, seconds=seconds)
 

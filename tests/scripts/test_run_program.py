@@ -76,6 +76,7 @@ class World:
             "steps": 4,
             "checkpoints": str(self.own),
             "environment": {"ITS_OWN": "variable"},
+            "nodes": 1,
         }
         path = self.folder / "program.json"
         path.write_text(json.dumps(sheet))

@@ -44,11 +44,14 @@ def cadence_of(run: RecordedFacts, settings: Mapping[str, Any], begins_after: in
     """The cadence of a run whose plan has the number of steps; `settings` come from its `config.yaml`."""
     tokens = integer_or_none(section_or_empty(run, "data").get("validation_tokens")) or 0
     length = integer_or_none(setting(settings, "data.sequence_length")) or 0
+    log_steps = _positive(setting(settings, "monitoring.log_steps"))
+    # The plan of another program records it, because such a run keeps it when its configuration changes.
+    kept = log_steps is not None and section_or_empty(run, "plan").get("log_steps") == log_steps
     return Cadence(
         last=integer_or_none(section_or_empty(run, "plan").get("steps")) or 0,
         begins_after=begins_after,
-        free_until=_other_config_until(run),
-        log_steps=_positive(setting(settings, "monitoring.log_steps")),
+        free_until=0 if kept else _other_config_until(run),
+        log_steps=log_steps,
         validation_steps=_positive(setting(settings, "training.validation_steps")),
         validates=tokens > length > 0 or "validation_loss" in section_or_empty(run, "outcome"),
     )

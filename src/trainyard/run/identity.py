@@ -40,8 +40,9 @@ _NUMBERS = (
     *(f"outcome.{name}" for name in ("grace_seconds_needed", "seconds_since_signal")),
 )
 _WHOLE = (
-    *("seed", "plan.steps", "plan.steps_per_epoch", "hardware.world_size", "hardware.local_world_size"),
-    *("hardware.threads", "data.train_tokens", "data.validation_tokens"),
+    *("seed", "plan.steps", "plan.steps_per_epoch", "plan.log_steps"),
+    *("hardware.world_size", "hardware.local_world_size", "hardware.threads"),
+    *("data.train_tokens", "data.validation_tokens"),
     *("outcome.steps", "outcome.exit_code", "outcome.checkpoint.step"),
 )
 _TEXTS = (

@@ -205,6 +205,7 @@ def foreign(base: Path) -> Yard:
         "recipe": "verl",
         "command": [sys.executable, "-c", _PROGRAM, str(own), str(STEPS)],
         "torchrun": False,
+        "nodes": 1,
         "steps": STEPS,
         "checkpoints": str(own),
         "environment": {},

@@ -35,6 +35,7 @@ SHEET = {
     "recipe": "verl",
     "command": ["true"],
     "torchrun": False,
+    "nodes": 1,
     "steps": 8,
     "checkpoints": "program",
     "environment": {},

@@ -21,6 +21,7 @@ from trainyard.jobs.recipes import RECIPES, RECORDED, deepspeed, megatron, nemo,
 from trainyard.jobs.recipes.log_numbers import format_number, read_number, read_whole_number
 from trainyard.jobs.recipes.program_settings import with_settings
 from trainyard.plan.parallel_degrees import Degrees, degree_problems
+from trainyard.proof.recorded_facts import is_finite_number
 
 GOLDEN = ROOT / "tests" / "golden" / "jobs"
 RAY = ("rayjob", "raycluster")
@@ -404,6 +405,39 @@ def test_a_loss_that_is_no_number_is_no_number_in_the_row() -> None:
     assert (nemo.row_of(NEMO.replace("10.9", "nan")) or {})["loss"] == "nan"
     assert (deepspeed.row_of('{"step": 1, "loss": NaN}') or {})["loss"] == "NaN"
     assert (verl.row_of(VERL.replace("-0.0123", "inf")) or {})["loss"] == "inf"
+
+
+PRINTED = {"megatron": MEGATRON, "verl": VERL, "torchtitan": TITAN, "nemo": f"{NEMO} | grad_norm: 1.25"}
+NUMBERS = {
+    "megatron": ("2.345678E+00", "1.234"),
+    "verl": ("np.float64(-0.0123)", "grad_norm:0.5"),
+    "torchtitan": ("7.12345", "1.2345"),
+    "nemo": ("10.9", "1.25"),
+}
+"""Recipe -> its loss and its grad norm in the line."""
+FINITE = {"megatron": ["0.5", "5E-01"], "torchtitan": ["0.5"], "nemo": ["0.5"]}
+FINITE["verl"] = ["0.5", "np.float64(0.5)", "tensor(0.5)", "tensor(0.5, device='cuda:0')"]
+FINITE["verl"] += ["tensor(0.5, device='cuda:0', dtype=torch.bfloat16)"]
+NO_NUMBER = ["nan", "-inf", "tensor(nan)", "tensor(nan,device='cuda:0')", "None", "********"]
+
+
+@pytest.mark.parametrize("figure", ["loss", "grad_norm"])
+@pytest.mark.parametrize("recipe", PRINTED)
+def test_a_figure_that_is_judged_is_read_or_kept_as_no_number(recipe: str, figure: str) -> None:
+    """A proof must see a grad norm that was printed and is no number; left out, it would look unknown."""
+    whole = NUMBERS[recipe][figure == "grad_norm"]
+    before, number, after = PRINTED[recipe].rpartition(whole)
+    kept = "grad_norm:" if number.startswith("grad_norm:") else ""
+    for text in FINITE[recipe]:
+        assert (RECORDED[recipe].row_of(f"{before}{kept}{text}{after}") or {})[figure] == 0.5
+    for text in NO_NUMBER:
+        row = RECORDED[recipe].row_of(f"{before}{kept}{text}{after}") or {}
+        assert not is_finite_number(row[figure]), text
+
+
+@pytest.mark.parametrize(("recipe", "nodes"), [(recipe, nodes) for recipe in GIVEN for nodes in NODES])
+def test_the_sheet_says_how_many_nodes_the_program_uses(recipe: str, nodes: int) -> None:
+    assert sheet(recipe_plan(recipe, nodes=nodes))["nodes"] == nodes
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,16 @@ def test_each_part_that_is_missing_or_of_another_kind_is_refused(tmp_path: Path,
             read_description(written(tmp_path, wrong), ["verl"])
 
 
+def test_the_nodes_may_be_unknown_but_not_wrong(tmp_path: Path) -> None:
+    sheet = asdict(SHEET)
+    del sheet["nodes"]
+    assert read_description(written(tmp_path, sheet), ["verl"]).nodes is None
+    assert read_description(written(tmp_path, sheet | {"nodes": 4}), ["verl"]).nodes == 4
+    for wrong in (0, -1, True, "4", 1.0):
+        with pytest.raises(ConfigError, match="nodes is no number of nodes"):
+            read_description(written(tmp_path, sheet | {"nodes": wrong}), ["verl"])
+
+
 def test_a_recipe_that_no_run_is_kept_of_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'verl' is none of megatron, nemo"):
         read_description(written(tmp_path, asdict(SHEET)), ["megatron", "nemo"])

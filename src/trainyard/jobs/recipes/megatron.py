@@ -9,7 +9,12 @@ from collections.abc import Iterator
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.log_numbers import format_number, read_number, read_whole_number
+from trainyard.jobs.recipes.log_numbers import (
+    format_number,
+    read_figures,
+    read_number,
+    read_whole_number,
+)
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems, memory_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
@@ -48,6 +53,7 @@ PLANNED = {
     "rampup-batch-size": "program.global_batch",
     "exit-interval": "training.max_steps",
 }
+_FIGURES = {"lm loss": "loss", "learning rate": "learning_rate", "grad norm": "grad_norm"}
 _LINE = re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|(.*)")
 
 
@@ -224,10 +230,7 @@ def row_of(line: str) -> Row | None:
     texts = {name.strip(): text for name, _, text in parts}
     if "consumed samples" not in texts:  # another program's line, or one of validation
         return None
-    row: Row = {"step": int(found[1])}
-    for name, key in (("lm loss", "loss"), ("learning rate", "learning_rate"), ("grad norm", "grad_norm")):
-        if (value := read_number(texts.get(name, ""))) is not None:
-            row[key] = value
+    row: Row = {"step": int(found[1]), **read_figures(texts, _FIGURES)}
     if isinstance(spent := read_number(texts.get("elapsed time per iteration (ms)", "")), float):
         row["step_seconds"] = spent / 1000
     for name, key in (

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
 from trainyard.jobs.recipes import megatron
-from trainyard.jobs.recipes.log_numbers import read_number
+from trainyard.jobs.recipes.log_numbers import read_figures, read_number
 from trainyard.jobs.recipes.program_settings import own_settings
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, common_problems, memory_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
@@ -220,16 +220,12 @@ def row_of(line: str) -> Row | None:
     found = _LINE.search(line)
     if found is None:
         return None
-    parts = (part.rpartition(":") for part in found[1].split("|"))
+    parts = (part.partition(":") for part in found[1].split("|"))
     texts = {name.strip(): text for name, _, text in parts}
     done = read_number(texts.get("global_step", ""))
     if not isinstance(done, float):
         return None
-    row: Row = {"step": round(done) + 1}
-    for name, key in _FIGURES.items():
-        if (value := read_number(texts.get(name, ""))) is not None:
-            row[key] = value
-    return row
+    return {"step": round(done) + 1, **read_figures(texts, _FIGURES)}
 
 
 def checkpoint_name(tracked: str) -> tuple[int, str] | None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.log_numbers import format_number, read_number, without_colour
+from trainyard.jobs.recipes.log_numbers import format_number, read_figure, without_colour
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems, memory_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
@@ -126,7 +126,7 @@ def row_of(line: str) -> Row | None:
     found = _LINE.search(plain)
     if found is None:
         return None
-    row: Row = {"step": int(found[1]), "loss": read_number(found[2]), "grad_norm": read_number(found[3])}
+    row: Row = {"step": int(found[1]), "loss": read_figure(found[2]), "grad_norm": read_figure(found[3])}
     row["gpu_memory_bytes"] = round(float(found[4]) * 2**30)
     if rate := _RATE.search(plain):
         row["tokens_per_second_per_gpu"] = int(rate[1].replace(",", ""))

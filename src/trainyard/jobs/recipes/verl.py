@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.log_numbers import format_number, read_number, read_whole_number, without_colour
+from trainyard.jobs.recipes.log_numbers import format_number, read_figures, read_whole_number, without_colour
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import (
     RAY_KINDS,
@@ -229,16 +229,14 @@ def row_of(line: str) -> Row | None:
     found = _STEP.search(without_colour(line))
     if found is None:
         return None
-    row: Row = {"step": int(found[1])}
-    for part in found[2].split(" - "):
-        name, _, text = part.rpartition(":")
-        if (key := _FIGURES.get(name)) and (value := read_number(_plain(text))) is not None:
-            row[key] = value
+    parts = (part.partition(":") for part in found[2].split(" - "))
+    texts = {name: _plain(text) for name, _, text in parts}
+    row: Row = {"step": int(found[1]), **read_figures(texts, _FIGURES)}
     return row if "loss" in row else None
 
 
 def _plain(text: str) -> str:
-    """The number that the console logger printed: `0.1`, `np.float64(0.1)` or `tensor(0.1)`."""
+    """The number in `0.1`, `np.float64(0.1)` or `tensor(0.1, device='cuda:0')`, as the logger prints it."""
     wrapped = re.fullmatch(r"[\w.]+\((.*?)(?:,.*)?\)", text.strip())
     return wrapped[1] if wrapped else text
 

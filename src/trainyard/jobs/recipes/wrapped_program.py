@@ -43,6 +43,8 @@ class ProgramDescription:
     checkpoints: str
     """The folder of the program's own checkpoints."""
     environment: Mapping[str, str]
+    nodes: int | None = None
+    """Nodes that the program uses, also if it is started on one of them; None if not known."""
 
 
 def kept_program(
@@ -68,6 +70,7 @@ def kept_program(
         steps=order.steps,
         checkpoints=order.own_checkpoints,
         environment={"PYTHONUNBUFFERED": "1", **(environment or {})},
+        nodes=order.nodes,
     )
     return Program(
         recipe,
@@ -95,10 +98,13 @@ def read_description(path: Path, recipes: Collection[str]) -> ProgramDescription
     for name, kind in _KINDS.items():
         if not isinstance(sheet.get(name), kind):
             raise ConfigError(f"--program {path}: {name} is missing or no {kind.__name__}")
+    nodes = sheet.get("nodes")
+    if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
+        raise ConfigError(f"--program {path}: nodes is no number of nodes")
     if sheet["recipe"] not in recipes:
         raise ConfigError(f"--program {path}: {sheet['recipe'][:80]!r} is none of {', '.join(recipes)}")
     words = tuple(str(word).replace(FILES_DIRECTORY, str(path.parent)) for word in sheet["command"])
-    return ProgramDescription(**{name: sheet[name] for name in _KINDS} | {"command": words})
+    return ProgramDescription(**{name: sheet[name] for name in _KINDS} | {"command": words, "nodes": nodes})
 
 
 def run_pod_command(order: RecipeOrder, *program: str) -> tuple[str, ...]:

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.errors import ExitCode
+from trainyard.errors import ConfigError, ExitCode
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.foreign.own_checkpoint import TakenCheckpoint
-from trainyard.run.identity import read_run, write_identity, write_outcome
-from trainyard.run.records import Row, append_event, read_rows
+from trainyard.run.identity import history_of, read_run, write_identity, write_outcome
+from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
+
+_NOT_RESUMED = "not_resumed"
+"""The event of an attempt that prints other rows of steps up to the checkpoint that it was to resume from."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +33,86 @@ class ProgramEnd:
 
 
 def begin(
-    directory: RunDirectory, run_id: str, facts: Mapping[str, Any], config: str, *, resumed_at: int | None
+    directory: RunDirectory,
+    run_id: str,
+    facts: Mapping[str, Any],
+    config: str,
+    *,
+    resumed_at: int | None,
+    state: str | None = None,
 ) -> None:
-    """Write the records of a run that starts, or of one that goes on from its checkpoint of `resumed_at`."""
+    """Write the records of a run that starts, or of one that resumes from its checkpoint of `resumed_at`.
+
+    A resumed run keeps its id and its time of creation; its record says what this attempt was asked, and
+    `history` has the origin of the attempts before. `state` is that of the checkpoint, by `state_of`. Raises
+    ConfigError if no step is left to do, but the run was asked something else.
+    """
+    before = read_run(directory.run_file) if directory.run_file.exists() else {}
+    _require_resumable(directory, before, facts, resumed_at)
     directory.create()
-    if not directory.run_file.exists():
-        write_bytes_atomically(directory.config_file, config.encode())
-        write_identity(directory.run_file, run_id, facts)
-    else:
-        write_outcome(directory.run_file, None)
+    # Later steps are done again, or were lost: only what this attempt prints shows that they were done.
+    shown = 0 if resumed_at is None or has_other_rows(directory, state) else resumed_at
+    keep_rows_up_to(directory.metrics_file, shown)
+    kept: dict[str, Any] = {}
+    if before:
+        names = ("created", "parent", "model") if resumed_at else ("created",)
+        kept = {key: before[key] for key in names if key in before}
+        kept["history"] = history_of(before, until=resumed_at or 0)
+        if resumed_at and "log_steps" not in before.get("plan", {}):  # of a version that did not record it
+            kept["plan"] = {key: value for key, value in facts.get("plan", {}).items() if key != "log_steps"}
+    write_identity(directory.run_file, str(before.get("run_id", run_id)), {**facts, **kept})
+    write_bytes_atomically(directory.config_file, config.encode())
     if resumed_at is None:
         append_event(directory.events_file, "started")
     else:
-        append_event(directory.events_file, "resumed", step=resumed_at)
+        append_event(directory.events_file, "resumed", step=resumed_at, state=state)
+
+
+def _require_resumable(
+    directory: RunDirectory, before: Mapping[str, Any], facts: Mapping[str, Any], resumed_at: int | None
+) -> None:
+    """Refuse a checkpoint with no step left to do, unless it is of a run that was asked the same.
+
+    Rows of another cadence are refused too: nobody could tell which of them are missing.
+    """
+    plan = facts.get("plan", {})
+    steps, every = plan.get("steps", 0), plan.get("log_steps")
+    if not steps or resumed_at is None:
+        return
+    if (logged := before.get("plan", {}).get("log_steps", every)) != every:
+        raise ConfigError(
+            f"monitoring.log_steps: {every}, but the rows in {directory.path} were logged with {logged}. Set "
+            f"it to {logged}, or choose another run directory. Nothing was started."
+        )
+    if resumed_at < steps:
+        return
+    if resumed_at > steps:
+        raise ConfigError(
+            f"{directory.path} has a checkpoint of step {resumed_at:,}, beyond the {steps:,} steps that were "
+            "asked for. Raise training.max_steps, or choose another run directory. Nothing was started."
+        )
+    finished = before.get("outcome", {}).get("status") == "succeeded"
+    if finished and before.get("config_sha256") != facts.get("config_sha256"):
+        raise ConfigError(
+            f"{directory.path} holds a finished run of another configuration ({directory.config_file}). "
+            "Choose another run directory, or raise training.max_steps to go on with it. Nothing was started."
+        )
+
+
+def note_other_rows(directory: RunDirectory, step: int) -> None:
+    """Record that this attempt printed another row of `step` than before, so it did not resume after it."""
+    append_event(directory.events_file, _NOT_RESUMED, step=step)
+
+
+def has_other_rows(directory: RunDirectory, state: str | None) -> bool:
+    """Return whether steps were trained again since a checkpoint had this state: its rows were replaced."""
+    at_start = None
+    for event in read_rows(directory.events_file):
+        if event.get("event") in ("started", "resumed"):
+            at_start = event.get("state")
+        elif event.get("event") == _NOT_RESUMED and state is not None and at_start == state:
+            return True
+    return False
 
 
 def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:

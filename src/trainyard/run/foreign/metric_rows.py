@@ -1,50 +1,130 @@
 """Write the rows that a program prints into `metrics.jsonl`: each logged step once, in order.
 
-A program that resumes from a checkpoint prints steps again. The old rows from its first new step on are then
-dropped, because the new ones belong to the model that remains.
+A program that resumes from a checkpoint, or that starts again within one attempt, prints steps again. A row
+with another loss replaces the old one and drops those after it, because the new rows belong to the model that
+remains. A row that shows a fault is never dropped for one that does not.
 """
 
-import math
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from trainyard.run.records import RecordWriter, Row, keep_rows_up_to
+from trainyard.run.records import RecordWriter, Row, keep_rows_up_to, read_rows
+
+_FINE: Row = {"loss": 0.0}
+
+
+def _ignored(_step: int) -> None:
+    """Nobody wants to know."""
 
 
 class MetricRowWriter:
-    """Appends the rows that are due, and any other row whose loss is not finite."""
+    """Appends the rows that are due, and any other row that shows a fault."""
 
-    def __init__(self, path: Path, *, log_steps: int, last: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        log_steps: int,
+        last: int,
+        resumed_at: int = 0,
+        on_other_row: Callable[[int], None] = _ignored,
+    ) -> None:
+        """`on_other_row` is called with the first step up to `resumed_at` that has another row than before.
+
+        Then the program did not resume after `resumed_at`. The call comes before the old row is dropped.
+        """
         self._path, self._log_steps, self._last = path, log_steps, last
+        self._resumed_at, self._on_other_row = resumed_at, on_other_row
         self._writer: RecordWriter | None = None
+        self._known: dict[int, Row] = {}
         self._newest = 0
+        self._first: int | None = None
+        self._has_fault = False
 
     @property
     def newest(self) -> int:
-        """The last step that was kept in this segment; 0 for none."""
+        """The last step on record, once a row was given that belongs there; else 0."""
         return self._newest
 
     def keep(self, row: Row) -> bool:
-        """Append `row` if it belongs to the record; return whether it does."""
-        step = int(row["step"])
-        if step <= self._newest or not (self._is_due(step) or _is_odd(row)):
+        """Write `row` if it belongs to the record; return whether it does."""
+        step, faulty = int(row["step"]), _is_faulty(row)
+        self._first = step if self._first is None else min(step, self._first)
+        if not (faulty or self._is_due(step)):
             return False
         if self._writer is None:
-            keep_rows_up_to(self._path, step - 1)
-            self._writer = RecordWriter(self._path)
-        self._writer.write(row)
-        self._newest = step
+            self._open()
+        if step <= self._newest and not (faulty or self._may_drop_from(step)):
+            return False
+        if (before := self._known.get(step)) is not None and _is_same(before, row):
+            return False
+        if step <= self._resumed_at:
+            self._on_other_row(step)
+            self._resumed_at = 0
+        dropped = self._drop_from(step) if step <= self._newest else []
+        self._write(row)
+        for later in dropped:
+            if faulty and later["step"] > step:  # it shows no retraining, so the later steps stay done
+                self._write(later)
+        self._has_fault = self._has_fault or faulty
         return True
+
+    def _may_drop_from(self, step: int) -> bool:
+        """Whether a row without a fault may replace what is on record from `step` on.
+
+        A fault that this attempt printed stays. One of an attempt before stays unless this one began earlier:
+        a program that resumes may print the step once more that it resumes after.
+        """
+        return not self._has_fault and not (self._first == step and _is_faulty(self._known.get(step, _FINE)))
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
+    def _open(self) -> None:
+        rows = read_rows(self._path)
+        self._known = {row["step"]: row for row in rows if isinstance(row.get("step"), int)}
+        self._newest = max(self._known, default=0)
+        self._writer = RecordWriter(self._path)
+
+    def _write(self, row: Row) -> None:
+        assert self._writer is not None
+        self._writer.write({key: _in_json(value) for key, value in row.items()})
+        self._known[row["step"]] = row
+        self._newest = row["step"]
+
+    def _drop_from(self, step: int) -> list[Row]:
+        """Drop the rows from `step` on, and return them."""
+        self.close()
+        dropped = [self._known[known] for known in sorted(self._known) if known >= step]
+        keep_rows_up_to(self._path, step - 1)
+        self._open()
+        return dropped
+
     def _is_due(self, step: int) -> bool:
         return step % self._log_steps == 0 or step == self._last
 
 
-def _is_odd(row: Row) -> bool:
-    """Return whether a row must not be left out: its loss is not finite, or it had skipped or NaN steps."""
-    loss = row.get("loss")
-    finite = isinstance(loss, int | float) and math.isfinite(loss)
-    return not finite or bool(row.get("nan_steps")) or bool(row.get("skipped_steps"))
+def _is_faulty(row: Row) -> bool:
+    """Return whether a row must not be left out: a figure is not finite, or it had skipped or NaN steps."""
+    return (
+        not _is_finite(row.get("loss"))
+        or not _is_finite(row.get("grad_norm", 0.0))
+        or bool(row.get("nan_steps"))
+        or bool(row.get("skipped_steps"))
+    )
+
+
+def _is_same(before: Row, row: Row) -> bool:
+    """Return whether a step was printed once more. Its other figures, such as its seconds, may differ."""
+    return before.get("loss") == row.get("loss") and _is_faulty(before) == _is_faulty(row)
+
+
+def _in_json(value: object) -> object:
+    """A number that is not finite becomes a text, because JSON has none."""
+    return str(value) if isinstance(value, int | float) and not _is_finite(value) else value
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max

@@ -4,6 +4,8 @@ Its files are linked where the file system allows it, else copied, and then hash
 vouches for the bytes from that moment on, and not for the time between the program's write and the hashing.
 """
 
+import contextlib
+import hashlib
 import logging
 import os
 import shutil
@@ -59,6 +61,16 @@ def newest_own_checkpoint(folder: Path, tracker: str, name_of: NameOf) -> OwnChe
     if found is None or not (folder / found[1]).is_dir():
         return None
     return OwnCheckpoint(found[0], folder / found[1])
+
+
+def state_of(own: OwnCheckpoint) -> str:
+    """Return a digest of the names, sizes and times of its files; it changes when they are written again."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in own.path.rglob("*") if path.is_file()):
+        with contextlib.suppress(OSError):  # it is being removed
+            found = path.stat()
+            digest.update(f"{path.relative_to(own.path)}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
 
 
 def take_newest(own: OwnCheckpoint | None, directory: RunDirectory) -> TakenCheckpoint | None:

@@ -1,6 +1,8 @@
 """The record of a run of another program: rows in order, ends of nodes, checkpoints that are whole."""
 
 import json
+import math
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +226,75 @@ def test_a_file_of_the_name_of_our_manifest_is_not_lost(directory: RunDirectory,
     (folder.parent / "manifest.json").write_text("of the program")
     with pytest.raises(CheckpointError, match="has this name"):
         take(own, directory, "llama")
+
+
+@pytest.mark.parametrize(("resumed_at", "kept"), [(None, []), (5, []), (10, [10]), (20, [10, 20])])
+def test_only_rows_of_the_checkpoint_that_is_resumed_from_stay_on_record(
+    resumed_at: int | None, kept: list[int], directory: RunDirectory
+) -> None:
+    """Steps after it were lost, so an attempt that prints none of them has not done them."""
+    write(directory, 10, 20)
+    finish(directory, ProgramEnd(1, told=False), seconds=1.0)
+    begin(directory, "llama", {"plan": {"steps": 20}}, "recipe: verl\n", resumed_at=resumed_at)
+    assert steps(directory.path) == kept
+    done = finish(directory, ProgramEnd(0, told=False), seconds=1.0)
+    assert (done == 0) is (kept == [10, 20])
+
+
+FAULTS = [{"loss": "nan"}, {}, {"loss": math.inf}, {"loss": 1.0, "grad_norm": "inf"}]
+FAULTS += [
+    {"loss": 0.05, "nan_steps": 1},
+    {"loss": 0.05, "skipped_steps": 1},
+    {"loss": 0.05, "grad_norm": "nan"},
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+@pytest.mark.parametrize("step", [10, 20, 25])
+@pytest.mark.parametrize("when", ["before", "after", "after the last", "then all again"])
+def test_a_fault_of_a_step_is_never_dropped(
+    fault: dict[str, Any], step: int, when: str, tmp_path: Path
+) -> None:
+    """Another rank, or a restart within the attempt, prints the step once more, before it or after it."""
+    fine = [{"step": each, "loss": 1.0 / each, "grad_norm": 1.0} for each in (10, 20, 25)]
+    odd = {"step": step, **fault}
+    at = fine.index(next(row for row in fine if row["step"] == step))
+    again = [{**row, "loss": 2.0} for row in fine]
+    given = {
+        "before": [*fine[:at], odd, *fine[at:]],
+        "after": [*fine[: at + 1], odd, *fine[at + 1 :]],
+        "after the last": [*fine, odd],
+        "then all again": [*fine, odd, *again],
+    }[when]
+    rows = keeper(tmp_path)
+    for row in given:
+        rows.keep(row)
+    rows.close()
+    found = {row["step"]: row for row in read_rows(tmp_path / "metrics.jsonl")}
+    assert list(found) == [10, 20, 25], "no step is lost for it"
+    assert {key: str(found[step][key]) for key in fault} == {key: str(fault[key]) for key in fault}
+    assert ("loss" in found[step]) is ("loss" in fault)
+
+
+def test_another_row_of_a_step_drops_those_after_it(tmp_path: Path) -> None:
+    rows = keeper(tmp_path)
+    for step, loss in ((10, 1.0), (20, 1.0), (10, 1.0), (10, 2.0)):
+        rows.keep({"step": step, "loss": loss})
+    assert [(row["step"], row["loss"]) for row in read_rows(tmp_path / "metrics.jsonl")] == [(10, 2.0)]
+    rows.keep({"step": 20, "loss": 2.0})
+    rows.close()
+    assert steps(tmp_path) == [10, 20]
+
+
+@pytest.mark.parametrize("losses", [(1.0, 1.0), (1.0, 2.0)])
+def test_ranks_that_each_print_a_step_leave_one_row_of_it_however_they_take_turns(
+    losses: tuple[float, float], tmp_path: Path
+) -> None:
+    for turns in set(permutations([0, 0, 0, 1, 1, 1])):
+        rows, done = keeper(tmp_path), [0, 0]
+        for rank in turns:
+            rows.keep({"step": (10, 20, 25)[done[rank]], "loss": losses[rank]})
+            done[rank] += 1
+        rows.close()
+        assert steps(tmp_path) == [10, 20, 25], turns
+        (tmp_path / "metrics.jsonl").unlink()

@@ -1,0 +1,348 @@
+"""Attempts of another program in one run directory: the record is green exactly when the course was right.
+
+A program is played here, so that hundreds of courses take seconds. What a course should give is decided by a
+rule (`Course`) that follows the model: the losses of the steps that led to the weights that it has now.
+"""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.jobs.recipe_orders import recipe_config
+
+from trainyard.config.load import config_sha256, dump_yaml
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.gateways.process import HandedOn
+from trainyard.jobs.recipes import verl
+from trainyard.jobs.recipes.wrapped_program import ProgramDescription
+from trainyard.proof.completion import completion_problem
+from trainyard.proof.recorded_events import course_of
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_origin, read_run
+from trainyard.run.launch_environment import NodeLauncher
+from trainyard.run.records import read_rows
+from trainyard.run.run_settings import read_settings
+
+STEPS = 8
+Losses = dict[int, str]
+"""Step -> loss, of the steps that led to a model."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How one attempt goes."""
+
+    until: int = STEPS
+    """The last step that it does."""
+    saves: tuple[int, ...] = (4, 8)
+    exit_code: int = 0
+    resumes: bool = True
+    """Whether it takes the newest checkpoint; else it starts from scratch."""
+    scale: int = 1
+    """Another scale gives other losses."""
+    prints: bool = True
+    prints_again: bool = False
+    """Whether it begins by printing the step that it resumes after, as it was."""
+    nan_at: int = 0
+    nan_twice: int = 0
+    """The step of which a second rank prints NaN after all steps were printed."""
+    steps: int = STEPS
+    """What it is asked."""
+
+
+@dataclass
+class Played:
+    """A program, and what is true of it: the steps behind its model, behind its checkpoints, and on paper."""
+
+    folder: Path
+    saved: dict[int, Losses] = field(default_factory=dict)
+    newest: int = 0
+    model: Losses = field(default_factory=dict)
+    paper: Losses = field(default_factory=dict)
+    """What was printed of the steps up to that of the model."""
+
+    def play(self, attempt: Attempt, read: Callable[[str], None]) -> HandedOn:
+        start = self.newest if attempt.resumes else 0
+        self.model = dict(self.saved.get(start, {}))
+        self.paper = {step: loss for step, loss in self.paper.items() if step <= start}
+        if attempt.prints_again and start:
+            read(line(start, json.loads((self._of(start) / "model.json").read_text())[str(start)]))
+        for step in range(start + 1, attempt.until + 1):
+            self.model[step] = "nan" if step == attempt.nan_at else str(attempt.scale / step)
+            if attempt.prints:
+                read(line(step, self.model[step]))
+                self.paper[step] = self.model[step]
+            if step in attempt.saves:
+                self._save(step)
+        if attempt.nan_twice:
+            read(line(attempt.nan_twice, "nan"))
+            for steps in (self.model, self.paper, *self.saved.values()):
+                steps.update({attempt.nan_twice: "nan"} if attempt.nan_twice in steps else {})
+        return HandedOn(attempt.exit_code, told=False)
+
+    def _save(self, step: int) -> None:
+        target = self._of(step)
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "model.json").unlink(missing_ok=True)
+        (target / "model.json").write_text(json.dumps(self.model))
+        (self.folder / verl.TRACKER).write_text(str(step))
+        self.saved[step], self.newest = dict(self.model), step
+
+    def _of(self, step: int) -> Path:
+        return self.folder / f"global_step_{step}" / "actor"
+
+    def is_right(self, last: Attempt) -> bool:
+        """The rule: it ended well, and its model did all steps, as they were printed, and none with NaN."""
+        done = list(self.model) == list(range(1, last.steps + 1)) and self.paper == self.model
+        return last.exit_code == 0 and done and "nan" not in self.model.values()
+
+    def has_saved(self) -> bool:
+        return self.saved.get(self.newest) == self.model
+
+
+def line(step: int, loss: str) -> str:
+    return f"step:{step} - actor/pg_loss:{loss} - critic/score/mean:0.5"
+
+
+@cache
+def config_of(steps: int) -> Config:
+    return recipe_config("verl", f"training.max_steps={steps}", "training.warmup_steps=0")
+
+
+class Runs:
+    """Starts attempts with the script, in this process."""
+
+    def __init__(self, folder: Path, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._script, self._monkeypatch = folder, script, monkeypatch
+        self.restart()
+        monkeypatch.setattr(
+            "trainyard.gateways.git.git_facts", lambda _: {"commit": self.commit, "dirty": False}
+        )
+
+    def restart(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.directory, self.commit = RunDirectory(self.folder / "run"), "c" * 40
+        own = self.directory.path / "program"
+        own.mkdir(parents=True)
+        self.played = Played(own)
+
+    def attempt(self, attempt: Attempt, *, node: NodeLauncher | None = None, **sheet: Any) -> int:
+        def play(_command: Any, read: Callable[[str], None], **_: Any) -> HandedOn:
+            return self.played.play(attempt, read)
+
+        self._monkeypatch.setattr("trainyard.gateways.process.run_handing_on", play)
+        described = ProgramDescription(
+            **{
+                "recipe": "verl",
+                "command": (),
+                "torchrun": False,
+                "steps": attempt.steps,
+                "checkpoints": str(self.played.folder),
+                "environment": {},
+                **sheet,
+            }
+        )
+        run = self._script.ProgramRun(
+            described, verl, config_of(attempt.steps), node or NodeLauncher(1, 0, 1), self.directory
+        )
+        return int(run.run([]))
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return read_run(self.directory.run_file)
+
+    def trained(self) -> str | None:
+        """Why it is not proven that it trained."""
+        settings = read_settings(self.directory.config_file.read_bytes())
+        course = course_of(self.record, read_rows(self.directory.events_file))
+        rows = read_rows(self.directory.metrics_file)
+        return completion_problem(self.record, rows, course, settings=settings)
+
+    def taken(self) -> Losses | None:
+        """The course of the model in the last checkpoint; None if the record names none of the last step."""
+        outcome = self.record["outcome"]
+        if outcome.get("checkpoint", {}).get("step") != outcome["steps"]:
+            return None
+        file = self.directory.checkpoint(outcome["steps"]) / "actor" / "model.json"
+        return {int(step): loss for step, loss in json.loads(file.read_text()).items()}
+
+    def losses(self) -> Losses:
+        return {row["step"]: str(row["loss"]) for row in read_rows(self.directory.metrics_file)}
+
+
+@pytest.fixture
+def runs(tmp_path: Path, load_script: Any, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    monkeypatch.setenv("TRAINYARD_RUN_ID", "llama")
+    return Runs(tmp_path / "job", load_script("run_program"), monkeypatch)
+
+
+def shapes() -> list[Attempt]:
+    """Every kind of attempt, and each damage to some of them."""
+    sound = [
+        Attempt(until=until, saves=saves, exit_code=code, resumes=resumes, prints_again=again)
+        for until, saves, code, resumes, again in product(
+            (0, 3, 6, 8), ((), (4,), (8,), (4, 8)), (0, 1), (True, False), (False, True)
+        )
+        if not (again and not resumes) and (until or resumes)
+    ]
+    damages: list[dict[str, Any]] = [
+        *({"nan_at": step} for step in (2, 5, 8)),
+        *({"nan_twice": step} for step in (2, 5, 8)),
+        {"prints": False},
+    ]
+    whole = [attempt for attempt in sound if attempt.until == STEPS]
+    damaged = [replace(attempt, **damage) for attempt, damage in product(whole, damages)]
+    return [*sound, *(each for each in damaged if each.prints or each.resumes)]
+
+
+def courses(seed: int, count: int) -> Iterator[tuple[Attempt, ...]]:
+    """Courses of one to three attempts. Each trains with losses of its own, or all with the same ones."""
+    chance, kinds = random.Random(seed), shapes()
+    ends = [each for each in kinds if each.exit_code == 0 and each.until == STEPS]
+    sound = [each for each in ends if each.prints and not (each.nan_at or each.nan_twice)]
+    for _ in range(count):
+        chosen = chance.choices(kinds, k=chance.choice((0, 1, 1, 1, 2, 2)))
+        last = chance.choice(chance.choice((ends, sound)))
+        if chance.random() < 0.25:  # training.max_steps was raised
+            last = replace(last, steps=12, until=12, saves=(*last.saves, *chance.choice(((), (12,)))))
+        same = chance.random() < 0.5
+        yield tuple(replace(each, scale=1 if same else n + 1) for n, each in enumerate([*chosen, last]))
+
+
+def judged(runs: Runs, course: tuple[Attempt, ...]) -> bool:
+    """Play the course, compare the record with the rule, and return whether it is green."""
+    codes = [runs.attempt(each) for each in course]
+    problem, taken, right = runs.trained(), runs.taken(), runs.played.is_right(course[-1])
+    said = f"{course}\n{codes} {problem}\n{runs.losses()} {taken}"
+    assert problem is None or not right, f"a false red: {said}"
+    assert (codes[-1] == 0) or problem, said
+    if problem is None and taken is not None:
+        assert taken == runs.losses(), f"other rows than the checkpoint's: {said}"
+    if any(not each.resumes and each.scale == 1 for each in course[1:]):
+        return problem is None  # it prints again what is on record: no log can show that it did not resume
+    assert (problem is None) is right, f"a false green: {said}"
+    if right:
+        assert (taken is not None) is runs.played.has_saved(), said
+    return problem is None
+
+
+AGAIN = Attempt(resumes=False, scale=2, saves=())
+"""It trains all steps again with other losses, and saves nothing."""
+NAMED = {
+    "it goes on after the checkpoint": (Attempt(until=6, exit_code=1), Attempt(scale=2)),
+    "it prints the step of the checkpoint again": (Attempt(until=6, exit_code=1), Attempt(prints_again=True)),
+    "it was finished, and prints nothing": (Attempt(), Attempt()),
+    "it was finished, and prints its last step again": (Attempt(), Attempt(prints_again=True)),
+    "more steps are asked for": (Attempt(), Attempt(steps=12, until=12, saves=(12,))),
+    "it never resumes": (Attempt(until=6, exit_code=1), Attempt(resumes=False, scale=2)),
+    "it lost steps, and says that all is well": (Attempt(saves=(4,), exit_code=1), Attempt(until=4)),
+    "it lost steps, and more are asked for": (
+        Attempt(saves=(4,), exit_code=1),
+        Attempt(until=8, prints=False, exit_code=1),
+        Attempt(steps=12, until=12, saves=(12,)),
+    ),
+    "the checkpoint is that of an attempt before": (Attempt(exit_code=1), AGAIN),
+    "and is resumed from after that": (Attempt(exit_code=1), replace(AGAIN, exit_code=1), Attempt()),
+    "a second rank prints NaN": (Attempt(nan_twice=5),),
+    "a second rank prints NaN, and then it resumes there": (
+        Attempt(until=4, nan_twice=4, exit_code=1),
+        Attempt(prints_again=True),
+    ),
+    "a NaN is trained again from scratch": (
+        Attempt(until=6, nan_at=3, exit_code=1),
+        Attempt(resumes=False, scale=2),
+    ),
+}
+RIGHT = 6
+"""The first ones of these, and the last one, are right."""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_course_that_was_met_is_judged_by_the_rule(name: str, runs: Runs) -> None:
+    judged(runs, NAMED[name])
+    right = [*list(NAMED)[:RIGHT], list(NAMED)[-1]]
+    assert (runs.trained() is None and runs.taken() is not None) is (name in right)
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("COURSES", "6"))))
+def test_the_record_is_green_exactly_when_the_course_was_right(seed: int, runs: Runs) -> None:
+    green = 0
+    for course in courses(seed, 40):
+        runs.restart()
+        green += judged(runs, course)
+    assert green > 2, "the rule was put to the test"
+
+
+@pytest.mark.parametrize(
+    ("sheet", "node", "world"),
+    [
+        ({"nodes": 4}, NodeLauncher(1, 0, 8), 32),  # Ray: started once, on the head
+        ({"nodes": 1}, NodeLauncher(1, 0, 8), 8),
+        ({}, NodeLauncher(1, 0, 8), None),  # it may have workers elsewhere
+        ({"torchrun": True}, NodeLauncher(1, 0, 8), 8),
+        ({"torchrun": True, "nodes": 1}, NodeLauncher(1, 0, 8), 8),
+    ],
+)
+def test_the_record_counts_the_processes_of_all_nodes(
+    sheet: dict[str, Any], node: NodeLauncher, world: int | None, runs: Runs
+) -> None:
+    assert runs.attempt(Attempt(), node=node, **sheet) == 0
+    hardware = runs.record["hardware"]
+    assert (hardware.get("world_size"), hardware["local_world_size"]) == (world, 8)
+
+
+@pytest.mark.parametrize("saves", [(), (4,), (8,)])
+def test_the_record_says_what_the_last_attempt_was_asked_and_whence_the_steps_before_came(
+    saves: tuple[int, ...], runs: Runs
+) -> None:
+    runs.attempt(Attempt(saves=saves, exit_code=1), node=NodeLauncher(1, 0, 8), nodes=4)
+    first, runs.commit = runs.record, "d" * 40
+    assert runs.attempt(Attempt(steps=12, until=12), nodes=1) == 0
+    record = runs.record
+    assert (record["run_id"], record["created"]) == (first["run_id"], first["created"])
+    assert (record["plan"]["steps"], record["git"]["commit"]) == (12, "d" * 40)
+    assert record["config_sha256"] == config_sha256(config_of(12)) != first["config_sha256"]
+    assert runs.directory.config_file.read_text() == dump_yaml(config_of(12))
+    before = {**read_origin(first), "until": max(saves, default=0)}
+    assert record["history"] == ([before] if saves else [])
+    assert (before["commit"], before["world_size"]) == ("c" * 40, 32)
+
+
+@pytest.mark.parametrize(
+    ("again", "said"),
+    [
+        ({"steps": 4, "until": 4}, "a checkpoint of step 8, beyond the 4 steps"),
+        ({"seed": 7}, "a finished run of another configuration"),
+    ],
+)
+def test_an_attempt_with_no_step_left_to_do_is_refused_when_it_was_asked_something_else(
+    again: dict[str, Any], said: str, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.attempt(Attempt())
+    before = {path: path.read_bytes() for path in runs.directory.path.rglob("*") if path.is_file()}
+    if "seed" in again:
+        other = recipe_config("verl", "training.max_steps=8", "training.warmup_steps=0", "training.seed=7")
+        monkeypatch.setattr(f"{__name__}.config_of", lambda _: other)
+        again = {}
+    with pytest.raises(ConfigError, match=said):
+        runs.attempt(Attempt(**again))
+    assert before == {path: path.read_bytes() for path in runs.directory.path.rglob("*") if path.is_file()}
+
+
+def test_an_attempt_with_another_cadence_of_rows_is_refused(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.attempt(Attempt(until=6))
+    other = recipe_config("verl", "training.max_steps=8", "training.warmup_steps=0", "monitoring.log_steps=2")
+    monkeypatch.setattr(f"{__name__}.config_of", lambda _: other)
+    with pytest.raises(ConfigError, match="were logged with 1"):
+        runs.attempt(Attempt())
