@@ -15,7 +15,7 @@ _FINE: Row = {"loss": 0.0}
 
 
 def _ignored(_step: int) -> None:
-    """Nobody wants to know."""
+    """Do nothing about a step that has another row."""
 
 
 class MetricRowWriter:
