@@ -60,17 +60,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     where = parser.add_mutually_exclusive_group(required=True)
+    name = arguments.object_name_if_given
     for flag, metavar, meaning in PLACES:
-        where.add_argument(
-            flag, type=arguments.object_name_if_given, default="", metavar=metavar, help=meaning
-        )
-    parser.add_argument(
-        "--namespace",
-        type=arguments.object_name_if_given,
-        default="",
-        metavar="NAME",
-        help="default: the context's, else `default`",
-    )
+        where.add_argument(flag, type=name, default="", metavar=metavar, help=meaning)
+    usual = "default: the context's, else `default`"
+    parser.add_argument("--namespace", type=name, default="", metavar="NAME", help=usual)
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     newest = "with copy: a step, or newest; default: newest"
