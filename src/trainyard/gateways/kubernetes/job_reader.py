@@ -153,10 +153,11 @@ class JobLooking:
                 yield {**raw, "kind": "Job"}
         if observed.kind.name == "rayjob":
             cluster = str(((observed.job or {}).get("status") or {}).get("rayClusterName") or "")
-            path = f"/apis/ray.io/v1/{space}/rayclusters/{path_part(cluster)}"
-            for raw in self._one(path, "RayCluster") if cluster else ():
-                uids.append(uid_of(raw))
-                yield raw
+            if cluster:  # between two attempts there is none
+                path = f"/apis/ray.io/v1/{space}/rayclusters/{path_part(cluster)}"
+                for raw in self._one(path, "RayCluster"):
+                    uids.append(uid_of(raw))
+                    yield raw
         for uid in uids:
             for raw in self._workloads(space, uid):
                 yield {**raw, "kind": "Workload"}

@@ -172,3 +172,10 @@ def test_a_slash_in_a_name_does_not_lead_to_another_object(cluster: MemoryCluste
     for name in ("one/status", "../pytorchjobs/one"):
         with pytest.raises(ConfigError, match="no job"):
             look(cluster).found("team", name)
+
+
+@pytest.mark.parametrize("status", [{}, {"rayClusterName": ""}, {"rayClusterName": None}])
+def test_a_ray_job_between_two_clusters_is_seen_without_one(cluster: MemoryCluster, status: Json) -> None:
+    plant(cluster, "rayjob", **status)
+    looking = look(cluster)
+    assert looking.look(looking.found("team", "job")).job is not None
