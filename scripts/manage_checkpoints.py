@@ -92,8 +92,6 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for name in NEEDED.get(args.command, ()):
         if not vars(args)[name]:
             parser.error(f"{args.command} needs --{name.replace('_', '-')}")
-    if not (args.job or args.claim or args.pod):
-        parser.error("--job, --claim or --pod needs a name")
     if args.container and not args.pod:
         parser.error("--container is for --pod")
     if args.pod and not args.path.startswith("/"):

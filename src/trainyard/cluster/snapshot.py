@@ -227,7 +227,7 @@ class Flavor:
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a NodePool says of a label of the nodes that it makes."""
+    """A requirement of a NodePool: the values that a label of its nodes may have."""
 
     key: str
     operator: str

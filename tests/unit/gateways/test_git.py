@@ -35,13 +35,19 @@ def test_a_clean_tree_is_identified_by_its_commit(repository: Path) -> None:
     }
 
 
-def test_changed_code_is_dirty_and_its_difference_has_a_digest(repository: Path) -> None:
+def digests_of_changes(repository: Path) -> set[str]:
+    """The digests of two trees with another content of the code, both of which must be dirty."""
     digests = set()
     for content in ("a = 2\n", "a = 3\n"):
         (repository / "src" / "a.py").write_text(content)
         facts = git_facts(repository)
         assert facts["dirty"] is True
         digests.add(facts["diff_sha256"])
+    return digests
+
+
+def test_changed_code_is_dirty_and_its_difference_has_a_digest(repository: Path) -> None:
+    digests = digests_of_changes(repository)
     (repository / "src" / "a.py").write_text("a = 1\n")
     (repository / "src" / "new.py").write_text("")
     digests.add(git_facts(repository)["diff_sha256"])
@@ -170,13 +176,7 @@ def test_a_filter_of_the_user_does_not_hide_a_change(repository: Path) -> None:
 @pytest.mark.parametrize("flag", ["assume-unchanged", "skip-worktree"])
 def test_code_that_git_was_told_not_to_compare_is_compared(repository: Path, flag: str) -> None:
     git(repository, "update-index", f"--{flag}", "src/a.py")
-    digests = set()
-    for content in ("a = 2\n", "a = 3\n"):
-        (repository / "src" / "a.py").write_text(content)
-        facts = git_facts(repository)
-        assert facts["dirty"] is True
-        digests.add(facts["diff_sha256"])
-    assert len(digests) == 2
+    assert len(digests_of_changes(repository)) == 2
 
 
 def test_a_sparse_checkout_leaves_files_out_and_is_clean(repository: Path) -> None:
