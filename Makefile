@@ -149,9 +149,9 @@ lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, and gen
 	"$(RUN)" scripts/write_script_reference.py --check
 	"$(RUN)" scripts/write_locks.py --check
 	"$(RUN)" scripts/write_infrastructure.py --check
-	"$(RUN)" scripts/check_licences.py
+	"$(VENV)/bin/pip-licenses" --python "$(RUN)" >/dev/null
 	"$(RUN)" scripts/check_configs.py
-	"$(RUN)" scripts/check_buildspec.py
+	"$(VENV)/bin/check-jsonschema" --schemafile docs/schemas/buildspec.schema.json buildspec.yml
 
 docs: $(VENV)/development.stamp ## check the documents, and those that are generated
 	"$(RUN)" -m pytest tests/unit/test_docs.py

@@ -117,13 +117,14 @@ def stem(wheel: Path) -> str:
 
 
 def run(arguments: Sequence[str], *, cwd: Path, **environment: str) -> str:
-    from trainyard.gateways.process import run_measured
+    from trainyard.gateways.process import run_program
 
     line = [sys.executable, *arguments]
-    done = run_measured(line, seconds=300, cwd=cwd, environment={"PATH": "/usr/bin:/bin", **environment})
-    if done.exit_code != 0:
-        raise CheckFailedError(f"{' '.join(arguments)[:80]} ended with {done.exit_code}:\n{done.log[-3000:]}")
-    return done.log
+    done = run_program(line, seconds=300, cwd=cwd, environment={"PATH": "/usr/bin:/bin", **environment})
+    if not done.ok:
+        log = (done.stdout + done.stderr)[-3000:]
+        raise CheckFailedError(f"{' '.join(arguments)[:80]} ended with {done.exit_code}:\n{log}")
+    return done.stdout
 
 
 if __name__ == "__main__":

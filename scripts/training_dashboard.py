@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Report on training runs: as text, JSON, Markdown (the job summary) or one HTML file.
 
+With --compare two runs are laid side by side as Markdown: figures, weights, and settings that differ.
 A run may be running, done, stopped, cut off in the middle of a line, or empty. Unknown figures are left out.
 
 Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, events.jsonl, config.yaml,
          checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (the price of the machines).
 Writes:  the report to stdout or --output; with --write report/index.html, report/dashboard.json and
          report/summary.md in each run directory; with --github-summary the job summary, in GitHub Actions.
-Exit codes: 0 reported, also for a failed run; 2 there is no such run directory, or a report cannot be
-         written.
+Exit codes: 0 reported, also for a failed run; 2 there is no such run directory, a report cannot be
+         written, or --compare was not given two runs.
 Example: scripts/training_dashboard.py runs/20261120-214501-7c1f --format markdown
 """
 
@@ -41,7 +42,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="default: stdout")
     parser.add_argument("--write", action="store_true", help="write the reports into each run's report/")
     parser.add_argument("--github-summary", action="store_true", help="append Markdown to the job summary")
-    return parser.parse_args(argv)
+    compare = "compare two runs: the base, then the one to compare with it"
+    parser.add_argument("--compare", action="store_true", help=compare)
+    args = parser.parse_args(argv)
+    if args.compare and (len(args.runs) != 2 or args.write or args.format not in (None, "markdown")):
+        parser.error("--compare takes two run directories, writes Markdown, and excludes --write")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,19 +56,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from trainyard.gateways.github import append_summary
     from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, format_of, render_dashboards
+    from trainyard.report.dashboard.run_comparison import comparison_report
 
     dashboards = [TrainingDashboard(run) for run in args.runs]
+
+    def render(form: Format) -> str:
+        if args.compare:
+            return comparison_report(*(dashboard.facts for dashboard in dashboards))
+        return render_dashboards(dashboards, form)
+
     if args.write:
         for dashboard in dashboards:
             write_into_run(dashboard)
-    if args.github_summary and not append_summary(render_dashboards(dashboards, Format.MARKDOWN)):
+    if args.github_summary and not append_summary(render(Format.MARKDOWN)):
         output.announce("summary", "none written: GITHUB_STEP_SUMMARY is not set outside GitHub Actions")
     if args.output is not None:
-        form = Format(args.format) if args.format else format_of(args.output)
-        write(args.output, render_dashboards(dashboards, form))
+        write(args.output, render(Format(args.format) if args.format else format_of(args.output)))
     elif args.format or not (args.write or args.github_summary):
-        form = Format(args.format or "text")
-        text = render_dashboards(dashboards, form)
+        form = Format(args.format or ("markdown" if args.compare else "text"))
+        text = render(form)
         sys.stdout.write(escape_controls(text) if form in (Format.TEXT, Format.MARKDOWN) else text)
     return 0
 

@@ -271,7 +271,7 @@ def test_lint_judges_what_is_generated_too(clone: Path) -> None:
     text = planned(clone, "lint").stdout
     for script in ("write_config_schema", "write_script_reference", "write_locks"):
         assert f"scripts/{script}.py --check" in text
-    assert "scripts/check_licences.py" in text
+    assert "bin/pip-licenses" in text
     assert 'bin/mypy"' in text
 
 

@@ -1,6 +1,7 @@
 """scripts/training_dashboard.py as people and the pipeline call it."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,32 @@ def test_a_place_that_cannot_be_written_is_named(program: Program, finished_run:
     done = program("training_dashboard.py", finished_run.path, "--output", "/dev/null/report.html")
     assert done.returncode == 2
     assert "/dev/null/report.html: the report cannot be written" in done.stderr
+
+
+def test_two_runs_are_laid_side_by_side(program: Program, finished_run: RunDirectory, tmp_path: Path) -> None:
+    other = tmp_path / "other run"
+    shutil.copytree(finished_run.path, other)
+    record = json.loads((other / "run.json").read_text())
+    record["outcome"] |= {"final_loss": 0.5, "state_sha256": {"model": "b" * 64}}
+    (other / "run.json").write_text(json.dumps(record))
+    text = (other / "config.yaml").read_text()
+    (other / "config.yaml").write_text(text.replace("seed: 42", "seed: 43"))
+    done = program("training_dashboard.py", finished_run.path, other, "--compare")
+    assert done.returncode == 0
+    assert done.stdout.startswith("### Compared: ")
+    assert "| loss | 0.25 | 0.50 | +100.0 % |" in done.stdout
+    same = program("training_dashboard.py", finished_run.path, finished_run.path, "--compare")
+    assert "| loss | 0.25 | 0.25 | none |" in same.stdout
+    assert "The configurations are the same." in same.stdout
+
+
+@pytest.mark.parametrize(
+    "given", [["one"], ["one", "two", "three"], ["one", "two", "--write"], ["one", "two", "--json"]]
+)
+def test_a_comparison_needs_two_runs_and_markdown(
+    program: Program, finished_run: RunDirectory, given: list[str]
+) -> None:
+    words = [str(finished_run.path) if not word.startswith("-") else word for word in given]
+    done = program("training_dashboard.py", *words, "--compare")
+    assert done.returncode == 2
+    assert "--compare takes two run directories" in done.stderr

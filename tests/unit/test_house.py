@@ -44,7 +44,7 @@ ROOMS = {
     "training": "runtime model checkpoint weights data export run pretraining grpo recipe",
     "artifacts": "store record verify promotion upload restore retention",
     "image": "context conflict building release",
-    "report": "facts dashboard plan cluster jobs terminal slack change",
+    "report": "facts dashboard plan cluster jobs terminal slack",
 }
 """The rooms of a part, in the order in which they build on each other: a room imports only rooms before
 it."""

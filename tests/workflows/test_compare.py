@@ -1,7 +1,6 @@
 """compare.yml: what is measured is what the change makes of the base as it is now."""
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +11,6 @@ def git(folder: Path, *arguments: str) -> str:
     person = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     line = ["git", "-C", str(folder), *person, *arguments]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-
-
-def step_named(root: Path, job: str, name: str) -> dict[str, Any]:
-    text = (root / ".github" / "workflows" / "compare.yml").read_text()
-    steps = yaml.load(text, Loader=yaml.BaseLoader)["jobs"][job]["steps"]
-    [found] = [step for step in steps if step["name"] == name]
-    return dict(found)
-
-
-def test_the_change_that_brings_the_comparison_finds_nothing_to_compare_with_and_is_green(
-    root: Path, tmp_path: Path, shell: Callable[..., Any]
-) -> None:
-    """The base has no trainer to install, and no script that could be trusted with the token."""
-    install = step_named(root, "measure", "Install the base")["run"]
-    write = step_named(root, "comment", "Write the comment")["run"]
-    (tmp_path / "base").mkdir()
-    shell(install, tmp_path)
-    assert shell(write, tmp_path).stdout.startswith("::notice::The base has no script for a comment yet")
-
-    for script in (
-        tmp_path / "base" / "scripts" / "train.py",
-        tmp_path / "scripts" / "comment_pull_request.py",
-    ):
-        script.parent.mkdir()
-        script.write_text("import sys; print(sys.argv)")
-    (tmp_path / "base" / "Makefile").write_text("install:\n\t@echo installed\n")
-    assert "installed" in shell(install, tmp_path).stdout
-    assert "'--pull-request', '57'" in shell(write, tmp_path, PULL_REQUEST="57").stdout
 
 
 def test_the_merge_is_compared_with_the_base_that_it_merges_into(root: Path, tmp_path: Path) -> None:

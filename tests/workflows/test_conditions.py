@@ -439,31 +439,23 @@ def job_of(root: Any, workflow: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("head", "compared", "status", "writes"),
+    ("head", "status", "writes"),
     [
-        ("me/lab", "true", "success", True),
-        ("me/lab", "true", "failure", True),
-        ("me/lab", "true", "cancelled", False),
-        ("me/lab", "", "failure", False),
-        ("stranger/lab", "true", "success", False),
-        (None, "true", "success", False),
+        ("me/lab", "success", True),
+        ("me/lab", "failure", False),
+        ("me/lab", "cancelled", False),
+        ("stranger/lab", "success", False),
+        (None, "success", False),
     ],
 )
-def test_a_comment_is_written_for_own_branches_also_when_something_got_worse(
-    root: Any, expressions: Any, head: str | None, compared: str, status: str, writes: bool
+def test_a_comment_is_written_for_own_branches_only(
+    root: Any, expressions: Any, head: str | None, status: str, writes: bool
 ) -> None:
     job = job_of(root, "compare.yml", "comment")
     repo = None if head is None else {"full_name": head}  # of a fork that was deleted there is none
     github = {"repository": "me/lab", "event": {"pull_request": {"head": {"repo": repo}}}}
-    needs = {"measure": {"result": status, "outputs": {"compared": compared}}}
+    needs = {"measure": {"result": status, "outputs": {}}}
     assert expressions.holds(job["if"], status=status, github=github, needs=needs) is writes
-
-
-def test_a_comparison_is_kept_as_soon_as_there_is_one(root: Any, expressions: Any) -> None:
-    condition = step_called(job_of(root, "compare.yml", "measure"), "Keep the comparison for 30 days")["if"]
-    for compared, kept in (("true", True), ("", False)):
-        steps = {"compare": {"outputs": {"compared": compared}}}
-        assert expressions.holds(condition, status="failure", steps=steps) is kept
 
 
 @pytest.mark.parametrize("fork", [False, True])

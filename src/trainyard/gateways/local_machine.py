@@ -16,8 +16,6 @@ from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
 
-from trainyard.machine.licences import DeclaredLicence
-
 
 @dataclass(frozen=True)
 class MainMemory:
@@ -75,23 +73,6 @@ def _python_header() -> Path:
     scheme = sysconfig.get_default_scheme()
     paths = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)
     return Path(paths["include"], "Python.h")
-
-
-def declared_licences() -> dict[str, DeclaredLicence]:
-    """Canonical name -> the declared licence of every distribution in the running environment."""
-    found = ((d.metadata["Name"], d) for d in metadata.distributions())
-    return {canonicalize_name(name): _declared(distribution) for name, distribution in found if name}
-
-
-def _declared(distribution: metadata.Distribution) -> DeclaredLicence:
-    fields = distribution.metadata.json
-    expression, text = fields.get("license_expression"), fields.get("license")
-    return DeclaredLicence(
-        version=distribution.version,
-        expression=str(expression) if expression else None,
-        classifiers=tuple(kind for kind in fields.get("classifier", ()) if kind.startswith("License ::")),
-        text=str(text) if text else None,
-    )
 
 
 def main_memory(root: Path = Path("/")) -> MainMemory:

@@ -6,13 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_LOG_BYTES = 64 * 1024
 _LONGEST_LINE = 1 << 16
 """Longest piece of a line, in bytes, that is passed on at once."""
 _TORCHRUN_PREFIX = "PET_"
@@ -76,46 +74,6 @@ def run_attended(command: Sequence[str], *, environment: Mapping[str, str]) -> i
         return subprocess.run(list(command), env=dict(environment), check=False).returncode
     except OSError:
         return None
-
-
-@dataclass(frozen=True)
-class MeasuredRun:
-    """The end of a measured program."""
-
-    exit_code: int | None
-    """Negative for a signal; None when it could not be started or did not end in time."""
-    log: str
-    """The end of stdout and stderr together."""
-    memory_bytes: int
-    """The peak resident memory of the program, or of a child that it waited for if that had more."""
-
-
-def run_measured(
-    command: Sequence[str], *, seconds: float, cwd: Path, environment: Mapping[str, str]
-) -> MeasuredRun:
-    """Run `command` and its children in exactly `environment` for at most `seconds`, and measure them."""
-    with tempfile.TemporaryFile() as log:
-        try:
-            process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=cwd,
-                env=dict(environment),
-                start_new_session=True,
-            )
-        except OSError as error:
-            return MeasuredRun(None, f"{command[0]}: {error.strerror}", 0)
-        with _killed_after(seconds, process.pid) as late:
-            _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
-        text = log.read().decode(errors="replace")
-    unit = 1 if sys.platform == "darwin" else 1024
-    if late.is_set():
-        return MeasuredRun(None, f"{text}\n{command[0]}: not done after {seconds:.0f} seconds", 0)
-    return MeasuredRun(process.returncode, text, usage.ru_maxrss * unit)
 
 
 def _end_gently(process: "subprocess.Popen[bytes]") -> None:

@@ -7,7 +7,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,8 +15,6 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.integration.planted.yard import ROOT, make_all, plain
 from tests.scripts.command_lines.options import Kind, Option, options_of
-
-from trainyard.report.change.change import ChangeRules, Comparison, Side
 
 _fresh = itertools.count()
 CONFIG = """
@@ -28,7 +26,6 @@ model:
 training: {batch_size: 2, max_steps: 8}
 data: {train_path: corpus, prepared_directory: prepared, sequence_length: 16}
 """
-RULES = ChangeRules("config.yaml", overrides=(), repeats=1, minutes=1)
 SEGMENT = {"lineage": "99", "number": 1, "run_number": 7, "commit": "a" * 40, "step": 0, "deaths": 0}
 PLAN = {"segment": {**SEGMENT, "thread": ""}, "inputs": {}, "ref": "main", "store": "", "most_segments": 9}
 SHEET = {
@@ -49,15 +46,10 @@ KUBECONFIG = {
 """Nothing listens there."""
 FILES = {
     "config.yaml": CONFIG,
-    "rules.yml": json.dumps(asdict(RULES)),
-    "comparison.json": json.dumps(Comparison(RULES, Side("base", ()), Side("head", ())).to_json()),
     "lock.txt": f"numpy==1.0 \\\n    --hash=sha256:{'a' * 64}\n",
     "kubeconfig.json": json.dumps(KUBECONFIG),
     "notes.md": "Notes.\n",
     "program.json": json.dumps(SHEET),
-    "buildspec.yml": "version: 0.2\nphases:\n  build:\n    commands: [make]\n",
-    "side/scripts/train.py": "",
-    "side/scripts/prepare_data.py": "",
     "context/Dockerfile": "FROM scratch\nARG KEY=1\nUSER 1\n",
     "dist/a.whl": "a",
     "dist/SHA256SUMS": f"{sha256(b'a').hexdigest()}  a.whl\n",
@@ -86,8 +78,6 @@ class Grounds:
 
 GOOD: dict[str, Callable[[Grounds], str]] = {
     "account": lambda _: "123456789012",
-    "base": lambda grounds: str(grounds.path / "side"),
-    "comparison": lambda grounds: str(grounds.path / "comparison.json"),
     "command": lambda _: "check",
     "config": lambda grounds: str(grounds.path / "config.yaml"),
     "context": lambda grounds: str(grounds.path / "context"),
@@ -96,15 +86,12 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "environment": lambda _: "training",
     "exit_code": lambda _: "75",
     "files": lambda grounds: str(grounds.path / "config.yaml"),
-    "head": lambda grounds: str(grounds.path / "side"),
     "job": lambda _: "llama",
-    "buildspec": lambda grounds: str(grounds.path / "buildspec.yml"),
     "events": lambda grounds: str(grounds.path / "notes.md"),
     "log": lambda grounds: str(grounds.path / "notes.md"),
     "kubeconfig": lambda grounds: str(grounds.path / "kubeconfig.json"),
     "lock": lambda grounds: str(grounds.path / "lock.txt"),
     "manifest": lambda _: "manifests/run-1-manifest.json",
-    "locks": lambda grounds: str(grounds.path / "lock.txt"),
     "image": lambda _: "trainer:1",
     "keep_last": lambda _: "2",
     "checkpoint": lambda grounds: str(grounds.run / "checkpoints" / "step-00000008"),
@@ -124,7 +111,6 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "repository": lambda _: "me/lab",
     "resume": lambda _: "auto",
     "root": lambda grounds: str(grounds.path / "root"),
-    "rules": lambda grounds: str(grounds.path / "rules.yml"),
     "run_dir": lambda grounds: str(grounds.run),
     "run_number": lambda _: "1",
     "runs": lambda grounds: str(grounds.run),
@@ -139,15 +125,12 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
 FOR_ONE = {("manage_training_job", "command"): "status", ("manage_checkpoints", "command"): "list"}
 """A script and an option -> what can be given for it there."""
 BESIDE = {
-    "check_buildspec": ("buildspec",),
     "check_configs": ("files",),
     "check_environment": ("lock", "run_dir"),
-    "check_licences": ("locks",),
     "check_readiness": ("store",),
     "check_release": ("root",),
     "build_image": ("context",),
     "build_release": ("root",),
-    "compare_change": ("rules",),
     "continue_lineage": ("step", "stored", "manifest"),
     "draw_pictures": ("to", "runs"),
     "manage_cluster": ("kubeconfig",),
@@ -202,7 +185,7 @@ def lay_out(path: Path) -> Grounds:
     (path / "runs").mkdir()
     yard.run.path.rename(grounds.run)
     yard.store_folder.rename(path / "store")
-    for folder in ("new", "corpus", "dist", "side/scripts"):
+    for folder in ("new", "corpus", "dist"):
         (path / folder).mkdir(parents=True)
     for name in ("a", "b"):
         (path / "corpus" / f"{name}.txt").write_text(f"the {name} sat on the mat.\n" * 50)

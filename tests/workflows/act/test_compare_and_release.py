@@ -1,6 +1,5 @@
-"""compare.yml and release.yml, played: a comment on what got worse, and a tag that becomes a release."""
+"""compare.yml and release.yml, played: a comment with both runs, and a tag that becomes a release."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -48,37 +47,35 @@ def branch(stage: Any, tmp_path: Path) -> Callable[..., str]:
     return change
 
 
-def test_a_change_that_makes_it_worse_is_red_and_said_in_the_comment(
+def test_both_sides_are_trained_and_the_difference_is_in_one_comment(
     stage: Any, branch: Callable[..., str], tmp_path: Path
 ) -> None:
-    rules = "config: configs/tiny.yaml\noverrides: []\nrepeats: 1\ntokens_per_second: 1000\nmemory: 1000\n"
-    base = branch({".github/comparison.yml": rules})
-    tiny = (tmp_path / "own/configs/tiny.yaml").read_text()
+    configs = tmp_path / "own" / "configs"
+    tiny = (configs / "tiny.yaml").read_text().replace("smoke.yaml", "usual.yaml")
+    base = branch({"configs/usual.yaml": (configs / "smoke.yaml").read_text(), "configs/smoke.yaml": tiny})
     head = branch(
-        {
-            "configs/tiny.yaml": tiny.replace("max_steps: 12", "max_steps: 12\n  learning_rate: 1.0e-9"),
-            ".github/comparison.yml": rules + "loss: 1000\n",
-        }
+        {"configs/smoke.yaml": tiny.replace("max_steps: 12", "max_steps: 12\n  learning_rate: 1.0e-9")}
     )
-    stage = replace(stage, repository=tmp_path / "own")
+    program = tmp_path / "programs" / "gh"
+    program.write_text(GH.replace("$*", "$* $(cat comparison.md)"))
+    program.chmod(0o755)
     side = {"repo": {"full_name": "stage/trainyard"}}
     pull = {"number": 57, "base": {"sha": base, **side}, "head": {"sha": head, **side}}
-    played = stage.play(
+    played = replace(stage, repository=tmp_path / "own").play(
         "pull_request",
         payload={"number": 57, "pull_request": pull, "repository": {"full_name": "stage/trainyard"}},
-        environment={"PYTHONPATH": "head/src:src", "GITHUB_REPOSITORY": "stage/trainyard"},
+        environment={"PYTHONPATH": "src", "GITHUB_REPOSITORY": "stage/trainyard"},
         workflow="compare.yml",
         job="comment",
     )
-    assert played.steps["Compare"] == "failure", played.log
-    assert played.exit_code == 1
-    assert played.summary.startswith(f"### ❌ Worse: loss, validation loss · `{base[:7]}` → `{head[:7]}`")
-    assert [each["path"] for each in played.dispatched] == ["/repos/stage/trainyard/issues/57/comments"]
-    assert played.summary.strip().split("\n\n")[1] in played.dispatched[0]["body"]
-    record = json.loads((played.record / "artifacts" / "comparison" / "comparison.json").read_text())
-    (base_run,), (head_run,) = record["base"]["runs"], record["head"]["runs"]
-    assert head_run["loss"] > base_run["loss"]
-    assert all(run["tokens_per_second"] > 0 and run["memory_bytes"] > 50e6 for run in (base_run, head_run))
+    assert played.green, played.log
+    assert f"(`{base[:7]}`) → " in played.summary and f"(`{head[:7]}`)" in played.summary
+    assert "The weights after 40 steps are not the same." in played.summary
+    assert "learning\\_rate" in played.summary and "1e-09" in played.summary
+    asked = (played.record / "gh").read_text()
+    assert asked.startswith(
+        "pr comment 57 --edit-last --create-if-none --body-file comparison.md ### Compared"
+    )
     assert (played.record / "upload-artifact").read_text() == "comparison 30\n"
 
 

@@ -6,13 +6,13 @@ draws; elsewhere its numbers can be read. Text that comes from the run is escape
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
 from trainyard.report.dashboard.text import utc
-from trainyard.report.facts.config_changes import ConfigChanges, config_changes
+from trainyard.report.facts.config_changes import ConfigChange, ConfigChanges, config_changes
 from trainyard.report.facts.curve import average_curve
 from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, run_headline
@@ -186,16 +186,21 @@ def _changed(changed: ConfigChanges) -> str:
     since = "since the last green run"
     if not changed.changes:
         return f"The configuration has not changed {since}, {escape_markdown(changed.since)}."
-    rows = [
-        f"| {escape_markdown(change.key)} | {_value(change.was)} | {_value(change.now)} |"
-        for change in changed.changes[:_CHANGES]
-    ]
-    rows += ["| … | | |"] if len(changed.changes) > _CHANGES else []
-    table = "\n".join(["| key | was | is |", "|---|---|---|", *rows])
+    table = setting_table(changed.changes)
     title = (
         f"Configuration: {format_count(len(changed.changes), 'key')} changed {since}, {escape(changed.since)}"
     )
     return _folded(title, table)
+
+
+def setting_table(changes: Sequence[ConfigChange]) -> str:
+    """Return the changed settings as a Markdown table, at most 50 of them."""
+    rows = [
+        f"| {escape_markdown(change.key)} | {_value(change.was)} | {_value(change.now)} |"
+        for change in changes[:_CHANGES]
+    ]
+    rows += ["| … | | |"] if len(changes) > _CHANGES else []
+    return "\n".join(["| key | was | is |", "|---|---|---|", *rows])
 
 
 def _value(value: object) -> str:

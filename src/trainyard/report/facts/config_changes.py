@@ -43,15 +43,17 @@ def config_changes(directory: Path) -> ConfigChanges | None:
     neighbour = _last_green(directory)
     if neighbour is None:
         return None
-    before, after = (
-        dict(_flat(config_settings(RunDirectory(run).config_file))) for run in (neighbour, directory)
-    )
+    changes = changed_settings(neighbour, directory)
+    return None if changes is None else ConfigChanges(neighbour.name, changes)
+
+
+def changed_settings(earlier: Path, later: Path) -> tuple[ConfigChange, ...] | None:
+    """Return the settings in which two runs differ; None when one of them has no readable configuration."""
+    before, after = (dict(_flat(config_settings(RunDirectory(run).config_file))) for run in (earlier, later))
     if not before or not after:
         return None
     keys = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
-    return ConfigChanges(
-        neighbour.name, tuple(ConfigChange(key, before.get(key), after.get(key)) for key in keys)
-    )
+    return tuple(ConfigChange(key, before.get(key), after.get(key)) for key in keys)
 
 
 def _last_green(directory: Path) -> Path | None:
