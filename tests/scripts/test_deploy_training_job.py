@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_examples_of_every_document_are_found() -> None:
 @pytest.mark.parametrize("example", documented_examples())
 def test_every_example_of_a_dry_run_works_as_it_is_written(example: str, program: Program) -> None:
     config = str(CONFIGS / "training_configuration.yaml")
-    words = example.replace("configs/", f"{CONFIGS}/").split()[1:]
+    words = [word.replace("configs/", f"{CONFIGS}/") for word in shlex.split(example)[1:]]
     filled = {"FILE": config, "CLAIM": "fsx-claim", "URI": IMAGE}
     done = program("deploy_training_job.py", *(filled.get(word, word) for word in words))
     assert done.returncode == 0, done.stderr
