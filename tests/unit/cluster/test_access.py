@@ -152,9 +152,13 @@ def test_what_that_program_is_asked_beyond_it_is_left_to_it(
 
 
 def test_impersonation_is_kept() -> None:
-    access = read_access(document({"token": "t", "as": "lead", "as-groups": ["a", "b"]}), path=CONFIG)
+    user: dict[str, Any] = {"token": "t", "as": "lead", "as-groups": ["a", "b"], "as-uid": "7"}
+    user["as-user-extra"] = {"Example.com/Scope": ["x", "y"], "wrong": "no list"}
+    access = read_access(document(user), path=CONFIG)
     groups = (("Impersonate-Group", "a"), ("Impersonate-Group", "b"))
-    assert access.impersonated == (("Impersonate-User", "lead"), *groups)
+    extra = tuple(("Impersonate-Extra-example.com%2Fscope", value) for value in ("x", "y"))
+    lead = (("Impersonate-User", "lead"), ("Impersonate-Uid", "7"))
+    assert access.impersonated == (*lead, *groups, *extra)
 
 
 def test_a_client_certificate_is_loaded_and_a_wrong_one_is_said(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """Send requests to the API server, as plain JSON over a few kept-alive connections.
 
     get, whole_list, review      ──> a read: token, time limit, bounded retries ──> JSON, or an error
-    create, apply, merge, delete ──> one request that changes something: sent once
+    create, apply, merge, delete ──> one request that changes something: sent again only after 429
     stream                       ──> lines as they come: a watch, a log
 
 Lists arrive page by page. The next page is fetched while one is processed, so at most two are held.
 All pods and all nodes of a cluster are asked for as protobuf (`protobuf`), which spares the server most work.
-Reads are repeated after errors that can heal: 429 (after Retry-After), 5xx, broken connections. An expired
-token is renewed once. The official client is not used: `docs/decisions/0018` says why.
+Reads are repeated after errors that can heal: 429 (after Retry-After), 5xx, broken connections. With 429 the
+server has refused a request before it read it, so a change is sent again too. An expired token is renewed
+once. The official client is not used: `docs/decisions/0018` says why.
 """
 
 import json
@@ -43,6 +44,8 @@ _MOST_PAUSE = 30.0
 _BROKEN = 2
 """Attempts of a call that got no answer at all."""
 HEALS = (429, 500, 502, 503, 504)
+_REFUSED_UNREAD = (429,)
+"""The same for changes: after any other answer, or none, the server may have made the change."""
 _BUSY = (429, 502, 503)
 """The same for dry runs, whose 500 and 504 are of a webhook that does not answer."""
 _RESTARTS = 2
@@ -207,19 +210,29 @@ class Api:
         return self._accepted_body(method, path, *self._healed(method, path, accept, body, heals=HEALS))
 
     def _healed(
-        self, method: str, path: str, accept: str, body: bytes | None, *, heals: tuple[int, ...]
+        self,
+        method: str,
+        path: str,
+        accept: str,
+        body: bytes | None,
+        *,
+        heals: tuple[int, ...],
+        kind: str = PLAIN,
+        broken: int = _BROKEN,
     ) -> tuple[int, bytes]:
-        """The status and the answer, after as many attempts as are needed and allowed."""
-        broken = 0
+        """The status and the answer, after as many attempts as are needed and allowed.
+
+        `broken` is the number of attempts that may end without an answer.
+        """
         for pause in (*_PAUSES, None):
             wait = None
             try:
-                status, answer, wait = self._authorized(method, path, accept, body)
+                status, answer, wait = self._authorized(method, path, accept, body, kind=kind)
                 if status not in heals or pause is None:
                     return status, answer
             except ServiceTroubleError:
-                broken += 1
-                if broken == _BROKEN or pause is None:
+                broken -= 1
+                if broken == 0 or pause is None:
                     raise
             _sleep(pause, wait)
         raise AssertionError("the last attempt returns or raises")
@@ -271,7 +284,10 @@ class Api:
 
     def _sent(self, method: str, path: str, body: Json, kind: str = PLAIN) -> tuple[int, Json]:
         """Send one request that changes something; return the status and the answer."""
-        status, answer, _ = self._authorized(method, path, PLAIN, json.dumps(body).encode(), kind=kind)
+        content = json.dumps(body).encode()
+        status, answer = self._healed(
+            method, path, PLAIN, content, heals=_REFUSED_UNREAD, kind=kind, broken=1
+        )
         return status, _answer_of(answer)
 
     def _current_token(self, refused: str = "") -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from trainyard.errors import ConfigError, PermissionRefusedError
 from trainyard.gateways.kubernetes.eks_token import eks_token
@@ -57,7 +58,7 @@ class Access:
     namespace: str = ""
     """The context's default namespace."""
     impersonated: tuple[tuple[str, str], ...] = ()
-    """The headers for `as` and `as-groups`."""
+    """The headers for `as`, `as-uid`, `as-groups` and `as-user-extra`."""
 
 
 def read_access(document: Any, *, path: Path, context: str = "") -> Access:
@@ -224,8 +225,19 @@ def _options(arguments: list[str]) -> dict[str, str]:
 
 
 def _impersonated(user: Json) -> tuple[tuple[str, str], ...]:
-    who = (("Impersonate-User", str(user["as"])),) if user.get("as") else ()
-    return (*who, *(("Impersonate-Group", str(group)) for group in _listed(user, "as-groups")))
+    """Return the impersonation headers; keys of `as-user-extra` are percent-encoded, as client-go does it."""
+    extra = user.get("as-user-extra")
+    more = extra if isinstance(extra, dict) else {}
+    named = (("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid")))
+    return (
+        *((name, str(value)) for name, value in named if value),
+        *(("Impersonate-Group", str(group)) for group in _listed(user, "as-groups")),
+        *(
+            (f"Impersonate-Extra-{quote(str(key).lower(), safe='')}", str(value))
+            for key in more
+            for value in _listed(more, key)
+        ),
+    )
 
 
 def _content(entry: Json, name: str, path: Path) -> bytes:

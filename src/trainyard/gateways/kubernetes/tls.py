@@ -1,10 +1,11 @@
 """Connections to the API server: certificates, proxies, and detection of dead connections."""
 
+import base64
 import socket
 import ssl
 import tempfile
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from trainyard.errors import ConfigError
@@ -34,10 +35,13 @@ def pool_of(access: Access, connections: int) -> Any:
         if not access.verify:
             settings["cert_reqs"] = "CERT_NONE"
     proxy = proxy_of(access)
+    if not proxy:
+        return urllib3.PoolManager(**settings)
+    address, headers = without_user(proxy), proxy_headers(proxy)
     try:
-        return urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
+        return urllib3.ProxyManager(address, proxy_headers=headers, **settings)
     except (ValueError, urllib3.exceptions.HTTPError) as error:
-        raise ConfigError(f"the proxy {proxy} cannot be used: {error}") from None
+        raise ConfigError(f"the proxy {address} cannot be used: {error}") from None
 
 
 def proxy_of(access: Access) -> str:
@@ -46,6 +50,22 @@ def proxy_of(access: Access) -> str:
     if access.proxy or proxy_bypass(address.hostname or ""):
         return access.proxy
     return getproxies().get(address.scheme, "")
+
+
+def proxy_headers(proxy: str) -> dict[str, str]:
+    """Return the header with the user and password of a proxy's URL; empty when it names no user."""
+    parts = urlsplit(proxy)
+    if not parts.username:
+        return {}
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+
+
+def without_user(url: str) -> str:
+    """Return the URL without user and password, so that it can be printed."""
+    scheme, mark, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}" if mark else url.rpartition("@")[2]
 
 
 def ssl_context(access: Access) -> ssl.SSLContext:

@@ -408,7 +408,8 @@ def fault_at(cluster: MemoryCluster, method: str, path: str, status: int) -> Non
         return
     place = path.rpartition("/")[0]
     skips = sum(1 for each in NEW[: NEW.index(path)] if each.startswith(place))
-    cluster.fault(method, place, status, times=1, skips=skips)
+    times = len(api_module._PAUSES) + 1 if status == 429 else 1  # a request that was refused so is sent again
+    cluster.fault(method, place, status, times=times, skips=skips)
 
 
 @pytest.mark.parametrize("status", [*WRITES, 404])

@@ -20,6 +20,7 @@ from trainyard.errors import (
     TrainyardError,
     WaitTimeoutError,
 )
+from trainyard.gateways.kubernetes import api as api_module
 from trainyard.gateways.kubernetes import server_side_apply
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.job_submission import find, owned_by, reference_to, refusals, submit
@@ -58,6 +59,7 @@ def cluster() -> Iterator[MemoryCluster]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_side_apply, "_PAUSE", 0.01)
+    monkeypatch.setattr(api_module, "_PAUSES", (0.001, 0.001, 0.001))
     monkeypatch.setitem(server_side_apply.apply_all.__kwdefaults__ or {}, "seconds", 0.15)
 
 
@@ -130,6 +132,15 @@ def test_a_refusal_at_any_step_names_the_object_and_the_next_try_completes_it(
     cluster.before = lambda _method, _path: None
     submitted(cluster)
     assert_whole(cluster)
+
+
+def test_a_server_that_is_too_busy_is_asked_again(cluster: MemoryCluster) -> None:
+    """A server refuses with 429 before it reads a request, so nothing is made twice."""
+    for path in PATHS:
+        cluster.fault("PATCH", path, 429, times=2)
+    submitted(cluster)
+    assert_whole(cluster)
+    assert refusals(Api(cluster.access()), [JOB]) == []
 
 
 @pytest.mark.parametrize("status", [404, 503])

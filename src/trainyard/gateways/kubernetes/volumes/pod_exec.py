@@ -19,13 +19,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from trainyard.errors import PermissionRefusedError, ServiceError, ServiceTroubleError
 from trainyard.gateways.kubernetes.api import HEALS, Api, message_in, unreachable
 from trainyard.gateways.kubernetes.api_path import path_part
 from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_of, ssl_context
+from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_headers, proxy_of, ssl_context
 
 STDOUT, STDERR, ERROR = 1, 2, 3
 _STDIN = 0
@@ -193,7 +193,7 @@ def _connected(access: Access) -> socket.socket:
     connection = http.client.HTTPConnection(host, port, timeout=_PING_SECONDS)
     if proxy.hostname:
         connection = http.client.HTTPConnection(proxy.hostname, proxy.port or 80, timeout=_PING_SECONDS)
-        connection.set_tunnel(host, port, headers=_proxy_headers(proxy.username, proxy.password))
+        connection.set_tunnel(host, port, headers=proxy_headers(proxy_of(access)))
     try:
         connection.connect()
         plain: socket.socket = connection.sock
@@ -205,13 +205,6 @@ def _connected(access: Access) -> socket.socket:
     except (OSError, ssl.SSLError, http.client.HTTPException) as error:
         connection.close()
         raise ServiceTroubleError(unreachable(access.server, error)) from None
-
-
-def _proxy_headers(user: str | None, password: str | None) -> dict[str, str]:
-    if not user:
-        return {}
-    pair = f"{unquote(user)}:{unquote(password or '')}"
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
 
 def _shaken(

@@ -1,0 +1,107 @@
+"""A proxy with a user and a password: both reach the proxy, and neither is ever printed."""
+
+import base64
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from trainyard.errors import ConfigError, ServiceError, TrainyardError
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
+from trainyard.gateways.kubernetes.tls import proxy_headers, without_user
+
+PASSWORDS = ["word", "p@ss/w:rd", "ü 100%", ""]
+
+
+@contextmanager
+def proxy_that_wants(pair: str) -> Iterator[tuple[str, list[str]]]:
+    """A proxy on loopback that answers by itself, with 407 unless user and password are right."""
+    asked: list[str] = []
+    right = f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(f"{self.command} {self.path}")
+            known = self.headers.get("Proxy-Authorization") == right
+            body = b'{"kind": "Version"}' if known else b'{"message": "Proxy Authentication Required"}'
+            self.send_response((200 if self.command == "GET" else 502) if known else 407)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_CONNECT = do_GET  # noqa: N815 - the base class's names
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def quoted(text: str) -> str:
+    from urllib.parse import quote
+
+    return quote(text, safe="")
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_user_and_password_of_a_proxy_reach_it(password: str) -> None:
+    with proxy_that_wants(f"me:{password}") as (place, asked):
+        proxy = f"http://me:{quoted(password)}@{place}"
+        access = Access(server="http://cluster.invalid", credentials=Credentials(), proxy=proxy)
+        assert Api(access).get("/version") == {"kind": "Version"}
+        assert asked == ["GET http://cluster.invalid/version"]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_refusal_by_the_proxy_names_no_password(scheme: str) -> None:
+    with proxy_that_wants("me:another") as (place, _):
+        proxy = f"http://me:hunter2@{place}"
+        access = Access(server=f"{scheme}://cluster.invalid", credentials=Credentials(), proxy=proxy)
+        with pytest.raises(ServiceError) as caught:
+            Api(access).get("/version")
+        assert "407" in str(caught.value) and "hunter2" not in str(caught.value)
+
+
+def test_a_tunnel_is_asked_for_with_user_and_password() -> None:
+    with proxy_that_wants("me:word") as (place, asked):
+        access = Access(
+            server="https://cluster.invalid", credentials=Credentials(), proxy=f"http://me:word@{place}"
+        )
+        with pytest.raises(ServiceError, match="502"):
+            Api(access).get("/version")
+        assert set(asked) == {"CONNECT cluster.invalid:443"}
+
+
+@pytest.mark.parametrize("proxy", ["ftp://me:hunter2@host:1", "http://me:hunter2@host:99999999"])
+def test_a_proxy_that_cannot_be_used_is_named_without_its_password(proxy: str) -> None:
+    with pytest.raises(TrainyardError) as caught:
+        Api(Access(server="http://cluster.invalid", credentials=Credentials(), proxy=proxy)).get("/version")
+    assert isinstance(caught.value, ConfigError | ServiceError)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://me:word@host:3128", "http://host:3128"),
+        ("http://host:3128/x@y", "http://host:3128/x@y"),
+        ("me:word@host", "host"),
+        ("http://host", "http://host"),
+    ],
+)
+def test_a_url_is_shown_without_its_user(url: str, shown: str) -> None:
+    assert without_user(url) == shown
+
+
+def test_a_proxy_without_a_user_gets_no_header() -> None:
+    assert proxy_headers("http://host:1") == {}
