@@ -238,9 +238,30 @@ def test_a_token_that_may_write_to_the_code_is_behind_an_environment(workflow: A
             assert "environment" in job, name
 
 
+def secrets_of(job: dict[str, Any]) -> set[str]:
+    return set(re.findall(r"\bsecrets\.(\w+)", str(job)))
+
+
 def test_secrets_stand_in_an_environment(workflow: Any) -> None:
     """Whoever may push a branch may read a repository's secret; an environment can be limited to main."""
-    assert [n for n, j in workflow.jobs.items() if "secrets." in str(j) and "environment" not in j] == []
+    own = {name: job for name, job in workflow.jobs.items() if name not in callers(workflow)}
+    assert [n for n, j in own.items() if secrets_of(j) and "environment" not in j] == []
+
+
+def test_a_called_job_gets_every_secret_that_it_uses(workflow: Any, root: Path) -> None:
+    """GitHub gives a called job none that its workflow does not declare and the caller does not name, also
+    none of the job's own environment (actions/runner 1490, 4453): an undeclared one is empty, in silence.
+
+    A caller has no environment, so that the value is that of the called job's environment.
+    """
+    for name, caller in callers(workflow).items():
+        content = called(caller, root)
+        declared = set((content["on"]["workflow_call"] or {}).get("secrets", {}))
+        users = {job: secrets_of(each) for job, each in content["jobs"].items() if secrets_of(each)}
+        used = set().union(*users.values())
+        assert used == declared, name
+        assert caller.get("secrets", {}) == {each: f"${{{{ secrets.{each} }}}}" for each in used}, name
+        assert [job for job in users if "environment" not in content["jobs"][job]] == [], name
 
 
 def test_dependabot_moves_every_kind_of_pin_and_waits_a_week(root: Path) -> None:
