@@ -78,7 +78,7 @@ def find_outages(
 
     `runners_api` has a token that may list runners, unlike GITHUB_TOKEN.
     """
-    training = api.get(f"/actions/workflows/{workflow}")["id"]
+    training = api.get(f"/actions/workflows/{workflow}").get("id")
     jobs = [job for status in ("queued", "in_progress") for job in _jobs(api, status, training)]
     runners = None
     if runners_api is not None:
@@ -223,9 +223,9 @@ def _is_own(run: Json) -> bool:
     return head.get("id") is not None and head.get("id") == base.get("id")
 
 
-def _jobs(api: WatchdogApi, status: str, training: int) -> Iterator[Job]:
+def _jobs(api: WatchdogApi, status: str, training: int | None) -> Iterator[Job]:
     for run in api.pages("/actions/runs", "workflow_runs", status=status):
-        trains = run.get("workflow_id") == training and _is_own(run)
+        trains = training is not None and run.get("workflow_id") == training and _is_own(run)
         for job in api.pages(f"/actions/runs/{run['id']}/jobs", "jobs", filter="latest"):
             if job["status"] in ("queued", "in_progress"):
                 running = job["status"] == "in_progress"
