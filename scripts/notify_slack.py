@@ -5,11 +5,14 @@ With a bot token, `started` opens a thread in the channel. `resumed`, `degraded`
 `succeeded` and `failed` reply in it and in the channel. The first message always shows the current state.
 A webhook has no threads, so its messages stand alone. An event is posted once. A `started` in a lineage that
 has begun is posted as `resumed`. A `degraded` without a reason, and without trouble on record, is not posted.
+With --needs the reason and the next step come from the results of a workflow's jobs and from GitHub's
+annotations on them; a `failed` is then not posted if each job reported its own end, and is a `cancelled` if a
+person cancelled the run.
 
 Reads:   the run directory, if there is one, and its slack.json (the thread and the posted events);
          SLACK_BOT_TOKEN with SLACK_CHANNEL or notifications.slack.channel, or SLACK_WEBHOOK_URL;
          SLACK_API_URL (another server for the token); TRAINYARD_USD_PER_HOUR (the price of the machine);
-         GitHub's variables.
+         GitHub's variables; --needs: the jobs and annotations of the workflow run with GITHUB_TOKEN, if set.
 Writes:  a Slack message and slack.json; in GitHub Actions the output slack_thread (CHANNEL:TS). Without
          webhook and token, or with --dry-run, the message is printed on stdout. --json prints the message,
          the thread, and whether it was sent.
@@ -53,6 +56,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--next-step", default="", metavar="TEXT", help="what to do next; default: as recorded"
     )
+    parser.add_argument("--needs", metavar="JSON", help="GitHub's context `needs`, of which jobs to report")
+    parser.add_argument(
+        "--job-status",
+        metavar="STATUS",
+        default="",
+        help="GitHub's job.status of this job; for `cancelled` the reason comes from how long it ran",
+    )
     parser.add_argument("--plan", metavar="FILE|JSON", help="the output of plan_training.py --json")
     parser.add_argument("--thread", metavar="CHANNEL:TS", help="the thread, if another machine began it")
     parser.add_argument("--dry-run", action="store_true", help="print the message, send nothing")
@@ -76,6 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     thread = read_thread(args.run_dir / FILE_NAME)
     if args.thread and not thread.ts:
         thread = parse_address(args.thread)
+    if args.needs and not add_end(args):
+        output.announce("slack", "each job reported its own end: nothing sent")
+        return 0
+    if args.job_status == "cancelled" and not args.reason:
+        args.reason = cancellation(os.environ.get("TRAINYARD_JOB_STARTED", ""), now=time.time())
     result = PostResult.NOT_CONFIGURED
     try:
         facts = facts_if_any(args.run_dir)
@@ -94,6 +109,61 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif result is PostResult.NOT_CONFIGURED:
         output.print_text(f"Would be sent to Slack: {event.message.text}")
     return 0
+
+
+def add_end(args: argparse.Namespace) -> bool:
+    """Add the reason and the next step of the jobs in --needs; return False if nobody has to hear of them."""
+    from trainyard.errors import ConfigError, DamagedFileError
+    from trainyard.run.untrusted_files import parse_json
+    from trainyard.watch.job_end import unreported_end
+
+    try:
+        needs = parse_json(args.needs, "--needs")
+    except DamagedFileError:
+        needs = None
+    if not isinstance(needs, dict):
+        raise ConfigError(f"--needs: {args.needs[:80]!r} is not the JSON of GitHub's context `needs`")
+    run, attempt = (os.environ.get(name, "") for name in ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT"))
+    end = unreported_end(needs, run=run, attempt=attempt, notes=lambda title: annotations(run, title))
+    if end is None:
+        return bool(args.moment != "failed")
+    args.reason, args.next_step = end.reason, end.next_step
+    if end.by_person and args.moment == "failed":
+        args.moment = "cancelled"
+    return True
+
+
+def annotations(run: str, title: str) -> list[str]:
+    """Return GitHub's annotations on the job `title` of a workflow run; none where GitHub does not answer."""
+    from trainyard.gateways.github_api import github_from
+
+    try:
+        api = github_from()
+        jobs = api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
+        # GitHub names a job of a called workflow `CALLER / JOB`; either is asked for.
+        found = [job for job in jobs if title in str(job["name"]).split(" / ")]
+        return [
+            str(note.get("message"))
+            for job in found
+            for note in api.pages(f"/check-runs/{job['id']}/annotations")
+        ]
+    except TrainyardError as error:
+        _logger.warning("The cause is not known: %s", error)
+        return []
+
+
+def cancellation(started: str, *, now: float) -> str:
+    """Return why the job that runs here was cancelled, as far as its own clock shows it.
+
+    `started` is the Unix time of its start, empty if it is not known.
+    """
+    from trainyard.plan.run_plan import JOB_MINUTES
+
+    minutes = (now - float(started)) / 60 if started.isdigit() else None
+    if minutes is not None and minutes >= JOB_MINUTES - 1:
+        return f"the job reached its time limit of {JOB_MINUTES} minutes"
+    after = "" if minutes is None else f" after {minutes:.0f} minutes"
+    return f"somebody cancelled the run{after}, or its runner was shut down"
 
 
 def surroundings_of(args: argparse.Namespace) -> "Surroundings":

@@ -3,6 +3,8 @@
 
 Each outage gets one issue, which is opened when it is first seen and closed when it is over. A training whose
 runner died continues in the next segment of its lineage, from the runner's directory or from the store.
+Only runs of this repository's own training workflow (--workflow) are cancelled or resumed; the jobs of other
+workflows on the same labels only show whether the runner takes jobs.
 
 Reads:      GitHub's API: runs, jobs, issues, annotations with GITHUB_TOKEN, runners with RUNNERS_TOKEN (needs
             administration: read; without it runners are judged by the waiting jobs); GITHUB_REPOSITORY,
@@ -59,12 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     now, api = time.time(), github_from()
     lister = github_from(variable="RUNNERS_TOKEN") if os.environ.get("RUNNERS_TOKEN") else None
     labels = labels_of(args.labels)
-    seen = runner_watchdog.find_outages(api, lister, labels, now=now)
+    seen = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=now)
     if args.again > 0 and (seen.outages or seen.orphans):
         time.sleep(args.again)
-        seen = runner_watchdog.keep_seen_twice(
-            seen, runner_watchdog.find_outages(api, lister, labels, now=time.time())
-        )
+        second = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=time.time())
+        seen = runner_watchdog.keep_seen_twice(seen, second)
     dead = runner_watchdog.find_dead(api, args.workflow, now=now)
     lost = tuple(runner_watchdog.report_unresumed(each) for each in dead if each.following is None)
     swept = runner_watchdog.cancel_orphans(api, seen.orphans, dry_run=args.dry_run)

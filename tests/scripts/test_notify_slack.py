@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -354,3 +355,103 @@ def test_a_thread_that_is_none_is_wrong_usage(program: Program) -> None:
 def test_wrong_usage_is_still_an_error(program: Program, tmp_path: Path) -> None:
     assert program("notify_slack.py", "finished", "--run-dir", tmp_path).returncode == 2
     assert program("notify_slack.py", "started").returncode == 2
+
+
+NEEDS = {
+    "plan": {"result": "success", "outputs": {"train": "true"}},
+    "train": {"result": "cancelled", "outputs": {}},
+}
+TELL = ("notify_slack.py", "failed", "--run-dir", "gh-99", "--lineage", "812", "--needs")
+
+
+def noted(*messages: str, name: str = "Train and prove") -> Callable[..., tuple[int, Any]]:
+    """GitHub's answers about a run with two jobs, of which the second has annotations."""
+
+    def answer(method: str, path: str, body: Any, headers: Any) -> tuple[int, Any]:
+        place = path.removeprefix("/repos/me/lab").partition("?")[0]
+        if place == "/actions/runs/99/jobs":
+            return 200, {"jobs": [{"id": 1, "name": "Check and plan"}, {"id": 2, "name": name}]}
+        if place == "/check-runs/2/annotations":
+            return 200, [{"message": message} for message in messages]
+        return 404, {"message": "Not Found"}
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        (["The run was canceled by @anna."], "Training 812 cancelled · @anna cancelled the run"),
+        (
+            ["The job has exceeded the maximum execution time while awaiting a runner for 24h0m0s"],
+            "Training 812 failed · no runner took the job Train and prove for 24h0m0s: nothing was trained",
+        ),
+        ([], "Training 812 failed · the job Train and prove was cancelled, and GitHub names no cause"),
+    ],
+)
+def test_a_cancelled_job_is_reported_by_the_annotation_that_github_wrote(
+    program: Program, slack: FakeSlack, serve_github: Callable[..., str], notes: list[str], said: str
+) -> None:
+    where = {"GITHUB_API_URL": serve_github(noted(*notes)), "GITHUB_TOKEN": "t", "GITHUB_RUN_ATTEMPT": "1"}
+    done = program(*TELL, json.dumps(NEEDS), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
+    assert done.returncode == 0, done.stderr
+    [message] = slack.bodies
+    assert message["text"].startswith(f"❌ {said}")
+    assert '\\nNext: gh run rerun 99"' in json.dumps(message)
+
+
+def test_the_annotations_of_a_called_workflow_are_found(
+    program: Program, slack: FakeSlack, serve_github: Callable[..., str]
+) -> None:
+    needs = {
+        "preflight": {"result": "success"},
+        "plan": {"result": "success"},
+        "submit": {"result": "cancelled"},
+    }
+    answer = noted("The run was canceled by @anna.", name="Train on EKS / Send the job")
+    where = {"GITHUB_API_URL": serve_github(answer), "GITHUB_TOKEN": "t", "GITHUB_RUN_ATTEMPT": "1"}
+    assert program(*TELL, json.dumps(needs), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where).returncode == 0
+    assert "@anna cancelled the run: the job may have been sent" in slack.bodies[0]["text"]
+
+
+@pytest.mark.parametrize("token", ["", "t"])
+def test_a_github_that_does_not_answer_keeps_no_message_back(
+    program: Program, slack: FakeSlack, serve_github: Callable[..., str], token: str
+) -> None:
+    refuses = serve_github(lambda *_: (403, {"message": "Resource not accessible by integration"}))
+    where = {"GITHUB_API_URL": refuses, "GITHUB_TOKEN": token, "GITHUB_RUN_ATTEMPT": "1"}
+    done = program(*TELL, json.dumps(NEEDS), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
+    assert done.returncode == 0
+    assert "GitHub names no cause" in slack.bodies[0]["text"]
+    assert "The cause is not known: " in done.stderr
+
+
+def test_nothing_is_sent_where_each_job_reported_its_own_end(program: Program, slack: FakeSlack) -> None:
+    needs = NEEDS | {"train": {"result": "cancelled", "outputs": {"reported": "1"}}}
+    where = {"SLACK_WEBHOOK_URL": slack.url, "GITHUB_RUN_ATTEMPT": "1", **WORKFLOW}
+    done = program(*TELL, json.dumps(needs), **where)
+    assert (done.returncode, slack.bodies) == (0, [])
+    assert "each job reported its own end: nothing sent" in done.stderr
+    done = program(*TELL, "[]", **where)
+    assert done.returncode == 2
+    assert "--needs: '[]' is not the JSON" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("minutes", "said"),
+    [
+        (480, "the job reached its time limit of 480 minutes"),
+        (12, "somebody cancelled the run after 12 minutes, or its runner was shut down"),
+        (None, "somebody cancelled the run, or its runner was shut down"),
+    ],
+)
+def test_a_job_that_was_cancelled_reports_it_by_its_own_clock(
+    program: Program, slack: FakeSlack, minutes: int | None, said: str
+) -> None:
+    started = {} if minutes is None else {"TRAINYARD_JOB_STARTED": str(int(time.time()) - 60 * minutes)}
+    line = ("notify_slack.py", "failed", "--run-dir", "gh-99", "--job-status")
+    where = {"SLACK_WEBHOOK_URL": slack.url, **WORKFLOW, **started}
+    assert program(*line, "cancelled", **where).returncode == 0
+    assert said in slack.bodies[0]["text"]
+    assert program(*line, "failure", "--reason", "gpu: none", **where).returncode == 0
+    assert "gpu: none" in slack.bodies[1]["text"]

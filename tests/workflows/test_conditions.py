@@ -188,61 +188,6 @@ def test_what_stopped_early_goes_on_and_what_somebody_cancelled_does_not(
 
 
 @pytest.mark.parametrize(
-    ("plan", "after", "told"),
-    [
-        ("failure", "skipped", True),
-        ("success", "failure", True),
-        ("success", "success", False),
-        ("success", "skipped", False),
-        ("success", "cancelled", False),
-        ("skipped", "skipped", False),
-    ],
-)
-def test_slack_is_told_when_nothing_follows(
-    training: Any, expressions: Any, plan: str, after: str, told: bool
-) -> None:
-    job = training.jobs["tell"]
-    assert job["needs"] == ["plan", "ready", "train", "continue"]
-    train = {"result": "failure", "outputs": {"ended": "true", "attempt": "2"}}
-    needs = {"plan": {"result": plan}, "ready": {"result": "skipped"}, "train": train}
-    needs["continue"] = {"result": after}
-    github = {"run_attempt": "2"}
-    unready = needs | {"ready": {"result": "failure"}, "train": {"result": "skipped", "outputs": {}}}
-    assert expressions.holds(job["if"], status="failure", needs=unready, github=github)
-    for status in ("success", "failure"):
-        assert expressions.holds(job["if"], status=status, needs=needs, github=github) is told
-
-
-@pytest.mark.parametrize(
-    ("result", "outputs", "told"),
-    [
-        ("failure", {}, True),
-        ("failure", {"ended": "false", "attempt": "2"}, True),
-        ("failure", {"ended": "true", "attempt": "1"}, True),
-        ("failure", {"ended": "true", "attempt": "2"}, False),
-        ("success", {"ended": "true", "attempt": "2"}, False),
-        ("success", {}, False),
-        ("cancelled", {}, False),
-        ("skipped", {}, False),
-    ],
-)
-def test_slack_is_told_of_a_training_job_that_could_not_tell_itself(
-    training: Any, expressions: Any, result: str, outputs: dict[str, str], told: bool
-) -> None:
-    """It could not be set up, or its runner died; GitHub may hand on the outputs of an earlier attempt."""
-    job, github = training.jobs["tell"], {"run_attempt": "2", "run_id": "99"}
-    needs: dict[str, Any] = {"plan": {"result": "success"}, "continue": {"result": "skipped"}}
-    needs["train"] = {"result": result, "outputs": outputs}
-    assert expressions.holds(job["if"], status="failure", needs=needs, github=github) is told
-    words = step_called(job, "Tell Slack")["env"]
-    reason, following = (
-        expressions.value(words[name], needs=needs, github=github) for name in ("REASON", "NEXT")
-    )
-    assert reason == "its job could not be set up, or its runner died"
-    assert following.startswith("see gh run view 99 --log-failed")
-
-
-@pytest.mark.parametrize(
     ("ended", "steps"),
     [
         (True, {"succeeded": "success", "told": "skipped", "failed": "skipped"}),
@@ -259,13 +204,15 @@ def test_a_training_job_knows_whether_it_told_its_end(
         f"Tell Slack that it {what}" for what in ("succeeded", "stopped", "failed")
     ]
     outcomes = {name: {"outcome": outcome} for name, outcome in steps.items()}
-    assert expressions.value(training_job["outputs"]["ended"], steps=outcomes) is ended
+    context = {"steps": outcomes, "github": {"run_attempt": "2"}}
+    reported = expressions.value(training_job["outputs"]["reported"], **context)
+    assert reported == ("2" if ended else "")
 
 
 @pytest.mark.parametrize(
     ("job", "steps", "reason"),
     [
-        ("cancelled", {}, "somebody cancelled it, or the job reached its time limit"),
+        ("cancelled", {}, ""),
         ("failure", {"fit": {"outcome": "failure", "outputs": {"reason": "gpu: none"}}}, "gpu: none"),
         ("failure", {"fit": {"outcome": "failure"}}, "the environment could not be checked"),
         ("failure", {"usable": {"outcome": "failure", "outputs": {"reason": "store: no"}}}, "store: no"),
@@ -285,45 +232,9 @@ def test_a_failure_before_there_is_a_record_has_its_reason_from_the_workflow(
     known = {"train": {"outcome": "skipped"}, **steps}
     context = every_context() | {"steps": known, "job": {"status": job}, "github": {"run_id": "99"}}
     assert expressions.value(words["REASON"], **context) == reason
+    assert expressions.value(words["STATUS"], **context) == job
     trained = known["train"]["outcome"] != "skipped"
     assert expressions.value(words["NEXT"], **context) == ("" if trained else "gh run view 99 --log-failed")
-
-
-@pytest.mark.parametrize(
-    ("plan", "said", "reason"),
-    [
-        ("failure", None, "the plan was refused, and nothing was started"),
-        ("success", "nothing follows: it did not move on", "nothing follows: it did not move on"),
-        ("success", None, "the next segment could not be dispatched"),
-    ],
-)
-def test_slack_is_told_why_nothing_follows(
-    training: Any, expressions: Any, plan: str, said: str | None, reason: str
-) -> None:
-    told = step_called(training.jobs["tell"], "Tell Slack")["env"]
-    outputs = {} if said is None else {"reason": said}
-    after = {"result": "skipped" if plan == "failure" else "failure", "outputs": outputs}
-    needs: dict[str, Any] = {"plan": {"result": plan}, "continue": after}
-    context = {"needs": needs, "github": {"run_id": "99"}}
-    assert expressions.value(told["REASON"], **context) == reason
-    again = expressions.value(told["NEXT"], **context) == "gh run rerun 99 --failed"
-    assert again is (plan == "success")
-    for trained, thread in (("failure", "C1:2.2"), ("skipped", "C1:1.1")):
-        needs["train"] = {"result": trained, "outputs": {"thread": "C1:2.2"}}
-        needs["plan"]["outputs"] = {"thread": "C1:1.1"}
-        assert expressions.value(told["THREAD"], needs=needs) == thread
-    unready: dict[str, Any] = {"plan": {"result": "success"}, "train": {"result": "skipped"}}
-    for words, expected in (
-        ({"reason": "store: no"}, "store: no"),
-        ({}, "the store could not be checked"),
-    ):
-        unready["ready"] = {"result": "failure", "outputs": words}
-        again = {"needs": unready, "github": {"run_id": "99"}}
-        assert expressions.value(told["REASON"], **again).startswith(expected)
-        assert expressions.value(told["NEXT"], **again) == "gh run rerun 99 --failed"
-    said_by = training.jobs["continue"]
-    assert said_by["outputs"]["reason"] == "${{ steps.dispatch.outputs.reason }}"
-    assert step_called(said_by, "Dispatch the next segment")["id"] == "dispatch"
 
 
 @pytest.mark.parametrize(

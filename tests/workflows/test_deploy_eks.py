@@ -154,32 +154,19 @@ def test_only_a_run_that_succeeded_on_the_cluster_is_proven_from_outside(
 
 
 @pytest.mark.parametrize(
-    ("results", "outputs", "moment", "reason"),
+    ("results", "outputs", "moment"),
     [
-        ({"publish": "success"}, {}, "succeeded", ""),
-        ({"collect": "failure"}, {"collect": {"exit_code": "75", "reason": "stopped"}}, "stopped", "stopped"),
-        ({"collect": "failure"}, {"collect": {"exit_code": "1", "reason": "rank 3"}}, "failed", "rank 3"),
-        ({"preflight": "failure"}, {"preflight": {"reason": "no GPU"}}, "failed", "no GPU"),
-        ({"plan": "failure"}, {}, "failed", "the plan was refused, and nothing was sent"),
-        ({"submit": "failure"}, {}, "failed", "the job could not be sent"),
-        (
-            {"publish": "failure"},
-            {},
-            "failed",
-            "it trained, and could not be proven from outside the cluster",
-        ),
-        ({"continue": "failure"}, {"continue": {"reason": "too often"}}, "failed", "too often"),
-        ({}, {}, "failed", "the workflow was cancelled; the job may go on"),
+        ({"publish": "success"}, {}, "succeeded"),
+        ({"collect": "failure"}, {"collect": {"exit_code": "75"}}, "stopped"),
+        ({"collect": "failure"}, {"collect": {"exit_code": "1"}}, "failed"),
+        ({"publish": "failure"}, {}, "failed"),
+        ({}, {}, "failed"),
     ],
 )
-def test_slack_is_told_the_end_with_its_reason(
-    eks: Shipped,
-    expressions: Any,
-    results: dict[str, str],
-    outputs: dict[str, Any],
-    moment: str,
-    reason: str,
+def test_slack_hears_the_end_as_an_event(
+    eks: Shipped, expressions: Any, results: dict[str, str], outputs: dict[str, Any], moment: str
 ) -> None:
+    """The reason comes from `needs`: test_job_ends.py."""
     needs: dict[str, Any] = {
         name: {"result": results.get(name, "skipped"), "outputs": outputs.get(name, {})}
         for name in eks.jobs["report"]["needs"]
@@ -187,7 +174,23 @@ def test_slack_is_told_the_end_with_its_reason(
     told = step_called(eks.jobs["report"], "Tell Slack")["env"]
     context = {"needs": needs, "inputs": {"takes_up": ""}, "github": {"run_id": "99"}}
     assert expressions.value(told["MOMENT"], **context) == moment
-    assert expressions.value(told["REASON"], **context) == reason
+
+
+@pytest.mark.parametrize(
+    ("reported", "dispatched", "known"), [("2", "", "2"), ("", "true", "2"), ("", "", ""), ("", "false", "")]
+)
+def test_the_caller_knows_whether_the_end_was_reported_or_the_watch_handed_over(
+    eks: Shipped, expressions: Any, reported: str, dispatched: str, known: str
+) -> None:
+    value = eks.content["on"]["workflow_call"]["outputs"]["reported"]["value"]
+    jobs = {
+        "report": {"outputs": {"reported": reported}},
+        "continue": {"outputs": {"dispatched": dispatched}},
+    }
+    assert expressions.value(value, jobs=jobs, github={"run_attempt": "2"}) == known
+    for outcome, told in (("success", "2"), ("failure", ""), ("skipped", "")):
+        context = {"steps": {"told": {"outcome": outcome}}, "github": {"run_attempt": "2"}}
+        assert expressions.value(eks.jobs["report"]["outputs"]["reported"], **context) == told
 
 
 def test_a_watch_that_was_handed_over_tells_nobody_that_it_failed(eks: Shipped, expressions: Any) -> None:

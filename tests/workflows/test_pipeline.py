@@ -16,6 +16,7 @@ import yaml
 from trainyard.artifacts.store.layout import READINESS
 from trainyard.command.arguments import duration as seconds_of
 from trainyard.config.load import load_config
+from trainyard.plan import run_plan
 from trainyard.plan.run_plan import DEADLINE, JOB_MINUTES, LATEST_MINUTES, Asked, resolve
 from trainyard.plan.target import PLACES
 from trainyard.run.segment import Handover, Segment, first_segment
@@ -189,6 +190,17 @@ def test_the_role_that_writes_is_assumed_after_training_and_only_if_there_is_one
     assert all("vars.TRAINYARD_AWS_ROLE != ''" in role["if"] for role in (reader, writer))
     rights = {"contents": "read", "id-token": "write", "attestations": "write"}
     assert training_job["permissions"] == rights
+
+
+def test_a_role_that_cannot_be_assumed_leaves_the_time_that_is_reserved_for_storing(
+    training_job: dict[str, Any],
+) -> None:
+    steps = training_job["steps"]
+    after = steps[steps.index(step_that_runs(training_job, "train")) :]
+    minutes = sum(int(role["timeout-minutes"]) for role in roles({"steps": after}))
+    assert minutes == run_plan.ROLE_MINUTES
+    for deadline in (seconds_of(DEADLINE) / 60, LATEST_MINUTES):
+        assert JOB_MINUTES - deadline - minutes >= run_plan.STORE_MINUTES > 2 * minutes
 
 
 def test_before_training_the_role_may_only_read_and_one_step_has_its_keys(

@@ -64,6 +64,52 @@ def test_one_action_has_one_pin_everywhere(root: Path) -> None:
     assert {name: found for name, found in pins.items() if len(found) > 1} == {}
 
 
+AWS_ROLE = "aws-actions/configure-aws-credentials"
+AWS_SECONDS, AWS_ATTEMPTS = 60, 8
+"""The action ends itself after so long, also after a refusal, whose timer it does not stop; keep it short."""
+
+
+def assumes_role(step: dict[str, Any]) -> bool:
+    return str(step.get("uses", "")).partition("@")[0] == AWS_ROLE
+
+
+def test_assuming_a_role_ends_in_time(shipped: Any) -> None:
+    """By the action's own limit, which names the cause, and by that of the step, should Node itself hang."""
+    for step in filter(assumes_role, shipped.steps()):
+        given = step["with"]
+        assert int(given["action-timeout-s"]) == AWS_SECONDS, step["name"]
+        assert 2 <= int(given["retry-max-attempts"]) <= AWS_ATTEMPTS, step["name"]
+        assert AWS_SECONDS < int(step["timeout-minutes"]) * 60 <= 2 * AWS_SECONDS, step["name"]
+        # The first makes the attempts one, the second sets the number back to 12 and repeats without an end.
+        assert not {"disable-retry", "special-characters-workaround"} & set(given), step["name"]
+    if "runs" in shipped.content:  # GitHub knows no time limit for the steps of a composite action
+        assert not any(map(assumes_role, shipped.steps()))
+
+
+def test_assuming_roles_takes_a_small_part_of_a_job(workflow: Any) -> None:
+    for name, job in workflow.jobs.items():
+        minutes = sum(int(step["timeout-minutes"]) for step in job.get("steps", ()) if assumes_role(step))
+        assert minutes * 5 <= int(job.get("timeout-minutes", 0)), name
+
+
+def test_the_limits_are_inputs_that_the_action_has(root: Path) -> None:
+    """As its action.yml has them in v6.2.3; GitHub only warns of an input that an action does not know."""
+    known = {
+        "role-to-assume",
+        "role-session-name",
+        "role-duration-seconds",
+        "aws-region",
+        "output-credentials",
+    }
+    known |= {"output-env-credentials", "inline-session-policy", "action-timeout-s", "retry-max-attempts"}
+    found: set[str] = set()
+    for path in sorted((root / ".github").rglob("*.yml")):
+        content = yaml.load(path.read_text(), Loader=yaml.BaseLoader)
+        for job in [*content.get("jobs", {}).values(), content.get("runs", {})]:
+            found |= {key for step in job.get("steps", ()) if assumes_role(step) for key in step["with"]}
+    assert found <= known
+
+
 def test_no_expression_stands_in_a_shell_line(shipped: Any) -> None:
     assert [step["name"] for step in runs(shipped) if "${{" in step["run"]] == []
 
@@ -192,9 +238,30 @@ def test_a_token_that_may_write_to_the_code_is_behind_an_environment(workflow: A
             assert "environment" in job, name
 
 
+def secrets_of(job: dict[str, Any]) -> set[str]:
+    return set(re.findall(r"\bsecrets\.(\w+)", str(job)))
+
+
 def test_secrets_stand_in_an_environment(workflow: Any) -> None:
     """Whoever may push a branch may read a repository's secret; an environment can be limited to main."""
-    assert [n for n, j in workflow.jobs.items() if "secrets." in str(j) and "environment" not in j] == []
+    own = {name: job for name, job in workflow.jobs.items() if name not in callers(workflow)}
+    assert [n for n, j in own.items() if secrets_of(j) and "environment" not in j] == []
+
+
+def test_a_called_job_gets_every_secret_that_it_uses(workflow: Any, root: Path) -> None:
+    """GitHub gives a called job none that its workflow does not declare and the caller does not name, also
+    none of the job's own environment (actions/runner 1490, 4453): an undeclared one is empty, in silence.
+
+    A caller has no environment, so that the value is that of the called job's environment.
+    """
+    for name, caller in callers(workflow).items():
+        content = called(caller, root)
+        declared = set((content["on"]["workflow_call"] or {}).get("secrets", {}))
+        users = {job: secrets_of(each) for job, each in content["jobs"].items() if secrets_of(each)}
+        used = set().union(*users.values())
+        assert used == declared, name
+        assert caller.get("secrets", {}) == {each: f"${{{{ secrets.{each} }}}}" for each in used}, name
+        assert [job for job in users if "environment" not in content["jobs"][job]] == [], name
 
 
 def test_dependabot_moves_every_kind_of_pin_and_waits_a_week(root: Path) -> None:

@@ -67,10 +67,19 @@ class Dead:
 
 
 def find_outages(
-    api: WatchdogApi, runners_api: WatchdogApi | None, labels: frozenset[str], *, now: float
+    api: WatchdogApi,
+    runners_api: WatchdogApi | None,
+    workflow: str,
+    labels: frozenset[str],
+    *,
+    now: float,
 ) -> Seen:
-    """The outages and orphans now; `runners_api` has a token that may list runners, unlike GITHUB_TOKEN."""
-    jobs = [job for status in ("queued", "in_progress") for job in _jobs(api, status)]
+    """The outages and orphans now; only jobs of `workflow`, the file of the training workflow, are orphans.
+
+    `runners_api` has a token that may list runners, unlike GITHUB_TOKEN.
+    """
+    training = api.get(f"/actions/workflows/{workflow}").get("id")
+    jobs = [job for status in ("queued", "in_progress") for job in _jobs(api, status, training)]
     runners = None
     if runners_api is not None:
         runners = [_runner(each) for each in runners_api.pages("/actions/runners", "runners")]
@@ -127,7 +136,8 @@ def cancel_orphans(api: WatchdogApi, found: tuple[Orphan, ...], *, dry_run: bool
 
 def find_dead(api: WatchdogApi, workflow: str, *, now: float) -> list[Dead]:
     """The training runs of the last day whose runner died and that no later segment continues yet."""
-    recent = api.get(f"/actions/workflows/{workflow}/runs", per_page=50).get("workflow_runs", [])
+    listed = api.get(f"/actions/workflows/{workflow}/runs", per_page=50).get("workflow_runs", [])
+    recent = [run for run in listed if _is_own(run)]
     later = {match.groups() for run in recent if (match := _LATER.fullmatch(str(run.get("display_title"))))}
     found = []
     for run in recent:
@@ -207,15 +217,22 @@ def _died(api: WatchdogApi, run: int) -> bool:
     return False
 
 
-def _jobs(api: WatchdogApi, status: str) -> Iterator[Job]:
+def _is_own(run: Json) -> bool:
+    """Whether a run is of this repository's code; a fork's pull request runs the fork's workflow file."""
+    head, base = run.get("head_repository") or {}, run.get("repository") or {}
+    return head.get("id") is not None and head.get("id") == base.get("id")
+
+
+def _jobs(api: WatchdogApi, status: str, training: int | None) -> Iterator[Job]:
     for run in api.pages("/actions/runs", "workflow_runs", status=status):
+        trains = training is not None and run.get("workflow_id") == training and _is_own(run)
         for job in api.pages(f"/actions/runs/{run['id']}/jobs", "jobs", filter="latest"):
             if job["status"] in ("queued", "in_progress"):
                 running = job["status"] == "in_progress"
                 since = job.get("started_at") if running else job.get("created_at")
                 labels = frozenset(job.get("labels") or ())
                 began = _seconds(since or run["created_at"])
-                yield Job(run["id"], job["name"], running, labels, began, job["html_url"])
+                yield Job(run["id"], job["name"], running, labels, began, job["html_url"], trains)
 
 
 def _runner(entry: Json) -> Runner:

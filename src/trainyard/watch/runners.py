@@ -46,6 +46,8 @@ class Job:
     since: float
     """When it began to run or to wait, in Unix seconds."""
     address: str
+    trains: bool
+    """Whether it belongs to this repository's own training workflow; no other job is ever cancelled."""
 
     @property
     def on_codebuild(self) -> bool:
@@ -96,8 +98,11 @@ def judge_runners(
 
 
 def judge_jobs(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Iterator[Orphan]:
-    """The jobs to cancel; jobs that wait for one of your own runners are never cancelled."""
-    for job in jobs:
+    """The jobs to cancel: only those of the training workflow, and none that waits for your own runner.
+
+    Other workflows may use the same labels with other time limits.
+    """
+    for job in (each for each in jobs if each.trains):
         age = now - job.since
         ours = _has(job, labels) or job.on_codebuild
         if ours and job.running and age > LIMIT_SECONDS + GRACE_SECONDS:

@@ -16,6 +16,8 @@ from trainyard.watch.runners import Job, Orphan, Outage
 
 NOW = 1_800_000_000.0
 GPU = frozenset({"self-hosted", "gpu"})
+WORKFLOW = "training_ci.yml"
+OWN = {"repository": {"id": 1}, "head_repository": {"id": 1}}
 LOST = "The self-hosted runner: gpu-1 lost communication with the server. Verify the machine is running."
 FIRST = Segment("7", 1, 812, "0123456789abcdef0123456789abcdef01234567")
 PLAN: dict[str, Any] = {
@@ -53,7 +55,7 @@ class Memory:
         yield from self.lists.get(path + status, [])
 
     def get(self, path: str, **query: Any) -> Any:
-        return {"workflow_runs": self.runs}
+        return {"workflow_runs": self.runs} if path.endswith("/runs") else {"id": 4}
 
     def post(self, path: str, body: Any = None, *, again: bool = False) -> Any:
         if self.refuses:
@@ -91,10 +93,10 @@ def test_a_look_gathers_runners_and_the_jobs_that_wait_or_run() -> None:
             ],
         }
     )
-    assert [o.key for o in runner_watchdog.find_outages(github, github, GPU, now=NOW).outages] == [
+    assert [o.key for o in runner_watchdog.find_outages(github, github, WORKFLOW, GPU, now=NOW).outages] == [
         "stuck gpu-1"
     ]
-    seen = runner_watchdog.find_outages(github, None, GPU, now=NOW)
+    seen = runner_watchdog.find_outages(github, None, WORKFLOW, GPU, now=NOW)
     assert [(o.key, "20 minutes" in o.title) for o in seen.outages] == [("waiting", True)]
     assert seen.orphans == ()
 
@@ -136,7 +138,7 @@ def test_the_issue_of_a_dead_run_stays_open_until_a_person_closes_it() -> None:
 
 
 def test_only_a_problem_found_by_two_looks_is_an_outage() -> None:
-    job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7")
+    job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7", trains=True)
     stays, passes = Orphan(job, "495 minutes", force=False), Orphan(replace(job, run=8), "", force=False)
     other = Outage("stuck gpu-1", "", "")
     first = runner_watchdog.Seen((OUTAGE, other), (stays, passes))
@@ -154,7 +156,7 @@ def test_an_issue_with_the_same_text_by_another_author_is_ignored() -> None:
 
 
 def test_an_orphaned_job_is_cancelled_even_if_it_ended_meanwhile() -> None:
-    job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7")
+    job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7", trains=True)
     found = (Orphan(job, "it has run too long", force=False), Orphan(job, "still", force=True))
     github = Memory()
     assert len(runner_watchdog.cancel_orphans(github, found, dry_run=False)) == 2
@@ -167,7 +169,7 @@ def test_an_orphaned_job_is_cancelled_even_if_it_ended_meanwhile() -> None:
 
 def dead_run(**changes: Any) -> Memory:
     run = {"id": 7, "status": "completed", "conclusion": "failure", "updated_at": at(5)}
-    run |= {"display_title": "Change the loss", "html_url": "https://x/7", **changes}
+    run |= {"display_title": "Change the loss", "html_url": "https://x/7", **OWN, **changes}
     job = {"id": 70, "name": "Train and prove", "status": "completed", "conclusion": "failure"}
     lists: dict[str, list[dict[str, Any]]] = {
         "/actions/runs/7/jobs": [{"id": 69, "name": "Check and plan", "status": "completed"}, job],
@@ -196,9 +198,15 @@ def test_a_run_whose_runner_died_is_resumed_in_the_next_segment() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"conclusion": "success"}, {"status": "in_progress"}, {"updated_at": at(25 * 60)}],
+    [
+        {"conclusion": "success"},
+        {"status": "in_progress"},
+        {"updated_at": at(25 * 60)},
+        {"head_repository": {"id": 2}},
+        {"head_repository": None},
+    ],
 )
-def test_successful_running_and_old_runs_are_not_resumed(changes: dict[str, str]) -> None:
+def test_successful_running_and_old_runs_and_those_of_a_fork_are_not_resumed(changes: dict[str, str]) -> None:
     assert runner_watchdog.find_dead(dead_run(**changes), "training_ci.yml", now=NOW) == []
 
 
@@ -253,7 +261,7 @@ def test_a_run_that_cannot_be_resumed_is_reported() -> None:
 
 def test_a_run_with_a_next_segment_is_not_resumed_again() -> None:
     github = dead_run()
-    later = {"id": 8, "status": "queued", "display_title": "lineage 7 segment 2"}
+    later = {"id": 8, "status": "queued", "display_title": "lineage 7 segment 2", **OWN}
     github.runs.insert(0, later)
     assert runner_watchdog.find_dead(github, "training_ci.yml", now=NOW) == []
 

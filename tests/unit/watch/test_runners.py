@@ -14,7 +14,9 @@ CODEBUILD = frozenset({"codebuild-trainyard-7-1", "image:linux-5.0", "train-7-1"
 
 
 def job(minutes: float, *, running: bool = False, labels: frozenset[str] = GPU, run: int = 7) -> Job:
-    return Job(run, "Train and prove", running, labels, NOW - minutes * MINUTE, f"https://x/{run}")
+    return Job(
+        run, "Train and prove", running, labels, NOW - minutes * MINUTE, f"https://x/{run}", trains=True
+    )
 
 
 def named(*jobs: Job, runners: tuple[Runner, ...] | None = (BOX,)) -> list[str]:

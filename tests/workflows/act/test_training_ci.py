@@ -317,7 +317,7 @@ def test_a_wrong_configuration_is_red_at_its_line_and_no_gpu_is_asked_for(stage:
     [message] = played.messages
     assert "Training 1 failed" in message
     assert "the plan was refused, and nothing was started" in message
-    assert "Next: mend what the job Check and plan says, and start it again" in message
+    assert "Next: gh run view 1 --log-failed" in message
 
 
 def test_a_dry_run_is_green_and_trains_nothing(stage: Any) -> None:
@@ -398,7 +398,7 @@ def test_a_cancelled_run_stops_there_with_its_checkpoints_stored(stage: Any, tmp
     assert "Tell Slack that it stopped" not in played.steps
     assert "❌ Not proven: trained, stored" in played.summary
     assert "no outcome on record" in told(played, "not proven")
-    assert "somebody cancelled it" in told(played, "not proven")
+    assert "somebody cancelled the run after " in told(played, "not proven")
     assert played.steps["Let the follower end"] == "success", played.log
     assert (tmp_path / "store" / "manifests" / "run-1-manifest.json").is_file(), played.log
     assert list((tmp_path / "store" / "run-1").glob("checkpoint-*/manifest.json"))
@@ -435,3 +435,24 @@ def test_a_second_attempt_goes_on_where_a_red_one_ended(stage: Any, bucket: Any)
     assert outcome(second)["state_sha256"] == digest
     assert (second.run_directory / "metrics.jsonl").read_bytes() == trained
     assert "again/manifests/run-1-manifest.json" in bucket.keys("again/")
+
+
+def test_a_cluster_that_cannot_be_checked_is_reported_once_by_the_called_workflow(stage: Any) -> None:
+    """The caller names Slack's secret; without it every message of the called jobs is silent and green."""
+    played = stage.play(
+        "workflow_dispatch",
+        inputs={"config": TINY, "target": "eks"},
+        variables={
+            "TRAINYARD_EKS_CLUSTER": "gpus",
+            "TRAINYARD_EKS_ROLE": ROLE,
+            "TRAINYARD_EKS_INSTANCE_TYPE": "p5.48xlarge",
+            "TRAINYARD_STORE": "s3://ml-runs/eks",
+        },
+        environment={"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"},
+    )
+    assert played.exit_code == 1
+    assert played.steps["Check the cluster"] == "failure", played.log
+    assert played.steps["Tell Slack"] == "success", played.log
+    [message] = played.messages
+    assert "failed" in message
+    assert "the plan was refused" not in message

@@ -36,5 +36,8 @@ STOPPED = SlackEvent("stopped", explains=True)
 """Stopped with a good checkpoint to resume from."""
 SUCCEEDED = SlackEvent("succeeded", ends=True, explains=True)
 FAILED = SlackEvent("failed", ends=True, explains=True, is_failure=True)
-SLACK_EVENTS = {event.name: event for event in (STARTED, RESUMED, DEGRADED, STOPPED, SUCCEEDED, FAILED)}
+CANCELLED = SlackEvent("cancelled", ends=True, explains=True, is_failure=True)
+"""A person cancelled it."""
+_ALL = (STARTED, RESUMED, DEGRADED, STOPPED, SUCCEEDED, FAILED, CANCELLED)
+SLACK_EVENTS = {event.name: event for event in _ALL}
 """Every event by its name."""

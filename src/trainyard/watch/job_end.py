@@ -1,0 +1,260 @@
+"""Decide from the results of a workflow's jobs whether somebody has yet to hear of their end, and of what.
+
+    needs + GitHub's annotations ──> None (each end was reported), or the cause, the next command
+
+GitHub ends a job that found no runner, reached its time limit or fell out of a full queue as `cancelled`,
+like one that a person cancelled; only its annotations show which it was. A job that reports its own end sets
+the output `reported` to the attempt. This module sends nothing; the annotations are passed in.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Json = Mapping[str, Any]
+Notes = Callable[[str], Sequence[str]]
+"""Title of a job -> the messages of GitHub's annotations on it; none where they are not known."""
+PERSON = re.compile(r"run was cancell?ed by @(?P<what>\S+?)\.?$", re.I)
+
+
+@dataclass(frozen=True)
+class JobWords:
+    """What is reported of a job that did not succeed."""
+
+    title: str
+    """Its name in GitHub's lists."""
+    failed: str
+    """Why it failed, where it gave no reason."""
+    after: str
+    """What a cancellation of it means for the run."""
+    remedy: str = "gh run view {run} --log-failed"
+    """The next command after a failure; a cancelled job is run again."""
+    taken_up_by: tuple[str, ...] = ()
+    """Jobs that continue its work; its own end does not count if one of them ran."""
+    not_started: str = ""
+    """The same as `after` where it never began to run; empty if that makes no difference."""
+    explained_by: tuple[str, ...] = ()
+    """Jobs whose bad end explains that it was skipped."""
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """The end of a run that nobody has heard of yet."""
+
+    reason: str
+    next_step: str
+    by_person: bool
+    """A person cancelled the run."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause of a cancellation, as GitHub's annotation names it."""
+
+    note: re.Pattern[str]
+    words: str
+    is_before_start: bool = False
+    """The job was never taken by a runner."""
+
+
+CAUSES = (
+    Cause(PERSON, "@{what} cancelled the run"),
+    Cause(
+        re.compile(r"awaiting a runner for (?P<what>\S+)", re.I),
+        "no runner took the job {title} for {what}",
+        is_before_start=True,
+    ),
+    Cause(
+        re.compile(r"exceeded the maximum execution time of (?P<what>.+?)\.?$", re.I),
+        "the job {title} reached its time limit of {what}",
+    ),
+    Cause(
+        re.compile(r"higher priority waiting request for (?P<what>.+?) exists", re.I),
+        "the job {title} fell out of the queue {what}, which was full",
+        is_before_start=True,
+    ),
+    Cause(
+        re.compile(r"not acquired by Runner(?P<what>)", re.I),
+        "GitHub found no runner for the job {title}",
+        is_before_start=True,
+    ),
+    Cause(
+        re.compile(r"lost communication with the server(?P<what>)", re.I), "the job {title} lost its runner"
+    ),
+    Cause(
+        re.compile(r"received a shutdown signal(?P<what>)", re.I),
+        "the runner of the job {title} was shut down",
+    ),
+)
+"""In order: a person's cancellation comes with others, and so does the shutdown of a runner."""
+_UNKNOWN = (
+    "the job {title} was cancelled, and GitHub names no cause: "
+    "a person, no runner, a full queue, or its time limit"
+)
+_CLUSTER = "the job in the cluster may continue"
+_AGAIN = "gh run rerun {run} --failed"
+
+
+TRAINING = {
+    "plan": JobWords(
+        "Check and plan", "the plan was refused, and nothing was started", "nothing was started"
+    ),
+    "ready": JobWords(
+        "Check the store",
+        "the store could not be checked, and nothing was started",
+        "nothing was started",
+        _AGAIN,
+    ),
+    "eks": JobWords(
+        "Train on EKS",
+        "the jobs on EKS ended without a report",
+        _CLUSTER,
+        not_started="nothing was sent",
+    ),
+    "train": JobWords(
+        "Train and prove",
+        "its job could not be set up, or its runner died",
+        "checkpoints that it wrote stay on the runner",
+        "gh run view {run} --log-failed, then gh run rerun {run} --failed; where TRAINYARD_WATCH is on, "
+        "watch_runners.yml resumes a run whose runner died",
+        not_started="nothing was trained",
+        explained_by=("ready",),
+    ),
+    "continue": JobWords(
+        "Go on in the next segment",
+        "the next segment could not be dispatched",
+        "the next segment may be missing",
+        _AGAIN,
+    ),
+}
+"""The jobs of `training_ci.yml`, in their order."""
+DEPLOYMENT = {
+    "preflight": JobWords(
+        "Check the cluster", "the cluster could not be checked, and nothing was sent", "nothing was sent"
+    ),
+    "plan": JobWords(
+        "Plan against the cluster", "the plan was refused, and nothing was sent", "nothing was sent"
+    ),
+    "submit": JobWords("Send the job", "the job could not be sent", "the job may have been sent"),
+    "watch": JobWords(
+        "Watch", "its watch failed", _CLUSTER, taken_up_by=("watch_again", "continue", "collect")
+    ),
+    "watch_again": JobWords(
+        "Take the watch up", "its watch failed", _CLUSTER, taken_up_by=("continue", "collect")
+    ),
+    "continue": JobWords(
+        "Hand the watch over", f"the next watch could not be dispatched; {_CLUSTER}", _CLUSTER
+    ),
+    "collect": JobWords("Ask for the end", "its end could not be seen", _CLUSTER),
+    "publish": JobWords(
+        "Prove it from outside",
+        "it trained, and could not be proven from outside the cluster",
+        "it trained, and was not proven from outside the cluster",
+        explained_by=("preflight", "plan", "submit", "watch", "watch_again", "continue", "collect"),
+    ),
+}
+"""The jobs of `deploy_eks.yml`, in their order."""
+
+
+def unreported_end(needs: Json, *, run: str, attempt: str, notes: Notes) -> JobEnd | None:
+    """Return the end that somebody has yet to hear of; None if all is well or each job reported its own end.
+
+    `needs` is GitHub's context of that name: job -> result and outputs. What was skipped as a consequence of
+    another job's end is no end of its own.
+    """
+    table = {name: words for name, words in _table_of(needs).items() if name in needs}
+    reasons, remedies, by_person = [], [], False
+    for name, words in table.items():
+        if _is_skipped_in_silence(needs, attempt, name, table):
+            never = words.not_started or words.after
+            reasons.append(f"the run was cancelled before the job {words.title} started: {never}")
+            remedies.append(_rerun(needs))
+        elif _ended_badly(needs, name, words) and not is_reported(needs, name, attempt):
+            found = notes(words.title)
+            is_cancelled = _result(needs, name) == "cancelled"
+            by_person |= is_cancelled and any(_is_by_person(note) for note in found)
+            reason = _cancellation(words, found) if is_cancelled else _failure(needs, name, words, found)
+            reasons.append(reason)
+            remedies.append(_rerun(needs) if is_cancelled else words.remedy)
+    return JobEnd("; ".join(reasons), remedies[0].format(run=run), by_person) if reasons else None
+
+
+def is_reported(needs: Json, job: str, attempt: str) -> bool:
+    """Return whether a job reported its own end in this attempt; GitHub may pass those of an earlier one."""
+    return _outputs(needs, job).get("reported") == attempt
+
+
+def _table_of(needs: Json) -> Mapping[str, JobWords]:
+    return DEPLOYMENT if "preflight" in needs else TRAINING
+
+
+def _ended_badly(needs: Json, name: str, words: JobWords) -> bool:
+    is_bad = _result(needs, name) in ("failure", "cancelled")
+    return is_bad and all(_result(needs, other) == "skipped" for other in words.taken_up_by)
+
+
+def _is_skipped_in_silence(needs: Json, attempt: str, name: str, table: Mapping[str, JobWords]) -> bool:
+    words = table[name]
+    if _result(needs, name) != "skipped" or not _is_due(needs, attempt, name):
+        return False
+    return not any(_ended_badly(needs, each, table[each]) for each in words.explained_by if each in table)
+
+
+def _is_due(needs: Json, attempt: str, name: str) -> bool:
+    """Whether a job should have run, so that somebody has to hear if it was skipped."""
+    if _table_of(needs) is DEPLOYMENT:
+        return name == "publish"
+    plan, train = _outputs(needs, "plan"), _outputs(needs, "train")
+    if name == "continue":  # stopped early with a checkpoint, and not by a cancellation
+        is_stopped = train.get("exit_code") == "75" and train.get("attempt") == attempt
+        return is_stopped and _result(needs, "train") in ("success", "failure")
+    is_planned = _result(needs, "plan") == "success" and plan.get("train") == "true"
+    return name == ("eks" if plan.get("target") == "eks" else "train") and is_planned
+
+
+def _failure(needs: Json, name: str, words: JobWords, found: Sequence[str]) -> str:
+    """The job's own reason; else that of GitHub, which ends a job as `failure` where its runner was lost."""
+    own = str(_outputs(needs, name).get("reason") or "")
+    cause = _cause(found)
+    return own or (_in_words(cause[0], words, cause[1]) if cause else words.failed)
+
+
+def _cancellation(words: JobWords, found: Sequence[str]) -> str:
+    cause = _cause(found)
+    if cause is None:
+        return f"{_UNKNOWN.format(title=words.title)}; {words.after}"
+    never = cause[0].is_before_start and words.not_started
+    return f"{_in_words(cause[0], words, cause[1])}: {never or words.after}"
+
+
+def _cause(found: Sequence[str]) -> tuple[Cause, str] | None:
+    """The first cause that an annotation names, and what the annotation says of it."""
+    for cause in CAUSES:
+        for note in found:
+            if match := cause.note.search(note):
+                return cause, match["what"]
+    return None
+
+
+def _in_words(cause: Cause, words: JobWords, what: str) -> str:
+    return cause.words.format(title=words.title, what=what)
+
+
+def _is_by_person(note: str) -> bool:
+    match = PERSON.search(note)
+    return match is not None and not match["what"].endswith("[bot]")
+
+
+def _rerun(needs: Json) -> str:
+    """The command that starts a run again; GitHub refuses `--failed` where no job failed."""
+    return _AGAIN if any(_result(needs, name) == "failure" for name in needs) else "gh run rerun {run}"
+
+
+def _result(needs: Json, name: str) -> str:
+    return str((needs.get(name) or {}).get("result") or "skipped")
+
+
+def _outputs(needs: Json, name: str) -> Json:
+    outputs: Json = (needs.get(name) or {}).get("outputs") or {}
+    return outputs

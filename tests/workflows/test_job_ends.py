@@ -1,0 +1,242 @@
+"""Somebody hears exactly once of every job's end, with its cause and the next command.
+
+Each job x each result x whether the job reported itself, in every combination that the conditions allow; the
+expected message follows from a rule that is written here a second time, by what people need to know.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+from tests.workflows.conftest import ROOT, read
+
+from trainyard.watch import job_end
+from trainyard.watch.job_end import DEPLOYMENT, TRAINING, JobEnd, unreported_end
+
+Needs = dict[str, Any]
+RESULTS = ("success", "failure", "cancelled", "skipped")
+RUN, ATTEMPT, EARLIER = "99", "2", "1"
+NOTES = {
+    "person": ("The run was canceled by @anna.", "@anna cancelled the run"),
+    "bot": ("The run was canceled by @github-actions[bot].", "@github-actions[bot] cancelled the run"),
+    "no runner": (
+        "The job has exceeded the maximum execution time while awaiting a runner for 24h0m0s",
+        "no runner took the job {title} for 24h0m0s",
+    ),
+    "time": (
+        "The job has exceeded the maximum execution time of 8h0m0s",
+        "the job {title} reached its time limit of 8h0m0s",
+    ),
+    "queue": (
+        "Canceling since a higher priority waiting request for trainyard-gpu exists",
+        "the job {title} fell out of the queue trainyard-gpu, which was full",
+    ),
+    "hosted": (
+        "The job was not acquired by Runner of type hosted even after multiple attempts",
+        "GitHub found no runner for the job {title}",
+    ),
+    "shutdown": (
+        "The runner has received a shutdown signal. This can happen when the runner service is stopped.",
+        "the runner of the job {title} was shut down",
+    ),
+    "unknown": ("The operation was canceled.", "the job {title} was cancelled, and GitHub names no cause"),
+}
+"""A cause -> GitHub's annotation, and what the message says."""
+
+
+def job(result: str, **outputs: str) -> dict[str, Any]:
+    return {"result": result, "outputs": {name: value for name, value in outputs.items() if value}}
+
+
+def ends_of_training() -> Iterator[Needs]:
+    """Every `needs` that the job `tell` can see, as the conditions of the workflow allow it."""
+    skipped = job("skipped")
+    for plan, train, target in product(RESULTS, ("true", "false", ""), ("gpu-runner", "eks")):
+        base = {"plan": job(plan, train=train, target=target), "eks": skipped, "ready": skipped}
+        base |= {"train": skipped, "continue": skipped}
+        if plan != "success" or train != "true":
+            yield base
+            continue
+        if target == "eks":
+            for result, reported in product(RESULTS, ("", EARLIER, ATTEMPT)):
+                if (result, reported) == ("skipped", ATTEMPT):
+                    continue
+                yield base | {"eks": job(result, reported=reported)}
+            continue
+        for ready in RESULTS:
+            if ready in ("failure", "cancelled"):
+                yield base | {"ready": job(ready)}
+                continue
+            for result, reported, code, of in product(
+                RESULTS, ("", EARLIER, ATTEMPT), ("", "1", "75"), ("", EARLIER, ATTEMPT)
+            ):
+                if result == "success" and code in ("1", "75"):
+                    continue  # the step that ends so is red, and its job with it
+                if result == "skipped" and ATTEMPT in (reported, of):
+                    continue  # a job that does not run has outputs of an earlier attempt at most
+                trained = job(result, reported=reported, exit_code=code, attempt=of)
+                due = code == "75" and of == ATTEMPT and result in ("success", "failure")
+                for following in RESULTS if due else ("skipped",):
+                    found = base | {"ready": job(ready), "train": trained}
+                    yield found | {"continue": job(following)}
+
+
+def unheard_of(needs: Needs) -> list[str]:
+    """The rule: the jobs whose end somebody has to hear of from `tell`."""
+    plan = needs["plan"]["outputs"]
+    found = []
+    for name in ("plan", "ready", "eks", "train", "continue"):
+        is_bad = needs[name]["result"] in ("failure", "cancelled")
+        if is_bad and needs[name]["outputs"].get("reported") != ATTEMPT:
+            found.append(name)
+    if found:
+        return found + follow_up(needs)
+    place = "eks" if plan.get("target") == "eks" else "train"
+    began = needs["plan"]["result"] == "success" and plan.get("train") == "true"
+    if began and needs[place]["result"] == "skipped":
+        return [place]  # cancelled between two jobs, of which no result tells
+    return follow_up(needs)
+
+
+def follow_up(needs: Needs) -> list[str]:
+    """A segment that stopped early says that another one follows; somebody has to hear if none does."""
+    train = needs["train"]
+    is_due = train["outputs"].get("exit_code") == "75" and train["outputs"].get("attempt") == ATTEMPT
+    is_due = is_due and train["result"] in ("success", "failure")
+    return ["continue"] if is_due and needs["continue"]["result"] == "skipped" else []
+
+
+def titles(needs: Needs) -> dict[str, str]:
+    table = DEPLOYMENT if "preflight" in needs else TRAINING
+    return {name: words.title for name, words in table.items()}
+
+
+def end_of(needs: Needs, cause: str = "unknown") -> JobEnd | None:
+    return unreported_end(needs, run=RUN, attempt=ATTEMPT, notes=lambda title: [NOTES[cause][0]])
+
+
+def test_somebody_hears_of_each_end_of_a_training_exactly_once() -> None:
+    seen = 0
+    for needs in ends_of_training():
+        expected = unheard_of(needs)
+        end = end_of(needs)
+        assert (end is not None) is bool(expected), needs
+        if end is None:
+            continue
+        seen += 1
+        parts = end.reason.split("; ")
+        for name in expected:
+            title, result = TRAINING[name].title, needs[name]["result"]
+            words = {
+                "failure": TRAINING[name].failed,
+                "cancelled": f"the job {title} was cancelled",
+                "skipped": f"the run was cancelled before the job {title} started",
+            }[result]
+            assert sum(part.startswith(words) for part in parts) == 1, (needs, end.reason)
+        others = [TRAINING[name] for name in TRAINING if name not in expected]
+        assert not any(f"job {each.title} " in end.reason or each.failed in end.reason for each in others)
+        assert "gh run " in end.next_step and RUN in end.next_step
+    assert seen > 100
+
+
+def test_the_job_that_reports_runs_where_there_is_something_to_report(
+    training: Any, expressions: Any
+) -> None:
+    """It may run in vain, which costs a minute; it may never be skipped where somebody has to hear."""
+    tell, vain, total = training.jobs["tell"], [], 0
+    for needs in ends_of_training():
+        status = "cancelled" if any(each["result"] == "cancelled" for each in needs.values()) else "failure"
+        github = {"run_attempt": ATTEMPT}
+        runs = expressions.holds(tell["if"], status=status, needs=needs, github=github)
+        assert runs or not unheard_of(needs), needs
+        vain += [needs] if runs and not unheard_of(needs) else []
+        total += 1
+    assert set(tell["needs"]) == set(training.jobs) - {"tell"}
+    # Only outputs that a job can hardly have: an exit code of an earlier attempt beside a report of this one.
+    assert all(each["train"]["outputs"].get("attempt") != ATTEMPT for each in vain), vain[:3]
+    assert len(vain) < total / 20
+
+
+@pytest.mark.parametrize("cause", NOTES)
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_cancellation_is_reported_by_its_cause(name: str, cause: str) -> None:
+    for table, others in ((TRAINING, TRAINING), (DEPLOYMENT, DEPLOYMENT)):
+        if name not in table:
+            continue
+        needs = {each: job("success" if each in ("plan", "preflight") else "skipped") for each in others}
+        needs[name] = job("cancelled")
+        end = end_of(needs, cause)
+        assert end is not None
+        _, words = NOTES[cause]
+        assert end.reason.startswith(words.format(title=table[name].title))
+        assert end.by_person is (cause == "person")
+        assert end.next_step == f"gh run rerun {RUN}"  # GitHub refuses --failed where no job failed
+
+
+@pytest.mark.parametrize("cause", ["no runner", "queue", "hosted"])
+def test_a_training_that_never_started_leaves_no_checkpoint(cause: str) -> None:
+    needs = {"plan": job("success", train="true"), "train": job("cancelled")}
+    end = end_of(needs, cause)
+    assert end is not None
+    assert end.reason.endswith(": nothing was trained")
+
+
+def test_a_failure_has_the_reason_of_the_job_itself_then_that_of_github() -> None:
+    own = {"plan": job("success"), "continue": job("failure", reason="it did not move on")}
+    end = end_of(own)
+    assert end == JobEnd("it did not move on", f"gh run rerun {RUN} --failed", by_person=False)
+    lost = {"plan": job("success"), "train": job("failure")}
+    end = end_of(lost, "shutdown")
+    assert end is not None
+    assert end.reason == "the runner of the job Train and prove was shut down"
+    assert end.next_step.startswith(f"gh run view {RUN} --log-failed, then gh run rerun {RUN} --failed")
+    refused = {"plan": job("failure")}
+    assert end_of(refused) == JobEnd(
+        "the plan was refused, and nothing was started", f"gh run view {RUN} --log-failed", by_person=False
+    )
+
+
+@pytest.mark.parametrize("result", ["failure", "cancelled"])
+@pytest.mark.parametrize("name", DEPLOYMENT)
+def test_the_report_of_a_cluster_names_the_job_that_ended_it(name: str, result: str) -> None:
+    before = list(DEPLOYMENT)[: list(DEPLOYMENT).index(name)]
+    needs = {each: job("success" if each in before else "skipped") for each in DEPLOYMENT}
+    if name == "collect":
+        needs["continue"] = job("skipped")
+    needs[name] = job(result)
+    end = end_of(needs, "unknown")
+    assert end is not None
+    words = DEPLOYMENT[name]
+    assert end.reason.startswith(
+        words.failed if result == "failure" else f"the job {words.title} was cancelled"
+    )
+    needs[name] = job("success")
+    after = {each: job("success") for each in DEPLOYMENT} | {name: job(result)}
+    is_taken_up = bool(words.taken_up_by)  # a watch that ended early, and the next one saw the end
+    assert (end_of(after) is None) is is_taken_up
+
+
+def test_a_deployment_that_was_cancelled_between_two_jobs_is_reported() -> None:
+    needs = {name: job("success") for name in DEPLOYMENT} | {"publish": job("skipped")}
+    end = end_of(needs)
+    assert end is not None
+    assert end.reason.startswith("the run was cancelled before the job Prove it from outside started")
+    assert end_of({name: job("success") for name in DEPLOYMENT}) is None
+
+
+@pytest.mark.parametrize(
+    ("file", "table", "reporter"),
+    [("training_ci.yml", TRAINING, "tell"), ("deploy_eks.yml", DEPLOYMENT, "report")],
+)
+def test_the_jobs_have_the_names_that_github_lists(
+    file: str, table: dict[str, job_end.JobWords], reporter: str
+) -> None:
+    jobs = read(ROOT / ".github" / "workflows" / file).jobs
+    assert {name: words.title for name, words in table.items()} == {
+        name: jobs[name]["name"] for name in jobs[reporter]["needs"]
+    }
+    rights = jobs[reporter]["permissions"]
+    assert (rights["actions"], rights["checks"]) == ("read", "read")
+    for words in table.values():
+        assert set(words.taken_up_by) | set(words.explained_by) <= set(table)
