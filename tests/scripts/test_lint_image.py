@@ -1,0 +1,378 @@
+"""Linting strangers' Dockerfiles: an error rests on what they state, and --fix changes nothing else.
+
+Every base × every way to state torch × a lock that is named, lies beside, or neither; the expected errors are
+derived from what each part states. Then files of public shape, all of them right.
+"""
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.scripts.public_dockerfiles import HEALTHY
+
+ROOT = Path(__file__).resolve().parents[2]
+WHEELS = "https://download.pytorch.org/whl"
+DLC = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training"
+LOCKS_BESIDE = ("requirements-training.txt", "requirements-verl.txt")
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base image, and what its name states."""
+
+    lines: str
+    cuda: int = 0
+    """The major release; 0 if it is not stated."""
+    devel: bool = False
+    ngc: str = ""
+    """The torch of an NGC image."""
+    python: int = 0
+
+
+BASES = {
+    **{
+        f"cuda {version} {kind}": Base(
+            f"FROM nvidia/cuda:{version}-cudnn-{kind}-ubuntu22.04", int(version[:2]), kind == "devel"
+        )
+        for version in ("12.1.1", "12.4.1", "12.8.1", "13.0.1")
+        for kind in ("devel", "runtime")
+    },
+    "pytorch 12.1": Base("FROM pytorch/pytorch:2.4.1-cuda12.1-cudnn9-devel", 12, devel=True),
+    "pytorch 12.4": Base("FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn9-devel", 12, devel=True),
+    "pytorch 13.0": Base("FROM pytorch/pytorch:2.9.1-cuda13.0-cudnn9-devel", 13, devel=True),
+    "python 3.11": Base("FROM python:3.11-slim-bookworm", python=11),
+    "python 3.8": Base("FROM python:3.8-slim", python=8),
+    "python 3.8 and uv": Base("FROM python:3.8-slim\nRUN uv venv --python 3.12 /venv"),
+    "argument": Base("ARG BASE\nFROM ${BASE}"),
+    "argument without ARG": Base("FROM $BASE"),
+    "part of a name": Base("ARG X\nFROM own/base-${X}"),
+    "tag": Base("ARG CUDA\nFROM nvidia/cuda:${CUDA}-devel-ubuntu22.04"),
+    "default": Base("ARG BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04\nFROM ${BASE}", 13, devel=True),
+    "parts": Base("ARG C=12.4.1\nARG O=22.04\nFROM nvidia/cuda:$C-devel-ubuntu$O", 12, devel=True),
+    "own": Base("FROM 123456789012.dkr.ecr.us-west-2.amazonaws.com/team/base:7"),
+    "dlc": Base(f"FROM {DLC}:2.6.0-gpu-py312-cu126-ubuntu22.04-ec2", 12, devel=True),
+    "ngc 25.01": Base("FROM nvcr.io/nvidia/pytorch:25.01-py3", 12, devel=True, ngc="2.6"),
+    "ngc 24.10": Base("FROM nvcr.io/nvidia/pytorch:24.10-py3", 12, devel=True, ngc="2.5"),
+    "ngc unknown": Base("FROM nvcr.io/nvidia/pytorch:99.01-py3"),
+    "stage": Base("FROM nvidia/cuda:13.0.1-devel-ubuntu24.04 AS base\nFROM base", 13, devel=True),
+    "unused stage": Base("FROM python:3.8 AS docs\nRUN pip install torch==2.13.0\nFROM ubuntu:24.04"),
+}
+
+
+@dataclass(frozen=True)
+class Torch:
+    """A way to install torch, and what it states."""
+
+    lines: str
+    file: str = ""
+    """The content of requirements.txt beside the Dockerfile."""
+    reads: bool = False
+    """Whether the Dockerfile copies that file and installs from it."""
+    version: str = ""
+    cuda: str = ""
+    vision: str = ""
+    compiles: bool = False
+    fixable: bool = True
+    ignore: str = ""
+
+
+RIGHT = f"torch==2.6.0 --index-url {WHEELS}/cu124"
+NO_BUILD = f"--index-url {WHEELS}/cu121\ntorch==2.6.0\n"
+"""There is no torch 2.6.0 with CUDA 12.1."""
+PAIR = "torch==2.6.0\ntorchvision==0.19.0\n"
+"""torchvision 0.19 belongs to torch 2.4."""
+READS = replace(Torch(""), reads=True, version="2.6", cuda="12.1", fixable=False, file=NO_BUILD)
+UNREAD = Torch("", file=NO_BUILD)
+COMPILED = "RUN pip install flash-attn==2.7.4.post1 --no-build-isolation"
+TORCHES = {
+    "none": Torch("RUN echo hello"),
+    "bare": Torch("RUN pip install torch torchvision"),
+    "range": Torch('RUN pip install "torch>=2.6,<2.7" torchvision==0.19.0'),
+    "right": Torch(f"RUN pip install {RIGHT}", version="2.6", cuda="12.4"),
+    "right, suffix": Torch("RUN pip3 install 'torch==2.6.0+cu124' -f x", version="2.6", cuda="12.4"),
+    "right, argument": Torch(
+        f"ARG T=2.6.0\nARG U={WHEELS}/cu124\nRUN uv pip install torch==${{T}} -i $U",
+        version="2.6",
+        cuda="12.4",
+    ),
+    "right, compiled": Torch(
+        f"RUN pip install {RIGHT}\n{COMPILED}", version="2.6", cuda="12.4", compiles=True
+    ),
+    "no build": Torch(f"RUN pip install torch==2.6.0 --index-url {WHEELS}/cu121", version="2.6", cuda="12.1"),
+    "no build, suffix": Torch("RUN pip install torch==2.6.0+cu121", version="2.6", cuda="12.1"),
+    "pair": Torch(f"RUN pip install torchvision==0.19.0 {RIGHT}", version="2.6", cuda="12.4", vision="0.19"),
+    "pair, two commands": Torch(
+        f"RUN pip install {RIGHT} && \\\n    pip install torchvision==0.19.0",
+        version="2.6",
+        cuda="12.4",
+        vision="0.19",
+    ),
+    "version unknown": Torch("ARG T\nRUN pip install torch==${T} torchvision==0.19.0"),
+    "version never declared": Torch("RUN pip install torch==$T torchvision==0.19.0"),
+    "argument of another stage": Torch("RUN pip install torch==$GLOBAL torchvision==0.19.0"),
+    "index unknown": Torch(f"ARG CU\nRUN pip install torch==2.6.0 -i {WHEELS}/$CU", version="2.6"),
+    "index computed": Torch(
+        f'RUN pip install torch==2.6.0 --index-url "{WHEELS}/cu$(echo 12.1 | tr -d .)"', version="2.6"
+    ),
+    "index private": Torch("RUN pip install torch==2.6.0+cu121 -i https://own.io/simple", version="2.6"),
+    "extra index": Torch(f"RUN pip install torch==2.6.0 --extra-index-url {WHEELS}/cu121", version="2.6"),
+    "condition": Torch('RUN if [ "$A" = b ]; then pip install torch==2.6.0+cu121; fi'),
+    "test": Torch('RUN [ -n "$A" ] && pip install torch==2.6.0+cu121'),
+    "or": Torch("RUN pip install torch==2.6.0+cu121 || pip install torch"),
+    "removed": Torch("RUN pip install torch==2.6.0+cu121 && pip uninstall -y torch"),
+    "printed": Torch("RUN echo pip install torch==2.6.0+cu121"),
+    "upgraded": Torch("RUN pip install torch==2.6.0+cu121\nRUN pip install -U torch"),
+    "url": Torch("RUN pip install https://own.io/torch-2.6.0%2Bcu121-cp311-cp311-linux_x86_64.whl"),
+    "file, copied": replace(READS, lines="COPY requirements.txt .\nRUN pip install -r requirements.txt"),
+    "file, right": replace(
+        READS,
+        lines="WORKDIR /app\nCOPY requirements.txt ./\nRUN pip install --no-cache-dir -r /app/requirements.txt",
+        file="# all\ntorch==2.6.0  # with CUDA 12.4\n--extra-index-url " + WHEELS + "/cu124\n",
+        cuda="12.4",
+    ),
+    "file, pair": replace(
+        READS,
+        lines="ADD requirements.txt /r/x.txt\nRUN cd /r && python -m pip install -r x.txt && rm x.txt",
+        file=PAIR,
+        cuda="",
+        vision="0.19",
+    ),
+    "file, folder": replace(READS, lines="WORKDIR /w\nCOPY . .\nRUN pip install -r ./requirements.txt"),
+    "file, folder elsewhere": replace(READS, lines="COPY . /src/\nRUN pip install -r /src/requirements.txt"),
+    "file, pattern": replace(READS, lines="COPY req*.txt /r/\nRUN pip install -r /r/requirements.txt"),
+    "file, list": replace(
+        READS, lines='COPY ["requirements.txt", "/r/"]\nRUN ["pip", "install", "-r", "/r/requirements.txt"]'
+    ),
+    "file, mount": replace(
+        READS,
+        lines="WORKDIR /w\nRUN --mount=type=bind,source=requirements.txt,target=r.txt uv pip install -r r.txt",
+    ),
+    "file, sync": replace(READS, lines="COPY requirements.txt /r/\nRUN uv pip sync /r/requirements.txt"),
+    "file, not copied": replace(UNREAD, lines="RUN pip install -r requirements.txt"),
+    "file, another copied": replace(
+        UNREAD, lines="COPY setup.py /app/\nWORKDIR /app\nRUN pip install -r requirements.txt"
+    ),
+    "file, not installed": replace(UNREAD, lines="COPY requirements.txt .\nRUN cat requirements.txt"),
+    "file, changed": replace(
+        UNREAD,
+        lines="COPY requirements.txt .\nRUN sed -i /torch/d requirements.txt\nRUN pip install -r requirements.txt",
+    ),
+    "file, written": replace(
+        UNREAD,
+        lines="COPY requirements.txt .\nRUN echo numpy > requirements.txt && pip install -r requirements.txt",
+    ),
+    "file, ignored": replace(
+        UNREAD, lines="COPY . /w\nRUN pip install -r /w/requirements.txt", ignore="*.txt\n"
+    ),
+    "file, of another image": replace(
+        UNREAD, lines="COPY --from=own/tools:1 /requirements.txt /r/\nRUN pip install -r /r/requirements.txt"
+    ),
+    "file, name unknown": replace(UNREAD, lines="ARG R\nCOPY $R /r/\nRUN pip install -r /r/requirements.txt"),
+    "file, markers": replace(
+        READS,
+        lines="COPY requirements.txt /\nRUN pip install -r /requirements.txt",
+        file="torch==2.6.0+cu121 ; sys_platform == 'win32'\ntorchvision==0.19.0 ; python_version < '3.12'\n",
+        version="",
+        cuda="",
+    ),
+    "script": replace(UNREAD, lines="COPY . .\nRUN ./install.sh"),
+    "conda": Torch("RUN conda install pytorch==2.6.0 pytorch-cuda=12.1 -c pytorch"),
+}
+NAMED = {
+    "": "",
+    "right": "torch==2.6.0+cu124\ntorchvision==0.21.0+cu124\n",
+    "pair": PAIR,
+}
+
+
+def expected_errors(base: Base, torch: Torch, named: str) -> set[str]:
+    """The errors that what is stated has."""
+    version, cuda, vision = torch.version, torch.cuda, torch.vision
+    if named and (torch.reads or not version):
+        # A lock that is named counts in place of the files; what a command states counts after it.
+        replaced = "torch" in torch.lines and torch.file == ""
+        version, cuda = ("", "") if replaced else ("2.6", "12.4" if named == "right" else "")
+    if named:
+        in_command = "torchvision" in torch.lines
+        vision = (
+            "0.19" if named == "pair" and not (in_command and "torchvision==" not in torch.lines) else vision
+        )
+        vision = "0.21" if named == "right" and "torchvision==" not in torch.lines else vision
+        vision = "0.19" if "torchvision==0.19.0" in torch.lines else vision
+    found = set()
+    if version and cuda == "12.1":
+        found.add("torch-cuda")
+    if version and vision == "0.19":
+        found.add("torch-pair")
+    if version and base.python == 8:
+        found.add("torch-python")
+    if version and base.ngc and base.ngc != version:
+        found.add("torch-twice")
+    if version and cuda and torch.compiles and base.devel and base.cuda != int(cuda[:2]):
+        found.add("base-cuda")
+    return found
+
+
+@pytest.fixture
+def lint(load_script: Callable[[str], Any], capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    script = load_script("lint_image")
+
+    def run(*words: str) -> tuple[int, dict[str, Any]]:
+        capsys.readouterr()
+        code = script.main([*words, "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def errors(result: dict[str, Any]) -> set[str]:
+    return {one["rule"] for one in result["findings"] if one["severity"] == "error"}
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_an_error_rests_on_what_is_stated_and_the_fix_on_nothing_else(
+    base: str, tmp_path: Path, lint: Callable[..., Any]
+) -> None:
+    for (name, torch), named, beside in itertools.product(TORCHES.items(), NAMED, (False, True)):
+        folder = tmp_path / f"{name} {named} {beside}"
+        folder.mkdir()
+        file = folder / "Dockerfile"
+        text = f"ARG GLOBAL=2.6.0\n{BASES[base].lines}\n{torch.lines}\nUSER 1000\n"
+        file.write_text(text)
+        if torch.file:
+            (folder / "requirements.txt").write_text(torch.file)
+        if torch.ignore:
+            (folder / ".dockerignore").write_text(torch.ignore)
+        for lock in LOCKS_BESIDE if beside else ():
+            (folder / lock).write_bytes((ROOT / lock).read_bytes())
+        words = ["--dockerfile", str(file)]
+        if named:
+            (folder / "lock.txt").write_text(NAMED[named])
+            words += ["--lock", str(folder / "lock.txt")]
+        case = (base, name, named, beside)
+        expected = expected_errors(BASES[base], torch, named)
+        code, result = lint(*words)
+        assert (case, errors(result)) == (case, expected)
+        assert code == (1 if expected else 0), case
+
+        code, result = lint(*words, "--fix")
+        if not expected:
+            assert file.read_text() == text, case
+            assert code == 0, case
+            continue
+        in_file = (
+            bool(torch.version) and not torch.reads and not (named and torch.vision == "" and "pair" in named)
+        )
+        fixable = {"torch-cuda", "torch-pair"} & expected if in_file else set()
+        if BASES[base].cuda == 13:
+            fixable -= {"torch-cuda"}  # neither cu118, cu124 nor cu126 is the CUDA of the base
+        if "torchvision==0.19.0" not in torch.lines:
+            fixable -= {"torch-pair"}
+        assert (case, errors(result)) == (case, expected - fixable)
+        assert (file.read_text() != text) == bool(fixable), case
+        assert lint(*words)[1]["findings"] == result["findings"], case
+
+
+@pytest.mark.parametrize("value", ["nvidia/cuda:13.0.1-devel-ubuntu24.04", "python:3.8"])
+def test_a_build_argument_states_what_the_file_does_not(
+    value: str, tmp_path: Path, lint: Callable[..., Any]
+) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text(
+        "ARG BASE\nFROM ${BASE}\nARG T\nARG CU\n"
+        f"RUN pip install torch==${{T}} --index-url {WHEELS}/${{CU}}\n{COMPILED}\n"
+    )
+    words = ["--dockerfile", str(file)]
+    code, result = lint(*words)
+    assert (code, errors(result)) == (0, set())
+    assert "base" not in result["declared"]
+    assert any("${BASE}" in one for one in result["unknown"])
+    given = {"BASE": value, "T": "2.6.0", "CU": "cu124"}
+    told = [word for key, one in given.items() for word in ("--build-arg", f"{key}={one}")]
+    code, result = lint(*words, *told)
+    assert (code, errors(result)) == (1, {"base-cuda" if "cuda" in value else "torch-python"})
+    assert result["unknown"] == []
+    given["CU"] = "cu121"
+    told = [word for key, one in given.items() for word in ("--build-arg", f"{key}={one}")]
+    before = file.read_text()
+    assert "torch-cuda" in errors(lint(*words, *told, "--fix")[1])
+    assert file.read_text() == before, "what a build argument states is not in the file"
+
+
+def test_a_base_without_a_value_is_said_to_people(
+    tmp_path: Path, load_script: Callable[[str], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "Dockerfile").write_text("ARG BASE\nFROM ${BASE}\nRUN pip install -r requirements.txt\n")
+    assert load_script("lint_image").main(["--dockerfile", str(tmp_path / "Dockerfile")]) == 0
+    said = capsys.readouterr().out
+    assert "base          unknown" in said
+    assert "unknown       the base image ${BASE}" in said
+    assert "unknown       requirements.txt: the build context here has no such file" in said
+    assert "nothing would break" not in said
+
+
+def test_the_context_is_the_projects_and_what_is_ambiguous_is_unknown(
+    tmp_path: Path, lint: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    service = project / "services" / "a"
+    service.mkdir(parents=True)
+    file = service / "Dockerfile"
+    file.write_text("FROM python:3.11\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n")
+    (tmp_path / "requirements.txt").write_text(NO_BUILD)
+    words = ["--dockerfile", str(file)]
+    assert errors(lint(*words)[1]) == set(), "a file outside of the project was read"
+    (project / ".git").mkdir()
+    assert errors(lint(*words)[1]) == set()
+    (project / "requirements.txt").write_text(NO_BUILD)
+    assert errors(lint(*words)[1]) == {"torch-cuda"}
+    (service / "requirements.txt").write_text("torch==2.6.0\n")
+    assert errors(lint(*words)[1]) == set()
+    assert errors(lint(*words, "--context", str(project))[1]) == {"torch-cuda"}
+    assert lint(*words, "--context", str(service))[1]["unknown"] == []
+    monkeypatch.chdir(ROOT)
+    file.write_text(
+        "FROM python:3.8\nCOPY requirements-training.txt .\nRUN pip install -r requirements-training.txt\n"
+    )
+    assert errors(lint(*words)[1]) == set(), "it was judged by Trainyard's own lock"
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "verl", "megatron"])
+def test_our_own_images_are_judged_by_their_own_locks(kind: str, lint: Callable[..., Any]) -> None:
+    path = f"{ROOT}/docker/{kind}/Dockerfile"
+    code, result = lint("--dockerfile", path, "--instance-type", "p5.48xlarge")
+    assert (code, result["findings"], result["unknown"]) == (0, [], [])
+    assert result["declared"]["cuda"] == "13.0"
+    old = "nvidia/cuda:12.4.1-devel-ubuntu22.04"
+    if kind == "megatron":
+        code, result = lint("--dockerfile", path, "--build-arg", f"CUDA_IMAGE={old}")
+        assert (code, errors(result)) == (1, {"base-cuda"})
+    code, result = lint("--dockerfile", path, "--build-arg", "BASE_IMAGE=python:3.8")
+    assert "torch-python" in errors(result) or kind == "megatron"
+    assert errors(lint("--dockerfile", path, "--driver", "550.54")[1]) == {"driver"}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_file_of_public_shape_is_no_error_and_is_not_changed(
+    name: str, tmp_path: Path, lint: Callable[..., Any]
+) -> None:
+    text, files = HEALTHY[name]
+    for path, content in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(content)
+    file = tmp_path / "Dockerfile"
+    file.write_text(text)
+    for lock in LOCKS_BESIDE:
+        (tmp_path / lock).write_bytes((ROOT / lock).read_bytes())
+    for words in ([], ["--instance-type", "p5.48xlarge"], ["--instance-type", "p4d.24xlarge"]):
+        code, result = lint("--dockerfile", str(file), *words, "--fix")
+        assert (code, errors(result), result["difference"]) == (0, set(), ""), words
+    assert file.read_text() == text
+
+
+def test_there_are_twenty_healthy_files_of_different_shapes() -> None:
+    assert len({text for text, _ in HEALTHY.values()}) >= 20
