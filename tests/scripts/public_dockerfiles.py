@@ -55,7 +55,7 @@ RUN pip3 uninstall -y pytorch-triton torch torchvision transformer_engine flash_
 RUN pip install --no-cache-dir vllm==0.8.5 torch==2.6.0 torchvision==0.21.0 torchaudio==2.6.0 \\
     transformers>=4.49.0 accelerate pyarrow>=15.0.0
 RUN pip uninstall -y flash-attn && \\
-    wget -nv https://github.com/x/releases/flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp310-linux.whl && \\
+    wget -nv https://own.io/flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp310-linux.whl && \\
     pip install flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp310-cp310-linux_x86_64.whl
 """,
         {},
@@ -82,7 +82,7 @@ FROM nvcr.io/nvidia/cuda:${CUDA_VERSION}-devel-ubuntu22.04
 ARG EFA_INSTALLER_VERSION=1.43.2
 ARG AWS_OFI_NCCL_VERSION=v1.16.3
 ARG NCCL_VERSION=v2.27.7-1
-RUN cd $HOME && curl -O https://efa-installer.amazonaws.com/aws-efa-installer-${EFA_INSTALLER_VERSION}.tar.gz \\
+RUN curl -O https://efa-installer.amazonaws.com/aws-efa-installer-${EFA_INSTALLER_VERSION}.tar.gz \\
     && tar -xf aws-efa-installer-${EFA_INSTALLER_VERSION}.tar.gz && cd aws-efa-installer \\
     && ./efa_installer.sh -y -g -d --skip-kmod --skip-limit-conf --no-verify
 RUN git clone -b ${NCCL_VERSION} https://github.com/NVIDIA/nccl.git /opt/nccl && cd /opt/nccl \\
@@ -158,7 +158,7 @@ ARG PIP_INDEX_URL UV_INDEX_URL
 ARG TARGETPLATFORM
 RUN --mount=type=cache,target=/root/.cache/uv \\
     if [ "$TARGETPLATFORM" = "linux/arm64" ]; then \\
-        uv pip install --system --index-url {WHEELS}/nightly/cu$(echo $CUDA_VERSION | cut -d. -f1,2 | tr -d '.') \\
+        uv pip install --system --index-url {WHEELS}/nightly/cu$(echo $CUDA_VERSION | tr -d '.') \\
             "torch==2.8.0.dev20250318+cu128" "torchvision==0.22.0.dev20250319"; \\
     fi
 COPY requirements/common.txt requirements/common.txt
@@ -349,7 +349,7 @@ USER 1000:1000
     "InfiniBand": (
         f"""\
 FROM nvidia/cuda:12.4.1-devel-ubuntu22.04
-ENV RDMAV_FORK_SAFE=1 NCCL_IB_HCA=mlx5 NCCL_IB_TIMEOUT=22
+ENV NCCL_IB_HCA=mlx5 NCCL_IB_TIMEOUT=22
 RUN pip install torch==2.5.1+cu124 torchvision==0.20.1+cu124 -f {WHEELS}/torch_stable.html
 """,
         {},

@@ -138,7 +138,7 @@ def test_the_locks_of_an_image_are_those_that_it_copies_and_installs() -> None:
         "COPY requirements-uv.txt requirements-training.txt requirements-dev.txt ./\n"
         "COPY requirements-verl.txt x/requirements-other.txt /\n"
         "RUN cat requirements-run.txt requirements-dev.txt && pip install -r requirements-uv.txt\n"
-        "RUN sh scripts/install_environment.sh training && uv pip sync --require-hashes /requirements-verl.txt\n"
+        "RUN sh scripts/install_environment.sh training && uv pip sync -q /requirements-verl.txt\n"
         "RUN pip install -r requirements-here.txt -r /requirements-other.txt\n"
     )
     assert locks_of(parse_dockerfile(text, "D")) == ("requirements-training.txt", "requirements-verl.txt")
@@ -155,7 +155,7 @@ def test_the_locks_of_our_own_images_are_found(kind: str) -> None:
 @pytest.mark.parametrize("declares", ["", "ARG BASE\nARG X\nARG Y=1\n", "ARG BASE=\nARG X=${Z}\n"])
 def test_a_base_without_a_value_stays_as_written(line: str, declares: str) -> None:
     base = parse_dockerfile(f"{declares}{line}\n", "D").final_base()
-    assert "$" in base or base == "base-"
+    assert "$" in base
     given = {"BASE": "a:1", "X": "2", "Y": "3"} if declares else {}
     names = parse_dockerfile(f"{declares}{line}\n", "D", given).final_base()
     assert names in ("a:1", "base-2", "r.io/a:2-3", "r.io/a:2-${Y}") or not given

@@ -152,7 +152,11 @@ def declare(
     known, variables, unread = dict[str, str](), list[Variable](), list[str]()
     efa, plugin, reader = Version(), Version(), PackageReader()
     packages = {package: Package(package, text, file, line) for package, (text, line, file) in locked.items()}
-    waiting = bool(packages)
+    runs = [line.text for line in lines if line.instruction.name == "RUN" and line.instruction.stage in used]
+    waiting = any(install.files for text in runs for install in installs_of(text))
+    if not waiting:  # no command installs the locks that were named: every pin of a command counts after them
+        settings = _index_variables(lines, len(parsed.stages) - 1, parsed)
+        _take_named(reader, packages, Install(), settings, (base.kind, base.torch))
     has_efa = False
     for place, line in enumerate(lines):
         instruction, text = line.instruction, line.text
@@ -183,9 +187,6 @@ def declare(
         efa = version(match[1]) if (match := _EFA.search(text)) else efa
         plugin = version(match[1]) if (match := _PLUGIN.search(text)) else plugin
         has_efa = has_efa or bool(re.search(r"efa[-_]installer|aws-ofi-nccl", text))
-    if waiting:
-        settings = _index_variables(lines, len(parsed.stages) - 1, parsed)
-        _take_named(reader, packages, Install(), settings, (base.kind, base.torch))
     stated = reader.packages
     nccl = version(known.get("NCCL_VERSION", "").removeprefix("v"))
     wheel = next((stated[one].version for one in stated if one.startswith("nvidia-nccl-cu")), ())

@@ -253,7 +253,9 @@ class PackageReader:
             self.torch_build = "cpu" if "+cpu" in torch.text else "named" if official else "private"
         elif base_torch and base_torch == torch.version and not install.upgrades:
             self.torch_build = "base"
-        elif not official or kind in ("other", "ngc") or (kind in ("pytorch", "dlc") and not base_torch):
+        elif not official or (
+            not main and (kind == "other" or (kind in ("pytorch", "dlc") and not base_torch))
+        ):
             self.torch_build = ""
         elif not indexes:
             self.torch_build = "pypi"
