@@ -303,27 +303,27 @@ def test_a_build_argument_states_what_the_file_does_not(
     assert "base" not in result["declared"]
     assert any("${BASE}" in one for one in result["unknown"])
     given = {"BASE": value, "T": "2.6.0", "CU": "cu124"}
-    told = [word for key, one in given.items() for word in ("--build-arg", f"{key}={one}")]
-    code, result = lint(*words, *told)
+    options = [word for key, one in given.items() for word in ("--build-arg", f"{key}={one}")]
+    code, result = lint(*words, *options)
     assert (code, errors(result)) == (1, {"base-cuda" if "cuda" in value else "torch-python"})
     assert result["unknown"] == []
     given["CU"] = "cu121"
-    told = [word for key, one in given.items() for word in ("--build-arg", f"{key}={one}")]
+    options = [word for key, one in given.items() for word in ("--build-arg", f"{key}={one}")]
     before = file.read_text()
-    assert "torch-cuda" in errors(lint(*words, *told, "--fix")[1])
+    assert "torch-cuda" in errors(lint(*words, *options, "--fix")[1])
     assert file.read_text() == before, "what a build argument states is not in the file"
 
 
-def test_a_base_without_a_value_is_said_to_people(
+def test_a_base_without_a_value_is_shown_to_people(
     tmp_path: Path, load_script: Callable[[str], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "Dockerfile").write_text("ARG BASE\nFROM ${BASE}\nRUN pip install -r requirements.txt\n")
     assert load_script("lint_image").main(["--dockerfile", str(tmp_path / "Dockerfile")]) == 0
-    said = capsys.readouterr().out
-    assert "base          unknown" in said
-    assert "unknown       the base image ${BASE}" in said
-    assert "unknown       requirements.txt: the build context here has no such file" in said
-    assert "nothing would break" not in said
+    shown = capsys.readouterr().out
+    assert "base          unknown" in shown
+    assert "unknown       the base image ${BASE}" in shown
+    assert "unknown       requirements.txt: the build context here has no such file" in shown
+    assert "nothing would break" not in shown
 
 
 def test_the_context_is_the_projects_and_what_is_ambiguous_is_unknown(

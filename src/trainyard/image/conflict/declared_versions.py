@@ -156,7 +156,7 @@ def declare(
     waiting = any(install.files for text in runs for install in installs_of(text))
     if not waiting:  # no command installs the locks that were named: every pin of a command counts after them
         settings = _index_variables(lines, len(parsed.stages) - 1, parsed)
-        _take_named(reader, packages, Install(), settings, (base.kind, base.torch))
+        _take_named(reader, packages, Install(), settings=settings, base=(base.kind, base.torch))
     has_efa = False
     for place, line in enumerate(lines):
         instruction, text = line.instruction, line.text
@@ -175,9 +175,9 @@ def declare(
             contents = list[tuple[str, RequirementsFile]]()
             if install.files and waiting:
                 waiting = False
-                _take_named(reader, packages, install, settings, facts)
+                _take_named(reader, packages, install, settings=settings, base=facts)
             for path in () if packages else install.files:
-                paths = context_paths(parsed, lines, place, install, path)
+                paths = context_paths(parsed, lines, place, install=install, path=path)
                 found = read(paths) if read and paths else None
                 contents += [(found[0], read_requirements(found[1]))] if found else []
                 if found is None:
@@ -248,6 +248,7 @@ def _take_named(
     reader: PackageReader,
     packages: Mapping[str, Package],
     install: Install,
+    *,
     settings: Mapping[str, str],
     base: tuple[str, Version],
 ) -> None:

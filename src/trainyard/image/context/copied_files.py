@@ -44,7 +44,7 @@ def locks_of(parsed: Dockerfile) -> tuple[str, ...]:
 
 
 def context_paths(
-    parsed: Dockerfile, lines: Sequence[ResolvedInstruction], place: int, install: Install, path: str
+    parsed: Dockerfile, lines: Sequence[ResolvedInstruction], place: int, *, install: Install, path: str
 ) -> tuple[str, ...]:
     """Return the paths in the build context that a file of an install may have, the likeliest first.
 
