@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Check an image before it is deployed: its packages match the lock, import, and compute correctly.
+"""Check an image before it is deployed: its packages match its lock, import, and compute correctly.
 
 quick checks versions, imports, user, entry point and size; standard adds CUDA, NCCL, the EFA plugin, a
 model's configuration and secrets in layers; full adds a forward and backward pass and a sum over two
-processes. A check without an answer counts as failed.
+processes. A check without an answer counts as failed. The lock is the one that --lock names, or that the
+image was built with. Without one the versions are unknown, and what the image installed by name must import.
 
 Reads:      --image, from docker or buildah here (codebuild: from its registry, in AWS); --lock
 Writes:     --junit, --output; with --builder codebuild a build; in GitHub Actions the job summary
-Exit codes: 0 every check holds; 1 one does not; 2 wrong usage, or there is no such image; 4 AWS or the
+Exit codes: 0 no check fails; 1 one does; 2 wrong usage, or there is no such image; 4 AWS or the
             registry refused or failed; 5 it took too long; 130 interrupted
 Example:    scripts/check_image.py --image fsdp:latest --level standard --builder local
 """
@@ -26,14 +27,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output, signals, terminal
 from trainyard.command.parser import script_parser
-from trainyard.errors import ExitCode
+from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
     from trainyard.image.release.check_levels import Answer
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCK = "requirements-training.txt"
 MOST_GB, PYTHON = 25, "python"
 LOCAL_ONLY = ("max_size", "lock", "python", "gpus", "junit", "output")
 """Options that a check in AWS does not support and refuses."""
@@ -53,7 +53,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--program", choices=("docker", "buildah"), default="", help="program of --builder local"
     )
-    lock = "a lock that the image must hold; may be repeated; default: the locks that were copied into it"
+    lock = "a lock that the image must hold; may be repeated; default: the locks that it was built with"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
     parser.add_argument("--max-size", type=arguments.positive, metavar="GB", help=f"default: {MOST_GB}")
     parser.add_argument("--python", metavar="COMMAND", help=f"Python in the image; default: {PYTHON}")
@@ -123,15 +123,9 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
 
 def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts") -> "list[Answer]":
     """The checks that run in a container."""
-    from trainyard.image.building.build_request import locks_in
-    from trainyard.image.release.check_levels import MODEL, linux_markers, probe_answers, probe_request
-    from trainyard.machine.package_lock import read_pins
-    from trainyard.run.untrusted_files import read_named_text
+    from trainyard.image.release.check_levels import MODEL, probe_answers, probe_request
 
-    paths = args.lock or [ROOT / name for name in locks_in(facts.labels) or (LOCK,)]
-    texts = [read_named_text(path, "Name a lock with --lock FILE.") for path in paths]
-    linux = linux_markers(facts.architecture)
-    packages = {pin.name: pin.version for text in texts for pin in read_pins(text) if pin.applies(linux)}
+    packages = packages_of(args, facts)
     asked = probe_request(args.level, packages, cpu=args.cpu, efa=args.efa, model=MODEL)
     source = PROBE.read_text(encoding="utf-8")
     command = [args.python or PYTHON, "-", json.dumps(asked)]
@@ -143,6 +137,30 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
     if done.exit_code is not None:
         how = f"the container ended with {done.exit_code}"
     return probe_answers(asked["checks"], done.stdout, f"{how}: {words}" if words else how)
+
+
+def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict[str, str]] | None:
+    """Return what the locks of the image demand; None if no lock is named, or its content is not here."""
+    from trainyard.image.release.check_levels import linux_markers
+    from trainyard.image.release.image_locks import demanded_packages, find_locks
+    from trainyard.run.untrusted_files import read_named_text
+
+    linux = linux_markers(facts.architecture)
+    if args.lock:
+        texts = [read_named_text(path, "Name a lock with --lock FILE.") for path in args.lock]
+        packages = demanded_packages(texts, linux)
+        if not any(packages.values()):
+            named = ", ".join(str(path) for path in args.lock)
+            raise ConfigError(
+                f"--lock {named}: no package is pinned to one version, so nothing can be compared"
+            )
+        return packages
+    found = find_locks(facts.labels, (Path.cwd(), ROOT))
+    for name in found.missing:
+        _logger.warning(
+            "%s was built with %s, and no file here has its content; name it with --lock", args.image, name
+        )
+    return demanded_packages(list(found.texts.values()), linux) if found.texts and not found.missing else None
 
 
 def check_in_aws(args: argparse.Namespace) -> int:
@@ -186,7 +204,7 @@ def tell(args: argparse.Namespace, answers: "list[Answer]") -> int:
     from trainyard.image.release.check_levels import check_lines, junit
     from trainyard.run.atomic_files import make_folder, write_bytes_atomically, write_json_atomically
 
-    ok = all(answer.ok for answer in answers)
+    ok = all(answer.ok is not False for answer in answers)
     data: dict[str, Any] = {"image": args.image, "level": args.level, "ok": ok}
     data["checks"] = [answer.record() for answer in answers]
     if args.junit:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Find faults of an image before a 20-minute build does: version conflicts, EFA, user, secrets.
 
-The versions of torch, CUDA, Python, drivers, GPUs, flash-attn, Transformer Engine, vLLM, NCCL and EFA come
-from the Dockerfile, the lock and the name of the base image, and must fit together. Unknown versions are not
-judged. --fix changes single lines of the Dockerfile that have only one correct value, and shows the
-difference.
+The versions of torch, CUDA, Python, drivers, GPUs, flash-attn, Transformer Engine, vLLM, NCCL and EFA must
+fit together. They come from the Dockerfile, the name of its base image, and the files of requirements that
+it copies and installs from. What these do not state is unknown and is not judged. --fix corrects errors in
+single lines of the Dockerfile that have only one correct value, and shows the difference.
 
-Reads:      --dockerfile, --lock
+Reads:      --dockerfile, and what it installs from in --context; --lock
 Writes:     with --fix the Dockerfile, unless --dry-run; in GitHub Actions an annotation for each finding
 Exit codes: 0 no fault; 1 a fault was found (with --fix: could not be fixed); 2 wrong usage or Dockerfile
 Example:    scripts/lint_image.py --dockerfile docker/fsdp/Dockerfile --instance-type p5.48xlarge
@@ -16,25 +16,25 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
-from trainyard.errors import ExitCode
+from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.image.conflict.declared_versions import DeclaredVersions
     from trainyard.image.conflict.finding import ImageFinding, TargetMachine
 
-ROOT = Path(__file__).resolve().parents[1]
-LOCK = ROOT / "requirements-training.txt"
-
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--dockerfile", type=arguments.path, required=True, metavar="FILE")
-    lock = "a lock that it installs; may be repeated; default: the requirements-*.txt that it copies"
+    context = "the folder that it is built from; default: its own, or one above it in the same project"
+    parser.add_argument("--context", type=arguments.path, metavar="FOLDER", help=context)
+    lock = "a lock that it installs; may be repeated; default: the files that it copies and installs from"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
     parser.add_argument(
         "--instance-type", default="", metavar="TYPE", help="the instance type that it will run on"
@@ -68,43 +68,82 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     name, machine = str(args.dockerfile), machine_of(args)
     before = read_named_text(args.dockerfile, "name the Dockerfile with --dockerfile FILE")
-    locks = locks_for(args, before)
+    if args.context and not args.context.is_dir():
+        raise ConfigError(f"--context {args.context}: there is no such folder")
+    locked = named_packages(args.lock or ())
     after = before
     if args.fix:
-        after = fix(before, lambda text: judge_versions(declared_by(args, text, locks), machine), file=name)
+        after = fix(before, lambda text: judge_versions(declared_by(args, text, locked), machine), file=name)
     difference = diff_of(before, after, name)
     if difference and not args.dry_run:
         write_bytes_atomically(args.dockerfile, after.encode())
-    declared = declared_by(args, after, locks)
+    declared = declared_by(args, after, locked)
     return tell(args, declared, judge_versions(declared, machine), difference)
 
 
-def locks_for(args: argparse.Namespace, text: str) -> list[tuple[str, str]]:
-    """Return name and text of each lock of the image."""
-    from trainyard.image.context.dockerfile import locks_of, parse_dockerfile
+def named_packages(locks: Sequence[Path]) -> dict[str, tuple[str, int, str]]:
+    """Return the packages of the locks that were named, each with its version, line and lock."""
+    from trainyard.image.conflict.stated_packages import locked_packages
     from trainyard.run.untrusted_files import read_named_text
 
-    copied = [ROOT / name for name in locks_of(parse_dockerfile(text, str(args.dockerfile)))]
-    paths = args.lock or [path for path in copied if path.is_file()] or [LOCK]
-    return [(str(path), read_named_text(path, "name a lock with --lock FILE")) for path in paths]
+    return {
+        package: (version, line, str(lock))
+        for lock in locks
+        for package, (version, line) in locked_packages(
+            read_named_text(lock, "name a lock with --lock FILE")
+        ).items()
+    }
 
 
 def declared_by(
-    args: argparse.Namespace, text: str, locks: "Sequence[tuple[str, str]]"
+    args: argparse.Namespace, text: str, locked: "dict[str, tuple[str, int, str]]"
 ) -> "DeclaredVersions":
     from trainyard.image.building.build_request import parse_build_args
-    from trainyard.image.conflict.declared_versions import declare, locked_packages
+    from trainyard.image.conflict.declared_versions import declare
     from trainyard.image.context.dockerfile import parse_dockerfile
 
     name = str(args.dockerfile)
-    known = parse_dockerfile(text, name).arguments
-    given = parse_build_args(args.build_arg, known)
-    packages = {
-        package: (version, line, lock)
-        for lock, content in locks
-        for package, (version, line) in locked_packages(content).items()
-    }
-    return declare(parse_dockerfile(text, name, given), name, packages)
+    given = parse_build_args(args.build_arg, parse_dockerfile(text, name).arguments)
+    return declare(parse_dockerfile(text, name, given), name, locked, partial(context_file, args))
+
+
+def context_file(args: argparse.Namespace, paths: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return name and text of the first of these files that the build context has.
+
+    None if there is none, or if folders that may be the context have different ones.
+    """
+    from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
+    from trainyard.run.untrusted_files import read_text
+
+    folders = [args.context] if args.context else folders_of(args.dockerfile)
+    for path in paths:
+        found = {}
+        for folder in folders:
+            file = folder / path
+            ignores = (
+                args.dockerfile.with_name(f"{args.dockerfile.name}.dockerignore"),
+                folder / ".dockerignore",
+            )
+            ignore = next((one for one in ignores if one.is_file()), None)
+            rules = parse_ignore_file(read_text(ignore), str(ignore)) if ignore else ()
+            inside = file.resolve().is_relative_to(folder.resolve())
+            if inside and file.is_file() and not is_ignored(path, rules):
+                found[read_text(file)] = str(file)
+        if found:
+            return next(((name, text) for text, name in found.items()), None) if len(found) == 1 else None
+    return None
+
+
+def folders_of(dockerfile: Path) -> list[Path]:
+    """Return the folders that may be the context: the Dockerfile's own, and those above it in its project.
+
+    The project is the git repository, or else the working directory if the Dockerfile is below it.
+    """
+    own = dockerfile.resolve().parent
+    above = [own, *own.parents]
+    here = Path.cwd().resolve()
+    top = next((folder for folder in above if (folder / ".git").exists()), here if here in above else own)
+    return above[: above.index(top) + 1]
 
 
 def machine_of(args: argparse.Namespace) -> "TargetMachine":
@@ -141,6 +180,7 @@ def tell(
     data = {
         "ok": not failed,
         "declared": declared_record(declared),
+        "unknown": list(declared.unknown),
         "findings": [finding.record() for finding in findings],
         "base": {"found": declared.base.image, "proposed": choice.image, "reason": choice.reason},
         "difference": difference,

@@ -13,7 +13,6 @@ Example:    scripts/push_image.py --image fsdp:latest --repository fsdp --tags a
 """
 
 import argparse
-import hashlib
 import logging
 import os
 import sys
@@ -193,22 +192,18 @@ def attachments_of(
 
 def lock_texts(args: argparse.Namespace, facts: "ImageFacts") -> list[str]:
     """The locks of the image. Raises ConfigError if one of this checkout is not the one that is in it."""
-    from trainyard.image.building.build_request import locks_in
+    from trainyard.image.release.image_locks import find_locks
     from trainyard.run.untrusted_files import read_named_text
 
-    hint = "name a lock with --lock FILE"
     if args.lock:
-        return [read_named_text(path, hint) for path in args.lock]
-    texts = []
-    for name, digest in locks_in(facts.labels).items():
-        text = read_named_text(ROOT / name, hint)
-        if digest and hashlib.sha256(text.encode()).hexdigest() != digest:
-            raise ConfigError(
-                f"{name} of this checkout is not the lock that is in {args.image}, so its packages are not "
-                "known. Check out the commit that it was built from, or name its lock with --lock FILE."
-            )
-        texts.append(text)
-    return texts
+        return [read_named_text(path, "name a lock with --lock FILE") for path in args.lock]
+    found = find_locks(facts.labels, (Path.cwd(), ROOT))
+    for name in found.missing:
+        raise ConfigError(
+            f"{name} of this checkout is not the lock that is in {args.image}, so its packages are not "
+            "known. Check out the commit that it was built from, or name its lock with --lock FILE."
+        )
+    return list(found.texts.values())
 
 
 def tell(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:

@@ -1,8 +1,9 @@
 """Run inside a container of an image: says as JSON what imports, loads and computes there.
 
-Its one argument is a JSON object: the checks to make, the packages of the lock, the configuration of a
-model. `scripts/check_image.py` sends it on stdin. It imports nothing of this package, which may not be in the
-image. Every check is tried; one that fails or crashes is a result with a message, never the end of the probe.
+Its one argument is a JSON object: the checks to make, the packages of the image's lock (none if it has no
+lock that is known), the configuration of a model. `scripts/check_image.py` sends it on stdin. It imports
+nothing of this package, which may not be in the image. Every check is tried; one that fails or crashes is a
+result with a message, never the end of the probe.
 """
 
 import ctypes
@@ -10,6 +11,7 @@ import ctypes.util
 import glob
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -27,37 +29,69 @@ _PLUGIN_FOLDERS = (
     *("/opt/aws-ofi-nccl/lib", "/opt/amazon/aws-ofi-nccl/lib"),
 )
 _NO_MODULE = ("setuptools", "pip", "wheel", "uv")
+_DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
+"""Libraries of the driver, which the host gives to a container with a GPU."""
+
+
+class UnknownError(Exception):
+    """Nothing states what would be right, so the check has no verdict."""
+
+
+def _demanded(asked: dict[str, Any]) -> dict[str, str] | None:
+    """The packages of the lock for the Python of the image; None without a lock."""
+    if asked["packages"] is None:
+        return None
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return {**asked["packages"][""], **asked["packages"].get(python, {})}
+
+
+def _installed() -> dict[str, importlib.metadata.Distribution]:
+    found: dict[str, importlib.metadata.Distribution] = {}
+    for each in importlib.metadata.distributions():
+        name = (each.metadata["Name"] or "").lower().replace("_", "-").replace(".", "-")
+        found.setdefault(name, each)
+    return found
 
 
 def versions(asked: dict[str, Any]) -> str:
     """Every package of the lock is installed in its version."""
-    found = {}
-    for each in importlib.metadata.distributions():
-        name = (each.metadata["Name"] or "").lower().replace("_", "-").replace(".", "-")
-        found[name] = each.version
+    demanded, found = _demanded(asked), _installed()
+    if demanded is None:
+        raise UnknownError(f"no lock is known: {len(found)} packages are installed, no version is compared")
     wrong = [
-        f"{name} {found.get(name, 'missing')} instead of {version}"
-        for name, version in asked["packages"].items()
-        if found.get(name) != version
+        f"{name} {found[name].version if name in found else 'missing'} instead of {version}"
+        for name, version in demanded.items()
+        if name not in found or found[name].version != version
     ]
     if wrong:
         raise AssertionError(f"{len(wrong)} differ from the lock: " + "; ".join(wrong[:10]))
-    return f"{len(asked['packages'])} packages have the versions of the lock"
+    return f"{len(demanded)} packages have the versions of the lock"
 
 
 def imports(asked: dict[str, Any]) -> str:
-    """Everything that the lock names can be imported."""
-    failed, count = [], 0
-    for name in asked["packages"]:
+    """Everything that the lock names can be imported; without a lock, what was installed by its name."""
+    failed, count, demanded = [], 0, _demanded(asked)
+    if demanded is None:
+        found = _installed()
+        names = [name for name, each in found.items() if each.read_text("REQUESTED") is not None]
+        names += ["torch"] if "torch" in found and "torch" not in names else []
+    else:
+        names = list(demanded)
+    without_driver = not glob.glob("/dev/nvidia[0-9]*")
+    for name in names:
         for module in _modules(name):
             count += 1
             try:
                 importlib.import_module(module)
             except BaseException as error:  # noqa: BLE001 - a package may raise anything, even SystemExit
+                if without_driver and any(library in str(error) for library in _DRIVER):
+                    continue  # the machine has no driver, which says nothing about the image
                 failed.append(f"{module} of {name}: {type(error).__name__}: {str(error)[:200]}")
     if failed:
         raise AssertionError(f"{len(failed)} cannot be imported: " + "; ".join(failed[:10]))
-    return f"{count} modules of {len(asked['packages'])} packages import"
+    if demanded is None and not count:
+        raise UnknownError("no lock is known, and nothing says what was installed by its name")
+    return f"{count} modules of {len(names)} packages import"
 
 
 def _modules(name: str) -> list[str]:
@@ -140,8 +174,17 @@ def efa(asked: dict[str, Any]) -> str:
     raise AssertionError("there is no EFA plugin (aws-ofi-nccl): NCCL would take TCP")
 
 
+def _require_transformers(asked: dict[str, Any]) -> None:
+    """Raise UnknownError if the image has torch, and neither it nor its lock has transformers."""
+    import torch  # noqa: F401 - an image without torch has failed
+
+    if importlib.util.find_spec("transformers") is None and "transformers" not in (_demanded(asked) or {}):
+        raise UnknownError("transformers is not in the image, and no lock demands it: no model was made")
+
+
 def model_configuration(asked: dict[str, Any]) -> str:
     """transformers makes the configuration of a model."""
+    _require_transformers(asked)
     from transformers import LlamaConfig
 
     config = LlamaConfig(**asked["model"])
@@ -151,6 +194,8 @@ def model_configuration(asked: dict[str, Any]) -> str:
 def forward_backward(asked: dict[str, Any]) -> str:
     """A small model computes a finite loss and gradients."""
     import torch
+
+    _require_transformers(asked)
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -224,7 +269,9 @@ def run(asked: dict[str, Any]) -> None:
     for name in [one for one in CHECKS if one in asked["checks"]]:
         begun = time.monotonic()
         try:
-            result = {"ok": True, "says": CHECKS[name](asked)}
+            result: dict[str, Any] = {"ok": True, "says": CHECKS[name](asked)}
+        except UnknownError as error:
+            result = {"ok": None, "says": str(error)}
         except BaseException as error:  # noqa: BLE001 - the probe goes on with the next check
             words = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             result = {"ok": False, "says": words[:2000]}

@@ -1,12 +1,25 @@
-"""Checking an image: what a check in AWS cannot be asked, and which copy is checked."""
+"""Checking an image: what a check in AWS cannot be asked, which copy is checked, and which lock decides."""
 
-from collections.abc import Callable
+import hashlib
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from trainyard.errors import ConfigError
 from trainyard.gateways.images import ecr_repository, local_builder
+from trainyard.image.building.build_request import LOCKS_LABEL
+from trainyard.image.release.check_levels import Answer, linux_markers, probe_answers, probe_request
+from trainyard.image.release.image_locks import demanded_packages
+from trainyard.machine.package_lock import read_pins
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -59,3 +72,136 @@ def test_a_tag_in_a_registry_is_pulled_although_an_older_copy_is_here(
     monkeypatch.setattr(script, "probe", lambda *_: [])
     script.check_here(script.parse_args(["--image", image, "--builder", "local", "--level", "quick"]))
     assert pulled == [image] * pulls
+
+
+PROBE = ROOT / "docker" / "probe" / "container_probe.py"
+OURS = "requirements-training.txt"
+PACKAGES = {
+    "right": "",
+    "broken": "raise ImportError('undefined symbol')",
+    "without a driver": "raise ImportError('libcuda.so.1: cannot open shared object file')",
+}
+
+
+def probed(folder: Path, packages: Mapping[str, Mapping[str, str]] | None, *checks: str) -> dict[str, Answer]:
+    """The answers of the probe in a Python that has only the packages of `folder`."""
+    asked = probe_request("full", packages, cpu=True, efa=False, model={}) | {"checks": list(checks)}
+    done = subprocess.run(
+        [sys.executable, "-S", str(PROBE), json.dumps(asked)],
+        env={"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return {one.check: one for one in probe_answers(checks, done.stdout, done.stderr)}
+
+
+def install(folder: Path, name: str, version: str, code: str, *, requested: bool) -> None:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").write_text(code)
+    facts = folder / f"{name}-{version}.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (facts / "RECORD").write_text(f"{name}/__init__.py,,\n")
+    if requested:
+        (facts / "REQUESTED").touch()
+
+
+@pytest.mark.parametrize(
+    ("lock", "kind", "requested"),
+    list(itertools.product(("", "tiny==1.0", "tiny==2.0", "other==1.0"), PACKAGES, (True, False))),
+)
+def test_the_lock_of_the_image_decides_and_without_one_its_own_metadata(
+    lock: str, kind: str, requested: bool, tmp_path: Path
+) -> None:
+    if list(Path("/dev").glob("nvidia[0-9]*")) and kind == "without a driver":
+        pytest.skip("this machine has a driver")
+    install(tmp_path, "tiny", "1.0", PACKAGES[kind], requested=requested)
+    packages = demanded_packages([f"{lock} \\\n    --hash=sha256:{'a' * 64}\n"], {}) if lock else None
+    found = probed(tmp_path, packages, "versions", "imports")
+    assert found["versions"].ok is (lock == "tiny==1.0" if lock else None)
+    tried = lock.startswith("tiny") or (not lock and requested)
+    expected = kind != "broken" if tried else True if lock else None
+    assert found["imports"].ok is expected, found
+    if not lock:
+        assert "no lock is known" in found["versions"].says
+
+
+def test_an_image_with_torch_and_without_transformers_makes_no_model_and_has_not_failed(
+    tmp_path: Path,
+) -> None:
+    assert probed(tmp_path, None, "model-configuration")["model-configuration"].ok is False, "without torch"
+    install(tmp_path, "torch", "2.6.0", "", requested=True)
+    assert probed(tmp_path, None, "model-configuration")["model-configuration"].ok is None
+    demanded = demanded_packages(["transformers==5.0\n"], {})
+    assert probed(tmp_path, demanded, "model-configuration")["model-configuration"].ok is False
+
+
+def digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("label", "here", "expected"),
+    [
+        ("", "", None),
+        (f"{OURS}@{{ours}}", "", "ours"),
+        (f"{OURS}@{'0' * 64}", "", None),
+        (OURS, "", None),
+        (f"{OURS}@{{theirs}}", OURS, "theirs"),
+        (f"{OURS}@{{ours}}", OURS, "ours"),
+        ("requirements-own.txt@{theirs}", "requirements-own.txt", "theirs"),
+        ("requirements-own.txt@{theirs}", "", None),
+        (f"{OURS}@{{ours}} requirements-own.txt@{{theirs}}", "", None),
+        ("../x@{theirs}", "", None),
+    ],
+)
+def test_our_own_lock_decides_about_an_image_of_ours_only(
+    label: str, here: str, expected: str | None, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours, theirs = (ROOT / OURS).read_bytes(), b"tiny==1.0\nnumpy>=1\n"
+    if here:
+        (tmp_path / here).write_bytes(theirs)
+    label = label.format(ours=digest(ours), theirs=digest(theirs))
+    facts = SimpleNamespace(labels={LOCKS_LABEL: label} if label else {}, architecture="amd64")
+    found = script.packages_of(script.parse_args(["--image", "a:1", "--builder", "local"]), facts)
+    if expected is None:
+        assert found is None
+    elif expected == "theirs":
+        assert set(map(tuple, (pins.items() for pins in found.values()))) == {(("tiny", "1.0"),)}
+    else:
+        for python, pins in found.items():
+            marker = {"python_version": python, "python_full_version": f"{python}.9"}
+            linux = linux_markers("amd64") | marker
+            assert pins == {pin.name: pin.version for pin in read_pins(ours.decode()) if pin.applies(linux)}
+
+
+def test_a_lock_that_pins_nothing_is_refused(script: Any, tmp_path: Path) -> None:
+    (tmp_path / "loose.txt").write_text("numpy>=1\n")
+    words = ["--image", "a:1", "--builder", "local", "--lock", str(tmp_path / "loose.txt")]
+    with pytest.raises(ConfigError, match="no package is pinned to one version"):
+        script.packages_of(script.parse_args(words), SimpleNamespace(labels={}, architecture="amd64"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "says"),
+    [
+        ([True, True], 0, "every check holds"),
+        ([True, None], 0, "no check fails; unknown: b"),
+        ([False, None], 1, "1 of 2 failed: a"),
+    ],
+)
+def test_what_is_unknown_is_neither_a_yes_nor_a_failure(
+    answers: list[bool | None],
+    code: int,
+    says: str,
+    script: Any,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    args = script.parse_args(["--image", "a:1", "--builder", "local", "--junit", str(tmp_path / "r.xml")])
+    found = [Answer(name, ok, "words") for name, ok in zip("ab", answers, strict=True)]
+    assert script.tell(args, found) == code
+    assert says in capsys.readouterr().out
+    assert (tmp_path / "r.xml").read_text().count("<skipped") == answers.count(None)

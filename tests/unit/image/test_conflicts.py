@@ -10,8 +10,9 @@ import pytest
 
 from trainyard.image.conflict.conflict_fix import diff_of, fix
 from trainyard.image.conflict.conflicts import judge_versions
-from trainyard.image.conflict.declared_versions import DeclaredVersions, base_image, declare, locked_packages
+from trainyard.image.conflict.declared_versions import DeclaredVersions, base_image, declare
 from trainyard.image.conflict.finding import ImageFinding, TargetMachine
+from trainyard.image.conflict.stated_packages import locked_packages
 from trainyard.image.conflict.version_facts import (
     DRIVERS,
     GPU_ARCHITECTURES,
@@ -59,7 +60,8 @@ def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: 
     release = TORCH[torch]
     fits = release.oldest_python <= (3, python) <= release.newest_python
     assert ("torch-python" in rules(text, f"torch=={version_text(torch)}.0")) == (not fits)
-    assert ("python" in rules(text)) == (python < 11)
+    assert "python" not in rules(text), "what Trainyard needs is nothing to an image without it"
+    assert ("python" in rules(f"{text}COPY src/trainyard /app\n")) == (python < 11)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,8 @@ def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: 
 )
 def test_a_torch_with_this_cuda_must_exist(torch: tuple[int, ...], cuda: str) -> None:
     exists = (int(cuda[:2]), int(cuda[2:])) in TORCH[torch].cuda
+    # cu128 and cu129 were built for later releases, too, although the matrix has them not.
+    exists = exists or (cuda == "128" and torch >= (2, 7)) or (cuda == "129" and torch >= (2, 8))
     pinned = f"{CLEAN}RUN pip install torch=={version_text(torch)}.0+cu{cuda}\n"
     index = f"{CLEAN}RUN pip install torch=={version_text(torch)}.0 --index-url https://download.pytorch.org/whl/cu{cuda}\n"
     assert [("torch-cuda" in rules(text)) for text in (pinned, index)] == [not exists] * 2
@@ -251,7 +255,15 @@ def test_another_cuda_in_the_base_breaks_what_is_compiled_there(base: str, sever
         ),
         ("python:3.11-slim-bookworm", "python", "", "", "3.11"),
         ("localhost:5000/own/base:1", "other", "", "", ""),
-        ("debian", "other", "", "", ""),
+        ("debian", "system", "", "", ""),
+        ("own.io/debian-torch", "other", "", "", ""),
+        ("nvidia/cuda:12.4.1-cudnn-devel-ubuntu${V}", "cuda", "", "12.4", ""),
+        ("nvidia/cuda:12.${MINOR}-devel", "cuda", "", "", ""),
+        ("nvidia/cuda:$CUDA-devel", "cuda", "", "", ""),
+        ("python:3.1${X}", "python", "", "", ""),
+        ("pytorch/pytorch:${TORCH}-cuda12.4-cudnn9-devel", "pytorch", "", "", ""),
+        ("base-${X}", "other", "", "", ""),
+        ("${BASE}", "other", "", "", ""),
     ],
 )
 def test_the_name_of_a_base_image_tells_its_versions(
@@ -322,20 +334,37 @@ def test_rdma_is_of_the_p_types_and_the_large_g7e(instance: str, has: bool) -> N
 def test_the_fix_takes_harmful_variables_out_and_leaves_the_rest() -> None:
     text = (
         "FROM scratch\n"
-        "ENV FI_PROVIDER=efa NCCL_DEBUG=INFO\n"
+        "ENV CUDA_LAUNCH_BLOCKING=1 NCCL_DEBUG=INFO\n"
         "# a comment stays\n"
-        "ENV NCCL_PROTO=simple\n"
-        "ENV A=1 \\\n    NCCL_TIMEOUT=1800 \\\n    B=2\n"
+        "ENV NCCL_P2P_DISABLE=1\n"
+        "ENV A=1 \\\n    FI_EFA_TX_IOV_LIMIT=1 \\\n    # not FI_EFA_RX_IOV_LIMIT\n    B=2\n"
         'ENV B=3 \\\n    FI_EFA_MTU_SIZE="9 000"\n'
         "USER 1\n"
     )
     after = fix(text, findings, file="Dockerfile")
     assert after == (
-        "FROM scratch\nENV NCCL_DEBUG=INFO\n# a comment stays\nENV A=1 \\\n    B=2\nENV B=3\nUSER 1\n"
+        "FROM scratch\nENV NCCL_DEBUG=INFO\n# a comment stays\n"
+        "ENV A=1 \\\n    # not FI_EFA_RX_IOV_LIMIT\n    B=2\nENV B=3\nUSER 1\n"
     )
     assert findings(after) == []
     assert diff_of(text, text, "x") == ""
-    assert "-ENV NCCL_PROTO=simple" in diff_of(text, after, "x")
+    assert "-ENV NCCL_P2P_DISABLE=1" in diff_of(text, after, "x")
+
+
+@pytest.mark.parametrize("name", ["FI_PROVIDER", "NCCL_PROTO", "NCCL_TIMEOUT", "NCCL_BLOCKING_WAIT"])
+def test_what_is_only_to_consider_is_not_changed(name: str) -> None:
+    """With an older plugin, another network or a script that reads it, the variable is right."""
+    text = f"FROM scratch\nENV {name}=1\nUSER 1\n"
+    assert [f.severity for f in findings(text)] == ["warning"]
+    assert fix(text, findings, file="Dockerfile") == text
+
+
+@pytest.mark.parametrize(("efa", "has"), [(None, False), (None, True), (False, False), (True, False)])
+def test_fork_safety_is_wrong_with_efa_and_right_over_infiniband(efa: bool | None, has: bool) -> None:
+    plugin = "RUN make -C aws-ofi-nccl-1.14.0\n" if has else ""
+    text = f"FROM scratch\nENV RDMAV_FORK_SAFE=1\n{plugin}USER 1\n"
+    found = [f.severity for f in findings(text, "", TargetMachine(efa=efa)) if f.rule == "environment"]
+    assert found == ["error" if efa or has else "warning"]
 
 
 def test_one_fix_may_need_the_next() -> None:
@@ -350,6 +379,7 @@ def test_one_fix_may_need_the_next() -> None:
     [
         ("ENV HF_TOKEN=x", "secret"),
         ("ARG GITHUB_TOKEN", "secret"),
+        ("ENV WANDB_API_KEY=${KEY}", "secret"),
         ("ENV AWS_SECRET_ACCESS_KEY x", "secret"),
         ("USER root", "user"),
         ("USER 0:0", "user"),
@@ -362,6 +392,29 @@ def test_each_habit_that_harms_is_named_with_its_line(line: str, rule: str) -> N
     found = [f for f in findings(f"{CLEAN}{line}\n") if f.rule == rule]
     assert [(f.line, f.file) for f in found] == [(3, "Dockerfile")]
     assert all((f.what, f.why, f.remedy) for f in found)
+
+
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ("ENV HF_TOKEN=hf_x", "error"),
+        ("ENV AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=y", "error"),
+        ("ARG PASSWORD=1234", "error"),
+        ("ARG HF_TOKEN", "warning"),
+        ("ARG HF_TOKEN=", "warning"),
+        ("ENV HF_TOKEN=$HF_TOKEN", "warning"),
+        ("ENV HF_TOKEN=", ""),
+        ('ENV WANDB_API_KEY=""', ""),
+        ("ENV TOKENIZERS_PARALLELISM=false", ""),
+        ("ENV MAX_TOKENS=4096", ""),
+        ("ENV HF_TOKEN_PATH=/run/secrets/hf", ""),
+        ("ENV HF_HUB_DISABLE_IMPLICIT_TOKEN=1", ""),
+        ("ARG NUM_TOKENS_PER_BATCH=8", ""),
+    ],
+)
+def test_a_secret_is_one_by_its_name_and_its_value(line: str, severity: str) -> None:
+    found = {f.severity for f in findings(f"{CLEAN}{line}\n") if f.rule == "secret"}
+    assert found == ({severity} if severity else set())
 
 
 def test_a_tag_is_named_and_a_stage_is_not() -> None:

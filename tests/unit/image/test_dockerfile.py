@@ -1,9 +1,12 @@
 """Reading a Dockerfile: lines, stages, arguments, and what is not a Dockerfile."""
 
+from pathlib import Path
+
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.image.context.dockerfile import expand, locks_of, pairs_of, parse_dockerfile
+from trainyard.image.context.copied_files import locks_of
+from trainyard.image.context.dockerfile import expand, pairs_of, parse_dockerfile
 
 
 def test_continued_lines_comments_and_here_documents() -> None:
@@ -129,11 +132,37 @@ def test_an_argument_without_a_default_keeps_that_of_an_earlier_one() -> None:
     assert parsed.arguments == {"V": "1", "W": ""}
 
 
-def test_the_locks_of_an_image_are_those_that_it_copies() -> None:
+def test_the_locks_of_an_image_are_those_that_it_copies_and_installs() -> None:
     text = (
         "FROM a\n"
-        "COPY requirements-uv.txt requirements-training.txt ./\n"
+        "COPY requirements-uv.txt requirements-training.txt requirements-dev.txt ./\n"
         "COPY requirements-verl.txt x/requirements-other.txt /\n"
-        "RUN cat requirements-run.txt\n"
+        "RUN cat requirements-run.txt requirements-dev.txt && pip install -r requirements-uv.txt\n"
+        "RUN sh scripts/install_environment.sh training && uv pip sync -q /requirements-verl.txt\n"
+        "RUN pip install -r requirements-here.txt -r /requirements-other.txt\n"
     )
     assert locks_of(parse_dockerfile(text, "D")) == ("requirements-training.txt", "requirements-verl.txt")
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "verl", "megatron"])
+def test_the_locks_of_our_own_images_are_found(kind: str) -> None:
+    text = (Path(__file__).resolve().parents[3] / "docker" / kind / "Dockerfile").read_text()
+    own = {"fsdp": ["training"], "verl": ["verl"], "megatron": ["training", "megatron"]}[kind]
+    assert locks_of(parse_dockerfile(text, "D")) == tuple(f"requirements-{one}.txt" for one in own)
+
+
+@pytest.mark.parametrize("line", ["FROM ${BASE}", "FROM $BASE", "FROM base-${X}", "FROM r.io/a:${X}-${Y}"])
+@pytest.mark.parametrize("declares", ["", "ARG BASE\nARG X\nARG Y=1\n", "ARG BASE=\nARG X=${Z}\n"])
+def test_a_base_without_a_value_stays_as_written(line: str, declares: str) -> None:
+    base = parse_dockerfile(f"{declares}{line}\n", "D").final_base()
+    assert "$" in base
+    given = {"BASE": "a:1", "X": "2", "Y": "3"} if declares else {}
+    names = parse_dockerfile(f"{declares}{line}\n", "D", given).final_base()
+    assert names in ("a:1", "base-2", "r.io/a:2-3", "r.io/a:2-${Y}") or not given
+
+
+def test_an_argument_may_have_spaces() -> None:
+    assert parse_dockerfile('ARG A="7.0 8.0+PTX" B=2\nFROM a\n', "D").arguments == {
+        "A": "7.0 8.0+PTX",
+        "B": "2",
+    }

@@ -25,7 +25,8 @@ from trainyard.image.context.build_context import (
     require_usable,
 )
 from trainyard.image.context.context_secrets import HEAD_BYTES, secret_by_content
-from trainyard.image.context.dockerfile import Dockerfile, locks_of, parse_dockerfile
+from trainyard.image.context.copied_files import locks_of
+from trainyard.image.context.dockerfile import Dockerfile, parse_dockerfile
 from trainyard.image.context.ignore_rules import parse_ignore_file
 from trainyard.image.context.image_names import require_repository
 from trainyard.run.untrusted_files import read_text

@@ -19,7 +19,9 @@ class BaseChoice:
 
 def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
     """Choose a kind of base image for the declared versions; `efa` says whether the machine has EFA."""
-    packages, cuda = declared.packages, declared.cuda
+    packages, cuda, base = declared.packages, declared.cuda, declared.base
+    if declared.torch is None and (base.kind in ("pytorch", "ngc", "dlc", "other") or declared.unknown):
+        return BaseChoice(base.image, "it may have torch already, and the Dockerfile states no other")
     number = f"{version_text(cuda)}.x" if cuda else "VERSION"
     if declared.torch is None:
         if "transformer-engine" in packages or "megatron-core" in packages:

@@ -5,9 +5,10 @@ A finding without an edit stays, because its remedy is a decision for a person.
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
-from trainyard.image.conflict.finding import Edit, ImageFinding
+from trainyard.image.conflict.finding import ERROR, Edit, ImageFinding
 
 _MOST_EDITS = 50
 
@@ -15,15 +16,42 @@ _MOST_EDITS = 50
 def fix(text: str, judge: Callable[[str], Sequence[ImageFinding]], *, file: str) -> str:
     """Return the text after all edits that help; `judge` returns the findings of a text.
 
-    The text is judged again after each edit, because an edit may change the subject of the next one.
+    Only errors are edited. An edit is kept if it leaves fewer errors and no new one, together with the edits
+    that it makes necessary.
     """
     for _ in range(_MOST_EDITS):
-        edits = [f.edit for f in judge(text) if f.edit is not None and f.file == file]
-        lines = next((done for edit in edits if (done := _changed(text.split("\n"), edit))), None)
-        if lines is None or "\n".join(lines) == text:
+        before = _errors(judge(text))
+        edits = [f.edit for f in judge(text) if f.severity == ERROR and f.edit is not None and f.file == file]
+        tried = (_follow(text, edit, judge, file=file) for edit in edits)
+        better = (after for after in tried if after != text and _is_better(_errors(judge(after)), before))
+        after = next(better, None)
+        if after is None:
+            break
+        text = after
+    return text
+
+
+def _follow(text: str, edit: Edit, judge: Callable[[str], Sequence[ImageFinding]], *, file: str) -> str:
+    """The text after an edit, and after the edits of the errors that it makes."""
+    before = _errors(judge(text))
+    following: Edit | None = edit
+    for _ in range(_MOST_EDITS):
+        lines = _changed(text.split("\n"), following) if following else None
+        if lines is None:
             break
         text = "\n".join(lines)
+        found = judge(text)
+        new = _errors(found) - before
+        following = next((f.edit for f in found if new[f.rule] and f.edit and f.file == file), None)
     return text
+
+
+def _errors(found: Sequence[ImageFinding]) -> Counter[str]:
+    return Counter(finding.rule for finding in found if finding.severity == ERROR)
+
+
+def _is_better(after: Counter[str], before: Counter[str]) -> bool:
+    return after <= before and after != before
 
 
 def diff_of(before: str, after: str, name: str) -> str:
@@ -36,13 +64,17 @@ def _changed(lines: Sequence[str], edit: Edit) -> list[str] | None:
     """The lines after one edit; None if its text is not in the instruction that begins at its line."""
     start = edit.line - 1
     end = start
-    while end < len(lines) - 1 and lines[end].rstrip().endswith("\\"):
+    while end < len(lines) - 1 and (lines[end].rstrip().endswith("\\") or lines[end].lstrip()[:1] == "#"):
         end += 1
     for place in range(start, end + 1):
+        if lines[place].lstrip().startswith("#"):
+            continue
         if edit.new:
-            if edit.old in lines[place]:
-                return [*lines[:place], lines[place].replace(edit.old, edit.new, 1), *lines[place + 1 :]]
-        elif re.search(rf"(?<![\w]){re.escape(edit.old)}\b", lines[place]):
+            old = rf"(?<![\w.+-]){re.escape(edit.old)}(?![\w.+-])"
+            if found := re.search(old, lines[place]):
+                line = lines[place][: found.start()] + edit.new + lines[place][found.end() :]
+                return [*lines[:place], line, *lines[place + 1 :]]
+        elif re.search(rf"(?<![\w${{]){re.escape(edit.old)}[=\s]", lines[place]):
             return _without_variable(list(lines), place, edit.old, (start, end))
     return None
 

@@ -12,6 +12,7 @@ from trainyard.image.conflict.version_facts import (
     OLDEST_MODERN_PLUGIN,
     version_text,
 )
+from trainyard.image.context.dockerfile import arguments_of, is_stated, pairs_of
 
 
 def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
@@ -31,7 +32,7 @@ def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFi
                 "NCCL falls back to TCP there, without an error",
                 f"take {name} {version_text(oldest)} or newer",
             )
-    if machine.efa and not declared.efa_installer and not declared.efa_plugin and declared.base.kind != "dlc":
+    if machine.efa and not declared.has_efa and declared.base.kind not in ("dlc", "other"):
         yield ImageFinding(
             "efa-missing",
             WARNING,
@@ -66,7 +67,11 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
     for variable in declared.variables:
         name, value = variable.name, variable.value
         severity, why = "", ""
-        if name in _HARMFUL and (name.startswith(("FI_", "RDMAV")) or value == "1"):
+        if name == "RDMAV_FORK_SAFE":
+            # Over InfiniBand it is right; only with EFA it is not.
+            uses_efa = machine.efa or (machine.efa is None and declared.has_efa)
+            severity, why = ERROR if uses_efa else WARNING, _HARMFUL[name]
+        elif name in _HARMFUL and (name.startswith("FI_") or value == "1"):
             severity, why = ERROR, _HARMFUL[name]
         elif name in _USELESS:
             severity, why = WARNING, _USELESS[name]
@@ -83,7 +88,7 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
                 f"ENV {name}={value}",
                 why,
                 "remove it",
-                Edit(variable.line, name, ""),
+                Edit(variable.line, name, "") if severity == ERROR else None,
             )
 
 
@@ -98,7 +103,7 @@ def _device_rdma(declared: DeclaredVersions, machine: TargetMachine, value: str)
 
 
 def _pinned(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
-    for stage in declared.parsed.unpinned:
+    for stage in (one for one in declared.parsed.unpinned if is_stated(one.image)):
         yield ImageFinding(
             "unpinned",
             WARNING,
@@ -124,21 +129,31 @@ def _user(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Image
         )
 
 
+_SECRET = re.compile(r"(?:^|_)(?:TOKEN|PASSWORD|PASSWD|SECRET|ACCESS_KEY|SECRET_KEY|API_KEY)(?:_ID)?$", re.I)
+_NO_SECRETS = frozenset(("", "0", "1", "true", "false", "yes", "no", "on", "off", "none"))
+
+
 def _secrets(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     for instruction in declared.parsed.instructions:
-        if instruction.name not in ("ARG", "ENV"):
+        if instruction.name == "ARG":
+            values = {key: value or "" for key, value in arguments_of(instruction.text, {}, {}).items()}
+        elif instruction.name == "ENV":
+            values = pairs_of(instruction)
+        else:
             continue
-        found = re.search(r"\b(\w*(?:TOKEN|PASSWORD|SECRET|ACCESS_KEY|API_KEY)\w*)", instruction.text.upper())
-        if found:
-            yield ImageFinding(
-                "secret",
-                ERROR,
-                declared.dockerfile,
-                instruction.line,
-                f"{instruction.name} {found[1]} keeps a secret in the image",
-                "build arguments and variables stay readable in its history, for everybody who can pull it",
-                "use RUN --mount=type=secret, or hand it to the job as a Secret",
-            )
+        for name, value in values.items():
+            is_literal = value.lower() not in _NO_SECRETS and "$" not in value and not value.startswith("/")
+            # An ARG is there to take the secret; whether one is given is not stated.
+            if _SECRET.search(name) and (is_literal or instruction.name == "ARG" or "$" in value):
+                yield ImageFinding(
+                    "secret",
+                    ERROR if is_literal else WARNING,
+                    declared.dockerfile,
+                    instruction.line,
+                    f"{instruction.name} {name} keeps a secret in the image",
+                    "build arguments and variables stay readable in its history, for all who can pull it",
+                    "use RUN --mount=type=secret, or hand it to the job as a Secret",
+                )
 
 
 CONTAINER_RULES: tuple[Rule, ...] = (_efa, _variables, _pinned, _user, _secrets)

@@ -5,8 +5,9 @@ A rule that does not know a version reports nothing.
 
 from collections.abc import Iterator
 
-from trainyard.image.conflict.declared_versions import DeclaredVersions, Package
+from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.finding import ERROR, WARNING, ImageFinding, Rule, TargetMachine
+from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
     LIBRARIES,
     OTHER_CUDNN,
@@ -91,9 +92,11 @@ def _not_of_verl(verl: Package, other: Package, span: str, why: str) -> ImageFin
 
 
 def _is_default_build(declared: DeclaredVersions, torch: Package) -> bool:
-    """Whether it is the wheel on PyPI: no suffix, index or package declares another CUDA."""
+    """Whether it is the wheel on PyPI: no suffix, index or package states another CUDA, or may."""
     release = TORCH.get(minor(torch.version))
-    return not declared.cuda or (release is not None and declared.cuda == release.default_cuda)
+    if not declared.cuda:
+        return declared.torch_build == "pypi"
+    return release is not None and declared.cuda == release.default_cuda
 
 
 def _cudnn_of(declared: DeclaredVersions, torch: Package) -> Version:

@@ -5,13 +5,14 @@ from typing import Any
 
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import version_text
+from trainyard.image.context.dockerfile import is_stated
 
 
 def declared_record(declared: DeclaredVersions) -> dict[str, str]:
     """The versions that were found; unknown ones are left out."""
     torch = declared.torch
     found = {
-        "base": declared.base.image,
+        "base": declared.base.image if is_stated(declared.base.image) else "",
         "python": version_text(declared.base.python),
         "torch": torch.text if torch else version_text(declared.base.torch),
         "cuda": version_text(declared.cuda or declared.base.cuda),
@@ -26,17 +27,22 @@ def lint_lines(data: Mapping[str, Any]) -> list[str]:
     """The findings for people, each with its reason and its remedy."""
     known = data["declared"]
     versions = ", ".join(f"{key} {known[key]}" for key in ("torch", "cuda", "python", "nccl") if key in known)
-    lines = [f"  base          {known['base']}", f"  versions      {versions or 'none is declared'}"]
+    lines = [
+        f"  base          {known.get('base', 'unknown')}",
+        f"  versions      {versions or 'none is stated'}",
+    ]
+    lines += [f"  unknown       {one}" for one in data["unknown"]]
     lines += data["difference"].splitlines()
     for finding in data["findings"]:
         place = finding["file"] + (f":{finding['line']}" if finding["line"] else "")
         lines += [f"{place}: {finding['severity']}: {finding['what']}", f"    {finding['why']}"]
         lines.append(f"    {finding['remedy']}" + (" (--fix does it)" if finding["fixable"] else ""))
-    if data["base"]["proposed"].split(":")[0] not in data["base"]["found"]:
+    if "base" in known and data["base"]["proposed"].split(":")[0] not in data["base"]["found"]:
         lines.append(f"  better base   {data['base']['proposed']}: {data['base']['reason']}")
     errors = sum(finding["severity"] == "error" for finding in data["findings"])
     others = len(data["findings"]) - errors
-    lines.append(
-        f"  {errors} to break, {others} to consider" if data["findings"] else "  nothing would break"
-    )
+    if data["findings"]:
+        lines.append(f"  {errors} to break, {others} to consider")
+    else:
+        lines.append("  no fault in what is stated" if data["unknown"] else "  nothing would break")
     return lines

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding, Rule, TargetMachine
+from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
+    BUILT_BESIDE,
     DRIVERS,
     OLDEST_CUDA,
     OLDEST_PYTHON,
@@ -21,8 +23,12 @@ from trainyard.image.conflict.version_facts import (
     version_text,
 )
 
-_COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "apex", "deepspeed", "vllm")
-"""Packages whose extensions are compiled against torch, often on installation."""
+_COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "apex")
+"""Packages whose extensions are compiled against torch on installation; vLLM and deepspeed need no nvcc."""
+_BOUND = frozenset((*_COMPILED, "torchaudio", "torchao", "torchtext", "xformers", "triton", "sglang"))
+"""Packages that go with one torch, and that the tables do not have."""
+_RELEASE = re.compile(r"\d+(?:\.\d+)*(?:\+cu\d{3})?")
+"""The version of a release; nightly builds exist with other CUDA releases."""
 
 _FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
 """Parts for several CUDA releases, of which the package uses one: nvidia-cutlass-dsl requires both
@@ -30,7 +36,8 @@ _FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
 
 
 def _torch_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
-    torch, python = declared.torch, declared.base.python
+    torch, base = declared.torch, declared.base_of(declared.torch)
+    python = base.python
     release = TORCH.get(minor(torch.version)) if torch else None
     if torch and release and python and not release.oldest_python <= python <= release.newest_python:
         span = f"{version_text(release.oldest_python)} to {version_text(release.newest_python)}"
@@ -38,7 +45,7 @@ def _torch_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterat
             "torch-python",
             ERROR,
             declared.dockerfile,
-            declared.base.line,
+            base.line,
             f"torch {torch.text} has no wheel for Python {version_text(python)}",
             f"its wheels are built for Python {span}; the installation ends with 'no matching distribution'",
             f"take a base image with Python {version_text(release.newest_python)}, or another torch",
@@ -47,20 +54,22 @@ def _torch_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterat
 
 def _own_python(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     python = declared.base.python
-    if python and python < OLDEST_PYTHON:
+    if declared.installs_trainyard and python and python < OLDEST_PYTHON:
         yield ImageFinding(
             "python",
             ERROR,
             declared.dockerfile,
             declared.base.line,
             f"{declared.base.image} has Python {version_text(python)}",
-            f"this package needs Python {version_text(OLDEST_PYTHON)} or newer",
+            f"Trainyard, which is in the image, needs Python {version_text(OLDEST_PYTHON)} or newer",
             "take a base image with a newer Python",
         )
 
 
 def _torch_twice(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
-    torch, base = declared.torch, declared.base
+    torch, base = declared.torch, declared.base_of(declared.torch)
+    if "torch" in declared.removed:
+        return  # what was compiled against the base's torch may be removed, too
     if not torch or not base.torch or same_prefix(torch.version, base.torch):
         return
     compiled = base.kind == "ngc"
@@ -81,9 +90,13 @@ def _torch_twice(declared: DeclaredVersions, _machine: TargetMachine) -> Iterato
 def _cuda_of_torch(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     torch = declared.torch
     release = TORCH.get(minor(torch.version)) if torch else None
-    if torch and release and torch.cuda and torch.cuda not in release.cuda:
+    if not torch or not release or declared.torch_build != "named" or not _RELEASE.fullmatch(torch.text):
+        return  # another index may have another build, and so may a night
+    beside = BUILT_BESIDE.get(torch.cuda)
+    if torch.cuda not in release.cuda and not (beside and minor(torch.version) >= beside):
         wheels = ", ".join(f"cu{a}{b}" for a, b in release.cuda)
-        default = f"cu{release.default_cuda[0]}{release.default_cuda[1]}"
+        base = declared.base_of(torch).cuda
+        right = base if base in release.cuda else release.default_cuda
         yield ImageFinding(
             "torch-cuda",
             ERROR,
@@ -91,16 +104,28 @@ def _cuda_of_torch(declared: DeclaredVersions, _machine: TargetMachine) -> Itera
             torch.line,
             f"there is no torch {torch.text}",
             f"torch {version_text(minor(torch.version))} is built with {wheels}",
-            f"take +{default}",
-            Edit(torch.line, f"cu{torch.cuda[0]}{torch.cuda[1]}", default) if torch.line else None,
+            f"take +cu{right[0]}{right[1]}, or another torch",
+            _other_build(declared, torch, right) if not base or base[0] == right[0] else None,
         )
 
 
+def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> Edit | None:
+    """The edit that takes another build of torch; None if other packages name the same build."""
+    suffix, right = f"cu{torch.cuda[0]}{torch.cuda[1]}", f"cu{cuda[0]}{cuda[1]}"
+    others = (one for one in declared.packages.values() if one.name != "torch")
+    if torch.file != declared.dockerfile or any(one.text.endswith(f"+{suffix}") for one in others):
+        return None
+    if torch.index:
+        return Edit(torch.line, f"whl/{suffix}", f"whl/{right}")
+    return Edit(torch.line, f"torch=={torch.text}", f"torch=={torch.text.partition('+')[0]}+{right}")
+
+
 def _cuda_of_base(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
-    cuda, base = _cuda(declared), declared.base
+    cuda = _cuda(declared)
+    compiled = sorted(name for name in _COMPILED if name in declared.packages)
+    base = declared.base_of(declared.packages[compiled[0]] if compiled else declared.torch)
     if not cuda or not base.cuda or declared.base_is_used or base.cuda[0] == cuda[0]:
         return
-    compiled = sorted(name for name in _COMPILED if name in declared.packages)
     if compiled and base.has_compiler:
         yield ImageFinding(
             "base-cuda",
@@ -157,6 +182,8 @@ def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
     if runs or not listed or "+PTX" in declared.architectures:
         return
     line = next((v.line for v in declared.variables if v.name == "TORCH_CUDA_ARCH_LIST"), 0)
+    oldest = OLDEST_CUDA.get(machine.architecture, ())
+    compiles = not declared.base.cuda or declared.base.cuda >= oldest
     yield ImageFinding(
         "arch-list",
         ERROR,
@@ -165,7 +192,9 @@ def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
         f"TORCH_CUDA_ARCH_LIST={declared.architectures} leaves out {wanted} ({machine.architecture})",
         "extensions that are compiled here have no kernel for this GPU",
         f"add {wanted}",
-        Edit(line, declared.architectures, f"{declared.architectures};{wanted}") if line else None,
+        Edit(line, declared.architectures, f"{declared.architectures};{wanted}")
+        if line and compiles
+        else None,
     )
 
 
@@ -213,10 +242,18 @@ def _vllm(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Image
             f"vllm {vllm.text} needs torch {version_text(needed)}, torch {torch.text} is installed",
             "its kernels are compiled against exactly that torch; pip refuses, or the import fails",
             f"take torch {version_text(needed)}, or a vllm of torch {version_text(torch.version)}",
-            Edit(torch.line, f"torch=={torch.text.partition('+')[0]}", f"torch=={version_text(needed)}")
-            if torch.file == declared.dockerfile
-            else None,
+            _other_torch(declared, torch, needed),
         )
+
+
+def _other_torch(declared: DeclaredVersions, torch: Package, needed: Version) -> Edit | None:
+    """The edit that takes another torch; None if packages whose torch is not in the tables depend on it."""
+    bound = any(name in _BOUND or name.startswith("nvidia-") for name in declared.packages)
+    if torch.file != declared.dockerfile or bound:
+        return None
+    written = torch.text.removesuffix(f"+{torch.index}") if torch.index else torch.text
+    build = f"+{written.partition('+')[2]}" if "+" in written else ""
+    return Edit(torch.line, f"torch=={written}", f"torch=={version_text(needed)}{build}")
 
 
 def _pairs(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
@@ -234,10 +271,17 @@ def _pairs(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Imag
                 f"it is compiled against torch; to {version_text(minor(torch.version))} belongs {name} "
                 f"{version_text(needed)}",
                 f"take {name} {version_text(needed)}",
-                Edit(package.line, f"{name}=={package.text}", f"{name}=={version_text(needed)}.0")
+                Edit(package.line, f"{name}=={package.text}", f"{name}=={_paired(package, torch, needed)}")
                 if package.file == declared.dockerfile
                 else None,
             )
+
+
+def _paired(package: Package, torch: Package, needed: Version) -> str:
+    """The release of a package that belongs to a release of torch: their third numbers are the same."""
+    third = torch.version[2] if len(torch.version) > 2 else 0
+    build = package.text.partition("+")[2]
+    return f"{version_text(needed)}.{third}" + (f"+{build}" if build else "")
 
 
 def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
@@ -253,13 +297,15 @@ def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iter
             "take flash-attn 2, or PyTorch's own scaled_dot_product_attention",
         )
     second = declared.packages.get("flash-attn")
-    if second and not declared.base.has_compiler and second.file == declared.dockerfile:
+    base = declared.base_of(second)
+    known = base.kind != "other"
+    if second and known and not base.has_compiler and second.file == declared.dockerfile:
         yield ImageFinding(
             "flash-attn-build",
             WARNING,
             second.file,
             second.line,
-            f"flash-attn {second.text} is installed where there is no nvcc ({declared.base.image})",
+            f"flash-attn {second.text} is installed where there is no nvcc ({base.image})",
             "PyPI has only its source; without a wheel of exactly this torch, CUDA and Python it cannot be "
             "built",
             "install a wheel of its release page, or build it in a stage that starts from a -devel image",
@@ -267,12 +313,13 @@ def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iter
 
 
 def _cuda(declared: DeclaredVersions) -> Version:
-    """The CUDA release that torch runs with."""
+    """The CUDA release that torch runs with; empty if it is unknown."""
     if declared.base_is_used:
         return declared.base.cuda
     if declared.cuda:
         return declared.cuda
-    release = TORCH.get(minor(declared.torch.version)) if declared.torch else None
+    own = declared.torch if declared.torch_build == "pypi" else None
+    release = TORCH.get(minor(own.version)) if own else None
     return release.default_cuda if release else ()
 
 

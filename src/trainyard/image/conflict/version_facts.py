@@ -42,6 +42,12 @@ TORCH: dict[Version, TorchRelease] = {
 Sources: the matrix of PyTorch's RELEASE.md as of 2.14, every row compared in November 2026; `default_cuda`
 from metadata of 2.4.1 to 2.14.0 (nvidia-cuda-runtime). 2.13.0 has no wheel for Python 3.9 or 3.15.
 """
+BUILT_BESIDE: dict[Version, Version] = {(12, 8): (2, 7), (12, 9): (2, 8)}
+"""A CUDA release -> the torch from which on its builds may exist without being in the matrix.
+
+Source: public Dockerfiles that install torch 2.9 to 2.13 with cu129 from PyTorch's own index, such as verl's
+docker/Dockerfile.stable.vllm. That a build is not in the matrix proves nothing for these.
+"""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ variables of ARG and ENV. It builds nothing, and treats the command of a RUN as 
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
 _FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+[aA][sS]\s+(?P<name>\S+))?\s*$")
 _MOUNT_FROM = re.compile(r"(?:^|,)\s*\"?from=([^,\"]+)", re.I)
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^\s\\]|\\.)*)")
-_LOCK = re.compile(r"(?<![\w./-])requirements-[\w-]+\.txt")
+_WHEELS = re.compile(r"\.whl\b|\bwheel(?:s|house)?\b|/dist\b")
 _KNOWN = frozenset(
     (
         *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL"),
@@ -58,9 +59,11 @@ class Dockerfile:
     instructions: tuple[Instruction, ...]
     stages: tuple[Stage, ...]
     arguments: Mapping[str, str] = field(default_factory=dict)
-    """Every ARG of the file with its default, or with the given value."""
+    """Every ARG of the file with its default, or with the given value; empty if it has neither."""
     copied_from: tuple[Stage, ...] = ()
     """Images in a registry from which no stage starts, but which `COPY --from` or `RUN --mount` reads."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """The build arguments that were given."""
 
     @property
     def bases(self) -> tuple[Stage, ...]:
@@ -74,11 +77,39 @@ class Dockerfile:
 
     def final_base(self) -> str:
         """The registry image that the last stage is built on; or `scratch`."""
-        stage = self.stages[-1]
-        by_name = {one.name: one for one in self.stages if one.name}
-        while stage.image.lower() in by_name and by_name[stage.image.lower()].number < stage.number:
-            stage = by_name[stage.image.lower()]
-        return stage.image
+        return self.ancestors(len(self.stages) - 1)[0].image
+
+    def ancestors(self, number: int) -> tuple[Stage, ...]:
+        """Return the stages that a stage is built on, the first one first, and the stage itself."""
+        found = [self.stages[number]]
+        while (parent := self.stage_of(found[0].image, found[0].number)) is not None:
+            found.insert(0, parent)
+        return tuple(found)
+
+    def stage_of(self, name: str, before: int) -> Stage | None:
+        """Return the stage, before stage `before`, that has this name; None for anything else."""
+        return next((s for s in reversed(self.stages[:before]) if s.name and s.name == name.lower()), None)
+
+    def used_stages(self) -> tuple[Stage, ...]:
+        """Return the stages that the last one is built on or takes more than wheels from, in their order."""
+        used: set[int] = set()
+        left = [len(self.stages) - 1]
+        while left:
+            number = left.pop()
+            if number in used:
+                continue
+            used |= {number}
+            left += [stage.number for stage in self.ancestors(number)]
+            for one in (
+                i for i in self.instructions if i.stage == number and i.name in ("COPY", "ADD", "RUN")
+            ):
+                if _WHEELS.search(one.text):
+                    continue  # wheels of a stage are not its environment
+                for source in sources_of(one):
+                    stage = self.stage_of(source, number)
+                    if stage or (source.isdecimal() and int(source) < number):
+                        left.append(stage.number if stage else int(source))
+        return tuple(stage for stage in self.stages if stage.number in used)
 
     def last(self, name: str) -> Instruction | None:
         """The last instruction of this name in the last stage."""
@@ -97,6 +128,7 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
     """
     given = given or {}
     arguments: dict[str, str] = {}
+    values, outer = dict[str, str](), dict[str, str]()
     stages: list[Stage] = []
     copied: list[Stage] = []
     instructions = []
@@ -109,18 +141,34 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
             )
         rest = (match[2] or "").strip()
         if word == "FROM":
-            stages.append(_stage(rest, len(stages), {**arguments}, name=name, line=number))
+            stages.append(_stage(rest, len(stages), outer, name=name, line=number))
         elif word == "ARG":
-            for key, equals, value in (part.partition("=") for part in rest.split()):
-                # Without a default it keeps that of an earlier ARG.
-                default = expand(value.strip("\"'"), arguments) if equals else arguments.get(key, "")
-                arguments[key] = given.get(key, default)
+            for key, value in arguments_of(rest, values, given).items():
+                values |= {} if value is None else {key: value}
+                arguments[key] = values.get(key, "")
+            outer = outer if stages else dict(values)
         instruction = Instruction(word, rest, number, len(stages) - 1)
         instructions.append(instruction)
-        copied += _copied_from(instruction, stages, arguments)
+        copied += _copied_from(instruction, stages, values)
     if not stages:
         raise ConfigError(f"{name}: no FROM, so this is not a Dockerfile")
-    return Dockerfile(tuple(instructions), tuple(stages), arguments, tuple(copied))
+    return Dockerfile(tuple(instructions), tuple(stages), arguments, tuple(copied), dict(given))
+
+
+def arguments_of(text: str, known: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the arguments that an ARG declares, each with its value; None where nothing states one.
+
+    Without a default an argument keeps the value of an earlier ARG, which `known` holds.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    found: dict[str, str | None] = {}
+    for key, equals, value in (word.partition("=") for word in words):
+        default = expand(value, known) if equals else known.get(key)
+        found[key] = given.get(key, default)
+    return found
 
 
 def pairs_of(instruction: Instruction) -> dict[str, str]:
@@ -129,13 +177,6 @@ def pairs_of(instruction: Instruction) -> dict[str, str]:
     if not found and (words := instruction.text.split(None, 1)) and len(words) > 1:
         return {words[0]: words[1]}
     return found
-
-
-def locks_of(parsed: Dockerfile) -> tuple[str, ...]:
-    """The names of the locks that it copies into the image, except uv's own lock, which installs them."""
-    text = " ".join(i.text for i in parsed.instructions if i.name in ("COPY", "ADD"))
-    names = dict.fromkeys(_LOCK.findall(text))
-    return tuple(name for name in names if name != "requirements-uv.txt")
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
@@ -159,25 +200,37 @@ def _stage(rest: str, number: int, values: Mapping[str, str], *, name: str, line
         raise ConfigError(
             f"{name}:{line}: FROM takes an image, and AS with a name at most; found {rest[:80]!r}"
         )
-    return Stage(number, (match["name"] or "").lower(), expand(match["image"], values), line)
+    # An image whose name is empty is one that nothing states: it stays as written.
+    image = expand(match["image"], values) or match["image"]
+    return Stage(number, (match["name"] or "").lower(), image, line)
+
+
+def is_stated(text: str) -> bool:
+    """Whether every variable of a text has a value."""
+    return bool(text) and "$" not in text
 
 
 def _copied_from(
     instruction: Instruction, stages: Sequence[Stage], values: Mapping[str, str]
 ) -> Iterator[Stage]:
     """The registry images that an instruction reads; numbers and names of earlier stages are left out."""
+    earlier = {stage.name for stage in stages[:-1] if stage.name} | {"scratch"}
+    for written in sources_of(instruction):
+        image = expand(written, values)
+        if image and not image.isdecimal() and image.lower() not in earlier:
+            yield Stage(instruction.stage, "", image, instruction.line)
+
+
+def sources_of(instruction: Instruction) -> Iterator[str]:
+    """Yield the stages and images that a COPY, an ADD or the mounts of a RUN read, as written."""
     name, rest = instruction.name, instruction.text
     if name == "ONBUILD":
         name, _, rest = rest.partition(" ")
     flags = itertools.takewhile(lambda word: word.startswith("--"), rest.split())
-    earlier = {stage.name for stage in stages[:-1] if stage.name} | {"scratch"}
     for flag, _, value in (word.partition("=") for word in flags):
         reads = flag == "--from" and name.upper() in ("COPY", "ADD")
         mounted = _MOUNT_FROM.findall(value) if flag == "--mount" and name.upper() == "RUN" else []
-        for written in [value] if reads else mounted:
-            image = expand(written.strip("\"'"), values)
-            if image and not image.isdecimal() and image.lower() not in earlier:
-                yield Stage(instruction.stage, "", image, instruction.line)
+        yield from (written.strip("\"'") for written in ([value] if reads else mounted))
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:

@@ -1,10 +1,10 @@
 """Check an image on three levels: the questions of each level, and the verdict on the answers.
 
-    quick      the lock's versions, its imports, entry point, user, size
+    quick      the versions of the image's lock, its imports, entry point, user, size
     standard   also CUDA, NCCL, the EFA plugin, a model's configuration, no secret in a layer
     full       also a forward and backward pass, and a sum over two processes
 
-A requested check without an answer has failed.
+A requested check without an answer has failed. One for which the image states nothing is unknown.
 """
 
 import json
@@ -49,7 +49,8 @@ class Answer:
     """The result of one check."""
 
     check: str
-    ok: bool
+    ok: bool | None
+    """None if nothing states what would be right."""
     says: str
     seconds: float = 0.0
 
@@ -59,16 +60,35 @@ class Answer:
 
 
 def probe_request(
-    level: str, packages: Mapping[str, str], *, cpu: bool, efa: bool, model: Mapping[str, Any]
+    level: str,
+    packages: Mapping[str, Mapping[str, str]] | None,
+    *,
+    cpu: bool,
+    efa: bool,
+    model: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The questions for the probe in the container."""
+    """The questions for the probe in the container.
+
+    `packages` is Python's version -> package -> version; None if the image has no lock that is known.
+    """
     return {
         "checks": [name for name in LEVELS[level] if name in IN_CONTAINER],
-        "packages": dict(packages),
+        "packages": None if packages is None else _packed(packages),
         "cpu": cpu,
         "efa": efa,
         "model": dict(model),
     }
+
+
+def _packed(packages: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """The packages without repetition: under "" those of every Python, and for each Python the others."""
+    every = dict.fromkeys(pin for those in packages.values() for pin in those.items())
+    common = dict(pin for pin in every if all(those.get(pin[0]) == pin[1] for those in packages.values()))
+    rest = {
+        python: {name: pin for name, pin in those.items() if name not in common}
+        for python, those in packages.items()
+    }
+    return {"": common, **rest}
 
 
 def linux_markers(architecture: str) -> dict[str, str]:
@@ -120,7 +140,8 @@ def probe_answers(asked: Sequence[str], log: str, how_it_ended: str) -> list[Ans
             continue
         try:
             told = json.loads(line.removeprefix(MARK))
-            answer = Answer(str(told["check"]), told["ok"] is True, str(told["says"]), float(told["seconds"]))
+            ok = None if told["ok"] is None else told["ok"] is True
+            answer = Answer(str(told["check"]), ok, str(told["says"]), float(told["seconds"]))
         except (ValueError, KeyError, TypeError):
             continue
         found[answer.check] = answer
@@ -131,14 +152,17 @@ def junit(image: str, level: str, answers: Sequence[Answer]) -> str:
     """The answers as a JUnit report, which CodeBuild and GitHub show."""
     from xml.etree.ElementTree import Element, SubElement, tostring
 
-    failed = sum(not answer.ok for answer in answers)
+    failed = sum(answer.ok is False for answer in answers)
     suite = Element("testsuite", name=f"image {level}", tests=str(len(answers)), failures=str(failed))
+    suite.set("skipped", str(sum(answer.ok is None for answer in answers)))
     suite.set("time", f"{sum(answer.seconds for answer in answers):.3f}")
     for answer in answers:
         case = SubElement(suite, "testcase", classname=image, name=answer.check, time=f"{answer.seconds:.3f}")
         words = "".join(letter for letter in answer.says if letter >= " " or letter in "\n\t")
         if answer.ok:
             SubElement(case, "system-out").text = words
+        elif answer.ok is None:
+            SubElement(case, "skipped", message=words[:300])
         else:
             SubElement(case, "failure", message=words[:300]).text = words
     return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(suite, encoding="unicode") + "\n"
@@ -146,9 +170,11 @@ def junit(image: str, level: str, answers: Sequence[Answer]) -> str:
 
 def check_lines(image: str, level: str, answers: Sequence[Answer]) -> list[str]:
     """The answers for people, and the verdict."""
-    told = [f"  {answer.check:<20}{'ok  ' if answer.ok else 'FAIL'}  {answer.says}" for answer in answers]
-    failed = [answer.check for answer in answers if not answer.ok]
-    verdict = (
-        f"{len(failed)} of {len(answers)} failed: {', '.join(failed)}" if failed else "every check holds"
-    )
+    words = {True: "ok  ", False: "FAIL", None: "?   "}
+    told = [f"  {answer.check:<20}{words[answer.ok]}  {answer.says}" for answer in answers]
+    failed = [answer.check for answer in answers if answer.ok is False]
+    unknown = [answer.check for answer in answers if answer.ok is None]
+    verdict = f"no check fails; unknown: {', '.join(unknown)}" if unknown else "every check holds"
+    if failed:
+        verdict = f"{len(failed)} of {len(answers)} failed: {', '.join(failed)}"
     return [*told, f"  {image}: {level}: {verdict}"]

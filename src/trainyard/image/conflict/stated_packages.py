@@ -1,0 +1,272 @@
+"""The packages that a Dockerfile states, in the order in which its commands install them.
+
+A package is stated by a pin on the command line, by a pin in a file that is copied and installed from, or by
+a lock that was named. Everything else that is installed is unknown: a range, a URL, a variable without a
+value, a project, what a condition decides.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion
+from packaging.version import Version as PackageVersion
+
+from trainyard.image.conflict.version_facts import TORCH, TorchRelease, Version, minor, version
+from trainyard.image.context.install_commands import Install, installs_of
+
+_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
+_WHEEL = re.compile(r"([A-Za-z0-9][\w.]*)-\d[^/]*\.whl")
+_PYTORCH_INDEX = re.compile(r"https?://download\.pytorch\.org/whl/(?:(cu\d{3}|cpu)/?|torch_stable\.html)")
+_PYPI = re.compile(r"https?://(?:pypi\.org|pypi\.python\.org)/simple/?")
+_LINUX = {
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "os_name": "posix",
+    "platform_machine": "x86_64",
+}
+_PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
+MAIN_INDEXES = ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
+OTHER_INDEXES = (
+    *("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX", "PIP_FIND_LINKS", "UV_FIND_LINKS"),
+    *("UV_TORCH_BACKEND", "PIP_CONFIG_FILE"),
+)
+"""Variables that name indexes to pip and uv."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that is pinned to one version."""
+
+    name: str
+    text: str
+    """The version as written."""
+    file: str
+    line: int
+    """The line; 0 if it does not matter."""
+    stage: int = -1
+    """The stage that installs it; -1 if it is from a lock that was named."""
+    index: str = ""
+    """The index that gives `text` its suffix, such as cu124; empty if the suffix is written there."""
+
+    @property
+    def version(self) -> Version:
+        return version(self.text)
+
+    @property
+    def cuda(self) -> Version:
+        """The CUDA release of a local version such as +cu124; empty without one."""
+        match = re.search(r"\+cu(\d{2})(\d)", self.text)
+        return (int(match[1]), int(match[2])) if match else ()
+
+
+@dataclass(frozen=True)
+class _Requirement:
+    name: str
+    pin: str
+    """Empty if it is not pinned to one version."""
+    allowed: SpecifierSet | None
+    """None if it is not known which versions it allows."""
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class RequirementsFile:
+    """The content of a file of requirements."""
+
+    requirements: tuple[_Requirement, ...] = ()
+    indexes: Install = field(default_factory=Install)
+    """The indexes that it names, as a command without packages."""
+    opaque: bool = False
+    """Whether it also names what cannot be read here."""
+
+
+def locked_packages(text: str, environment: Mapping[str, str] | None = None) -> dict[str, tuple[str, int]]:
+    """Return name -> version and line, for all pins of a lock or requirements file that apply on Linux.
+
+    `environment` has marker variables. Without a Python in it, a pin whose marker holds for some Pythons only
+    is left out, and so is a package with two versions.
+    """
+    found: dict[str, tuple[str, int]] = {}
+    ambiguous = set()
+    for one in read_requirements(text, environment).requirements:
+        if not one.pin or found.get(one.name, (one.pin, 0))[0] != one.pin:
+            ambiguous |= {one.name}
+        else:
+            found[one.name] = (one.pin, one.line)
+    return {name: pin for name, pin in found.items() if name not in ambiguous}
+
+
+def read_requirements(text: str, environment: Mapping[str, str] | None = None) -> RequirementsFile:
+    """Return the content of a file of requirements, as it applies on Linux."""
+    found: list[_Requirement] = []
+    options = ""
+    opaque = False
+    lines = text.splitlines()
+    place = 0
+    while place < len(lines):
+        start = place + 1
+        line = lines[place]
+        while line.rstrip().endswith("\\") and place + 1 < len(lines):
+            place += 1
+            line = f"{line.rstrip()[:-1]} {lines[place]}"
+        place += 1
+        line = re.sub(r"(?:^|\s)#.*", "", line)
+        line = re.sub(r"\s--(?:hash|config-settings|global-option)[= ]\S+", "", line).strip()
+        if line.startswith("-"):
+            options += f" {line}"
+        elif line and (one := _requirement(line, environment)) is not None:
+            found.append(replace(one, line=start))
+            opaque = opaque or not one.name
+    read = (installs_of(f"pip install{options}") or (Install(),))[0]
+    opaque = opaque or read.opaque or bool(read.files)
+    return RequirementsFile(tuple(one for one in found if one.name), read, opaque)
+
+
+def _requirement(text: str, environment: Mapping[str, str] | None = None) -> _Requirement | None:
+    """What a requirement states; None if it does not apply on Linux. Without a name it may be anything."""
+    try:
+        read = Requirement(text)
+    except InvalidRequirement:
+        if "/" in text or text.endswith((".whl", ".tar.gz", ".zip")) or text == ".":
+            wheel = _WHEEL.search(text)
+            return _Requirement(canonicalize_name(wheel[1]) if wheel else "", "", None)
+        match = _NAME.fullmatch(text)
+        return _Requirement(canonicalize_name(match[1]) if match else "", "", None)
+    name = canonicalize_name(read.name)
+    applies = _applies(read.marker, environment)
+    if applies is False:
+        return None
+    if read.url or applies is None:
+        return _Requirement(name, "", None)
+    pins = [one for one in read.specifier if one.operator == "==" and not one.version.endswith(".*")]
+    pinned = len(read.specifier) == 1 and len(pins) == 1
+    return _Requirement(name, pins[0].version if pinned else "", read.specifier)
+
+
+def _applies(marker: Marker | None, environment: Mapping[str, str] | None) -> bool | None:
+    """Whether a marker holds on Linux; None if that depends on the Python."""
+    if marker is None:
+        return True
+    answers = set()
+    given = environment or {}
+    for python in [given["python_version"]] if "python_version" in given else _PYTHONS:
+        known = {**_LINUX, **given, "python_version": python, "python_full_version": f"{python}.9"}
+        try:
+            answers.add(marker.evaluate(known | {"extra": ""}))
+        except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
+            return None
+    return answers.pop() if len(answers) == 1 else None
+
+
+@dataclass
+class PackageReader:
+    """Follows the installing commands of a Dockerfile."""
+
+    packages: dict[str, Package] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+    """Packages that are installed or removed, in a version that nothing states."""
+    removed: set[str] = field(default_factory=set)
+    opaque: bool = False
+    """Whether something was installed that cannot be read here."""
+    torch_build: str = ""
+    """Where the pinned torch comes from: pypi, named (an index or a suffix of PyTorch's own), private (its
+    suffix is known, its index is not), cpu, base, or empty for unknown."""
+
+    def take(
+        self,
+        install: Install,
+        read: Iterable[tuple[str, RequirementsFile]],
+        *,
+        variables: Mapping[str, str],
+        where: Package,
+        base: tuple[str, Version],
+    ) -> None:
+        """Add what a command installs; `read` has its files by name, `where` its place.
+
+        `base` is the kind of the base image and its torch.
+        """
+        here = [(where.file, where.line, one) for text in install.words if (one := _requirement(text))]
+        files = list(read)
+        for name, content in files:
+            here += [(name, one.line, one) for one in content.requirements]
+            self.opaque = self.opaque or content.opaque
+        self.opaque = self.opaque or install.opaque or any(not one.name for *_, one in here)
+        self.removed |= {one.name for *_, one in here if install.removes}
+        for file, line, one in here:
+            if install.removes or (not install.certain and (one.pin or one.allowed is None or one.allowed)):
+                self._forget(one.name)
+            elif one.pin and install.certain:
+                if any(o.name == one.name and o.pin not in ("", one.pin) for *_, o in here):
+                    self._forget(one.name)
+                    continue
+                self.packages[one.name] = Package(one.name, one.pin, file, line, where.stage)
+                self.unknown.discard(one.name)
+                if one.name == "torch":
+                    self._set_build(install, [content for _, content in files], variables, base)
+            elif not self._is_kept(one, base[1], upgrades=install.upgrades):
+                self._forget(one.name)
+
+    def _forget(self, name: str) -> None:
+        self.packages.pop(name, None)
+        self.unknown.add(name)
+
+    def _is_kept(self, one: _Requirement, base_torch: Version, *, upgrades: bool) -> bool:
+        """Whether what is installed already fulfils the requirement, so that pip leaves it."""
+        before = self.packages.get(one.name)
+        text = before.text if before else ""
+        if not text and one.name == "torch" and "torch" not in self.unknown:
+            text = ".".join(map(str, base_torch))
+        if not text or upgrades or one.allowed is None:
+            return False
+        try:
+            return one.allowed.contains(PackageVersion(text), prereleases=True)
+        except InvalidVersion:
+            return False
+
+    def _set_build(
+        self,
+        install: Install,
+        files: Sequence[RequirementsFile],
+        variables: Mapping[str, str],
+        base: tuple[str, Version],
+    ) -> None:
+        torch, (kind, base_torch) = self.packages["torch"], base
+        named = (install, *(content.indexes for content in files))
+        main = next((one.main_index for one in named if one.main_index), "")
+        main = main or next((variables[name] for name in MAIN_INDEXES if variables.get(name)), "")
+        others = [url for one in named for url in one.other_indexes]
+        others += [url for name in OTHER_INDEXES for url in variables.get(name, "").split()]
+        main, others = (
+            "" if _PYPI.fullmatch(main) else main,
+            [url for url in others if not _PYPI.fullmatch(url)],
+        )
+        indexes = [_PYTORCH_INDEX.fullmatch(url) for url in (*filter(None, [main]), *others)]
+        official = install.wheels and all(indexes)
+        release = TORCH.get(minor(torch.version))
+        suffix = next((match[1] for match in indexes if match and match[1]), "")
+        if "+" in torch.text:
+            self.torch_build = "cpu" if "+cpu" in torch.text else "named" if official else "private"
+        elif base_torch and base_torch == torch.version and not install.upgrades:
+            self.torch_build = "base"
+        elif not official or (
+            not main and (kind == "other" or (kind in ("pytorch", "dlc") and not base_torch))
+        ):
+            self.torch_build = ""
+        elif not indexes:
+            self.torch_build = "pypi"
+        elif suffix == "cpu":
+            self.torch_build = "cpu" if len(indexes) == 1 and main else ""
+        elif suffix and len(indexes) == 1 and (main or _is_built(release, suffix)):
+            self.packages["torch"] = replace(torch, text=f"{torch.text}+{suffix}", index=suffix)
+            self.torch_build = "named"
+        else:
+            self.torch_build = ""
+
+
+def _is_built(release: TorchRelease | None, suffix: str) -> bool:
+    return release is not None and (int(suffix[2:4]), int(suffix[4:])) in release.cuda

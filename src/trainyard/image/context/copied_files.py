@@ -1,0 +1,144 @@
+"""Which file of the build context is at a path of the image, as COPY, ADD and mounts put it there.
+
+A file is followed through the stages. One that another command may have changed is unknown.
+"""
+
+import fnmatch
+import json
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trainyard.image.context.dockerfile import Dockerfile
+from trainyard.image.context.install_commands import Install, installs_of, other_words_of
+from trainyard.image.context.resolved_text import ResolvedInstruction, resolve_text
+
+_LOCK = re.compile(r"requirements-[\w-]+\.txt")
+_OWN_INSTALLER = "requirements-uv.txt"
+"""uv's own lock, which installs the others."""
+
+
+@dataclass(frozen=True)
+class _Copy:
+    sources: tuple[str, ...]
+    target: str
+    """A path in the image."""
+    stage: str
+    """The stage or image that it copies from; empty is the build context."""
+
+
+def locks_of(parsed: Dockerfile) -> tuple[str, ...]:
+    """Return the names of the `requirements-*.txt` that a Dockerfile copies and installs from."""
+    lines = resolve_text(parsed)
+    named = " ".join(line.text for line in lines if line.instruction.name in ("COPY", "ADD")).split()
+    found: dict[str, None] = {}
+    for line in lines:
+        installs = installs_of(line.text) if line.instruction.name == "RUN" else ()
+        for path in (path for install in installs for path in install.files):
+            name = posixpath.basename(path)
+            if _LOCK.fullmatch(name) and name in named and name != _OWN_INSTALLER:
+                found[name] = None
+    return tuple(found)
+
+
+def context_paths(
+    parsed: Dockerfile, lines: Sequence[ResolvedInstruction], place: int, *, install: Install, path: str
+) -> tuple[str, ...]:
+    """Return the paths in the build context that a file of an install may have, the likeliest first.
+
+    `place` is the place of its RUN in `lines`. Empty if the file is not from the context, or may have been
+    changed.
+    """
+    line = lines[place]
+    folder = posixpath.join(line.folder, install.folder) if line.folder else ""
+    full = path if path.startswith("/") else posixpath.join(folder, path)
+    if "$" in full or not full.startswith("/") or any(mark in path for mark in ("://", "*")):
+        return ()
+    return tuple(dict.fromkeys(_look_up(parsed, lines, place, posixpath.normpath(full))))
+
+
+def _look_up(
+    parsed: Dockerfile, lines: Sequence[ResolvedInstruction], place: int, full: str
+) -> Iterator[str]:
+    stages = {stage.number for stage in parsed.ancestors(lines[place].instruction.stage)}
+    for number in range(place, -1, -1):
+        line = lines[number]
+        if line.instruction.stage not in stages:
+            continue
+        if line.instruction.name == "RUN" and any(
+            posixpath.basename(full) in word for word in other_words_of(line.text)
+        ):
+            return  # it may be another file since
+        mounted = line.instruction.name != "RUN" or number == place
+        for copy in _copies(line) if mounted else ():
+            for source in _sources(copy, full):
+                if not copy.stage:
+                    yield posixpath.normpath(source.lstrip("/"))
+                    continue
+                stage = parsed.stage_of(copy.stage, line.instruction.stage)
+                at = stage.number if stage else int(copy.stage) if copy.stage.isdecimal() else -1
+                ends = [i for i, one in enumerate(lines[:number]) if one.instruction.stage == at >= 0]
+                if not ends:
+                    return  # another image has put it there
+                inner = posixpath.normpath(posixpath.join("/", source))
+                yield from _look_up(parsed, lines, ends[-1], inner)
+
+
+def _sources(copy: _Copy, full: str) -> Iterator[str]:
+    """The paths that may become `full`, if the source is a file or if it is a folder."""
+    target = copy.target.rstrip("/") or "/"
+    for source in copy.sources:
+        name = posixpath.basename(source.rstrip("/"))
+        if full == target and len(copy.sources) == 1 and "*" not in source:
+            yield source
+        if posixpath.dirname(full) == target and name and fnmatch.fnmatchcase(posixpath.basename(full), name):
+            yield posixpath.join(posixpath.dirname(source), posixpath.basename(full))
+        if full.startswith(target.rstrip("/") + "/") and "*" not in source:
+            yield posixpath.join(source, full[len(target.rstrip("/")) + 1 :])
+
+
+def _copies(line: ResolvedInstruction) -> Iterator[_Copy]:
+    name, text = line.instruction.name, line.text
+    if name not in ("COPY", "ADD", "RUN") or (name != "RUN" and "<<" in text):
+        return
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return
+    flags = [word for word in words if word.startswith("--")]
+    if name == "RUN":
+        yield from (one for flag in flags if (one := _mount(flag, line.folder)) is not None)
+        return
+    if "[" in text and (listed := _listed(text[text.index("[") :])):
+        words = [*flags, *listed]
+    paths = [word for word in words if not word.startswith("--")]
+    origin = next((flag.partition("=")[2] for flag in flags if flag.startswith("--from=")), "")
+    if len(paths) < 2 or any("://" in path or path.startswith("git@") for path in paths[:-1]):
+        return
+    if any("$" in path for path in paths) or "--parents" in flags or not line.folder:
+        return
+    yield _Copy(tuple(paths[:-1]), _joined(line.folder, paths[-1]), origin)
+
+
+def _listed(text: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return []
+    return [str(one) for one in found]
+
+
+def _mount(flag: str, folder: str) -> _Copy | None:
+    facts = dict(part.partition("=")[::2] for part in flag.removeprefix("--mount=").split(","))
+    target = facts.get("target") or facts.get("dst") or facts.get("destination") or ""
+    if not flag.startswith("--mount=") or facts.get("type", "bind") != "bind" or not target or not folder:
+        return None
+    return _Copy(
+        (facts.get("source") or facts.get("src") or ".",), _joined(folder, target), facts.get("from", "")
+    )
+
+
+def _joined(folder: str, path: str) -> str:
+    return posixpath.normpath(posixpath.join(folder, path))

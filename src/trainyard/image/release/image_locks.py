@@ -1,0 +1,50 @@
+"""The locks of an image: the files with the content that its labels name, and what they demand.
+
+A file of the same name and another content is another lock, and decides nothing about the image.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.image.building.build_request import locks_in
+from trainyard.image.conflict.stated_packages import locked_packages
+from trainyard.run.untrusted_files import read_text
+
+_PYTHONS = tuple(f"3.{number}" for number in range(8, 21))
+
+
+@dataclass(frozen=True)
+class ImageLocks:
+    """The locks that the labels of an image name."""
+
+    texts: Mapping[str, str]
+    """Name -> content, of those that were found."""
+    missing: tuple[str, ...]
+    """The names of those whose content is not here."""
+
+
+def find_locks(labels: Mapping[str, str], folders: Iterable[Path]) -> ImageLocks:
+    """Return the locks that the labels name, from the folders that have a file of that name and content."""
+    places = list(dict.fromkeys(folders))
+    texts: dict[str, str] = {}
+    named = locks_in(labels)
+    for name, digest in named.items():
+        for file in (folder / name for folder in places):
+            if digest and name not in texts and file.is_file():
+                text = read_text(file)
+                texts |= {name: text} if hashlib.sha256(text.encode()).hexdigest() == digest else {}
+    return ImageLocks(texts, tuple(name for name in named if name not in texts))
+
+
+def demanded_packages(texts: Sequence[str], markers: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return Python's version -> package -> version, as locks demand them where these markers hold."""
+    return {
+        python: {
+            name: pin
+            for text in texts
+            for name, (pin, _) in locked_packages(text, {**markers, "python_version": python}).items()
+        }
+        for python in _PYTHONS
+    }
