@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from trainyard.command import handler
+from trainyard.config.load import load_config
+from trainyard.config.registries import EVERY_RECIPE
+from trainyard.errors import ConfigError
+from trainyard.training.recipe import trainer_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
@@ -267,3 +271,77 @@ def test_tried_by_hand_it_needs_no_workflow(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TRAINYARD_STORE", "file:///tmp/store")
     assert planned(plan_run, capsys)["run_id"] == "gh-1"
+
+
+TARGETS = {
+    "gpu-runner": LABELS,
+    "codebuild": PROJECT,
+    "eks": {"TRAINYARD_EKS_CLUSTER": "ml", "TRAINYARD_EKS_ROLE": "arn:aws:iam::123456789012:role/eks"},
+    "here": {},
+}
+FITTING: dict[str, list[str]] = {
+    "grpo": ["compute.compile=false"],
+    "torchtitan": ["program.preset=llama3.llama3_8b"],
+}
+"""What a configuration of this recipe needs besides its name."""
+
+
+@pytest.mark.parametrize("event", ["push", "schedule", "workflow_dispatch", "dry run"])
+@pytest.mark.parametrize("recipe", EVERY_RECIPE)
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_recipe_that_the_target_cannot_run_is_refused_before_a_machine_is_asked_for(
+    plan_run: Any,
+    job: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    recipe: str,
+    event: str,
+) -> None:
+    """A cluster runs every program; everywhere else the job starts scripts/train.py."""
+    for name in DEADLY:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GITHUB_EVENT_NAME", event if event != "dry run" else "workflow_dispatch")
+    for name, value in {**STORE, **TARGETS[target]}.items():
+        monkeypatch.setenv(name, value)
+    asked = ["--target", target] if event in ("workflow_dispatch", "dry run") or target == "here" else []
+    asked += ["--only-plan", "true"] if event == "dry run" else []
+    changes = " ".join([f"recipe={recipe}", *FITTING.get(recipe, [])])
+    code = handler.exit_code_of(
+        lambda: plan_run.main(["--config", SMOKE, "--overrides", changes, "--json", *asked])
+    )
+    told = capsys.readouterr()
+    assert code == (0 if target == "eks" or recipe in ("pretrain", "grpo") else 2), told.err
+    if code:
+        assert f"recipe: {recipe} is another program's" in told.err
+        assert "target=eks" in told.err
+        assert not (job / "output").exists()
+    else:
+        assert json.loads(told.out)["target"] == target
+
+
+@pytest.mark.parametrize("recipe", EVERY_RECIPE)
+def test_what_the_plan_accepts_for_a_runner_is_what_the_trainer_accepts(
+    plan_run: Any, job: Path, recipe: str
+) -> None:
+    changes = [f"recipe={recipe}", *FITTING.get(recipe, [])]
+    asked = ["--config", SMOKE, "--overrides", " ".join(changes), "--target", "gpu-runner"]
+    planned_code = handler.exit_code_of(lambda: plan_run.main(asked))
+    config = load_config(Path(SMOKE), changes).config
+    refused = False
+    try:
+        trainer_of(config)
+    except ConfigError:
+        refused = True
+    assert (planned_code == 2) is refused
+
+
+def test_a_repository_that_names_no_machine_yet_is_not_refused_for_its_recipe(
+    plan_run: Any, job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fresh copy stays green: it may be about to name a cluster."""
+    monkeypatch.delenv("TRAINYARD_RUNNER_LABELS")
+    monkeypatch.setenv("GITHUB_EVENT_NAME", "push")
+    asked = ["--config", SMOKE, "--overrides", "recipe=megatron", "--json"]
+    assert handler.exit_code_of(lambda: plan_run.main(asked)) == 0
+    assert json.loads(capsys.readouterr().out)["train"] == "false"

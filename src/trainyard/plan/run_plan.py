@@ -18,7 +18,7 @@ from typing import Any
 from trainyard.config.registries import store_examples, store_pattern
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.plan.target import PLACES, Machine, Target, machine_for
+from trainyard.plan.target import PLACES, Machine, Target, machine_for, require_recipe
 from trainyard.run.segment import Segment, manifest_place
 
 DEADLINE = "450m"
@@ -176,11 +176,14 @@ class RunPlan:
 def resolve(asked: Asked, config: Config, segment: Segment, *, variables: Mapping[str, str]) -> RunPlan:
     """Decide a workflow run from its inputs and from GitHub's and the repository's `variables`.
 
-    Raises ConfigError that names the input or the variable that does not do.
+    Raises ConfigError that names the wrong input or variable, or the recipe that the target cannot run.
     """
     store = _store(variables.get("TRAINYARD_STORE", "")) or (config.artifacts.store or "").rstrip("/")
     machine = machine_for(asked.target, variables, on_cpu=config.model.device == "cpu")
     again = variables.get("GITHUB_RUN_ATTEMPT", "1") != "1"
+    is_asked_for = again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _UNASKED
+    if asked.target is Target.HERE or machine.is_known or is_asked_for:  # a fresh copy may yet name a cluster
+        require_recipe(asked.target, config)
     return RunPlan(
         asked,
         segment,
@@ -193,7 +196,7 @@ def resolve(asked: Asked, config: Config, segment: Segment, *, variables: Mappin
         ref=variables.get("GITHUB_REF_NAME", ""),
         again=again,
         untold=tuple(_untold(asked.target, machine, store, role=variables.get("TRAINYARD_EKS_ROLE", ""))),
-        is_asked_for=again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _UNASKED,
+        is_asked_for=is_asked_for,
     )
 
 
