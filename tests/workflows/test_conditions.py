@@ -267,6 +267,7 @@ def test_a_training_job_knows_whether_it_told_its_end(
     [
         ("cancelled", {}, "somebody cancelled it, or the job reached its time limit"),
         ("failure", {"fit": {"outcome": "failure", "outputs": {"reason": "gpu: none"}}}, "gpu: none"),
+        ("failure", {"limit": {"outcome": "failure", "outputs": {"reason": "6 hours"}}}, "6 hours"),
         ("failure", {"fit": {"outcome": "failure"}}, "the environment could not be checked"),
         ("failure", {"usable": {"outcome": "failure", "outputs": {"reason": "store: no"}}}, "store: no"),
         ("failure", {"usable": {"outcome": "failure"}}, "the store could not be checked"),

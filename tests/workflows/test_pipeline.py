@@ -14,9 +14,8 @@ import pytest
 import yaml
 
 from trainyard.artifacts.store.layout import READINESS
-from trainyard.command.arguments import duration as seconds_of
 from trainyard.config.load import load_config
-from trainyard.plan.run_plan import DEADLINE, JOB_MINUTES, LATEST_MINUTES, Asked, resolve
+from trainyard.plan.run_plan import JOB_MINUTES, STORING_MINUTES, Asked, resolve
 from trainyard.plan.target import PLACES
 from trainyard.run.segment import Handover, Segment, first_segment
 
@@ -104,9 +103,41 @@ def test_a_shell_line_is_one_call_and_python_gets_the_signals(training_job: dict
 def test_the_trainer_stops_itself_inside_the_limit_of_the_job(training_job: dict[str, Any]) -> None:
     assert '--deadline "$DEADLINE"' in step_that_runs(training_job, "train")["run"]
     assert training_job["env"]["DEADLINE"] == "${{ needs.plan.outputs.deadline }}"
-    assert int(training_job["timeout-minutes"]) == JOB_MINUTES
-    assert seconds_of(DEADLINE) / 60 <= LATEST_MINUTES
-    assert 15 <= JOB_MINUTES - seconds_of(DEADLINE) / 60 <= 60
+    assert 15 <= STORING_MINUTES <= 60
+
+
+@pytest.mark.parametrize(("planned", "limit"), [("480", 480), ("355", 355), (None, 480), ("", 480)])
+def test_the_limit_of_the_job_is_that_of_the_plan(
+    training_job: dict[str, Any], expressions: Any, planned: str | None, limit: int
+) -> None:
+    """A plan of an older commit, whose next segment this is, names none."""
+    outputs = {} if planned is None else {"job_minutes": planned}
+    context = {"needs": {"plan": {"outputs": outputs}}}
+    assert expressions.value(training_job["timeout-minutes"], **context) == limit
+    assert expressions.value(training_job["env"]["JOB_MINUTES"], **context) == str(limit)
+    assert limit <= JOB_MINUTES
+
+
+@pytest.mark.parametrize("minutes", ["60", "355", "360", "361", "480"])
+@pytest.mark.parametrize("machine", ["self-hosted", "github-hosted", ""])
+def test_a_machine_of_github_with_a_limit_beyond_its_life_is_refused_before_anything_trains(
+    training_job: dict[str, Any], shell: Shell, tmp_path: Path, machine: str, minutes: str
+) -> None:
+    step = next(
+        s for s in training_job["steps"] if s["name"] == "Refuse a limit that this machine does not keep"
+    )
+    assert training_job["steps"].index(step) == 1
+    output = tmp_path / "output"
+    output.touch()
+    more = {"RUNNER_ENVIRONMENT": machine, "JOB_MINUTES": minutes, "DEADLINE": f"{int(minutes) - 30}m"}
+    refused = False
+    try:
+        shell(step["run"], tmp_path, GITHUB_OUTPUT=str(output), **more)
+    except subprocess.CalledProcessError as error:
+        refused = True
+        assert "::error::GitHub ends jobs on its own machines after 360 minutes" in error.stdout
+    assert refused is (machine == "github-hosted" and int(minutes) > 360)
+    assert ("gh variable set TRAINYARD_JOB_MINUTES --body 355" in output.read_text()) is refused
 
 
 def test_the_deadline_counts_from_the_first_step_as_the_limit_does(training_job: dict[str, Any]) -> None:
@@ -403,7 +434,7 @@ def test_keeping_the_artifact_takes_nothing_of_the_time_for_storing(training_job
     upload = next(s for s in steps if s.get("uses", "").startswith("actions/upload-artifact@"))
     for script in ("training_artifact_sync", "prove_run", "training_dashboard"):
         assert steps.index(upload) > steps.index(step_that_runs(training_job, script)), script
-    assert int(upload["timeout-minutes"]) <= (480 - seconds_of(DEADLINE) / 60) / 2
+    assert int(upload["timeout-minutes"]) <= STORING_MINUTES / 2
     told = next(s for s in steps if "notify_slack.py degraded" in s.get("run", ""))
     assert steps.index(upload) < steps.index(told), "that it was refused is part of the ending"
 

@@ -34,7 +34,7 @@ _ATTEMPT = "{0}"
 """Placeholder of the attempt in a label, because a repeated job has the plan of an earlier attempt."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{1,149}")
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_LABEL = re.compile(r"[\w:./-]{1,256}", re.ASCII)
+_LABEL = re.compile(r"[\w:./=-]{1,256}", re.ASCII)
 
 
 class Target(StrEnum):
