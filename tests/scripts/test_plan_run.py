@@ -111,7 +111,76 @@ def test_it_says_what_does_not_seem_to_fit_and_lets_the_machine_decide(
     assert plan_run.main(["--config", config]) == 0
     told = capsys.readouterr()
     assert "::warning::The run seems not to fit" in told.err
+    assert "TRAINYARD_CONFIG" not in told.err
     assert "does not fit on one L4" in told.out
+
+
+@pytest.mark.parametrize("card", ["g6.xlarge", "g5.xlarge", "p5.4xlarge"])
+@pytest.mark.parametrize("event", ["push", "schedule"])
+def test_the_default_of_a_push_on_a_small_card_is_said_to_be_too_large_before_it_runs(
+    plan_run: Any,
+    job: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    event: str,
+    card: str,
+) -> None:
+    monkeypatch.setenv("TRAINYARD_INSTANCE_TYPE", card)
+    monkeypatch.setenv("GITHUB_EVENT_NAME", event)
+    config = str(ROOT / "configs" / "training_configuration.yaml")
+    assert plan_run.main(["--config", config]) == 0
+    said = "gh variable set TRAINYARD_CONFIG" in capsys.readouterr().err
+    assert said is (card != "p5.4xlarge"), "all but the H100 have less than 40 GB"
+
+
+@pytest.mark.parametrize("attempt", ["1", "2"])
+@pytest.mark.parametrize("continues", ["", CONTINUES])
+@pytest.mark.parametrize("event", ["push", "schedule", "workflow_dispatch", "merge_group"])
+def test_only_a_first_push_or_daily_run_is_left_out_where_it_is_proven(
+    plan_run: Any,
+    job: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    event: str,
+    continues: str,
+    attempt: str,
+) -> None:
+    monkeypatch.setenv("GITHUB_EVENT_NAME", event)
+    monkeypatch.setenv("GITHUB_RUN_ATTEMPT", attempt)
+    outputs = planned(plan_run, capsys, "--continues", continues)
+    is_unasked = event in ("push", "schedule") and not continues and attempt == "1"
+    assert outputs["unless_proven"] == ("true" if is_unasked else "false")
+
+
+@pytest.mark.parametrize("text", ["six", "0", "59", "481", "1.5", "-355"])
+def test_a_time_limit_that_no_job_has_is_refused(
+    plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB_MINUTES", text)
+    assert handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE])) == 2
+    assert "TRAINYARD_JOB_MINUTES: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("minutes", "deadline", "code"),
+    [("355", "345m", 0), ("355", "346m", 2), ("355", "450m", 2), ("60", "", 0), ("", "470m", 0)],
+)
+def test_a_deadline_leaves_ten_minutes_of_whatever_the_limit_is(
+    plan_run: Any,
+    job: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    minutes: str,
+    deadline: str,
+    code: int,
+) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB_MINUTES", minutes)
+    monkeypatch.setenv("TRAINYARD_DEADLINE", deadline)
+    assert handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE, "--json"])) == code
+    said = capsys.readouterr()
+    assert (f"at {minutes} minutes" in said.err) is (code == 2)
+    if not deadline:
+        assert json.loads(said.out)["deadline"] == "30m"
 
 
 def test_every_problem_of_a_configuration_is_shown_at_its_line(

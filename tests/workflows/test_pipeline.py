@@ -59,6 +59,8 @@ def test_the_workflow_runs_the_pipeline_in_order(training_job: dict[str, Any], p
         "--follow",
         "scripts/fetch_resume.py",
         "scripts/gather_records.py",
+        "scripts/find_proven_run.py",
+        "scripts/prune_runs.py",
     )
     steps = [
         s["run"] for s in training_job["steps"] if "run" in s and not any(x in s["run"] for x in beside_it)
@@ -154,7 +156,10 @@ def test_no_step_before_training_can_be_skipped_but_what_only_some_runs_need(
     assert optional == [
         "Check the store, the run number and the signing key",
         "Assume the AWS role for reading",
+        "Look for a proven run of the same",
+        "Tell Slack that it started or goes on",
         "Store each checkpoint while training goes on",
+        "Train",
     ]
 
 
@@ -184,7 +189,7 @@ def test_every_override_reaches_the_scripts_also_those_on_later_lines(
     training_job: dict[str, Any], root: Path, shell: Shell, overrides: str, words: list[str]
 ) -> None:
     runs = [step["run"] for step in training_job["steps"] if "$OVERRIDES" in step.get("run", "")]
-    assert len(runs) == 4
+    assert len(runs) == 5
     for run in runs:
         done = shell(re.sub(r"exec \S+python", "printf '%s\\n'", run), root, OVERRIDES=overrides)
         assert [word for word in done.stdout.splitlines() if word.startswith("--set")] == words
@@ -222,7 +227,7 @@ def test_the_role_that_writes_is_assumed_after_training_and_only_if_there_is_one
     assert training_job["permissions"] == rights
 
 
-def test_before_training_the_role_may_only_read_and_one_step_has_its_keys(
+def test_before_training_the_role_may_only_read_and_only_steps_that_read_have_its_keys(
     training_job: dict[str, Any],
 ) -> None:
     reader = roles(training_job)[0]
@@ -231,7 +236,7 @@ def test_before_training_the_role_may_only_read_and_one_step_has_its_keys(
     actions = [action for statement in policy["Statement"] for action in statement["Action"]]
     assert actions == ["s3:ListBucket", "s3:GetObject", "kms:Decrypt"]
     given = [s["name"] for s in training_job["steps"] if "steps.reader.outputs" in str(s)]
-    assert given == ["Bring what it goes on from"]
+    assert given == ["Bring what it goes on from", "Look for a proven run of the same"]
 
 
 def test_the_check_on_a_hosted_runner_may_write_one_object_and_one_step_has_its_keys(training: Any) -> None:
@@ -446,13 +451,14 @@ def test_reports_and_messages_come_after_failures_and_never_decide(training_job:
     assert "always()" in summary["if"]
     verdicts = {calls(step["run"])[0][1][0]: step.get("if") for step in told}
     assert set(verdicts) == {"$MOMENT", "degraded", "succeeded", "stopped", "failed"}
-    assert verdicts["succeeded"] == "${{ success() }}"
+    assert verdicts["succeeded"] == "${{ success() && steps.train.outcome == 'success' }}"
 
 
 def test_nothing_that_decides_may_fail_in_silence(training_job: dict[str, Any]) -> None:
     quiet = [step for step in training_job["steps"] if "continue-on-error" in step]
     scripts = {calls(step["run"])[0][0] for step in quiet if "run" in step}
-    assert scripts == {"notify_slack", "training_dashboard", "gather_records"}
+    unread = {"notify_slack", "training_dashboard", "gather_records", "prune_runs"}
+    assert scripts == unread | {"find_proven_run"}, "where nothing is found out, it trains"
     assert [step["name"] for step in quiet if "uses" in step] == ["Keep report and records for 30 days"]
 
 

@@ -163,6 +163,7 @@ class RunPlan:
             "store": self.store,
             "deadline": self.deadline,
             "job_minutes": str(self.job_minutes),
+            "unless_proven": "false" if self.is_asked_for else "true",
             "plan": json.dumps(self.to_json(), separators=(",", ":")),
         }
 
