@@ -90,7 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.announce("slack", "each job reported its own end: nothing sent")
         return 0
     if args.job_status == "cancelled" and not args.reason:
-        args.reason = cancellation(os.environ.get("TRAINYARD_JOB_STARTED", ""), now=time.time())
+        started, limit = (os.environ.get(name, "") for name in ("TRAINYARD_JOB_STARTED", "JOB_MINUTES"))
+        args.reason = cancellation(started, limit, now=time.time())
     result = PostResult.NOT_CONFIGURED
     try:
         facts = facts_if_any(args.run_dir)
@@ -152,16 +153,17 @@ def annotations(run: str, title: str) -> list[str]:
         return []
 
 
-def cancellation(started: str, *, now: float) -> str:
+def cancellation(started: str, limit: str, *, now: float) -> str:
     """Return why the job that runs here was cancelled, as far as its own clock shows it.
 
-    `started` is the Unix time of its start, empty if it is not known.
+    `started` is the Unix time of its start, `limit` its time limit in minutes; empty if not known.
     """
     from trainyard.plan.run_plan import JOB_MINUTES
 
+    most = int(limit) if limit.isdigit() else JOB_MINUTES
     minutes = (now - float(started)) / 60 if started.isdigit() else None
-    if minutes is not None and minutes >= JOB_MINUTES - 1:
-        return f"the job reached its time limit of {JOB_MINUTES} minutes"
+    if minutes is not None and minutes >= most - 1:
+        return f"the job reached its time limit of {most} minutes"
     after = "" if minutes is None else f" after {minutes:.0f} minutes"
     return f"somebody cancelled the run{after}, or its runner was shut down"
 

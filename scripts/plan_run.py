@@ -7,8 +7,8 @@ a notice that names the commands to set it up. A training that somebody asked fo
 
 Reads:      the dispatch inputs as flags; the configuration; GitHub's variables; the repository's variables
             TRAINYARD_RUNNER_LABELS, _STORE, _DEADLINE, _RUNS_DIRECTORY, _MAX_SEGMENTS, _INSTANCE_TYPE,
-            _USD_PER_HOUR, _CODEBUILD_PROJECT, _CODEBUILD_COMPUTE, _CODEBUILD_IMAGE, _EKS_CLUSTER,
-            _EKS_ROLE, _EKS_INSTANCE_TYPE from the environment
+            _USD_PER_HOUR, _JOB_MINUTES, _CODEBUILD_PROJECT, _CODEBUILD_COMPUTE, _CODEBUILD_IMAGE,
+            _EKS_CLUSTER, _EKS_ROLE, _EKS_INSTANCE_TYPE from the environment
 Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub Actions step outputs, the job
             summary, and for a wrong configuration an annotation per problem, with file and line
 Exit codes: 0 decided, with a warning if it seems not to fit, or there is nothing to train; 2 an input, a
@@ -84,7 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_json_atomically(args.output, plan.to_json())
     output.print_json(plan.outputs()) if args.json else print(text)
     if not planned.plan.get("fits", True):  # computed, not measured: the check on the machine decides
-        annotate(Level.WARNING, "The run seems not to fit on the machine; the summary says what to change.")
+        own = "" if plan.is_asked_for else " Pushes take another file by: gh variable set TRAINYARD_CONFIG"
+        text = f"The run seems not to fit on the machine; the summary says what to change.{own}"
+        annotate(Level.WARNING, text)
     set_outputs({**plan.outputs(), "expected": summarize_expectations(planned)})
     return ExitCode.DONE
 

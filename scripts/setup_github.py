@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from trainyard.repository.setup import Manner, WantedSetup
     from trainyard.repository.setup_step import SecretChange, SetupStep
 
+KINDS = ("self-hosted", "scale-set", "hosted", "other")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -45,9 +46,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     whose = "default: git's remote origin"
     parser.add_argument("--repository", default="", metavar="[HOST/]OWNER/NAME", help=whose)
     parser.add_argument("--store", default="", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    parser.add_argument(
-        "--labels", default="", help="labels of the runner, as gpu,h100; default: self-hosted,gpu"
-    )
+    labels = "labels of the runner, as self-hosted,gpu,h100; default: self-hosted,gpu"
+    parser.add_argument("--labels", default="", help=labels)
+    kind = "the kind of machine that --labels names, where GitHub does not show it"
+    parser.add_argument("--runner", default="", choices=KINDS, help=kind)
     parser.add_argument("--aws-role", default="", metavar="ARN", help="the role that jobs assume for s3://")
     more = "another variable of docs/workflows.md; may be repeated"
     parser.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE", help=more)
@@ -101,8 +103,11 @@ def wanted_of(args: argparse.Namespace) -> "WantedSetup":
     from trainyard.repository import variables
     from trainyard.repository.setup import WantedSetup
 
+    labels = variables.parse_runner_labels(args.labels) if args.labels else ()
+    kind = variables.RunnerKind(args.runner) if args.runner else None
     return WantedSetup(
-        labels=variables.parse_runner_labels(args.labels) if args.labels else (),
+        labels=variables.labels_for(kind, labels) if kind and labels else labels,
+        kind=kind,
         store=variables.checked_store(args.store) if args.store else "",
         role=variables.checked_role(args.aws_role) if args.aws_role else "",
         variables=dict(variables.checked_variable(text) for text in args.variable),

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from trainyard.command import handler
+from trainyard.config.load import load_config
+from trainyard.config.registries import EVERY_RECIPE
+from trainyard.errors import ConfigError
+from trainyard.training.recipe import trainer_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
@@ -107,7 +111,76 @@ def test_it_says_what_does_not_seem_to_fit_and_lets_the_machine_decide(
     assert plan_run.main(["--config", config]) == 0
     told = capsys.readouterr()
     assert "::warning::The run seems not to fit" in told.err
+    assert "TRAINYARD_CONFIG" not in told.err
     assert "does not fit on one L4" in told.out
+
+
+@pytest.mark.parametrize("card", ["g6.xlarge", "g5.xlarge", "p5.4xlarge"])
+@pytest.mark.parametrize("event", ["push", "schedule"])
+def test_the_default_of_a_push_on_a_small_card_is_said_to_be_too_large_before_it_runs(
+    plan_run: Any,
+    job: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    event: str,
+    card: str,
+) -> None:
+    monkeypatch.setenv("TRAINYARD_INSTANCE_TYPE", card)
+    monkeypatch.setenv("GITHUB_EVENT_NAME", event)
+    config = str(ROOT / "configs" / "training_configuration.yaml")
+    assert plan_run.main(["--config", config]) == 0
+    said = "gh variable set TRAINYARD_CONFIG" in capsys.readouterr().err
+    assert said is (card != "p5.4xlarge"), "all but the H100 have less than 40 GB"
+
+
+@pytest.mark.parametrize("attempt", ["1", "2"])
+@pytest.mark.parametrize("continues", ["", CONTINUES])
+@pytest.mark.parametrize("event", ["push", "schedule", "workflow_dispatch", "merge_group"])
+def test_only_a_first_push_or_daily_run_is_left_out_where_it_is_proven(
+    plan_run: Any,
+    job: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    event: str,
+    continues: str,
+    attempt: str,
+) -> None:
+    monkeypatch.setenv("GITHUB_EVENT_NAME", event)
+    monkeypatch.setenv("GITHUB_RUN_ATTEMPT", attempt)
+    outputs = planned(plan_run, capsys, "--continues", continues)
+    is_unasked = event in ("push", "schedule") and not continues and attempt == "1"
+    assert outputs["unless_proven"] == ("true" if is_unasked else "false")
+
+
+@pytest.mark.parametrize("text", ["six", "0", "59", "481", "1.5", "-355"])
+def test_a_time_limit_that_no_job_has_is_refused(
+    plan_run: Any, job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB_MINUTES", text)
+    assert handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE])) == 2
+    assert "TRAINYARD_JOB_MINUTES: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("minutes", "deadline", "code"),
+    [("355", "345m", 0), ("355", "346m", 2), ("355", "450m", 2), ("60", "", 0), ("", "470m", 0)],
+)
+def test_a_deadline_leaves_ten_minutes_of_whatever_the_limit_is(
+    plan_run: Any,
+    job: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    minutes: str,
+    deadline: str,
+    code: int,
+) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB_MINUTES", minutes)
+    monkeypatch.setenv("TRAINYARD_DEADLINE", deadline)
+    assert handler.exit_code_of(lambda: plan_run.main(["--config", SMOKE, "--json"])) == code
+    said = capsys.readouterr()
+    assert (f"at {minutes} minutes" in said.err) is (code == 2)
+    if not deadline:
+        assert json.loads(said.out)["deadline"] == "30m"
 
 
 def test_every_problem_of_a_configuration_is_shown_at_its_line(
@@ -267,3 +340,77 @@ def test_tried_by_hand_it_needs_no_workflow(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TRAINYARD_STORE", "file:///tmp/store")
     assert planned(plan_run, capsys)["run_id"] == "gh-1"
+
+
+TARGETS = {
+    "gpu-runner": LABELS,
+    "codebuild": PROJECT,
+    "eks": {"TRAINYARD_EKS_CLUSTER": "ml", "TRAINYARD_EKS_ROLE": "arn:aws:iam::123456789012:role/eks"},
+    "here": {},
+}
+FITTING: dict[str, list[str]] = {
+    "grpo": ["compute.compile=false"],
+    "torchtitan": ["program.preset=llama3.llama3_8b"],
+}
+"""What a configuration of this recipe needs besides its name."""
+
+
+@pytest.mark.parametrize("event", ["push", "schedule", "workflow_dispatch", "dry run"])
+@pytest.mark.parametrize("recipe", EVERY_RECIPE)
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_recipe_that_the_target_cannot_run_is_refused_before_a_machine_is_asked_for(
+    plan_run: Any,
+    job: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    recipe: str,
+    event: str,
+) -> None:
+    """A cluster runs every program; everywhere else the job starts scripts/train.py."""
+    for name in DEADLY:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GITHUB_EVENT_NAME", event if event != "dry run" else "workflow_dispatch")
+    for name, value in {**STORE, **TARGETS[target]}.items():
+        monkeypatch.setenv(name, value)
+    asked = ["--target", target] if event in ("workflow_dispatch", "dry run") or target == "here" else []
+    asked += ["--only-plan", "true"] if event == "dry run" else []
+    changes = " ".join([f"recipe={recipe}", *FITTING.get(recipe, [])])
+    code = handler.exit_code_of(
+        lambda: plan_run.main(["--config", SMOKE, "--overrides", changes, "--json", *asked])
+    )
+    told = capsys.readouterr()
+    assert code == (0 if target == "eks" or recipe in ("pretrain", "grpo") else 2), told.err
+    if code:
+        assert f"recipe: {recipe} is another program's" in told.err
+        assert "target=eks" in told.err
+        assert not (job / "output").exists()
+    else:
+        assert json.loads(told.out)["target"] == target
+
+
+@pytest.mark.parametrize("recipe", EVERY_RECIPE)
+def test_what_the_plan_accepts_for_a_runner_is_what_the_trainer_accepts(
+    plan_run: Any, job: Path, recipe: str
+) -> None:
+    changes = [f"recipe={recipe}", *FITTING.get(recipe, [])]
+    asked = ["--config", SMOKE, "--overrides", " ".join(changes), "--target", "gpu-runner"]
+    planned_code = handler.exit_code_of(lambda: plan_run.main(asked))
+    config = load_config(Path(SMOKE), changes).config
+    refused = False
+    try:
+        trainer_of(config)
+    except ConfigError:
+        refused = True
+    assert (planned_code == 2) is refused
+
+
+def test_a_repository_that_names_no_machine_yet_is_not_refused_for_its_recipe(
+    plan_run: Any, job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fresh copy stays green: it may be about to name a cluster."""
+    monkeypatch.delenv("TRAINYARD_RUNNER_LABELS")
+    monkeypatch.setenv("GITHUB_EVENT_NAME", "push")
+    asked = ["--config", SMOKE, "--overrides", "recipe=megatron", "--json"]
+    assert handler.exit_code_of(lambda: plan_run.main(asked)) == 0
+    assert json.loads(capsys.readouterr().out)["train"] == "false"

@@ -83,18 +83,83 @@ def test_the_required_check_is_red_for_anything_but_success(root: Any, expressio
 EVENTS = ("push", "schedule", "workflow_dispatch", "pull_request", "pull_request_target", "issue_comment")
 
 
+SCHEDULES = {None: False, "": False, "off": False, "yes": False, "true": True, "on": True}
+"""Values of TRAINYARD_SCHEDULE -> whether the daily run trains."""
+
+
+@pytest.mark.parametrize("attempt", ["1", "2"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("fork", [False, True, None])
 @pytest.mark.parametrize("event", EVENTS)
-def test_who_plans_a_training(training: Any, expressions: Any, event: str, fork: bool | None) -> None:
-    """A dispatch anywhere, a push and the schedule but in a fork, and nothing else, whoever adds an event."""
-    github = {"event": {"repository": {} if fork is None else {"fork": fork}}, "event_name": event}
-    runs = expressions.holds(training.jobs["plan"]["if"], **every_context() | {"github": github})
-    assert runs is (event == "workflow_dispatch" or (event in ("push", "schedule") and not fork))
+def test_who_plans_a_training(
+    training: Any, expressions: Any, event: str, fork: bool | None, schedule: str | None, attempt: str
+) -> None:
+    """A dispatch anywhere; a push but in a fork; the schedule where it is on, or is run again by hand."""
+    repository = {} if fork is None else {"fork": fork}
+    github = {"event": {"repository": repository}, "event_name": event, "run_attempt": attempt}
+    variables = {} if schedule is None else {"TRAINYARD_SCHEDULE": schedule}
+    known = every_context() | {"github": github, "vars": variables}
+    runs = expressions.holds(training.jobs["plan"]["if"], **known)
+    is_on = event == "push" or (event == "schedule" and (SCHEDULES[schedule] or attempt == "2"))
+    assert runs is (event == "workflow_dispatch" or (is_on and not fork))
+    says_so = expressions.holds(training.jobs["daily"]["if"], **known)
+    assert says_so is (event == "schedule" and not fork and not runs), "a daily run is never silent"
+    if runs:
+        return
     # What a skipped job is needed for is skipped, too, or asks for more than its end.
     needs = {name: {"result": "skipped", "outputs": {}} for name in ("plan", "train", "continue")}
     for name in ("train", "continue", "tell"):
-        context = every_context() | {"github": github, "needs": needs}
+        context = known | {"needs": needs}
         assert not expressions.holds(training.jobs[name]["if"], **context), name
+
+
+@pytest.mark.parametrize("found", [None, "", "812"])
+@pytest.mark.parametrize("attempt", ["1", "2"])
+@pytest.mark.parametrize("unless_proven", ["true", "false", None])
+def test_only_what_nobody_asked_for_is_left_out_where_it_is_proven(
+    training_job: Any, expressions: Any, unless_proven: str | None, attempt: str, found: str | None
+) -> None:
+    outputs = {} if unless_proven is None else {"unless_proven": unless_proven}
+    context = every_context() | {
+        "needs": {"plan": {"outputs": outputs}},
+        "github": {"run_attempt": attempt},
+        "vars": {"TRAINYARD_FOLLOW": "true"},
+    }
+    search = step_called(training_job, "Look for a proven run of the same")
+    searches = expressions.holds(search["if"], **context)
+    assert searches is (unless_proven == "true" and attempt == "1")
+    assert search["continue-on-error"] == "true", "where it cannot be found out, it trains"
+    steps = {"same": {"outputs": {} if found is None else {"run_number": found}}}
+    for name in (
+        "Tell Slack that it started or goes on",
+        "Store each checkpoint while training goes on",
+        "Train",
+    ):
+        step = step_called(training_job, name)
+        assert expressions.holds(step["if"], **context | {"steps": steps}) is (not found), name
+
+
+def test_a_run_that_was_not_trained_again_reports_no_success_of_its_own(
+    training_job: Any, expressions: Any
+) -> None:
+    steps = {"train": {"outcome": "skipped", "outputs": {}}, "prove": {"outcome": "skipped"}}
+    for step in training_job["steps"][training_job["steps"].index(step_called(training_job, "Train")) + 1 :]:
+        assert not expressions.holds(step["if"], **every_context() | {"steps": steps}), step["name"]
+
+
+@pytest.mark.parametrize("keep", [None, "5", "all"])
+@pytest.mark.parametrize("proof", ["success", "failure", "skipped", None])
+def test_old_runs_are_removed_only_after_a_proof(
+    training_job: Any, expressions: Any, proof: str | None, keep: str | None
+) -> None:
+    step = step_called(training_job, "Remove old runs that are proven and stored")
+    steps = {} if proof is None else {"prove": {"outcome": proof}}
+    context = every_context() | {"steps": steps, "vars": {"TRAINYARD_KEEP_RUNS": keep} if keep else {}}
+    for status in ("success", "failure"):
+        removes = expressions.holds(step["if"], status=status, **context)
+        assert removes is (proof == "success" and keep != "all")
+    assert expressions.value(step["env"]["KEEP"], **context) == (keep or "3")
+    assert step["continue-on-error"] == "true"
 
 
 @pytest.mark.parametrize(("planned", "kept"), [("true", True), ("false", False), (None, False)])
@@ -214,6 +279,7 @@ def test_a_training_job_knows_whether_it_told_its_end(
     [
         ("cancelled", {}, ""),
         ("failure", {"fit": {"outcome": "failure", "outputs": {"reason": "gpu: none"}}}, "gpu: none"),
+        ("failure", {"limit": {"outcome": "failure", "outputs": {"reason": "6 hours"}}}, "6 hours"),
         ("failure", {"fit": {"outcome": "failure"}}, "the environment could not be checked"),
         ("failure", {"usable": {"outcome": "failure", "outputs": {"reason": "store: no"}}}, "store: no"),
         ("failure", {"usable": {"outcome": "failure"}}, "the store could not be checked"),
@@ -303,7 +369,8 @@ def test_only_what_is_done_and_stored_is_attested(
 def test_slack_is_told_one_ending(
     training_job: Any, expressions: Any, status: str, code: str | None, told: str
 ) -> None:
-    steps = {"train": {"outputs": {} if code is None else {"exit_code": code}}}
+    ended = "success" if code == "0" else "failure"
+    steps = {"train": {"outcome": ended, "outputs": {} if code is None else {"exit_code": code}}}
     endings = ("succeeded", "stopped", "failed")
     conditions = {name: step_called(training_job, f"Tell Slack that it {name}")["if"] for name in endings}
     context = every_context() | {"steps": steps}

@@ -14,10 +14,15 @@ import pytest
 import yaml
 
 from trainyard.artifacts.store.layout import READINESS
-from trainyard.command.arguments import duration as seconds_of
 from trainyard.config.load import load_config
-from trainyard.plan import run_plan
-from trainyard.plan.run_plan import DEADLINE, JOB_MINUTES, LATEST_MINUTES, Asked, resolve
+from trainyard.plan.run_plan import (
+    JOB_MINUTES,
+    LEAST_STORING_MINUTES,
+    ROLE_MINUTES,
+    STORING_MINUTES,
+    Asked,
+    resolve,
+)
 from trainyard.plan.target import PLACES
 from trainyard.run.segment import Handover, Segment, first_segment
 
@@ -61,6 +66,8 @@ def test_the_workflow_runs_the_pipeline_in_order(training_job: dict[str, Any], p
         "--follow",
         "scripts/fetch_resume.py",
         "scripts/gather_records.py",
+        "scripts/find_proven_run.py",
+        "scripts/prune_runs.py",
     )
     steps = [
         s["run"] for s in training_job["steps"] if "run" in s and not any(x in s["run"] for x in beside_it)
@@ -105,9 +112,41 @@ def test_a_shell_line_is_one_call_and_python_gets_the_signals(training_job: dict
 def test_the_trainer_stops_itself_inside_the_limit_of_the_job(training_job: dict[str, Any]) -> None:
     assert '--deadline "$DEADLINE"' in step_that_runs(training_job, "train")["run"]
     assert training_job["env"]["DEADLINE"] == "${{ needs.plan.outputs.deadline }}"
-    assert int(training_job["timeout-minutes"]) == JOB_MINUTES
-    assert seconds_of(DEADLINE) / 60 <= LATEST_MINUTES
-    assert 15 <= JOB_MINUTES - seconds_of(DEADLINE) / 60 <= 60
+    assert 15 <= STORING_MINUTES <= 60
+
+
+@pytest.mark.parametrize(("planned", "limit"), [("480", 480), ("355", 355), (None, 480), ("", 480)])
+def test_the_limit_of_the_job_is_that_of_the_plan(
+    training_job: dict[str, Any], expressions: Any, planned: str | None, limit: int
+) -> None:
+    """A plan of an older commit, whose next segment this is, names none."""
+    outputs = {} if planned is None else {"job_minutes": planned}
+    context = {"needs": {"plan": {"outputs": outputs}}}
+    assert expressions.value(training_job["timeout-minutes"], **context) == limit
+    assert expressions.value(training_job["env"]["JOB_MINUTES"], **context) == str(limit)
+    assert limit <= JOB_MINUTES
+
+
+@pytest.mark.parametrize("minutes", ["60", "355", "360", "361", "480"])
+@pytest.mark.parametrize("machine", ["self-hosted", "github-hosted", ""])
+def test_a_machine_of_github_with_a_limit_beyond_its_life_is_refused_before_anything_trains(
+    training_job: dict[str, Any], shell: Shell, tmp_path: Path, machine: str, minutes: str
+) -> None:
+    step = next(
+        s for s in training_job["steps"] if s["name"] == "Refuse a limit that this machine does not keep"
+    )
+    assert training_job["steps"].index(step) == 1
+    output = tmp_path / "output"
+    output.touch()
+    more = {"RUNNER_ENVIRONMENT": machine, "JOB_MINUTES": minutes, "DEADLINE": f"{int(minutes) - 30}m"}
+    refused = False
+    try:
+        shell(step["run"], tmp_path, GITHUB_OUTPUT=str(output), **more)
+    except subprocess.CalledProcessError as error:
+        refused = True
+        assert "::error::GitHub ends jobs on its own machines after 360 minutes" in error.stdout
+    assert refused is (machine == "github-hosted" and int(minutes) > 360)
+    assert ("gh variable set TRAINYARD_JOB_MINUTES --body 355" in output.read_text()) is refused
 
 
 def test_the_deadline_counts_from_the_first_step_as_the_limit_does(training_job: dict[str, Any]) -> None:
@@ -124,7 +163,10 @@ def test_no_step_before_training_can_be_skipped_but_what_only_some_runs_need(
     assert optional == [
         "Check the store, the run number and the signing key",
         "Assume the AWS role for reading",
+        "Look for a proven run of the same",
+        "Tell Slack that it started or goes on",
         "Store each checkpoint while training goes on",
+        "Train",
     ]
 
 
@@ -154,7 +196,7 @@ def test_every_override_reaches_the_scripts_also_those_on_later_lines(
     training_job: dict[str, Any], root: Path, shell: Shell, overrides: str, words: list[str]
 ) -> None:
     runs = [step["run"] for step in training_job["steps"] if "$OVERRIDES" in step.get("run", "")]
-    assert len(runs) == 4
+    assert len(runs) == 5
     for run in runs:
         done = shell(re.sub(r"exec \S+python", "printf '%s\\n'", run), root, OVERRIDES=overrides)
         assert [word for word in done.stdout.splitlines() if word.startswith("--set")] == words
@@ -198,12 +240,12 @@ def test_a_role_that_cannot_be_assumed_leaves_the_time_that_is_reserved_for_stor
     steps = training_job["steps"]
     after = steps[steps.index(step_that_runs(training_job, "train")) :]
     minutes = sum(int(role["timeout-minutes"]) for role in roles({"steps": after}))
-    assert minutes == run_plan.ROLE_MINUTES
-    for deadline in (seconds_of(DEADLINE) / 60, LATEST_MINUTES):
-        assert JOB_MINUTES - deadline - minutes >= run_plan.STORE_MINUTES > 2 * minutes
+    assert minutes == ROLE_MINUTES
+    for reserved in (STORING_MINUTES, LEAST_STORING_MINUTES):
+        assert reserved - minutes >= 8 > 2 * minutes
 
 
-def test_before_training_the_role_may_only_read_and_one_step_has_its_keys(
+def test_before_training_the_role_may_only_read_and_only_steps_that_read_have_its_keys(
     training_job: dict[str, Any],
 ) -> None:
     reader = roles(training_job)[0]
@@ -212,7 +254,7 @@ def test_before_training_the_role_may_only_read_and_one_step_has_its_keys(
     actions = [action for statement in policy["Statement"] for action in statement["Action"]]
     assert actions == ["s3:ListBucket", "s3:GetObject", "kms:Decrypt"]
     given = [s["name"] for s in training_job["steps"] if "steps.reader.outputs" in str(s)]
-    assert given == ["Bring what it goes on from"]
+    assert given == ["Bring what it goes on from", "Look for a proven run of the same"]
 
 
 def test_the_check_on_a_hosted_runner_may_write_one_object_and_one_step_has_its_keys(training: Any) -> None:
@@ -415,7 +457,7 @@ def test_keeping_the_artifact_takes_nothing_of_the_time_for_storing(training_job
     upload = next(s for s in steps if s.get("uses", "").startswith("actions/upload-artifact@"))
     for script in ("training_artifact_sync", "prove_run", "training_dashboard"):
         assert steps.index(upload) > steps.index(step_that_runs(training_job, script)), script
-    assert int(upload["timeout-minutes"]) <= (480 - seconds_of(DEADLINE) / 60) / 2
+    assert int(upload["timeout-minutes"]) <= STORING_MINUTES / 2
     told = next(s for s in steps if "notify_slack.py degraded" in s.get("run", ""))
     assert steps.index(upload) < steps.index(told), "that it was refused is part of the ending"
 
@@ -427,13 +469,14 @@ def test_reports_and_messages_come_after_failures_and_never_decide(training_job:
     assert "always()" in summary["if"]
     verdicts = {calls(step["run"])[0][1][0]: step.get("if") for step in told}
     assert set(verdicts) == {"$MOMENT", "degraded", "succeeded", "stopped", "failed"}
-    assert verdicts["succeeded"] == "${{ success() }}"
+    assert verdicts["succeeded"] == "${{ success() && steps.train.outcome == 'success' }}"
 
 
 def test_nothing_that_decides_may_fail_in_silence(training_job: dict[str, Any]) -> None:
     quiet = [step for step in training_job["steps"] if "continue-on-error" in step]
     scripts = {calls(step["run"])[0][0] for step in quiet if "run" in step}
-    assert scripts == {"notify_slack", "training_dashboard", "gather_records"}
+    unread = {"notify_slack", "training_dashboard", "gather_records", "prune_runs"}
+    assert scripts == unread | {"find_proven_run"}, "where nothing is found out, it trains"
     assert [step["name"] for step in quiet if "uses" in step] == ["Keep report and records for 30 days"]
 
 

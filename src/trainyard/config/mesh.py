@@ -45,8 +45,8 @@ def require_own_recipe(config: Config) -> None:
     if config.recipe not in RECIPES:
         raise ConfigError(
             f"recipe: {config.recipe} is another program's, which runs as a job on a cluster: use "
-            f"scripts/deploy_training_job.py. The trainer has {' and '.join(RECIPES)}. "
-            "Nothing was started."
+            "scripts/deploy_training_job.py, or at GitHub: gh workflow run training_ci.yml -f target=eks. "
+            f"The trainer has {' and '.join(RECIPES)}. Nothing was started."
         )
 
 

@@ -18,19 +18,18 @@ from typing import Any
 from trainyard.config.registries import store_examples, store_pattern
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.plan.target import PLACES, Machine, Target, machine_for
+from trainyard.plan.target import PLACES, Machine, Target, machine_for, require_recipe
 from trainyard.run.segment import Segment, manifest_place
 
-DEADLINE = "450m"
 MOST_SEGMENTS = 20
 JOB_MINUTES = 480
-"""Time limit of the training job (`training_ci.yml`)."""
+"""Time limit of the training job, unless TRAINYARD_JOB_MINUTES is shorter."""
+STORING_MINUTES = 30
+"""The part of the job's time that is left for storing by default."""
 ROLE_MINUTES = 2
 """Most minutes that assuming the role to store with takes: that step's limit (`training_ci.yml`)."""
-STORE_MINUTES = 8
-"""Least minutes that remain for storing, also where assuming the role took all of its time."""
-LATEST_MINUTES = JOB_MINUTES - ROLE_MINUTES - STORE_MINUTES
-"""Latest deadline."""
+LEAST_STORING_MINUTES = ROLE_MINUTES + 8
+"""The part of the job's time that a deadline has to leave, also where assuming the role took all of its time."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNASKED = ("push", "schedule")
 """Events that start a run without anybody asking for training."""
@@ -110,6 +109,8 @@ class RunPlan:
     """Where training starts: auto, none, a manifest or a checkpoint."""
     store: str
     deadline: str
+    job_minutes: int
+    """Time limit of the training job."""
     runs_directory: str
     most_segments: int
     ref: str
@@ -163,6 +164,8 @@ class RunPlan:
             "fetch": "true" if self.fetch else "false",
             "store": self.store,
             "deadline": self.deadline,
+            "job_minutes": str(self.job_minutes),
+            "unless_proven": "false" if self.is_asked_for else "true",
             "plan": json.dumps(self.to_json(), separators=(",", ":")),
         }
 
@@ -180,24 +183,29 @@ class RunPlan:
 def resolve(asked: Asked, config: Config, segment: Segment, *, variables: Mapping[str, str]) -> RunPlan:
     """Decide a workflow run from its inputs and from GitHub's and the repository's `variables`.
 
-    Raises ConfigError that names the input or the variable that does not do.
+    Raises ConfigError that names the wrong input or variable, or the recipe that the target cannot run.
     """
     store = _store(variables.get("TRAINYARD_STORE", "")) or (config.artifacts.store or "").rstrip("/")
     machine = machine_for(asked.target, variables, on_cpu=config.model.device == "cpu")
     again = variables.get("GITHUB_RUN_ATTEMPT", "1") != "1"
+    minutes = _job_minutes(variables.get("TRAINYARD_JOB_MINUTES", ""))
+    is_asked_for = again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _UNASKED
+    if asked.target is Target.HERE or machine.is_known or is_asked_for:  # a fresh copy may yet name a cluster
+        require_recipe(asked.target, config)
     return RunPlan(
         asked,
         segment,
         machine,
         resume=_resume(asked.resume, segment, again=again),
         store=store,
-        deadline=_deadline(variables.get("TRAINYARD_DEADLINE") or DEADLINE),
+        deadline=_deadline(variables.get("TRAINYARD_DEADLINE", ""), minutes),
+        job_minutes=minutes,
         runs_directory=(variables.get("TRAINYARD_RUNS_DIRECTORY") or "runs").rstrip("/"),
         most_segments=_most(variables.get("TRAINYARD_MAX_SEGMENTS") or str(MOST_SEGMENTS)),
         ref=variables.get("GITHUB_REF_NAME", ""),
         again=again,
         untold=tuple(_untold(asked.target, machine, store, role=variables.get("TRAINYARD_EKS_ROLE", ""))),
-        is_asked_for=again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _UNASKED,
+        is_asked_for=is_asked_for,
     )
 
 
@@ -238,16 +246,29 @@ def _resume(asked: str, segment: Segment, *, again: bool) -> str:
     return asked
 
 
-def _deadline(text: str) -> str:
-    """The deadline if it is one that the job lives to see."""
+def _job_minutes(text: str) -> int:
+    """The time limit of the training job."""
+    minutes, least = int(text) if re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII) else 0, 2 * STORING_MINUTES
+    if text and not least <= minutes <= JOB_MINUTES:
+        raise ConfigError(
+            f"TRAINYARD_JOB_MINUTES: {text!r} is not a whole number from {least} to {JOB_MINUTES}"
+        )
+    return minutes or JOB_MINUTES
+
+
+def _deadline(text: str, job_minutes: int) -> str:
+    """The deadline if it is one that the job lives to see; by default one that leaves time for storing."""
+    if not text:
+        return f"{job_minutes - STORING_MINUTES}m"
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd])", text, re.ASCII)
     seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     if not seconds:
         raise ConfigError(f"TRAINYARD_DEADLINE: {text!r} is not a duration such as 7h, 450m or 90s")
-    if seconds > LATEST_MINUTES * 60:
+    latest = job_minutes - LEAST_STORING_MINUTES
+    if seconds > latest * 60:
         raise ConfigError(
-            f"TRAINYARD_DEADLINE: {text} is too late: the job ends at {JOB_MINUTES} minutes, and it has to "
-            f"store what there is. Use at most {LATEST_MINUTES}m; a longer run goes on in a next segment."
+            f"TRAINYARD_DEADLINE: {text} is too late: the job ends at {job_minutes} minutes, and it has to "
+            f"store what there is. Use at most {latest}m; a longer run continues in a next segment."
         )
     return text
 

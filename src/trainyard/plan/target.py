@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from trainyard.config.mesh import require_own_recipe
+from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.untrusted_files import parse_json
 
@@ -32,7 +34,7 @@ _ATTEMPT = "{0}"
 """Placeholder of the attempt in a label, because a repeated job has the plan of an earlier attempt."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{1,149}")
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_LABEL = re.compile(r"[\w:./-]{1,256}", re.ASCII)
+_LABEL = re.compile(r"[\w:./=-]{1,256}", re.ASCII)
 
 
 class Target(StrEnum):
@@ -101,6 +103,16 @@ def target_for(asked: str, variables: Mapping[str, str]) -> Target:
         return Target.HERE
     named = (target for target, (variable, _) in PLACES.items() if variables.get(variable))
     return next(named, Target.GPU_RUNNER)
+
+
+def require_recipe(target: Target, config: Config) -> None:
+    """Raise ConfigError when the target cannot run the configuration's recipe.
+
+    A cluster runs every program in an image of its own. Everywhere else the job starts scripts/train.py,
+    which refuses the same recipes by the same check.
+    """
+    if target is not Target.EKS:
+        require_own_recipe(config)
 
 
 def machine_for(target: Target, variables: Mapping[str, str], *, on_cpu: bool) -> Machine:

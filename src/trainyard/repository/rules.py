@@ -224,6 +224,38 @@ def runner_step(
     return _by_hand(name, text, *todo)
 
 
+def unregistered_runner(
+    labels: Sequence[str], *, machines: Sequence[Json] = (), ran: str = "", remark: str = ""
+) -> SetupStep:
+    """Whether a machine that nobody registers takes jobs: GitHub lists it, or a run had it.
+
+    GitHub's API lists no scale sets, and of an organisation only its own machines at GitHub.
+    """
+    name, wanted = "runner", ", ".join(labels)
+    if machines:
+        return _ok(name, f"{machines[0].get('name')} is a machine of GitHub: {machines[0].get('status')}")
+    if ran:
+        return _ok(name, f"run {ran} had a machine with {wanted}")
+    text = f"whether a machine with {wanted} takes jobs is not known{remark}: the first run shows it"
+    return SetupStep(name, SetupVerdict.WAITS, text)
+
+
+def unknown_kind(labels: Sequence[str], script: str) -> SetupStep:
+    """The step for labels that GitHub lists nowhere, so that they may name any kind of machine."""
+    names = ",".join(labels)
+    text = (
+        f"no runner has {names} yet, and each kind needs other labels. Say which it is with --runner: "
+        "self-hosted (a machine that you register), scale-set (actions-runner-controller), hosted (GitHub's "
+        "own) or other"
+    )
+    return _by_hand("runner labels", text, Todo(HERE, f"{script} --labels {names} --runner KIND"))
+
+
+def unnamed_machine(kind: str) -> SetupStep:
+    """The step for a kind of machine without its name."""
+    return _by_hand("runner labels", f"--runner {kind} needs the name of the machine: --labels NAME")
+
+
 def lacking_labels(
     runners: Sequence[Json], labels: Sequence[str], about: About
 ) -> tuple[str, tuple[Todo, ...]]:

@@ -23,13 +23,21 @@ from trainyard.repository.runner_command import Registration, runner_command
 from trainyard.repository.setup_step import SecretChange, SetupChange, SetupStep, SetupVerdict, Todo
 from trainyard.repository.trust_verdict import WORKFLOW, Trusted, is_immutable
 from trainyard.repository.variables import (
+    CLUSTER,
+    CODEBUILD,
     DEFAULT_LABELS,
     ENVIRONMENTS,
+    HOSTED_MINUTES,
+    JOB_MINUTES,
     LABELS,
     ROLE,
     STORE,
     WATCH,
+    RunnerKind,
+    is_self_hosted,
+    labels_for,
     labels_of_variable,
+    runner_kind,
 )
 
 NEWEST_RUNS = 10
@@ -43,6 +51,8 @@ class WantedSetup:
     """The wanted settings; an empty value keeps the present one."""
 
     labels: Sequence[str] = ()
+    kind: RunnerKind | None = None
+    """The kind of machine that the labels name; None to find it out."""
     store: str = ""
     role: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -76,12 +86,13 @@ class Setup:
         self._wanted, self._manner = wanted, manner
         self._cut = ""
         self._labels: Sequence[str] = tuple(wanted.labels) or DEFAULT_LABELS
+        self._kind: RunnerKind | None = RunnerKind.SELF_HOSTED
         self._store, self._role, self._role_since = wanted.store, wanted.role, ""
         self._registered = self._command_shown = False
         self._missing: frozenset[str] = frozenset()
         """Wanted environments that do not exist."""
         self._variables: dict[str, dict[str, Any]] | None = None
-        self._trained = rules.Trained()
+        self._trained: rules.Trained | None = None
 
     def steps(self) -> Iterator[SetupStep]:
         """Every step, yielded as soon as it is finished."""
@@ -91,11 +102,12 @@ class Setup:
             step = self._settled(name, judge)
             done[step.name] = step
             yield step
-        needed = ("actions", "workflow", "runner labels", "store", "runner", "fork PRs")
-        settled = (SetupVerdict.OK, SetupVerdict.DONE)
+        needed = ["actions", "workflow", "runner labels", "store", "fork PRs"]
+        needed += ["runner"] if self._kind is RunnerKind.SELF_HOSTED else []  # others may appear with a job
+        settled = (SetupVerdict.OK, SetupVerdict.DONE, SetupVerdict.OPTIONAL)
         ready = all(done[name].verdict in settled for name in needed if name in done)
         yield self._settled(
-            "first green", lambda: rules.first_run(self._trained, ready=ready, about=self._about)
+            "first green", lambda: rules.first_run(self._last_runs(), ready=ready, about=self._about)
         )
         yield self._settled("branch rule", self._branch_rule)
 
@@ -106,6 +118,8 @@ class Setup:
         if not self._about.private:
             yield "fork PRs", self._fork_requests
         yield "runner labels", self._labels_step
+        if self._kind is RunnerKind.HOSTED and JOB_MINUTES not in self._wanted.variables:
+            yield "variable", self._job_minutes
         yield "store", self._store_step
         for name, value in self._wanted.variables.items():
             yield "variable", partial(self._variable, "variable", name, value)
@@ -115,7 +129,8 @@ class Setup:
             yield f"env {name}", partial(self._environment, name)
         for place, name in self._wanted.secrets:
             yield "secret", partial(self._secret, place, name)
-        yield "runner", self._runner
+        if self._labels:
+            yield "runner", self._runner
         yield "gpu machine", self._machine
         if self._role:
             yield "aws role", self._aws_role
@@ -199,15 +214,60 @@ class Setup:
         return self._variables
 
     def _labels_step(self) -> SetupStep:
-        found = self._found().get(LABELS, {}).get("value")
-        if not self._wanted.labels and found:
-            try:
-                self._labels = labels_of_variable(found)
-            except ConfigError as error:
-                return SetupStep(
-                    "runner labels", SetupVerdict.YOU, f"{LABELS}: {error}; --labels gpu replaces it"
-                )
-        return rules.labels_row(found, self._wanted.labels, self._labels, self._about)
+        name, found = "runner labels", self._found().get(LABELS, {}).get("value")
+        wanted, kind = tuple(self._wanted.labels), self._wanted.kind
+        if not (wanted or found or kind) and (place := self._other_place()):
+            self._labels, self._kind = (), None
+            text = f"{place} says where to train; no runner of your own"
+            return SetupStep(name, SetupVerdict.OPTIONAL, text)
+        try:
+            given = wanted or (labels_of_variable(found) if found else ())
+            if not given and kind in (None, RunnerKind.SELF_HOSTED):
+                given = DEFAULT_LABELS
+            if not given:
+                return rules.unnamed_machine(str(kind))
+            self._kind = kind or runner_kind(given) or self._seen_kind(given)
+            self._labels = labels_for(self._kind, given) if self._kind else given
+        except ConfigError as error:
+            return SetupStep(
+                name, SetupVerdict.YOU, f"{LABELS}: {error}; --labels self-hosted,gpu replaces it"
+            )
+        if wanted and self._kind is None:
+            return rules.unknown_kind(given, SCRIPT)
+        return rules.labels_row(found, self._labels if wanted or kind else None, self._labels, self._about)
+
+    def _other_place(self) -> str:
+        """The variable that names CodeBuild or a cluster; empty where neither is, or is to be, set."""
+        known = {**self._found(), **self._wanted.variables}
+        return next((name for name in (CODEBUILD, CLUSTER) if known.get(name)), "")
+
+    def _seen_kind(self, labels: Sequence[str]) -> RunnerKind | None:
+        """The kind of machine by what GitHub lists; None where it lists none with these labels."""
+        runners = get_every_item(self._ask, f"{self._about.base}/actions/runners", "runners")
+        fitting = rules.fitting_runners(runners, labels)
+        if not fitting and self._about.organisation:
+            fitting, _ = self._runners_of_organisation(labels)
+        if fitting:
+            names = [str(label.get("name")) for label in fitting[0].get("labels", ())]
+            return RunnerKind.SELF_HOSTED if is_self_hosted(names) else RunnerKind.OTHER
+        return RunnerKind.HOSTED if len(labels) == 1 and self._hosted_machines(labels[0])[0] else None
+
+    def _hosted_machines(self, name: str) -> tuple[list[rules.Json], str]:
+        """The organisation's machines at GitHub of this name; the second value says why none were listed."""
+        if not self._about.organisation:
+            return [], ""
+        path = f"orgs/{self._about.name.split('/')[0]}/actions/hosted-runners"
+        try:
+            found = get_every_item(self._ask, path, "runners")
+        except RefusedError as error:
+            return [], f"; the organisation's were not listed ({error.said}): it takes manage_runners:org"
+        return [each for each in found if str(each.get("name")).casefold() == name.casefold()], ""
+
+    def _job_minutes(self) -> SetupStep:
+        """The time limit of the training job, which GitHub's machines end after six hours."""
+        found = str(self._found().get(JOB_MINUTES, {}).get("value") or "")
+        is_short = found.isascii() and found.isdecimal() and int(found) <= int(HOSTED_MINUTES)
+        return self._variable("variable", JOB_MINUTES, found if is_short else HOSTED_MINUTES)
 
     def _store_step(self) -> SetupStep:
         role = self._found().get(ROLE, {})
@@ -247,15 +307,21 @@ class Setup:
         return rules.secret_step(change, [str(i["name"]) for i in items], can_ask=can_ask, about=self._about)
 
     def _runner(self) -> SetupStep:
+        if self._kind is RunnerKind.HOSTED:
+            machines, remark = self._hosted_machines(self._labels[0])
+            ran = self._last_runs().check_run
+            return rules.unregistered_runner(self._labels, machines=machines, ran=ran, remark=remark)
         if not self._about.private and not self._wanted.allow_public:
             return rules.public_runner(self._about)
         runners = get_every_item(self._ask, f"{self._about.base}/actions/runners", "runners")
         fitting, remark = rules.fitting_runners(runners, self._labels), ""
         if not fitting and self._about.organisation:
-            fitting, remark = self._runners_of_organisation()
+            fitting, remark = self._runners_of_organisation(self._labels)
         self._registered = bool(fitting)
         if fitting:
             return rules.runner_step(fitting, self._labels)
+        if self._kind is not RunnerKind.SELF_HOSTED:
+            return rules.unregistered_runner(self._labels, ran=self._last_runs().check_run, remark=remark)
         if not self._store:
             text = "the command for a machine comes once the store is known, because it creates its folder"
             return SetupStep("runner", SetupVerdict.WAITS, text)
@@ -265,8 +331,8 @@ class Setup:
         step = rules.runner_step((), self._labels, remark=remark + said, todo=(*todo, self._command(token)))
         return replace(step, changes=(token,) if self._manner.dry_run else ())
 
-    def _runners_of_organisation(self) -> tuple[list[rules.Json], str]:
-        """The runners in groups that this repository may use.
+    def _runners_of_organisation(self, labels: Sequence[str]) -> tuple[list[rules.Json], str]:
+        """The runners with the labels, in groups that this repository may use.
 
         If they may not be listed, the list is empty and the second value is a remark that says so.
         """
@@ -282,7 +348,7 @@ class Setup:
                 [],
                 f"; the organisation's runners were not listed ({error.said}): it takes the scope admin:org",
             )
-        return rules.fitting_runners(found, self._labels), ""
+        return rules.fitting_runners(found, labels), ""
 
     def _command(self, for_token: SetupChange) -> Todo:
         """The command that makes a machine a runner; a dry run requests no token."""
@@ -303,6 +369,15 @@ class Setup:
         return Todo(rules.MACHINE, runner_command(registration), note)
 
     def _machine(self) -> SetupStep:
+        return rules.machine_step(self._last_runs(), command_shown=self._command_shown, about=self._about)
+
+    def _last_runs(self) -> rules.Trained:
+        """The results of the newest runs, which are read once."""
+        if self._trained is None:
+            self._trained = self._read_runs()
+        return self._trained
+
+    def _read_runs(self) -> rules.Trained:
         base = f"{self._about.base}/actions"
         path = f"{base}/workflows/{WORKFLOW}/runs?branch={quote(self._about.branch, safe='')}"
         answer = get_if_found(self._ask, f"{path}&per_page={NEWEST_RUNS}") or {}
@@ -310,12 +385,11 @@ class Setup:
         with_jobs = [
             (run, get_every_item(self._ask, f"{base}/runs/{run['id']}/jobs", "jobs")) for run in runs
         ]
-        self._trained = rules.find_trained(with_jobs, self._labels, self._role_since)
-        return rules.machine_step(self._trained, command_shown=self._command_shown, about=self._about)
+        return rules.find_trained(with_jobs, self._labels, self._role_since)
 
     def _aws_role(self) -> SetupStep:
         subject = get_if_found(self._ask, f"{self._about.base}/actions/oidc/customization/sub") or {}
-        about, assumed_by = self._about, self._trained.role_run
+        about, assumed_by = self._about, self._last_runs().role_run
         if about.host != GITHUB:
             return rules.role_of_other_issuer("this host has an issuer of its own", assumed_by=assumed_by)
         if subject.get("use_default") is False:
@@ -327,9 +401,14 @@ class Setup:
 
     def _watch(self) -> SetupStep:
         found = self._found().get(WATCH, {}).get("value")
-        return rules.watch_step(
-            found, registered=self._registered, wanted=self._wanted.watch, about=self._about
-        )
+        if self._kind is RunnerKind.SELF_HOSTED or found:
+            registered = self._registered
+        elif self._labels or self._other_place() != CODEBUILD:
+            text = f"{WATCH} is not set: it judges registered machines, and these come and go"
+            return SetupStep("watchdog", SetupVerdict.OPTIONAL, text)
+        else:
+            registered = True  # it looks after CodeBuild's jobs
+        return rules.watch_step(found, registered=registered, wanted=self._wanted.watch, about=self._about)
 
     def _branch_rule(self) -> SetupStep:
         path = f"{self._about.base}/rules/branches/{quote(self._about.branch, safe='')}"

@@ -6,6 +6,7 @@ docs/workflows.md describes each; a test checks that both have the same names.
 import json
 import re
 from collections.abc import Sequence
+from enum import StrEnum
 
 from trainyard.config.registries import STORE_SCHEMES, store_examples
 from trainyard.errors import ConfigError, DamagedFileError
@@ -15,10 +16,17 @@ LABELS = "TRAINYARD_RUNNER_LABELS"
 STORE = "TRAINYARD_STORE"
 WATCH = "TRAINYARD_WATCH"
 ROLE = "TRAINYARD_AWS_ROLE"
+JOB_MINUTES = "TRAINYARD_JOB_MINUTES"
+CODEBUILD, CLUSTER = "TRAINYARD_CODEBUILD_PROJECT", "TRAINYARD_EKS_CLUSTER"
 DEFAULT_LABELS = ("self-hosted", "gpu")
+SELF_HOSTED = "self-hosted"
+HOSTED_MINUTES = "355"
+"""Time limit of a job on GitHub's own machine, which ends every job after 360 minutes."""
 OTHERS = frozenset(
     {
         "TRAINYARD_CONFIG",
+        "TRAINYARD_SCHEDULE",
+        "TRAINYARD_KEEP_RUNS",
         "TRAINYARD_CODEBUILD_PROJECT",
         "TRAINYARD_CODEBUILD_COMPUTE",
         "TRAINYARD_CODEBUILD_IMAGE",
@@ -35,6 +43,7 @@ OTHERS = frozenset(
         "TRAINYARD_CHECK",
         "TRAINYARD_FOLLOW",
         "TRAINYARD_DEADLINE",
+        JOB_MINUTES,
         "TRAINYARD_RUNS_DIRECTORY",
         "TRAINYARD_AWS_REGION",
         "TRAINYARD_SIGNING",
@@ -51,11 +60,25 @@ SECRETS = {
     "TRAINYARD_RUNNERS_TOKEN": "watch",
 }
 """Name of the secret -> its environment."""
+_GITHUBS_OWN = re.compile(r"ubuntu-(latest|\d\d\.\d\d)(-arm)?", re.ASCII)
 ENVIRONMENTS = ("training", "watch", "release", "images", "eks")
 
 
+class RunnerKind(StrEnum):
+    """The kinds of machine that runner labels name. GitHub finds each by other labels."""
+
+    SELF_HOSTED = "self-hosted"
+    """A registered machine, which has the label `self-hosted` besides its own."""
+    SCALE_SET = "scale-set"
+    """A scale set of actions-runner-controller: its name is the only label."""
+    HOSTED = "hosted"
+    """A machine of GitHub, such as a larger runner with a GPU: its name is the only label."""
+    OTHER = "other"
+    """Runners of another service, with the labels that it documents."""
+
+
 def parse_runner_labels(text: str) -> tuple[str, ...]:
-    """The labels of `gpu,h100` or of a JSON list, `self-hosted` first. Raises ConfigError."""
+    """The labels of `gpu,h100` or of a JSON list, as they are given. Raises ConfigError."""
     try:
         names = parse_json(text, "labels") if text.lstrip().startswith("[") else text.split(",")
     except DamagedFileError:
@@ -63,9 +86,46 @@ def parse_runner_labels(text: str) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f'{text[:80]!r} is not a list of labels such as gpu,h100 or ["self-hosted","gpu"]')
     labels = tuple(dict.fromkeys(name.strip() for name in names))
-    if not labels or not all(re.fullmatch(r"[\w.-]{1,256}", label, re.ASCII) for label in labels):
-        raise ConfigError(f"{text[:80]!r}: a label has letters, digits, '-', '_' and '.'")
-    return labels if "self-hosted" in map(str.lower, labels) else ("self-hosted", *labels)
+    if not labels or not all(re.fullmatch(r"[\w.:/=-]{1,256}", label, re.ASCII) for label in labels):
+        raise ConfigError(f"{text[:80]!r}: a label has letters, digits, '-', '_', '.', ':', '/' and '='")
+    if any(label.lower().startswith("codebuild-") for label in labels):
+        raise ConfigError(
+            f"{text[:80]!r}: the labels of CodeBuild name the run, and the plan makes them; instead of "
+            f"--labels give --variable {CODEBUILD}=NAME"
+        )
+    return labels
+
+
+def runner_kind(labels: Sequence[str]) -> RunnerKind | None:
+    """Return the kind of machine that the labels alone show; None where they do not."""
+    if is_self_hosted(labels):
+        return RunnerKind.SELF_HOSTED
+    if len(labels) == 1 and _GITHUBS_OWN.fullmatch(labels[0]):
+        return RunnerKind.HOSTED
+    return None
+
+
+def labels_for(kind: RunnerKind, labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels that reach a machine of this kind: `self-hosted` is added or left out.
+
+    Raises ConfigError for several labels where one name is all that GitHub compares.
+    """
+    if kind is RunnerKind.OTHER:
+        return tuple(labels)
+    if kind is RunnerKind.SELF_HOSTED:
+        return tuple(labels) if is_self_hosted(labels) else (SELF_HOSTED, *labels)
+    alone = tuple(label for label in labels if label.lower() != SELF_HOSTED)
+    if len(alone) != 1:
+        what = "a scale set" if kind is RunnerKind.SCALE_SET else "a machine of GitHub"
+        raise ConfigError(
+            f"{','.join(labels)[:80]!r}: {what} is found by its name alone; give that one name: --labels NAME"
+        )
+    return alone
+
+
+def is_self_hosted(labels: Sequence[str]) -> bool:
+    """Return whether `self-hosted` is one of the labels; GitHub ignores their case."""
+    return SELF_HOSTED in map(str.lower, labels)
 
 
 def labels_of_variable(text: str) -> tuple[str, ...]:

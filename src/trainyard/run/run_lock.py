@@ -37,6 +37,21 @@ def locked(directory: Path) -> Iterator[None]:
             _leave_nothing_unused(directory)
 
 
+def is_locked(directory: Path) -> bool:
+    """Return whether a trainer holds the lock of the run directory. Raises OSError when that is not known."""
+    try:
+        descriptor = os.open(directory / _NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def unusable(directory: Path, error: OSError) -> ConfigError:
     """Return the error of a run directory that cannot be written."""
     return ConfigError(

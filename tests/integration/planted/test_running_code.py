@@ -188,6 +188,8 @@ def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
         "setup_github": "writes the store's name into settings",
         "check_environment": "looks at the machine and at whether the store can be reached",
         "check_readiness": "looks at what a run needs before it begins",
+        "find_proven_run": "restores records alone, and judges them as prove_run.py does",
+        "prune_runs": "compares digests of manifests",
         "continue_watch": "hands a watch on, and shows the run's name",
         "deploy_demo": "trains by deploy_training_job.py on a cluster of its own",
         "run_program": "starts another program and keeps its records",

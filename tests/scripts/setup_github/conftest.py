@@ -59,6 +59,8 @@ class GitHub:
     runners: list[dict[str, Any]] = field(default_factory=list)
     groups: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """Runner groups of the organisation that the repository may use."""
+    hosted: list[dict[str, Any]] = field(default_factory=list)
+    """The organisation's machines at GitHub."""
     runs: list[dict[str, Any]] = field(default_factory=list)
     jobs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     subject: dict[str, Any] = field(default_factory=lambda: {"use_default": True})
@@ -125,6 +127,8 @@ def answer(github: GitHub, method: str, path: str, query: dict[str, str], body: 
         if found[2]:
             return 200, page(github.groups[int(found[2])], "runners", query)
         return 200, page([{"id": n} for n in github.groups], "runner_groups", query)
+    if re.fullmatch(r"/orgs/\w+/actions/hosted-runners", path):
+        return 200, page(github.hosted, "runners", query)
     if path == base:
         return 200, github.repository
     if not path.startswith(f"{base}/"):

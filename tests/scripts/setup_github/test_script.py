@@ -53,7 +53,7 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: Any, setup_gith
 def test_the_calls_that_a_dry_run_prints_do_what_the_run_would(
     github: Any, setup_github: Any, environment: dict[str, str]
 ) -> None:
-    done = setup_github("--store", STORE, "--labels", "gpu,h100", "--dry-run", "--json")
+    done = setup_github("--store", STORE, "--labels", "self-hosted,gpu,h100", "--dry-run", "--json")
     assert done.returncode == 1
     assert github.changes() == []
     told = json.loads(done.stdout)

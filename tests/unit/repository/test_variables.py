@@ -36,8 +36,9 @@ def test_the_expected_job_and_step_names_are_those_of_the_workflow() -> None:
 @pytest.mark.parametrize(
     ("text", "labels"),
     [
-        ("gpu", ("self-hosted", "gpu")),
-        ("gpu, h100,gpu", ("self-hosted", "gpu", "h100")),
+        ("gpu", ("gpu",)),
+        ("gpu, h100,gpu", ("gpu", "h100")),
+        ("runs-on/runner=4cpu-gpu", ("runs-on/runner=4cpu-gpu",)),
         ('["self-hosted","gpu"]', ("self-hosted", "gpu")),
         ("Self-Hosted,gpu", ("Self-Hosted", "gpu")),
     ],
@@ -46,7 +47,9 @@ def test_labels_are_read_from_commas_or_json(text: str, labels: tuple[str, ...])
     assert variables.parse_runner_labels(text) == labels
 
 
-@pytest.mark.parametrize("text", ["", ",", "[]", "[1]", '["gpu"', "a b", "$(x)", '{"a": 1}', "[[]]"])
+@pytest.mark.parametrize(
+    "text", ["", ",", "[]", "[1]", '["gpu"', "a b", "$(x)", '{"a": 1}', "[[]]", "codebuild-yard-1-1"]
+)
 def test_an_invalid_list_of_labels_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         variables.parse_runner_labels(text)

@@ -22,6 +22,7 @@ UNTIL_TRAINING = [
     "Plan",
     "Keep the plan for the watchdog",
     "Note when the job started",
+    "Refuse a limit that this machine does not keep",
     "Check out the code",
     "Remove what is not of this commit",
     "Set up",
@@ -114,7 +115,7 @@ def test_the_daily_run_is_red_when_the_bucket_is_changed_behind_its_back(stage: 
         damage = threads.submit(flip_a_byte_once_all_is_stored, bucket, "damaged/")
         played = stage.play(
             "schedule",
-            variables={"TRAINYARD_CONFIG": TINY, **store("damaged")},
+            variables={"TRAINYARD_CONFIG": TINY, "TRAINYARD_SCHEDULE": "true", **store("damaged")},
             environment={"AWS_ENDPOINT_URL": bucket.endpoint},
         )
     damage.result()
@@ -340,9 +341,52 @@ gh variable set TRAINYARD_STORE --body s3://BUCKET/PREFIX
 """
 
 
+@pytest.mark.parametrize("is_fresh", [True, False], ids=["fresh", "set up"])
+def test_the_daily_run_is_off_and_says_what_turns_it_on(stage: Any, is_fresh: bool) -> None:
+    """It costs the seconds of one step: nothing is checked out and nothing installed."""
+    played = stage.play("schedule", is_fresh=is_fresh, job="daily")
+    assert played.green, played.log
+    assert played.steps == {"Name the variable": "success"}
+    assert played.summary.startswith("### Nothing was trained: the daily run is off")
+    assert "TRAINYARD_SCHEDULE is not set" in played.summary
+    assert "gh variable set TRAINYARD_SCHEDULE --body true" in played.summary
+    planned = stage.play("schedule", is_fresh=is_fresh)
+    assert planned.green, planned.log
+    assert "Plan" not in planned.steps
+    assert planned.messages == []
+
+
+def test_what_the_store_holds_proven_is_not_trained_again_and_old_runs_are_removed(
+    stage: Any, tmp_path: Path
+) -> None:
+    """A push trains and proves, and the same push again finds that."""
+    place = {
+        "TRAINYARD_CONFIG": TINY,
+        "TRAINYARD_STORE": f"file://{tmp_path}/store",
+        "TRAINYARD_KEEP_RUNS": "1",
+    }
+    (tmp_path / "store").mkdir()
+    first = stage.play("push", variables=place)
+    assert first.green, first.log
+    assert first.steps["Train"] == first.steps["Prove the run"] == "success"
+    assert first.steps["Look for a proven run of the same"] == "success"
+    assert first.steps["Remove old runs that are proven and stored"] == "success"
+    assert "no: the store has no proven run" in first.log
+    assert first.run_directory.is_dir(), "the run of the job stays"
+    again = stage.play("push", variables=place)
+    assert again.green, again.log
+    assert "Train" not in again.steps, again.log
+    assert "Tell Slack that it succeeded" not in again.steps
+    assert again.messages == []
+    assert "### Not trained again: run 1 is proven" in again.summary
+    assert "gh workflow run training_ci.yml -f config=configs/tiny.yaml" in again.summary
+
+
 @pytest.mark.parametrize("event", ["push", "schedule"])
 def test_a_fresh_copy_is_green_trains_nothing_and_names_the_two_commands(stage: Any, event: str) -> None:
-    played = stage.play(event, is_fresh=True)
+    # Turned on, the daily run says what else is missing.
+    variables = {"TRAINYARD_SCHEDULE": "on", "TRAINYARD_RUNNER_LABELS": ""}
+    played = stage.play(event, variables=variables)
     assert played.green, played.log
     assert list(played.steps)[-1] == "Plan"
     assert set(played.steps) < set(UNTIL_TRAINING)

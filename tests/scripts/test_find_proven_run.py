@@ -1,0 +1,249 @@
+"""scripts/find_proven_run.py: only a proven run of the same commit, configuration and data is found."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.command import handler
+from trainyard.config.load import config_sha256, dump_yaml, load_config
+from trainyard.errors import ServiceError
+from trainyard.gateways import git, open_store
+from trainyard.run.directory import RunDirectory
+from trainyard.training.data import tokenize_corpus
+
+ROOT = Path(__file__).resolve().parents[2]
+HEX = "0123456789abcdef" * 4
+COMMIT = HEX[:40]
+SMOKE = str(ROOT / "configs" / "smoke.yaml")
+SAME = ("--set", "training.max_steps=20")
+
+
+def change_outcome(layout: RunDirectory, **changes: Any) -> None:
+    run = json.loads(layout.run_file.read_text())
+    run["outcome"] = run["outcome"] | changes
+    layout.run_file.write_text(json.dumps(run))
+
+
+def change_record(layout: RunDirectory, **changes: Any) -> None:
+    layout.run_file.write_text(json.dumps(json.loads(layout.run_file.read_text()) | changes))
+
+
+def lose(store: Path, pattern: str) -> None:
+    next(store.glob(pattern)).unlink()
+
+
+def damage(store: Path, pattern: str, content: bytes | None = None) -> None:
+    [path, *_] = store.glob(pattern)
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-1] + b"?" if content is None else content)
+
+
+BEFORE: dict[str, Callable[[RunDirectory], Any]] = {
+    "failed": lambda run: change_outcome(run, status="failed", exit_code=1),
+    "stopped, 75": lambda run: change_outcome(run, status="stopped", exit_code=75),
+    "half of its steps": lambda run: change_outcome(run, steps=10),
+    "of a dirty tree": lambda run: change_record(
+        run, git={"commit": COMMIT, "dirty": True, "diff_sha256": HEX}
+    ),
+    "of another commit": lambda run: change_record(run, git={"commit": "f" * 40, "dirty": False}),
+    "of no commit": lambda run: change_record(run, git={}),
+    "of other data": lambda run: change_record(run, data={"fingerprint": "f" * 64}),
+    "of no known data": lambda run: change_record(run, data={}),
+    "from a checkpoint of another run": lambda run: change_record(
+        run, parent={"checkpoint": "/x", "manifest_sha256": HEX}
+    ),
+    "with an image": lambda run: change_record(run, image_digest=f"sha256:{HEX}"),
+    "over an unknown network": lambda run: change_record(run, hardware={"device": "cpu", "world_size": 16}),
+    "of a lost metrics file": lambda run: run.metrics_file.write_text(""),
+    "with a loss that is not finite": lambda run: run.metrics_file.write_text('{"step": 20, "loss": NaN}\n'),
+}
+"""What the run was before it was stored; none of them is proven, or none is the same."""
+AFTER: dict[str, Callable[[Path], Any]] = {
+    "a lost manifest": lambda store: lose(store, "manifests/*"),
+    "a damaged manifest": lambda store: damage(store, "manifests/*", b"{"),
+    "a lost shard": lambda store: lose(store, "run-1/checkpoint-*20/state.bin"),
+    "a changed shard": lambda store: damage(store, "run-1/checkpoint-*20/state.bin"),
+    "a lost record": lambda store: lose(store, "run-1/metrics.jsonl"),
+    "a changed record": lambda store: damage(store, "run-1/config.yaml"),
+    "a damaged identity": lambda store: damage(store, "run-1/identity.json", b"{"),
+    "no run": shutil.rmtree,
+}
+"""What happened to the store afterwards."""
+
+
+@pytest.fixture(scope="module")
+def find_proven_run(load_script: Any) -> Any:
+    return load_script("find_proven_run")
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The commit that is checked out and the data that are prepared, as a test needs them."""
+    known: dict[str, Any] = {"git": {"commit": COMMIT, "dirty": False}, "data": (HEX, None)}
+    monkeypatch.setattr(git, "git_facts", lambda _: known["git"])
+    monkeypatch.setattr(tokenize_corpus, "prepared_data_of", lambda _: known["data"])
+    return known
+
+
+@pytest.fixture
+def found(
+    find_proven_run: Any, here: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> Callable[..., str]:
+    """Runs the script as a step of a workflow; gives the output `run_number`."""
+
+    def run(*arguments: str) -> str:
+        output = tmp_path / "output"
+        output.write_text("")
+        for name, value in (
+            ("ACTIONS", "true"),
+            ("OUTPUT", str(output)),
+            ("STEP_SUMMARY", str(tmp_path / "summary")),
+        ):
+            monkeypatch.setenv(f"GITHUB_{name}", value)
+        line = ["--config", SMOKE, "--store", f"file://{tmp_path}/store", "--json", *(arguments or SAME)]
+        assert handler.exit_code_of(lambda: find_proven_run.main(line)) == 0
+        told = json.loads(capsys.readouterr().out)
+        number = output.read_text().splitlines()[1]
+        assert number == ("" if told["run_number"] is None else str(told["run_number"]))
+        assert bool(told["reason"]) is (number == "")
+        return number
+
+    return run
+
+
+def sync(layout: RunDirectory, number: int | None = None) -> Path:
+    store = layout.path.parent.parent / "store"
+    sync_run(open_store(f"file://{store}"), layout, number)
+    return store
+
+
+def test_a_proven_run_of_the_same_is_found_and_named(
+    found: Callable[..., str], finished_run: RunDirectory, tmp_path: Path
+) -> None:
+    sync(finished_run, 812)
+    assert found() == "812"
+    summary = (tmp_path / "summary").read_text()
+    assert summary.startswith("### Not trained again: run 812 is proven")
+    assert "- stored: " in summary and "- trained: 20 of 20 steps" in summary
+    assert "gh workflow run training_ci.yml -f config=" in summary
+    assert "-f overrides=training.max_steps=20" in summary
+
+
+@pytest.mark.parametrize("split", ["files", "within"])
+def test_a_value_that_the_configuration_leaves_open_is_taken_from_the_run(
+    found: Callable[..., str], finished_run: RunDirectory, split: str
+) -> None:
+    """A run records how validation data was held out, where its configuration says `auto`."""
+    resolved = load_config(finished_run.config_file, [f"data.validation_split={split}"]).config
+    finished_run.config_file.write_text(dump_yaml(resolved))
+    change_record(finished_run, config_sha256=config_sha256(resolved))
+    sync(finished_run)
+    assert found() == "1"
+
+
+@pytest.mark.parametrize("state", BEFORE)
+def test_a_run_that_is_not_proven_or_not_the_same_is_not_found(
+    found: Callable[..., str], finished_run: RunDirectory, state: str
+) -> None:
+    BEFORE[state](finished_run)
+    try:
+        sync(finished_run)
+    except Exception as error:  # noqa: BLE001 - what cannot be stored is not there, which is the point
+        assert "not" in str(error)
+    assert found() == ""
+
+
+@pytest.mark.parametrize("state", AFTER)
+def test_a_run_whose_stored_copy_does_not_verify_is_not_found(
+    found: Callable[..., str], finished_run: RunDirectory, state: str
+) -> None:
+    AFTER[state](sync(finished_run))
+    assert found() == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "is_found"),
+    [
+        ({}, True),
+        ({"git": {"commit": "f" * 40, "dirty": False}}, False),
+        ({"git": {"commit": COMMIT, "dirty": True}}, False),
+        ({"git": {"commit": COMMIT}}, False),
+        ({"git": {}}, False),
+        ({"data": ("f" * 64, None)}, False),
+        ({"data": (None, None)}, False),
+        ({"data": (None, "tokens.bin: its content changed")}, False),
+    ],
+)
+def test_what_is_here_must_be_known_and_the_same(
+    found: Callable[..., str],
+    finished_run: RunDirectory,
+    here: dict[str, Any],
+    change: dict[str, Any],
+    is_found: bool,
+) -> None:
+    sync(finished_run)
+    here |= change
+    assert bool(found()) is is_found
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_found"),
+    [
+        (["training.max_steps=20"], True),
+        (["training.max_steps=20", "training.seed=42"], True),
+        ([], False),
+        (["training.max_steps=21"], False),
+        (["training.max_steps=20", "training.seed=7"], False),
+        (["training.max_steps=20", "monitoring.tensorboard=false"], False),
+        (["training.max_steps=20", "model.dtype=bfloat16"], False),
+    ],
+)
+def test_only_the_same_resolved_configuration_counts(
+    found: Callable[..., str], finished_run: RunDirectory, changes: list[str], is_found: bool
+) -> None:
+    sync(finished_run)
+    words = [word for change in changes for word in ("--set", change)]
+    assert bool(found(*words, "--runs", "9")) is is_found
+
+
+def test_weights_are_not_compared_so_that_it_trains(
+    found: Callable[..., str], finished_run: RunDirectory, find_proven_run: Any
+) -> None:
+    config = load_config(Path(SMOKE)).config
+    model = config.model.model_copy(update={"path": "./weights.gguf"})
+    clean = {"commit": COMMIT, "dirty": False}
+    assert find_proven_run.incomparable(config, clean) == ""
+    assert "weights" in find_proven_run.incomparable(config.model_copy(update={"model": model}), clean)
+
+
+def test_the_search_continues_behind_a_damaged_run_and_ends_at_its_bound(
+    found: Callable[..., str], finished_run: RunDirectory, tmp_path: Path
+) -> None:
+    store = sync(finished_run, 1)
+    for number in (2, 3):
+        (store / f"run-{number}").mkdir()
+        (store / f"run-{number}" / "identity.json").write_text("{")
+    assert found() == "1"
+    assert found(*SAME, "--runs", "2") == ""
+
+
+@pytest.mark.parametrize("error", [ServiceError("no answer"), OSError(28, "No space left on device")])
+def test_a_store_that_cannot_be_searched_means_that_it_trains(
+    found: Callable[..., str],
+    finished_run: RunDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    find_proven_run: Any,
+    error: Exception,
+) -> None:
+    sync(finished_run)
+
+    def refuse(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(find_proven_run, "proof_of", refuse)
+    assert found() == ""

@@ -1,0 +1,311 @@
+"""scripts/prune_runs.py: which run directories are removed, for each state at each position."""
+
+import fcntl
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.command import handler
+from trainyard.config.load import config_sha256, dump_yaml, load_config
+from trainyard.gateways import open_store
+from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_identity, write_outcome
+from trainyard.run.judged_records import digests_now
+from trainyard.run.records import RecordWriter, append_event
+
+ROOT = Path(__file__).resolve().parents[2]
+HEX = "0123456789abcdef" * 4
+RUNS = [f"gh-{number}" for number in range(106, 100, -1)]
+"""The newest first: its position is its index."""
+KEPT = 3
+NUMBERS = {name: int(name.removeprefix("gh-")) for name in RUNS}
+
+
+def train(layout: RunDirectory, *, finished: float) -> None:
+    """A small run of two steps, each with a checkpoint."""
+    layout.create()
+    run_id = layout.path.name
+    config = load_config(ROOT / "configs" / "smoke.yaml", ["training.max_steps=2"]).config
+    layout.config_file.write_text(dump_yaml(config))
+    facts = {
+        "config_sha256": config_sha256(config),
+        "lock_sha256": HEX,
+        "seed": 42,
+        "git": {"commit": HEX[:40], "dirty": False},
+        "data": {"fingerprint": HEX},
+        "hardware": {"device": "cpu", "world_size": 1},
+        "plan": {"steps": 2},
+    }
+    write_identity(layout.run_file, run_id, facts)
+    append_event(layout.events_file, "started", step=0)
+    writer = RecordWriter(layout.metrics_file)
+    for step in (1, 2):
+        writer.write({"step": step, "loss": 5.0 / step, "tokens": step * 4096})
+    writer.close()
+    digests = {step: save(layout, step, run_id) for step in (1, 2)}
+    append_event(layout.events_file, "finished", step=2, status="succeeded")
+    outcome = {"status": "succeeded", "exit_code": 0, "steps": 2, "first_loss": 5.0, "final_loss": 2.5}
+    more = {"seconds": 1.0, "finished": finished, "state_sha256": {"model": HEX, "optimizer": HEX}}
+    last = {"checkpoint": {"step": 2, "manifest_sha256": digests[2]}}
+    write_outcome(layout.run_file, outcome | more | last)
+
+
+def save(layout: RunDirectory, step: int, run_id: str, *, recorded: bool = True) -> str:
+    path = layout.checkpoint(step)
+    path.mkdir()
+    (path / "state.bin").write_bytes(f"{run_id} {step}".encode() * 100)
+    write_manifest(path, CheckpointManifest(step, run_id, 1.7e9 + step, describe_files(path)))
+    digest = sha256_of_file(path / "manifest.json")
+    if recorded:
+        append_event(layout.events_file, "checkpoint_saved", step=step, manifest_sha256=digest)
+    return digest
+
+
+def prove(layout: RunDirectory, store: str, **changes: Any) -> None:
+    """The record that prove_run.py leaves."""
+    run = json.loads(layout.run_file.read_text())
+    names = ("trained", "network", "stored", "repeatable")
+    record = {
+        "proven": True,
+        "parts": [{"name": name, "holds": True, "evidence": "", "next_step": None} for name in names],
+        "run_id": run["run_id"],
+        "finished": run["outcome"].get("finished"),
+        "run_number": NUMBERS.get(run["run_id"], 1),
+        "store": store,
+        "records": digests_now(layout),
+    }
+    (layout.report / "proof.json").write_text(json.dumps(record | changes))
+
+
+@pytest.fixture(scope="module")
+def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six finished and stored runs beside their store."""
+    folder = tmp_path_factory.mktemp("runner")
+    for age, name in enumerate(reversed(RUNS)):
+        layout = RunDirectory(folder / "runs" / name)
+        train(layout, finished=1.7e9 + age)
+        sync_run(open_store(f"file://{folder}/store"), layout, NUMBERS[name])
+    return folder
+
+
+@pytest.fixture
+def world(finished_runs: Path, tmp_path: Path) -> Path:
+    """The same in a folder of its own, each run with its proof."""
+    folder = tmp_path / "runner"
+    shutil.copytree(finished_runs, folder)
+    for name in RUNS:
+        prove(RunDirectory(folder / "runs" / name), f"file://{folder}/store")
+    return folder
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+Change = Callable[[Path, str], Any]
+
+
+def run_of(world: Path, name: str) -> RunDirectory:
+    return RunDirectory(world / "runs" / name)
+
+
+def rewrite(layout: RunDirectory, **outcome: Any) -> None:
+    """Another outcome, with a proof of it that claims all."""
+    run = json.loads(layout.run_file.read_text())
+    run["outcome"] |= outcome
+    layout.run_file.write_text(json.dumps(run))
+    proof = json.loads((layout.report / "proof.json").read_text())
+    prove(layout, proof["store"])
+
+
+def lock(world: Path, name: str) -> Any:
+    file = (run_of(world, name).path / ".lock").open("a+")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+
+
+def interrupt(world: Path, name: str) -> Any:
+    """A run in progress: no outcome yet, and its trainer holds the lock."""
+    rewrite(run_of(world, name), status=None, finished=None)
+    return lock(world, name)
+
+
+def replace_by_link(path: Path, elsewhere: Path) -> None:
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+def remove_object(world: Path, pattern: str) -> None:
+    found = list((world / "store").glob(pattern))
+    assert found, pattern
+    for path in found:
+        path.unlink()
+
+
+def change_object(world: Path, pattern: str) -> None:
+    path = next((world / "store").glob(pattern))
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
+STATES: dict[str, Change | None] = {
+    "proven and stored": None,
+    "proven and stored, lock left behind": lambda w, n: (run_of(w, n).path / ".lock").write_text("1"),
+    "proven, the store lost its manifest": lambda w, n: remove_object(w, f"manifests/run-{NUMBERS[n]}-*"),
+    "proven, the store lost a shard": lambda w, n: remove_object(
+        w, f"run-{NUMBERS[n]}/checkpoint-*1/state.bin"
+    ),
+    "proven, the store's bytes changed": lambda w, n: change_object(
+        w, f"run-{NUMBERS[n]}/checkpoint-*2/state.bin"
+    ),
+    "proven, with one more checkpoint": lambda w, n: save(run_of(w, n), 3, n, recorded=False),
+    "proven, with an unfinished checkpoint": lambda w, n: run_of(w, n).checkpoint(3).mkdir(),
+    "proven, with another checkpoint of a step": lambda w, n: (
+        run_of(w, n).checkpoint(1) / "manifest.json"
+    ).write_text("{}"),
+    "proven, with a checkpoint set aside": lambda w, n: (run_of(w, n).checkpoints / ".set-aside-x").mkdir(),
+    "proven, its checkpoints behind a link": lambda w, n: replace_by_link(
+        run_of(w, n).checkpoints, w / "checkpoints"
+    ),
+    "proven in another store": lambda w, n: prove(run_of(w, n), "s3://elsewhere"),
+    "proven under the number of another run": lambda w, n: prove(
+        run_of(w, n), f"file://{w}/store", run_number=next(NUMBERS[x] for x in RUNS if x != n)
+    ),
+    "changed after its proof": lambda w, n: run_of(w, n).metrics_file.write_text("{}\n"),
+    "not proven": lambda w, n: prove(run_of(w, n), f"file://{w}/store", proven=False),
+    "proven in three parts": lambda w, n: prove(run_of(w, n), f"file://{w}/store", parts=[]),
+    "without a proof": lambda w, n: (run_of(w, n).report / "proof.json").unlink(),
+    "with a torn proof": lambda w, n: (run_of(w, n).report / "proof.json").write_text('{"proven": tr'),
+    "failed": lambda w, n: rewrite(run_of(w, n), status="failed", exit_code=1),
+    "stopped, 75": lambda w, n: rewrite(run_of(w, n), status="stopped", exit_code=75),
+    "running": lambda w, n: interrupt(w, n),
+    "proven and in use": lock,
+    "without run.json": lambda w, n: run_of(w, n).run_file.unlink(),
+    "with a damaged run.json": lambda w, n: run_of(w, n).run_file.write_text('{"run_id": "'),
+    "with a run.json behind a link": lambda w, n: replace_by_link(run_of(w, n).run_file, w / "run.json"),
+    "a link": lambda w, n: replace_by_link(run_of(w, n).path, w / "elsewhere"),
+    "with the run.json of another": lambda w, n: rewrite_id(run_of(w, n)),
+    "the run of this job": None,
+}
+RANKS = {
+    *("proven and stored", "the run of this job"),
+    *(state for state in STATES if state.startswith("proven") and state not in ("proven and in use",)),
+} - {"proven in another store", "proven in three parts"}
+"""States that are proven by their record, so that they count among the newest."""
+REMOVABLE = {"proven and stored", "proven and stored, lock left behind"}
+
+
+def rewrite_id(layout: RunDirectory) -> None:
+    run = json.loads(layout.run_file.read_text())
+    layout.run_file.write_text(json.dumps(run | {"run_id": "gh-999"}))
+    prove(layout, json.loads((layout.report / "proof.json").read_text())["store"])
+
+
+@pytest.fixture(scope="module")
+def prune_runs(load_script: Any) -> Any:
+    return load_script("prune_runs")
+
+
+@pytest.fixture
+def held() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def pruned(prune_runs: Any, world: Path, *arguments: str) -> int:
+    where = ["--runs-directory", str(world / "runs"), "--store", f"file://{world}/store"]
+    return int(handler.exit_code_of(lambda: prune_runs.main([*where, *arguments])))
+
+
+@pytest.mark.parametrize("position", range(len(RUNS)))
+@pytest.mark.parametrize("state", STATES)
+def test_each_state_at_each_position_is_kept_or_removed(
+    prune_runs: Any, world: Path, held: ExitStack, state: str, position: int
+) -> None:
+    name = RUNS[position]
+    change = STATES[state]
+    found = change(world, name) if change else None
+    if found is not None and hasattr(found, "close"):
+        held.callback(found.close)
+    current = ["--current", str(world / "runs" / name)] if state == "the run of this job" else []
+    ranked = [run for run in RUNS if run != name or state in RANKS]
+    expected = {run for run in ranked[KEPT:] if run != name or state in REMOVABLE}
+    assert pruned(prune_runs, world, *current) == 0
+    assert names_in(world / "runs") == set(RUNS), "without --apply nothing changes"
+    assert pruned(prune_runs, world, "--keep-last", str(KEPT), *current, "--apply") == 0
+    assert set(RUNS) - names_in(world / "runs") == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["20261120-214501-7c1f", "gh-101.until-00000002", "gh-", "gh-1a", "data", ".removing-x", "GH-7"]
+)
+def test_a_folder_of_another_name_stays_whatever_is_in_it(prune_runs: Any, world: Path, name: str) -> None:
+    oldest = run_of(world, RUNS[-1])
+    shutil.move(oldest.path, world / "runs" / name)
+    (world / "runs" / "a file").write_text("")
+    assert pruned(prune_runs, world, "--keep-last", "1", "--apply") == 0
+    assert names_in(world / "runs") == {RUNS[0], name, "a file"}
+
+
+def test_the_plan_gives_a_reason_for_each_and_is_printed_as_data(
+    prune_runs: Any, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_of(world, RUNS[1]).report / "proof.json").unlink()
+    assert pruned(prune_runs, world, "--json", "--dry-run") == 0
+    plan = {Path(each["path"]).name: each for each in json.loads(capsys.readouterr().out)["directories"]}
+    assert plan[RUNS[0]]["reason"] == "it is one of the newest 3 proven runs"
+    assert plan[RUNS[1]]["reason"] == "no proof of this run is on record"
+    assert (plan[RUNS[5]]["keep"], plan[RUNS[5]]["bytes"] > 2000) == (False, True)
+    assert plan[RUNS[5]]["reason"].startswith("it is proven, and run 101 in file://")
+    assert pruned(prune_runs, world, "--dry-run") == 0
+    assert f"{RUNS[5]}: removed: it is proven" in capsys.readouterr().out
+
+
+def test_a_store_that_cannot_be_reached_keeps_everything(
+    prune_runs: Any, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.move(world / "store", world / "gone")
+    assert pruned(prune_runs, world, "--apply") in (0, 4)
+    assert names_in(world / "runs") == set(RUNS)
+
+
+def test_an_interrupted_removal_is_finished_by_the_next_call(prune_runs: Any, world: Path) -> None:
+    left = world / "runs" / f".removing-{RUNS[5]}"
+    run_of(world, RUNS[5]).path.rename(left)
+    shutil.rmtree(left / "report")
+    target = world / "target"
+    target.mkdir()
+    (world / "runs" / ".removing-gh-7").symlink_to(target)
+    assert pruned(prune_runs, world, "--apply", "--keep-last", "9") == 0
+    assert not left.exists()
+    assert target.is_dir()
+    assert names_in(world / "runs") == {*RUNS[:5], ".removing-gh-7"}
+
+
+def test_what_cannot_be_removed_is_named(
+    prune_runs: Any, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    assert pruned(prune_runs, world, "--apply") == 1
+    assert "Permission denied" in capsys.readouterr().err
+
+
+def test_a_link_within_a_run_is_removed_and_not_followed(prune_runs: Any, world: Path) -> None:
+    outside = world / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("x")
+    (run_of(world, RUNS[5]).logs / "link").symlink_to(outside)
+    assert pruned(prune_runs, world, "--apply", "--keep-last", "5") == 0
+    assert (outside / "precious").is_file()
+    assert not run_of(world, RUNS[5]).path.exists()
