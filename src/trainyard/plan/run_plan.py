@@ -29,7 +29,7 @@ STORING_MINUTES = 30
 ROLE_MINUTES = 2
 """Most minutes that assuming the role to store with takes: that step's limit (`training_ci.yml`)."""
 LEAST_STORING_MINUTES = ROLE_MINUTES + 8
-"""The part of the job's time that a deadline has to leave, also where assuming the role took all of its time."""
+"""The part of the job's time that a deadline has to leave, the time for assuming the role included."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNASKED = ("push", "schedule")
 """Events that start a run without anybody asking for training."""
