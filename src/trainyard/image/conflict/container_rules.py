@@ -1,6 +1,5 @@
 """Rules on the container: EFA and its plugin, variables, pins, the user, and secrets."""
 
-import re
 from collections.abc import Iterator
 
 from trainyard.image.conflict.declared_versions import DeclaredVersions
@@ -12,6 +11,8 @@ from trainyard.image.conflict.version_facts import (
     OLDEST_MODERN_PLUGIN,
     version_text,
 )
+from trainyard.image.context.dockerfile import Instruction, pairs_of
+from trainyard.plan.environment.secret_forms import is_secret_name, secret_kind
 
 
 def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
@@ -128,17 +129,24 @@ def _secrets(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Im
     for instruction in declared.parsed.instructions:
         if instruction.name not in ("ARG", "ENV"):
             continue
-        found = re.search(r"\b(\w*(?:TOKEN|PASSWORD|SECRET|ACCESS_KEY|API_KEY)\w*)", instruction.text.upper())
-        if found:
+        if name := _secret_variable(instruction):
             yield ImageFinding(
                 "secret",
                 ERROR,
                 declared.dockerfile,
                 instruction.line,
-                f"{instruction.name} {found[1]} keeps a secret in the image",
+                f"{instruction.name} {name} keeps a secret in the image",
                 "build arguments and variables stay readable in its history, for everybody who can pull it",
                 "use RUN --mount=type=secret, or hand it to the job as a Secret",
             )
+
+
+def _secret_variable(instruction: Instruction) -> str:
+    """Return the first variable that holds a secret; an argument holds one even without a default."""
+    if instruction.name == "ENV":
+        return next((name for name, value in pairs_of(instruction).items() if secret_kind(name, value)), "")
+    pairs = (word.partition("=")[::2] for word in instruction.text.split())
+    return next((name for name, value in pairs if is_secret_name(name) or secret_kind(name, value)), "")
 
 
 CONTAINER_RULES: tuple[Rule, ...] = (_efa, _variables, _pinned, _user, _secrets)
