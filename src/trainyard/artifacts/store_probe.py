@@ -31,6 +31,8 @@ from trainyard.errors import (
 _BY = "scripts/check_readiness.py"
 _TRIES = 12
 """Attempts, because simultaneous checks of one store replace and remove each other's object."""
+_SENDS = 6
+"""Attempts for the larger objects. Their bytes are those of every check, so only a removal disturbs one."""
 _LONGEST_PAUSE = 0.3
 PART_BYTES = 5 << 20
 """The smallest part that S3 joins with another one. A store is opened with it to be checked."""
@@ -234,7 +236,7 @@ def _require_ours(store: Store, key: str) -> None:
 def _send_and_read(store: Store, path: Path) -> None:
     """Try again when another check has removed the object meanwhile."""
     key, end = path.name, _content(_SIZES[path.name])[-2 * _REST_BYTES :]
-    for attempt in range(1, _TRIES + 1):
+    for attempt in range(1, _SENDS + 1):
         try:
             upload = store.stage(path, key, metadata={"written-by": _BY})
             try:
@@ -242,6 +244,12 @@ def _send_and_read(store: Store, path: Path) -> None:
             except TrainyardError:
                 upload.abort()
                 raise
+            described = store.describe(key)
+            if described is None or described.size != _SIZES[key]:
+                raise VerificationError(
+                    f"{key} was written into {store.url}, and its description (HeadObject) is missing or "
+                    "wrong. The store loses or changes data; no run can be proven there."
+                )
             start = max(0, _SIZES[key] - len(end))  # in the first part; the second one follows
             if b"".join(store.read_chunks(key, start=start)) == end:
                 return
@@ -250,7 +258,7 @@ def _send_and_read(store: Store, path: Path) -> None:
                 "The store loses or changes data; no run can be proven there."
             )
         except (VerificationError, FileNotFoundError) as error:
-            if attempt == _TRIES:
+            if attempt == _SENDS:
                 raise VerificationError(str(error)) from None
         time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 - another check is at work
 
