@@ -101,7 +101,7 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
     from trainyard.gateways.images.ecr_repository import login_to
     from trainyard.gateways.images.image_layers import secrets_in_layers
     from trainyard.gateways.images.local_builder import find_builder
-    from trainyard.image.context.context_secrets import HEAD_BYTES, secret_in
+    from trainyard.image.context.context_secrets import secret_in
     from trainyard.image.context.image_names import parse_reference
     from trainyard.image.release.check_levels import LEVELS, judge_declared, judge_layers
 
@@ -117,7 +117,7 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
         with tempfile.TemporaryDirectory(prefix="trainyard-layers-") as folder:
             archive = Path(folder) / "image.tar"
             builder.save(args.image, archive)
-            answers.append(judge_layers(secrets_in_layers(archive, secret_in, head_bytes=HEAD_BYTES)))
+            answers.append(judge_layers(secrets_in_layers(archive, secret_in)))
     return [*answers, *probe(args, builder, facts)]
 
 

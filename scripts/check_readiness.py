@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """Check within seconds the store, run number, signing key and role, which are otherwise used after training.
 
-The store must have a valid address, be listable, and let a small object be written, read back and removed.
-The run number must be free or belong to this run; the first sync claims it. The signing key must be usable.
-All failed checks are reported at once, each with its fix. If the role may not delete, the small object
-remains: its name is always trainyard-readiness.json, and the next check replaces it. Nothing else is changed.
+The store must have a valid address and do what storing a run needs: list, put if absent, send a file in one
+request and another in two parts, read, abort. An operation that the store can never do is named as such.
+The two parts are 5 MiB, which a slow line needs time for. The run number must be free or belong to this run;
+the first sync claims it. The signing key must be usable. All failed checks are reported at once, each with
+its fix. What was written is removed, also after Ctrl-C. If the role may not delete, three objects remain:
+their names start with trainyard-readiness, and the next check replaces them. Nothing else is changed.
 
 Reads:      --config for artifacts.store and artifacts.encryption; --run-dir (run.json); TRAINYARD_RUN_ID;
             TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless; AWS_*
-Writes:     one small object in the store, for a moment; with --json every finding on stdout; in GitHub
+Writes:     three objects in the store, for a moment; with --json every finding on stdout; in GitHub
             Actions, if a check failed, an annotation, the job summary, and the step output `reason`
 Exit codes: 0 ready (degraded findings are reported); 1 a check failed; 2 the configuration or usage is wrong
 Example:    scripts/check_readiness.py --store s3://ml-runs/phase2 --run-number 812
 """
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -28,10 +31,12 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError, WaitTimeoutError
 
 if TYPE_CHECKING:
+    from trainyard.artifacts.store.object_store import Store
     from trainyard.artifacts.store_probe import StoreAnswer
     from trainyard.machine.readiness import Answers
 
-SECONDS = 20.0
+# 5 MiB in so many seconds is a line of 1 Mbit/s. A store that hangs is noticed by CALL_SECONDS.
+SECONDS = 60.0
 CALL_SECONDS, ATTEMPTS = 5.0, 2
 
 
@@ -99,7 +104,7 @@ def refuse(findings: Any) -> None:
 def ask(args: argparse.Namespace) -> "Answers":
     """Collect the facts about the store and the signing key that the checks need."""
     from trainyard.artifacts.record.run_numbers import parse_run_number
-    from trainyard.artifacts.store_probe import ask_store
+    from trainyard.artifacts.store_probe import PART_BYTES, ask_store
     from trainyard.gateways import names_a_store, open_store
     from trainyard.machine.readiness import Answers, hanging_message
     from trainyard.run.commands import script_command
@@ -109,15 +114,24 @@ def ask(args: argparse.Namespace) -> "Answers":
     run_id, is_begun = run_of(args.run_dir)
     number, writes = parse_run_number(args.run_number), not args.dry_run
 
+    limits: dict[str, Any] = {"call_seconds": CALL_SECONDS, "attempts": ATTEMPTS, "part_bytes": PART_BYTES}
+    stores: list[Store] = []
+
+    def opened() -> "Store":
+        stores.append(open_store(url, encryption=encryption, **limits))
+        return stores[0]
+
     def asked() -> "StoreAnswer":
-        limits: dict[str, Any] = {"call_seconds": CALL_SECONDS, "attempts": ATTEMPTS}
-        opened = partial(open_store, url, encryption=encryption, **limits)
         return ask_store(opened, run_id, number, may_be_stored=is_begun, writes=writes)
 
     assumed = args.role_outcome == "success"
     try:
         facts = asdict(time_limits.within(args.timeout, asked)) if assumed else {"asked": False}
+    except KeyboardInterrupt:
+        leave_nothing_in(stores if writes else (), args.timeout)
+        raise
     except WaitTimeoutError:
+        leave_nothing_in(stores if writes else (), args.timeout)
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         facts = {"problems": (hanging_message(url, args.timeout, endpoint),)}
     return Answers(
@@ -133,6 +147,15 @@ def ask(args: argparse.Namespace) -> "Answers":
         **facts,
         **ask_signer(args.timeout),
     )
+
+
+def leave_nothing_in(stores: "Sequence[Store]", seconds: float) -> None:
+    """Remove what an interrupted check has written, within some seconds: the store may not answer."""
+    from trainyard.artifacts.store_probe import leave_nothing
+
+    for store in stores:
+        with contextlib.suppress(WaitTimeoutError):
+            time_limits.within(min(seconds, 2 * CALL_SECONDS), partial(leave_nothing, store))
 
 
 def store_of(args: argparse.Namespace) -> tuple[str, str]:

@@ -99,6 +99,10 @@ class PermissionRefusedError(ServiceError):
     """An outside service answered that the request is not permitted."""
 
 
+class UnsupportedOperationError(ServiceError):
+    """An outside service cannot do what was requested; to try again does not help."""
+
+
 class CredentialsRefusedError(ServiceError):
     """An outside service does not know who asks: the credentials are wrong or have run out."""
 

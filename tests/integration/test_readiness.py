@@ -18,8 +18,8 @@ from typing import Any
 import boto3
 import pytest
 
-from trainyard.artifacts.store.layout import READINESS
-from trainyard.artifacts.store_probe import probe_store, standing_of
+from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
+from trainyard.artifacts.store_probe import PART_BYTES, probe_store, standing_of
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 from trainyard.gateways import open_store
@@ -216,7 +216,7 @@ def without(statements: list[dict[str, Any]], *actions: str) -> list[dict[str, A
     return [statement for statement in left if statement["Action"]]
 
 
-def test_the_policy_of_the_role_that_stores_is_enough_and_what_stays_is_one_object(
+def test_the_policy_of_the_role_that_stores_is_enough_and_what_stays_is_three_objects(
     as_user: Any, check: Check, moto: Any, enforce: Callable[[bool], None]
 ) -> None:
     """It may not delete: that is a note and no failure, however often it is checked."""
@@ -224,9 +224,12 @@ def test_the_policy_of_the_role_that_stores_is_enough_and_what_stays_is_one_obje
     for _ in range(3):
         done = check("--store", url, **variables)
         assert done.returncode == 0, done.stderr
-        assert f"note: {READINESS} stays in the store" in done.stderr
+        named = ", ".join((READINESS, READINESS_SMALL, READINESS_PARTS))
+        assert f"note: {named}: stays in the store" in done.stderr
     enforce(False)
-    assert keys(moto, url.split("/")[2]) == [f"phase2/{READINESS}"]
+    assert keys(moto, url.split("/")[2]) == [
+        f"phase2/{key}" for key in sorted((READINESS, READINESS_SMALL, READINESS_PARTS))
+    ]
 
 
 def test_the_policy_for_the_check_alone_is_enough_and_leaves_nothing(
@@ -278,7 +281,9 @@ def test_checks_of_one_store_at_once_are_all_green(
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint.url)
         url = f"s3://{endpoint.new_bucket()}/x"
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda n: probe_store(open_store(url), f"check-{n}"), range(8)))
+        found = list(
+            pool.map(lambda n: probe_store(open_store(url, part_bytes=PART_BYTES), f"check-{n}"), range(8))
+        )
     assert [each.problems for each in found] == [()] * 8
     assert [each.key for each in open_store(url).list_objects("")] == []
 

@@ -1,5 +1,6 @@
 """The training workflow against the scripts it calls and against `make train`."""
 
+import fnmatch
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.artifacts.store.layout import READINESS
+from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
 from trainyard.config.load import load_config
 from trainyard.plan.run_plan import (
     JOB_MINUTES,
@@ -264,7 +265,17 @@ def test_the_check_on_a_hosted_runner_may_write_one_object_and_one_step_has_its_
     assert role["with"]["output-env-credentials"] == "false"
     policy = json.loads(role["with"]["inline-session-policy"])
     writing = [s for s in policy["Statement"] if {"s3:PutObject", "s3:DeleteObject"} & set(s["Action"])]
-    assert [s["Resource"] for s in writing] == [f"arn:*:s3:::*/{READINESS}"]
+    assert [s["Resource"] for s in writing] == ["arn:*:s3:::*/trainyard-readiness.*"]
+    runbook = (Path(__file__).resolve().parents[2] / "docs/runbooks/permissions.md").read_text(
+        encoding="utf-8"
+    )
+    found = re.search(r"### The check before a run\n.*?```json\n(.*?)```", runbook, re.S)
+    assert found is not None
+    documented = json.loads(found[1])["Statement"][-1]
+    assert set(writing[0]["Action"]) == set(documented["Action"])
+    assert documented["Resource"].endswith("/trainyard-readiness.*")
+    for key in (READINESS, READINESS_SMALL, READINESS_PARTS):
+        assert fnmatch.fnmatchcase(f"arn:aws:s3:::b/p/{key}", writing[0]["Resource"])
     assert len(role["with"]["inline-session-policy"]) < 2048, "what AWS takes at most"
     given = [s["name"] for s in job["steps"] if "steps.role.outputs" in str(s)]
     assert given == ["Check the store, the run number and the signing key"]

@@ -1,26 +1,45 @@
-"""Check whether a store can be used now: list it, then write, read back and remove a small object.
+"""Check whether a store can be used now, by the calls with which a run is stored later.
 
-The object has one key in each store (`layout.READINESS`), outside every run, so that checks do not pile up
-when the role may not delete. What another check left there is replaced; anything else is left alone. The
+    list ─> put if absent, read ─> send a small file, send a file in two parts, read ─> abort ─> remove
+
+The objects have fixed keys in each store (`layout.READINESS`), outside every run, so that checks do not pile
+up when the role may not delete. What another check left there is replaced; anything else is left alone. The
 run number is looked up and not claimed: the first sync claims it.
 """
 
+import contextlib
 import json
 import random
 import secrets
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from trainyard.artifacts.record.run_numbers import next_free_number, number_of_run, owner_of
-from trainyard.artifacts.store.layout import READINESS
+from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
 from trainyard.artifacts.store.object_store import Store
-from trainyard.errors import PermissionRefusedError, ServiceError, TrainyardError, VerificationError
+from trainyard.errors import (
+    PermissionRefusedError,
+    ServiceError,
+    TrainyardError,
+    UnsupportedOperationError,
+    VerificationError,
+)
 
 _BY = "scripts/check_readiness.py"
 _TRIES = 12
 """Attempts, because simultaneous checks of one store replace and remove each other's object."""
+_SENDS = 6
+"""Attempts for the larger objects. Their bytes are those of every check, so only a removal disturbs one."""
 _LONGEST_PAUSE = 0.3
+PART_BYTES = 5 << 20
+"""The smallest part that S3 joins with another one. A store is opened with it to be checked."""
+_REST_BYTES = 1 << 10
+_SIZES = {READINESS_SMALL: _REST_BYTES, READINESS_PARTS: PART_BYTES + _REST_BYTES}
+_JOINED_BYTES = 1
+"""What `can_abort` leaves where uploads may not be aborted."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +52,8 @@ class Probe:
     """Remarks that are not problems."""
     answers: bool = True
     """Whether the store answers, even if it does not allow everything."""
+    is_able: bool = True
+    """False if the store cannot do what storing a run needs, now or later."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +67,8 @@ class StoreAnswer:
     """The run that owns the number; None if it is free, empty if its record cannot be read."""
     free: int | None = None
     """The next free number, if this one belongs to another run."""
+    is_able: bool = True
+    """False if the store cannot do what storing a run needs, now or later."""
 
 
 def ask_store(
@@ -53,40 +76,74 @@ def ask_store(
 ) -> StoreAnswer:
     """Open the store, test it and look up the run number, as `standing_of` does.
 
-    With `writes`, a small object is written to test the permissions. Failures are problems in the answer.
+    With `writes`, objects are written as a sync does. Failures are problems in the answer.
     """
     answer = StoreAnswer()
     try:
         store = opened()
         probe = probe_store(store, secrets.token_hex(8) if writes else None)
-        answer = StoreAnswer(probe.problems, probe.notes)
+        answer = StoreAnswer(probe.problems, probe.notes, is_able=probe.is_able)
         if probe.answers:
             standing = standing_of(store, run_id, wanted, may_be_stored=may_be_stored)
-            answer = replace(standing, problems=probe.problems, notes=probe.notes)
+            answer = replace(standing, problems=probe.problems, notes=probe.notes, is_able=probe.is_able)
     except TrainyardError as error:
         answer = replace(answer, problems=tuple(dict.fromkeys((*answer.problems, str(error)))))
     return answer
 
 
 def probe_store(store: Store, token: str | None) -> Probe:
-    """Test separately each permission that storing a run needs, to report all missing ones at once.
+    """Make each call that storing a run needs, to report at once all that are refused.
 
     `token` distinguishes this check's object from those of simultaneous checks; with None nothing is written.
     """
     asked = _Asked()
     asked.ask(lambda: next(iter(store.folders()), None))
-    written = token is not None and asked.ask(lambda: _write_and_read(store, token))
+    made: list[str] = []
+    written = token is not None and asked.ask(lambda: _write_and_read(store, token, made))
     if not written:
         asked.ask(lambda: store.read_object(READINESS))
-    if written:
-        try:
-            store.delete(READINESS)
-        except ServiceError:
-            asked.notes.append(
-                f"{READINESS} stays in the store: a few bytes, which the next check replaces "
-                "(this role may not delete, which is how it should be set up)"
-            )
-    return Probe(tuple(dict.fromkeys(asked.problems)), tuple(asked.notes), asked.may_go_on)
+    elif asked.ask(lambda: _send_as_a_run(store, made)) and not _can_abort(store):
+        asked.notes.append(
+            "an upload in parts cannot be aborted here: after one that failed, its parts stay until the "
+            "bucket's lifecycle rule removes them"
+        )
+    if remaining := _delete(store, made):
+        asked.notes.append(
+            f"{', '.join(remaining)}: stays in the store, at most 5 MiB, and the next check replaces it "
+            "(this role may not delete, which is how it should be set up)"
+        )
+    return Probe(
+        tuple(dict.fromkeys(asked.problems)), tuple(asked.notes), asked.may_go_on, is_able=asked.is_able
+    )
+
+
+def leave_nothing(store: Store) -> None:
+    """Abort and remove what an interrupted check has written, as far as that is permitted."""
+    store.give_up_uploads()
+    with contextlib.suppress(ServiceError, VerificationError):
+        there = store.read_object(READINESS)
+        _delete(store, [READINESS] if there is not None and _is_ours(there) else [])
+    for key in _SIZES:
+        with contextlib.suppress(ServiceError, VerificationError):
+            _require_ours(store, key)
+            _delete(store, [key])
+
+
+def _delete(store: Store, keys: Sequence[str]) -> list[str]:
+    """Remove objects of a check; return those that could not be removed."""
+    remaining = list(dict.fromkeys(keys))
+    for key in tuple(remaining):
+        with contextlib.suppress(ServiceError, VerificationError):
+            store.delete(key)
+            remaining.remove(key)
+    return remaining
+
+
+def _can_abort(store: Store) -> bool:
+    try:
+        return store.part_bytes is None or store.can_abort(READINESS_PARTS)
+    except (ServiceError, VerificationError):
+        return False
 
 
 def standing_of(store: Store, run_id: str, wanted: int | None, *, may_be_stored: bool) -> StoreAnswer:
@@ -109,6 +166,7 @@ class _Asked:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     may_go_on: bool = True
+    is_able: bool = True
 
     def ask(self, question: Callable[[], object]) -> bool:
         """Return whether the question succeeded; record the reason if not."""
@@ -118,16 +176,19 @@ class _Asked:
             question()
         except TrainyardError as error:
             self.problems.append(str(error))
-            self.may_go_on = isinstance(error, PermissionRefusedError)
+            self.may_go_on = isinstance(error, PermissionRefusedError | UnsupportedOperationError)
+            self.is_able = self.is_able and not isinstance(error, UnsupportedOperationError)
             return False
         return True
 
 
-def _write_and_read(store: Store, token: str) -> None:
+def _write_and_read(store: Store, token: str, made: list[str]) -> None:
+    """Add the key to `made` as soon as the object is there."""
     content = json.dumps({"written_by": _BY, "token": token}).encode()
     found: bytes | None = None
     for _ in range(_TRIES):
         if _put(store, content):
+            made.append(READINESS)
             found = store.read_object(READINESS)
             if found == content:
                 return
@@ -139,6 +200,67 @@ def _write_and_read(store: Store, token: str) -> None:
         f"{READINESS} was written into {store.url}, and when it is read back it {state}. "
         "The store loses or changes data; no run can be proven there."
     )
+
+
+def _send_as_a_run(store: Store, made: list[str]) -> None:
+    """Send a file in one request and one in two parts, if the store has parts, and read from both.
+
+    Add their keys to `made` before they are sent.
+    """
+    with tempfile.TemporaryDirectory(prefix="trainyard-readiness-") as folder:
+        for key, size in _SIZES.items():
+            if key == READINESS_PARTS and store.part_bytes is None:
+                continue
+            path = Path(folder, key)
+            path.write_bytes(_content(size))
+            _require_ours(store, key)
+            made.append(key)
+            _send_and_read(store, path)
+
+
+def _content(size: int) -> bytes:
+    """The same for every check, so that simultaneous ones do not disturb each other."""
+    line = f"written by {_BY}\n".encode()
+    return (line * (size // len(line) + 1))[:size]
+
+
+def _require_ours(store: Store, key: str) -> None:
+    there = store.describe(key)
+    if there is not None and there.size not in (_SIZES[key], _JOINED_BYTES):
+        raise VerificationError(
+            f"{key} in {store.url} was not written by a check, and was left alone. "
+            "Move it away: this name is reserved for checks."
+        )
+
+
+def _send_and_read(store: Store, path: Path) -> None:
+    """Try again when another check has removed the object meanwhile."""
+    key, end = path.name, _content(_SIZES[path.name])[-2 * _REST_BYTES :]
+    for attempt in range(1, _SENDS + 1):
+        try:
+            upload = store.stage(path, key, metadata={"written-by": _BY})
+            try:
+                upload.commit()
+            except TrainyardError:
+                upload.abort()
+                raise
+            described = store.describe(key)
+            if described is None or described.size != _SIZES[key]:
+                raise VerificationError(
+                    f"{key} was written into {store.url}, and its description (HeadObject) is missing or "
+                    "wrong. The store loses or changes data; no run can be proven there."
+                )
+            start = max(0, _SIZES[key] - len(end))  # in the first part; the second one follows
+            if b"".join(store.read_chunks(key, start=start)) == end:
+                return
+            raise VerificationError(
+                f"{key} was written into {store.url}, and has other bytes when it is read back. "
+                "The store loses or changes data; no run can be proven there."
+            )
+        except (VerificationError, FileNotFoundError) as error:
+            if attempt == _SENDS:
+                raise VerificationError(str(error)) from None
+        time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 - another check is at work
 
 
 def _put(store: Store, content: bytes) -> bool:

@@ -62,6 +62,8 @@ class StoreOptions:
     """The checksum that S3 computes for multipart uploads, or `SHA256` (`gateways.s3.checksums`)."""
     attempts: int | None = None
     """The most attempts per call, below AWS_MAX_ATTEMPTS."""
+    part_bytes: int | None = None
+    """Send every file above this size to S3 in parts of this size, for a check; None: as a run is stored."""
 
 
 def open_store(
@@ -72,13 +74,14 @@ def open_store(
     pace: Callable[[int], None] = no_pace,
     checksum: str = "CRC64NVME",
     attempts: int | None = None,
+    part_bytes: int | None = None,
 ) -> "Store":
     """Open the store at `url`, such as `s3://bucket/prefix` or `file:///folder`. It sends nothing yet.
 
     `StoreOptions` says what the options mean. Raises ConfigError for any other URL.
     """
     module, rest = _kind_of_store(url)
-    options = StoreOptions(encryption, call_seconds, pace, checksum, attempts)
+    options = StoreOptions(encryption, call_seconds, pace, checksum, attempts, part_bytes)
     store: Store = module.open_at(url, rest, options)
     return store
 

@@ -12,7 +12,7 @@ from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS, hyperpod_pytorch_job
 from trainyard.jobs.name_problems import find_name_problems
 from trainyard.jobs.recipes import own_command, trainyard_trainer
-from trainyard.plan.environment.environment_lint import looks_secret
+from trainyard.plan.environment.secret_forms import secret_kind
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import LintSeverity, judge_variable
 from trainyard.plan.instances import find_instance, instance_called
@@ -60,7 +60,7 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
             yield f"--env {name}: {said.reason}; {said.remedy}"
         if reason := _reserved(name, plan):
             yield f"--env {name}: {reason}"
-        elif value and looks_secret(name):
+        elif secret_kind(name, value):
             yield (
                 f"--env {name}: everybody who may see the job could read it. Put it into a Kubernetes Secret "
                 "and name that with --secret"

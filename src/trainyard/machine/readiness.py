@@ -29,6 +29,8 @@ class Answers:
     """False where the store was not asked, because the role could not be assumed."""
     problems: tuple[str, ...] = ()
     """Why the store cannot be used."""
+    is_able: bool = True
+    """False where the store cannot do what storing a run needs: to try again does not help."""
     is_address: bool = True
     """False where the text names no store at all: another address is the only fix."""
     notes: tuple[str, ...] = ()
@@ -105,7 +107,7 @@ def _store(answers: Answers) -> Iterator[PreflightFinding]:
     if not answers.asked:
         return
     fix = f"fix that, then check again in seconds: {answers.again} {shlex.quote(answers.url)}"
-    if not answers.is_address:
+    if not (answers.is_address and answers.is_able):
         fix = f"name another store, and check it in seconds: {answers.again} s3://BUCKET/PREFIX"
     if answers.url.startswith("file:"):
         another = f"{answers.again} file:///FOLDER"

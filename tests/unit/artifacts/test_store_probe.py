@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from trainyard.artifacts.store.layout import READINESS
+from trainyard.artifacts.store.layout import READINESS, READINESS_SMALL
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store_probe import Probe, probe_store, standing_of
 from trainyard.errors import ConfigError, ServiceError
@@ -186,7 +186,7 @@ def test_what_may_not_be_deleted_is_a_note(store: Store, monkeypatch: pytest.Mon
         found = probe_store(store, token)
         assert found.problems == ()
         assert READINESS in found.notes[0]
-    assert [each.key for each in store.list_objects("")] == [READINESS]
+    assert [each.key for each in store.list_objects("")] == [READINESS, READINESS_SMALL]
 
 
 @pytest.mark.parametrize("wanted", [None, 1, 2, 7])

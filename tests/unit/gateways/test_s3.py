@@ -20,7 +20,7 @@ from botocore.utils import parse_timestamp
 
 from trainyard.gateways.s3.access import _time_of as time_of
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
-from trainyard.gateways.s3.refusals import explain_refusal
+from trainyard.gateways.s3.refusals import UNSUPPORTED, explain_refusal
 from trainyard.gateways.s3.uploads import part_bytes
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -106,6 +106,29 @@ def test_the_permission_is_that_of_the_operation(operation: str, permission: str
 )
 def test_each_cause_is_told(error: Exception, text: str) -> None:
     assert text in said(error)
+
+
+@pytest.mark.parametrize("code", UNSUPPORTED)
+def test_what_a_store_cannot_do_is_never_put_off(code: str) -> None:
+    for status in (400, 405, 411, 501):
+        for operation, name in (
+            ("create_multipart_upload", "CreateMultipartUpload"),
+            ("put_object", "PutObject"),
+        ):
+            text = said(refusal(code, "No.", status=status), operation)
+            assert f"cannot do {name}: {code} No. To try again does not help" in text
+            assert "later" not in text
+
+
+@pytest.mark.parametrize("status", [405, 411, 501])
+def test_a_status_without_a_code_says_as_much(status: int) -> None:
+    assert f"cannot do UploadPart: {status}. To try again" in said(refusal("", status=status), "upload_part")
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_what_heals_is_put_off(status: int) -> None:
+    text = said(refusal("", status=status), "complete_multipart_upload")
+    assert f"cannot serve CompleteMultipartUpload now: {status}. Try again later." in text
 
 
 @pytest.mark.parametrize(("minutes", "word"), [(30, "behind"), (-30, "ahead")])

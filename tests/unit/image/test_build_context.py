@@ -22,7 +22,7 @@ from trainyard.gateways.images.context_files import (
 from trainyard.gateways.process import run_program
 from trainyard.image.context import context_secrets
 from trainyard.image.context.build_context import choose_files, content_digest, require_usable
-from trainyard.image.context.context_secrets import HEAD_BYTES, secret_by_content, secret_by_name, secret_in
+from trainyard.image.context.context_secrets import secret_by_content, secret_by_name, secret_in
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
 
 
@@ -118,20 +118,39 @@ def test_a_name_is_judged_the_same_below_a_folder_and_beside_its_neighbours() ->
         assert secret_by_name(f"a{suffix}.txt") is None
 
 
-@pytest.mark.parametrize(
-    "size", [0, 1, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 1, HEAD_BYTES + 2**20, 2**21 + 5]
-)
-def test_a_file_of_any_size_has_the_hash_of_all_its_bytes(size: int, tmp_path: Path) -> None:
-    content = bytes(range(251)) * (size // 251 + 1)
-    (tmp_path / "a").write_bytes(content[:size])
+HEAD, BLOCK, OVERLAP = 2**16, 2**20, 4096
+SIZES = [0, 1, HEAD - 1, HEAD, HEAD + 1, HEAD + BLOCK, HEAD + BLOCK + 1, 2**21 + 5]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_file_of_any_size_is_hashed_and_examined_to_its_last_byte(size: int, tmp_path: Path) -> None:
+    content = (bytes(range(1, 252)) * (size // 251 + 1))[:size]
+    (tmp_path / "a").write_bytes(content)
     seen: list[bytes] = []
 
-    def examine(head: bytes) -> None:
-        seen.append(head)
+    def examine(block: bytes) -> None:
+        seen.append(block)
 
-    (read,) = hash_files(tmp_path, [("a", "file")], examine=examine, head_bytes=HEAD_BYTES)
-    assert read.sha256 == hashlib.sha256(content[:size]).hexdigest()
-    assert seen == [content[: min(size, HEAD_BYTES)]]
+    (read,) = hash_files(tmp_path, [("a", "file")], examine=examine)
+    assert read.sha256 == hashlib.sha256(content).hexdigest()
+    assert seen[0] + b"".join(block[OVERLAP:] for block in seen[1:]) == content
+    for before, after in itertools.pairwise(seen):
+        assert after[:OVERLAP] == before[-OVERLAP:]
+
+
+@pytest.mark.parametrize("shift", [-90, -40, -36, -1, 0, 1])
+@pytest.mark.parametrize("edge", [HEAD, HEAD + BLOCK])
+def test_a_secret_across_the_edge_of_two_blocks_is_found(edge: int, shift: int, tmp_path: Path) -> None:
+    token = b"ghp" + b"_" + b"a1B" * 12
+    (tmp_path / "a").write_bytes(b"x\n" * ((edge + shift) // 2) + token + b"\n" + b"y\n" * 2**20)
+    (read,) = hash_files(tmp_path, [("a", "file")], examine=secret_by_content)
+    assert read.secret == "a token of GitHub"
+
+
+def test_only_the_first_block_of_a_file_that_is_no_text_is_examined(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\0" + bytes(2 * BLOCK) + b" ghp" + b"_" + b"a1B" * 12)
+    (read,) = hash_files(tmp_path, [("a", "file")], examine=secret_by_content)
+    assert read.secret is None
 
 
 @pytest.mark.parametrize("name", HARMLESS)
@@ -155,7 +174,7 @@ def test_a_secret_is_known_by_its_content_and_never_repeated(kind: str, tmp_path
     content = CONTENTS[kind]
     assert secret_in("notes.txt", content)
     (tmp_path / "notes.txt").write_bytes(content)
-    read = hash_files(tmp_path, [("notes.txt", "file")], examine=secret_by_content, head_bytes=HEAD_BYTES)
+    read = hash_files(tmp_path, [("notes.txt", "file")], examine=secret_by_content)
     assert read[0].secret
     assert content[-10:].decode() not in read[0].secret
 
@@ -291,9 +310,7 @@ def test_ten_thousand_files_are_chosen_and_hashed_in_seconds(tmp_path: Path) -> 
     begun = time.process_time()
     listed = list_files(tmp_path)
     chosen = choose_files(listed, parse_ignore_file("docs\n**/*.md\n!docs/a.md\n.git", "x"))
-    read = hash_files(
-        tmp_path, [(f.name, "file") for f in chosen], examine=secret_by_content, head_bytes=HEAD_BYTES
-    )
+    read = hash_files(tmp_path, [(f.name, "file") for f in chosen], examine=secret_by_content)
     assert content_digest(read, INPUTS)
     assert len(read) == 10_000
     assert time.process_time() - begun < 4  # about 1 s of processor time on a quiet machine

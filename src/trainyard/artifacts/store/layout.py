@@ -6,7 +6,8 @@ run-<N>/records-<version>/…          run.json and other records, as they were 
 manifests/run-<N>-manifest.json      and -manifest-2.json, -3 … when the same run resumes
 promoted/<name>.json                 the checkpoint that has the name
 signatures/run-<N>/<SHA-256 of the manifest>.sigstore.json
-trainyard-readiness.json             belongs to no run: a check of the store writes, reads and removes it
+trainyard-readiness.json             belongs to no run: a check of the store writes, reads and removes it,
+trainyard-readiness.small, .parts    and these two, which it sends as the files of a run are sent
 """
 
 import re
@@ -14,7 +15,8 @@ import re
 PROMOTED = "promoted/"
 """Prefix of the pointers to promoted checkpoints."""
 READINESS = "trainyard-readiness.json"
-"""The one object that a check of a store writes; it is in no folder, so no listing of runs finds it."""
+READINESS_SMALL, READINESS_PARTS = "trainyard-readiness.small", "trainyard-readiness.parts"
+"""The objects that a check of a store writes; they are in no folder, so no listing of runs finds them."""
 _RUN_FOLDER = re.compile(r"run-([1-9][0-9]{0,14})")
 _CHECKPOINT = re.compile(r"run-[0-9]+/checkpoint(?:-([0-9]{1,18}))?/")
 _MANIFEST = re.compile(r"manifests/run-[0-9]+-manifest(?:-([0-9]{1,18}))?\.json")

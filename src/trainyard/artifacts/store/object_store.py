@@ -96,6 +96,11 @@ class Store(Protocol):
         """The prefix of every key in the bucket: empty, or ending with a slash."""
         ...
 
+    @property
+    def part_bytes(self) -> int | None:
+        """Files above this size are sent in parts of this size; None: as suits a run, or in one piece."""
+        ...
+
     def folders(self) -> Iterator[str]:
         """Yield the first part of all keys that have more than one."""
         ...
@@ -164,6 +169,17 @@ class Store(Protocol):
         With a `claim`, a store that sends it in parts of that size compares each part, and takes the SHA-256
         of the whole from the claim if that is vouched for. Raises CheckpointError when a part differs.
         """
+        ...
+
+    def can_abort(self, key: str) -> bool:
+        """Start an upload in parts of `key` and abort it; return False if that is refused. None stays open.
+
+        If it is refused, `key` may become an object of one byte.
+        """
+        ...
+
+    def give_up_uploads(self) -> None:
+        """Abort, from any thread, what a check of the store has started to send in parts; never raises."""
         ...
 
     def send_small(self, uploads: Sequence[Upload], on_sent: Callable[[str], None]) -> None:

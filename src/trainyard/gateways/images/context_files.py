@@ -23,6 +23,11 @@ LISTING = ".trainyard-source.txt"
 _GIT_SECONDS = 60
 _THREADS = 4
 _BLOCK = 1 << 20
+_HEAD = 64 * 1024
+_HEAD_OF_TEXT = 1024
+"""Text has no null byte in its first bytes."""
+_OVERLAP = 4096
+"""Bytes of a block that are searched again with the next one: more than a name, its secret and a gap."""
 _TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip file can hold."""
 _TOOLS = (
@@ -108,11 +113,12 @@ def hash_files(
     files: Iterable[tuple[str, str]],
     *,
     examine: Callable[[bytes], str | None],
-    head_bytes: int,
 ) -> list[HashedFile]:
-    """Read files, given as name and mode; `examine` returns the kind of secret in a file's first bytes.
+    """Read files, given as name and mode; `examine` returns the kind of secret in some bytes of a file.
 
-    Raises ConfigError for a file that cannot be read.
+    It receives a file in blocks, each with the end of the one before, until it finds something. Of a file
+    that starts with a null byte, and so is no text, it receives the first block only. Raises ConfigError for
+    a file that cannot be read.
     """
 
     def read(file: tuple[str, str]) -> HashedFile:
@@ -124,14 +130,19 @@ def hash_files(
                 return HashedFile(name, mode, hashlib.sha256(target).hexdigest(), None)
             with open(path, "rb", buffering=0) as stream:  # noqa: PTH123
                 # Small first: a buffer of a whole block per file costs more than reading a small file.
-                digest = hashlib.sha256(head := stream.read(head_bytes))
-                block = stream.read(_BLOCK) if len(head) == head_bytes else b""
+                digest = hashlib.sha256(head := stream.read(_HEAD))
+                secret = examine(head)
+                searches = secret is None and b"\0" not in head[:_HEAD_OF_TEXT]
+                last, block = head, stream.read(_BLOCK) if len(head) == _HEAD else b""
                 while block:
                     digest.update(block)
-                    block = stream.read(_BLOCK)
+                    if searches:
+                        secret = examine(last[-_OVERLAP:] + block)
+                        searches = secret is None
+                    last, block = block, stream.read(_BLOCK)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}; it belongs to the build context") from None
-        return HashedFile(name, mode, digest.hexdigest(), examine(head))
+        return HashedFile(name, mode, digest.hexdigest(), secret)
 
     # A task per thread and not per file: for small files the handing over costs more than the reading.
     every = list(files)

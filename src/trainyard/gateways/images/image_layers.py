@@ -1,4 +1,4 @@
-"""Read the layers of an image that was saved as a docker archive: the path and first bytes of every file."""
+"""Read the layers of an image that was saved as a docker archive: the path and content of every file."""
 
 import json
 import tarfile
@@ -19,7 +19,7 @@ _DAMAGE = (
 
 
 def secrets_in_layers(
-    archive: Path, judge: Callable[[str, bytes], str | None], *, head_bytes: int
+    archive: Path, judge: Callable[[str, bytes], str | None]
 ) -> Iterator[tuple[str, str, str]]:
     """Layer, path and kind of every file that `judge` recognises as a secret.
 
@@ -32,19 +32,18 @@ def secrets_in_layers(
             for name in json.load(manifest)[0]["Layers"]:
                 layer = whole.extractfile(name)
                 assert layer is not None
-                yield from _in_layer(layer, Path(name).name, judge, head_bytes)
+                yield from _in_layer(layer, Path(name).name, judge)
     except _DAMAGE as error:
         raise DamagedFileError(f"{archive.name}: is not an archive of an image ({error})") from None
 
 
 def _in_layer(
-    layer: IO[bytes], name: str, judge: Callable[[str, bytes], str | None], head_bytes: int
+    layer: IO[bytes], name: str, judge: Callable[[str, bytes], str | None]
 ) -> Iterator[tuple[str, str, str]]:
     with tarfile.open(fileobj=layer, mode="r|*") as files:
         for entry in files:
             if not entry.isreg():
                 continue
             content = files.extractfile(entry) if 0 < entry.size <= _LARGEST_LOOKED_AT else None
-            head = content.read(head_bytes) if content else b""
-            if what := judge(entry.name.removeprefix("./"), head):
+            if what := judge(entry.name.removeprefix("./"), content.read() if content else b""):
                 yield name.removesuffix(".tar"), entry.name, what

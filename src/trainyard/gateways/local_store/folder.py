@@ -51,6 +51,7 @@ class LocalStore:
     """A store in the folder `root`, which the first write creates."""
 
     prefix = ""
+    part_bytes = None
 
     def __init__(self, root: Path, pace: Callable[[int], None] = lambda _count: None) -> None:
         self._root, self._pace = root, pace
@@ -188,6 +189,12 @@ class LocalStore:
             digest, size = copy_file(path, temporary, self._pace)
             undo.pop_all()
         return LocalUpload(key, target, temporary, size, digest.hex())
+
+    def can_abort(self, key: str) -> bool:  # noqa: ARG002
+        return True  # an unfinished file is removed, and the next sync sweeps what a crash leaves
+
+    def give_up_uploads(self) -> None:
+        """Do nothing, for the same reason."""
 
     def send_small(self, uploads: Sequence[object], on_sent: Callable[[str], None]) -> None:
         """Do nothing: a folder has no latency to save."""

@@ -15,11 +15,12 @@ from trainyard.errors import (
     PermissionRefusedError,
     ServiceError,
     TrainyardError,
+    UnsupportedOperationError,
     VerificationError,
 )
 from trainyard.gateways.s3.access import Connection, connect
 from trainyard.gateways.s3.clock import Clock
-from trainyard.gateways.s3.refusals import DENIED, explain_refusal
+from trainyard.gateways.s3.refusals import DENIED, UNSUPPORTED, explain_refusal
 from trainyard.gateways.s3.small_files import OnMoved, SmallFile, move, pattern_of
 
 _ATTEMPTS = 5
@@ -179,7 +180,8 @@ class Bucket:
                 if code in unless:
                     return None
                 if last or code not in _DAMAGED + _BUSY + _EXPIRED:
-                    raise _refusal(code)(self.explained(operation, error)) from None
+                    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+                    raise _refusal(code, status)(self.explained(operation, error)) from None
                 if code in _EXPIRED:
                     self._renew_credentials(connection)
             except (ResponseParserError, ValueError, OverflowError) as error:  # invalid time or number
@@ -237,10 +239,12 @@ def wait_before_retry(attempt: int) -> None:
     time.sleep(random.uniform(0, min(2 ** (attempt - 1), 10)))  # noqa: S311
 
 
-def _refusal(code: str) -> type[TrainyardError]:
+def _refusal(code: str, status: int) -> type[TrainyardError]:
     """Return the error class for a refusal with this code."""
     if code in _DAMAGED:
         return VerificationError
+    if code in UNSUPPORTED or status in (405, 411, 501):
+        return UnsupportedOperationError
     return PermissionRefusedError if code in DENIED else ServiceError
 
 

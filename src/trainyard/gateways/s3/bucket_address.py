@@ -25,6 +25,7 @@ def open_at(url: str, rest: str, options: StoreOptions) -> "S3Store":
         pace=options.pace,
         checksum=options.checksum,
         attempts=options.attempts,
+        part_bytes=options.part_bytes,
     )
 
 

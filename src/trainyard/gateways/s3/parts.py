@@ -122,12 +122,20 @@ class Parts:
     """A multipart upload that is not joined yet."""
 
     def __init__(
-        self, bucket: Bucket, key: str, size: int, *, pace: Pace, claim: DeclaredFile | None = None
+        self,
+        bucket: Bucket,
+        key: str,
+        size: int,
+        *,
+        pace: Pace,
+        claim: DeclaredFile | None = None,
+        part_size: int | None = None,
     ) -> None:
+        """`part_size` other than None is that of a check, which leaves the uploads of other checks alone."""
         self.size, self._pace = size, pace
         self.sha256 = ""
         self._bucket, self._key = bucket, key
-        self._part_bytes = part_bytes(size)
+        self._part_bytes, self._resumes = part_size or part_bytes(size), part_size is None
         fits = claim is not None and (claim.size, claim.part_bytes) == (size, self._part_bytes)
         self._claim = claim if fits else None
         self._hashes = self._claim is None or not self._claim.is_vouched_for
@@ -135,7 +143,7 @@ class Parts:
         self._algorithm = Algorithm.SHA256
         self._sent: list[_Sent] = []
         self._there: Mapping[int, StoredPart] = {}
-        self._upload_id = ""
+        self._upload_id, self._is_given_up = "", False
         self._reading = threading.Semaphore(_READS_AT_ONCE)
         self._held = contextlib.ExitStack()
         """The open file and its lock, held until the upload ends."""
@@ -182,7 +190,13 @@ class Parts:
         stored = object_of(self._key, self.size, answer or {}, part_size=self._part_bytes)
         stored = confirm_checksum(self._bucket, stored, algorithm=self._algorithm, expected=as_text(whole))
         self._held.close()
+        self._upload_id = ""
         return stored
+
+    def give_up(self) -> None:
+        """Abort the upload from another thread than the one that sends it."""
+        self._is_given_up = True
+        self.abort()
 
     def abort(self) -> None:
         upload_id, self._upload_id = self._upload_id, ""
@@ -194,7 +208,7 @@ class Parts:
 
     def _begin(self, file: FileIO, metadata: Mapping[str, str]) -> None:
         """Start or resume the upload; raises _UnknownChecksumError."""
-        if _is_ours_alone(file) and self._bucket.goes_on_with_uploads:
+        if self._resumes and _is_ours_alone(file) and self._bucket.goes_on_with_uploads:
             self._take_up()
         if self._upload_id:
             return
@@ -209,6 +223,8 @@ class Parts:
         if answer is None:
             raise _UnknownChecksumError
         self._upload_id = str(answer["UploadId"])
+        if self._is_given_up:
+            raise ServiceError(f"{self._key}: its upload was given up")
         if fast and answer.get("ChecksumAlgorithm") != self._algorithm:
             raise _UnknownChecksumError
 

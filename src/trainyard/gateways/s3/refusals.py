@@ -17,6 +17,13 @@ _PERMISSIONS = {
 }
 DENIED = ("AccessDenied", "403", "AllAccessDisabled", "Forbidden")
 """The store responds, but the role lacks the permission."""
+UNSUPPORTED = (
+    *("NotImplemented", "501", "MethodNotAllowed", "405", "MissingContentLength", "411"),
+    *("InvalidArgument", "InvalidRequest", "BadRequest", "400", "MalformedXML", "UnsupportedOperation"),
+    *("XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "InvalidDigest", "NotSupported"),
+    *("InvalidEncryptionAlgorithmError", "HeaderNotSupported", "EntityTooSmall", "EntityTooLarge"),
+)
+"""The store does not know this operation, or not with these arguments: no later attempt succeeds."""
 _CREDENTIALS = {
     "InvalidAccessKeyId": "the access key does not exist there",
     "SignatureDoesNotMatch": "the secret key does not belong to the access key",
@@ -41,13 +48,14 @@ def _explain_refusal(response: dict[str, Any], *, bucket: str, operation: str, e
     refused = response.get("Error", {})
     code, message = str(refused.get("Code", "")), str(refused.get("Message", "")).strip()
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    action = _PERMISSIONS.get(operation) or "".join(word.capitalize() for word in operation.split("_"))
+    called = "".join(word.capitalize() for word in operation.split("_"))
+    action = _PERMISSIONS.get(operation, called)
     if code == "NoSuchBucket":
         return f"The bucket {bucket} does not exist at {endpoint} ({code}). Create it or correct the URL."
     if code in _CREDENTIALS:
         return f"{endpoint} refuses the AWS credentials: {_CREDENTIALS[code]} ({code})."
     if code in DENIED:
-        return _explain_denied(bucket, action, message)
+        return _explain_denied(bucket, action, message, called=called)
     if code == "RequestTimeTooSkewed":
         return difference(endpoint, offset_told(response))
     if code in _REGION:
@@ -56,20 +64,25 @@ def _explain_refusal(response: dict[str, Any], *, bucket: str, operation: str, e
         return (
             f"{endpoint} received other bytes than were sent, each time ({action}, {code}); none are stored."
         )
-    if status >= 500 or code == "SlowDown":
+    reason = f"{code or status} {message}".rstrip(". ")
+    if code in UNSUPPORTED or status in (405, 411, 501):
         return (
-            f"{endpoint} cannot serve {action} now: {code or status} {message}".rstrip(". ")
-            + ". Try again later."
+            f"{endpoint} cannot do {called}: {reason}. To try again does not help: use another store, or a "
+            "version of this one that can."
         )
-    return f"The bucket {bucket} refuses {action}: {code or status} {message}".rstrip(". ") + "."
+    if status >= 500 or code == "SlowDown":
+        return f"{endpoint} cannot serve {called} now: {reason}. Try again later."
+    return f"The bucket {bucket} refuses {called}: {reason}."
 
 
-def _explain_denied(bucket: str, action: str, message: str) -> str:
+def _explain_denied(bucket: str, action: str, message: str, *, called: str) -> str:
     who = re.search(r"arn:[\w:/+=,.@-]+", message)
     resource = f"arn:aws:s3:::{bucket}" + ("" if action == "ListBucket" else "/*")
     hint = " Without s3:ListBucket, S3 says this of missing objects too." if action == "GetObject" else ""
+    step = "" if called in (action, "HeadObject", "ListObjectsV2") else f" ({called})"
     return (
-        f"The bucket {bucket} answers, but refuses {action}{f' for {who[0]}' if who else ''} (AccessDenied). "
+        f"The bucket {bucket} answers, but refuses {action}{step}{f' for {who[0]}' if who else ''} "
+        "(AccessDenied). "
         f"The missing permission is s3:{action} on {resource}.{hint} "
         "The whole policy is in docs/runbooks/permissions.md#artifacts."
     )

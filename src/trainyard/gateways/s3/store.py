@@ -70,8 +70,12 @@ class S3Store:
         pace: Callable[[int], None] = lambda _count: None,
         checksum: str = Algorithm.CRC64NVME,
         attempts: int | None = None,
+        part_bytes: int | None = None,
     ) -> None:
-        """`checksum` is for multipart uploads: CRC64NVME if safe, or SHA256. `attempts` is per call."""
+        """`checksum` is for multipart uploads: CRC64NVME if safe, or SHA256. `attempts` is per call.
+
+        `part_bytes` is that of `StoreOptions`.
+        """
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = Bucket(
             bucket, prefix, encryption=encryption, call_seconds=call_seconds, attempts=attempts
@@ -79,6 +83,7 @@ class S3Store:
         self.prefix, self._pace = self._bucket.prefix, pace
         self._fast_parts = checksum == Algorithm.CRC64NVME and is_safe_way(self._bucket.endpoint)
         self._memory, self._large = TransferMemory(), threading.Semaphore(_LARGE_AT_ONCE)
+        self.part_bytes, self._started = part_bytes, list[Parts]()
 
     def folders(self) -> Iterator[str]:
         for page in self._bucket.pages("", Delimiter="/"):
@@ -243,16 +248,38 @@ class S3Store:
         self, path: Path, key: str, *, metadata: Mapping[str, str], claim: DeclaredFile | None = None
     ) -> SinglePart | Parts:
         size = path.stat().st_size
-        if size <= PARTS_FROM_BYTES:
+        if size <= (self.part_bytes or PARTS_FROM_BYTES):
             digest = sha256_of(path, self._pace)
             return SinglePart(self._bucket, key, path, metadata, size, digest, self._pace)
-        upload = Parts(self._bucket, key, size, pace=self._pace, claim=claim)
+        upload = Parts(self._bucket, key, size, pace=self._pace, claim=claim, part_size=self.part_bytes)
+        if self.part_bytes:
+            self._started.append(upload)
         with self._large:
             fast = self._fast_parts and upload.send(path, metadata, Algorithm.CRC64NVME, memory=self._memory)
             if not fast:
                 self._fast_parts = False
                 upload.send(path, metadata, Algorithm.SHA256, memory=self._memory)
         return upload
+
+    def can_abort(self, key: str) -> bool:
+        begun = self._bucket.create("create_multipart_upload", key)
+        upload_id = str(begun["UploadId"])
+        try:
+            self._bucket.call("abort_multipart_upload", key, unless=("NoSuchUpload",), UploadId=upload_id)
+        except (ServiceError, VerificationError):
+            self._close_by_joining(key, upload_id)
+            return False
+        return True
+
+    def _close_by_joining(self, key: str, upload_id: str) -> None:
+        """Complete an upload that may not be aborted, with one part of one byte, so that it is not open."""
+        answer = self._bucket.call("upload_part", key, UploadId=upload_id, PartNumber=1, Body=b" ")
+        parts = {"Parts": [{"PartNumber": 1, "ETag": str(answer["ETag"])}]}
+        self._bucket.call("complete_multipart_upload", key, UploadId=upload_id, MultipartUpload=parts)
+
+    def give_up_uploads(self) -> None:
+        for upload in self._started:
+            upload.give_up()
 
     def send_small(self, uploads: Sequence[object], on_sent: Callable[[str], None]) -> None:
         small = [each for each in uploads if isinstance(each, SinglePart) and each.size <= SMALL_BYTES]

@@ -14,6 +14,7 @@ from typing import Any
 from trainyard.errors import ConfigError
 from trainyard.image.context.build_context import content_tag
 from trainyard.image.context.image_names import repository_from
+from trainyard.plan.environment.secret_forms import is_secret_name, secret_value_kind
 
 CONTENT_LABEL = "dev.trainyard.content"
 LOCKS_LABEL = "dev.trainyard.locks"
@@ -23,9 +24,6 @@ COMMIT_ARGUMENT = "GIT_COMMIT"
 """A build argument that is set automatically if a Dockerfile declares it. It is not part of the content."""
 COMMIT_LABEL = "org.opencontainers.image.revision"
 _ARGUMENT = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_SECRET_ARGUMENT = re.compile(
-    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|API_KEY|ACCESS_KEY)(?:_|$)", re.I
-)
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def parse_build_args(words: Sequence[str], known: Mapping[str, str]) -> dict[str
         key, equals, value = word.partition("=")
         if not equals or not _ARGUMENT.fullmatch(key):
             raise ConfigError(f"--build-arg {key[:60]!r}: write it as NAME=VALUE")
-        if _SECRET_ARGUMENT.search(key):
+        if is_secret_name(key) or secret_value_kind(value.encode(errors="surrogateescape")):
             raise ConfigError(
                 f"--build-arg {key}: a build argument stays readable in the image's history. Use a build "
                 "secret (RUN --mount=type=secret) or hand the secret to the job."

@@ -24,7 +24,7 @@ from trainyard.image.context.build_context import (
     refuse_secrets,
     require_usable,
 )
-from trainyard.image.context.context_secrets import HEAD_BYTES, secret_by_content
+from trainyard.image.context.context_secrets import secret_by_content
 from trainyard.image.context.copied_files import locks_of
 from trainyard.image.context.dockerfile import Dockerfile, parse_dockerfile
 from trainyard.image.context.ignore_rules import parse_ignore_file
@@ -43,7 +43,6 @@ class Files(Protocol):
         files: Iterable[tuple[str, str]],
         *,
         examine: Callable[[bytes], str | None],
-        head_bytes: int,
     ) -> Sequence[Any]: ...
 
 
@@ -74,8 +73,11 @@ def plan_build(
     chosen = choose_files(listed, rules)
     require_usable(chosen, where=str(context), most_bytes=options.most_bytes)
     wanted = [(one.name, one.mode) for one in chosen]
-    read = files.hash_files(context, wanted, examine=secret_by_content, head_bytes=HEAD_BYTES)
-    refuse_secrets({one.name: one.secret for one in read if one.secret}, where=str(context))
+    read = files.hash_files(context, wanted, examine=secret_by_content)
+    found = {one.name: one.secret for one in read if one.secret}
+    if in_dockerfile := secret_by_content(text.encode()):  # it may be elsewhere, or be ignored
+        found[name] = in_dockerfile
+    refuse_secrets(found, where=str(context))
     parsed = parse_dockerfile(text, str(dockerfile), given)
     _require_stage(parsed, options.target)
     inputs = {"dockerfile": text, "platform": options.platform, "target": options.target}

@@ -1,6 +1,5 @@
 """Rules on the container: EFA and its plugin, variables, pins, the user, and secrets."""
 
-import re
 from collections.abc import Iterator
 
 from trainyard.image.conflict.declared_versions import DeclaredVersions
@@ -13,6 +12,7 @@ from trainyard.image.conflict.version_facts import (
     version_text,
 )
 from trainyard.image.context.dockerfile import arguments_of, is_stated, pairs_of
+from trainyard.plan.environment.secret_forms import is_secret_name, secret_kind
 
 
 def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
@@ -129,10 +129,6 @@ def _user(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Image
         )
 
 
-_SECRET = re.compile(r"(?:^|_)(?:TOKEN|PASSWORD|PASSWD|SECRET|ACCESS_KEY|SECRET_KEY|API_KEY)(?:_ID)?$", re.I)
-_NO_SECRETS = frozenset(("", "0", "1", "true", "false", "yes", "no", "on", "off", "none"))
-
-
 def _secrets(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     for instruction in declared.parsed.instructions:
         if instruction.name == "ARG":
@@ -142,9 +138,10 @@ def _secrets(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Im
         else:
             continue
         for name, value in values.items():
-            is_literal = value.lower() not in _NO_SECRETS and "$" not in value and not value.startswith("/")
+            is_literal = bool(secret_kind(name, value))
             # An ARG is there to take the secret; whether one is given is not stated.
-            if _SECRET.search(name) and (is_literal or instruction.name == "ARG" or "$" in value):
+            is_reference = is_secret_name(name) and (instruction.name == "ARG" or "$" in value)
+            if is_literal or is_reference:
                 yield ImageFinding(
                     "secret",
                     ERROR if is_literal else WARNING,

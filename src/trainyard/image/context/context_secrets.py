@@ -1,13 +1,13 @@
 """Recognise secrets in files, which a build context and the layers of an image must not contain.
 
-A secret is recognised by a file name or by the first bytes of a file. A private key is a secret, a
-certificate is not. The text of a secret is never repeated.
+A secret is recognised by a file name, or by its form anywhere in a text file (`secret_forms`). A private key
+is a secret, a certificate is not. The text of a secret is never repeated.
 """
 
 import re
 
-HEAD_BYTES = 64 * 1024
-"""The number of bytes of a file that are searched."""
+from trainyard.plan.environment.secret_forms import secret_value_kind
+
 _NAMES = {
     ".env": "environment variables of a deployment",
     ".netrc": "logins",
@@ -38,18 +38,6 @@ _PERHAPS = re.compile(
 )
 """Finds every path that `secret_by_name` names, and few others: most of thousands of files end here."""
 _HARMLESS_ENDS = (".example", ".sample", ".template", ".dist")
-_AWS = re.compile(rb"(?<![A-Za-z0-9])(?:AKIA|ASIA)(?!\w*EXAMPLE)[A-Z2-7]{16}(?![A-Za-z0-9])")
-_GITHUB = re.compile(rb"(?<![A-Za-z0-9_])gh[pousr]_[A-Za-z0-9]{36}(?![A-Za-z0-9])")
-_PRIVATE = re.compile(rb"\A\s*-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----\s")
-_CONTENTS = (
-    (b"PRIVATE KEY-----", _PRIVATE, "a private key"),
-    (b"AKIA", _AWS, "a key of AWS"),
-    (b"ASIA", _AWS, "a key of AWS"),
-    *((b"gh%c_" % letter, _GITHUB, "a token of GitHub") for letter in b"pousr"),
-    (b"hf_", re.compile(rb"(?<![A-Za-z0-9_])hf_[A-Za-z]{34}(?![A-Za-z0-9])"), "a token of Hugging Face"),
-    (b"xox", re.compile(rb"(?<![A-Za-z0-9_])xox[bp]-\d{10,}-\d{10,}-[A-Za-z0-9]{16,}"), "a token of Slack"),
-)
-"""Bytes that every match contains, and the pattern. Searching for the bytes first is many times as fast."""
 
 
 def secret_by_name(path: str) -> str | None:
@@ -68,13 +56,11 @@ def secret_by_name(path: str) -> str | None:
     return _NAMES.get(name) or (_SUFFIXES.get(suffix) if len(name) > len(suffix) else None)
 
 
-def secret_by_content(head: bytes) -> str | None:
-    """The kind of secret in a file that begins with `head`; None if there is none."""
-    if b"\0" in head[:1024]:
-        return None
-    return next((what for part, pattern, what in _CONTENTS if part in head and pattern.search(head)), None)
+def secret_by_content(content: bytes) -> str | None:
+    """The kind of secret in the bytes of a file; None if there is none, or if they are no text."""
+    return None if b"\0" in content[:1024] else secret_value_kind(content)
 
 
-def secret_in(path: str, head: bytes) -> str | None:
+def secret_in(path: str, content: bytes) -> str | None:
     """The kind of secret in the file, by its name or its content."""
-    return secret_by_name(path) or secret_by_content(head)
+    return secret_by_name(path) or secret_by_content(content)

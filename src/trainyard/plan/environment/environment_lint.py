@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.plan.environment.job_manifest_rules import judge_manifest
+from trainyard.plan.environment.secret_forms import secret_kind
 from trainyard.plan.environment.settings_reading import EnvironmentFile, SettingGroup
 from trainyard.plan.environment.variable_rules import (
     Judgement,
@@ -17,10 +18,6 @@ from trainyard.plan.environment.variable_rules import (
     missing_variables,
 )
 
-_SECRET = re.compile(
-    r"(.*_)?(TOKEN|SECRET|PASSWORD|API_KEY|SECRET_ACCESS_KEY|SESSION_TOKEN|PRIVATE_KEY|WEBHOOK_URL)"
-)
-_NOT_SECRET = re.compile(r".*(_FILE|_PATH|_NAME|_ARN)$|.*TOKEN_(DIR|TTL).*")
 _BY_OPERATORS = re.compile(r"PET_\w+|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|NODE_RANK|LOCAL_RANK")
 _JOBS = ("PyTorchJob", "TrainJob", "HyperPodPyTorchJob")
 _LONGEST_VALUE = 60
@@ -87,7 +84,7 @@ def _of_group(name: str, group: SettingGroup) -> Iterator[LintFinding]:
     for setting in group.settings:
         if setting.by_reference:
             continue
-        secret = looks_secret(setting.name) and bool(setting.value) and not setting.value.startswith("$")
+        secret = secret_kind(setting.name, setting.value)
         said = (
             (_PLAIN_SECRET if secret else None)
             or _by_operator(setting.name, group)
@@ -112,11 +109,6 @@ def _finding(
     file: str, line: int, subject: str, said: Judgement, *, where: str, value: str = ""
 ) -> LintFinding:
     return LintFinding(file, line, subject, value, said.severity, said.reason, said.remedy, where)
-
-
-def looks_secret(name: str) -> bool:
-    """Return whether a variable of this name usually holds a secret."""
-    return bool(_SECRET.fullmatch(name)) and not _NOT_SECRET.fullmatch(name)
 
 
 def _by_operator(name: str, group: SettingGroup) -> Judgement | None:

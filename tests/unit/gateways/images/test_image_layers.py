@@ -35,7 +35,7 @@ def found(path: Path) -> list[tuple[str, str, str]]:
             return "a private key"
         return "a token" if head.startswith(b"token") else None
 
-    return list(secrets_in_layers(path, judge, head_bytes=5))
+    return list(secrets_in_layers(path, judge))
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])

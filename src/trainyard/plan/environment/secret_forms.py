@@ -1,0 +1,232 @@
+"""Recognise secrets by their form, or by the name of the variable that holds one: the only table of both.
+
+    bytes of a file, value of a variable ──secret_value_kind──> kind of secret
+    name of a variable ──is_secret_name──> yes or no
+
+Build contexts, layers of images, Dockerfiles, build arguments, env files, manifests and jobs are judged by
+it. A form is a prefix and the shortest rest, and never a fixed length: vendors lengthen their tokens
+without notice. The text of a secret is never repeated. Why this is no library: docs/decisions/0032.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class SecretForm(NamedTuple):
+    """One form of a secret."""
+
+    kind: str
+    """For people, such as `a token of GitHub`."""
+    hints: tuple[bytes, ...]
+    """Every match starts with one of them. Finding them first is many times as fast as a search."""
+    pattern: re.Pattern[bytes]
+    source: str
+    """Where the form is described, or was seen, and when that was read."""
+
+
+# Not in the middle of a word; in JSON and Python a word may follow an escape such as \n, in an address %3D.
+_START = rb"(?:(?<![A-Za-z0-9_])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
+_BASE64_START = rb"(?:(?<![A-Za-z0-9+/_-])|(?<=\\[nrt]))"
+# Random text has both cases; a hash, a word or the name of a function has one.
+_MIXED = rb"(?=[a-z0-9_.+/=-]*[A-Z])(?=[A-Z0-9_.+/=-]*[a-z])"
+# Between a name and its value: "] = ", ": ", or the next line of a manifest, "value: ".
+_GAP = rb"(?:[\s\"'\\\]):=,>({]|value|key){1,40}"
+_ESCAPED_SPACE = rb"(?:\s|\\[nrt]|[\"',+()b\\]|Version: [^\n]*)"
+_PRIVATE_KEY = rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
+_GITHUB_DOCS = "docs.github.com, GitHub's token formats; changelog of 2026-04-24; read 2026-11"
+
+
+def _form(kind: str, hints: str, pattern: bytes, *, source: str) -> SecretForm:
+    return SecretForm(kind, tuple(hint.encode() for hint in hints.split("|")), re.compile(pattern), source)
+
+
+_FORMS: tuple[SecretForm, ...] = (
+    _form(
+        "a token of GitHub",
+        "ghp_|gho_|ghu_|ghr_|ghs_",
+        _START + rb"gh[pousr]_[A-Za-z0-9]{36,}",
+        source=_GITHUB_DOCS,
+    ),
+    _form(
+        "a token of GitHub",
+        "ghs_",
+        _START + rb"ghs_[A-Za-z0-9]+_[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}[A-Za-z0-9_.-]*",
+        source=f"ghs_APPID_JWT: {_GITHUB_DOCS}",
+    ),
+    _form("a token of GitHub", "github_pat_", _START + rb"github_pat_[A-Za-z0-9_]{36,}", source=_GITHUB_DOCS),
+    _form(
+        "a key of AWS",
+        "AKIA|ASIA",
+        # A line of a protein's sequence may start like a key: a longer one needs a digit.
+        _START + rb"(?:AKIA|ASIA)(?:[A-Z2-7]{16}|(?=[A-Z]*[2-7])[A-Z2-7]{17,})(?![A-Za-z0-9])",
+        source="IAM User Guide, unique identifiers; AccessKeyId has 16 to 128 characters; read 2026-11",
+    ),
+    _form(
+        "a secret key of AWS",
+        "SECRET_ACCESS_KEY|secret_access_key|ecretAccessKey|secret-access-key|AWS_SECRET_KEY|aws_secret_key",
+        rb"[A-Za-z_-]{12,17}" + _GAP + _MIXED + rb"[A-Za-z0-9/+]{40,}",
+        source="AWS CLI User Guide, configuration files; read 2026-11",
+    ),
+    _form(
+        "a session token of AWS",
+        "SESSION_TOKEN|session_token|essionToken",
+        rb"[A-Za-z_]{11,13}" + _GAP + _MIXED + rb"[A-Za-z0-9/+=]{100,}",
+        source="STS API Reference: no length is promised; read 2026-11",
+    ),
+    _form(
+        "a key of Amazon Bedrock",
+        "ABSK",
+        _BASE64_START + _MIXED + rb"ABSK[A-Za-z0-9+/]{100,}",
+        source="rule aws-amazon-bedrock-api-key-long-lived of gitleaks; read 2026-11",
+    ),
+    _form(
+        "a key of Amazon Bedrock",
+        "bedrock-api-key-",
+        _START + rb"bedrock-api-key-" + _MIXED + rb"[A-Za-z0-9+/=]{40,}",
+        source="aws/aws-bedrock-token-generator-js, src/token.ts; read 2026-11",
+    ),
+    _form(
+        "a token of Hugging Face",
+        "hf_|api_org_",
+        _START + rb"(?:hf|api_org)_" + _MIXED + rb"[A-Za-z0-9]{34,}",
+        source="huggingface.co/docs/hub/security-tokens; rule huggingface-access-token of gitleaks; 2026-11",
+    ),
+    _form(
+        "a token of Hugging Face",
+        "hf_oauth_|hf_jwt_",
+        _START + rb"hf_(?:oauth|jwt)_" + _MIXED + rb"[A-Za-z0-9_.-]{40,}",
+        source="huggingface.co/docs/hub/oauth; read 2026-11",
+    ),
+    _form(
+        "a token of Slack",
+        "xox",
+        _START + rb"xox[a-z](?:\.xox[a-z])?-\d[A-Za-z0-9-]{20,}",
+        source="docs.slack.dev, tokens and token rotation; read 2026-11",
+    ),
+    _form(
+        "a token of Slack",
+        "xapp-",
+        _START + rb"xapp-\d-[A-Za-z0-9-]{20,}",
+        source="docs.slack.dev, app-level tokens; read 2026-11",
+    ),
+    _form(
+        "a webhook of Slack",
+        "hooks.slack",
+        rb"hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/[A-Z0-9]{6,}"
+        rb"(?:/[A-Za-z0-9]{6,}){1,2}/[A-Za-z0-9]{16,}",
+        source="docs.slack.dev, incoming webhooks, webhook triggers; read 2026-11",
+    ),
+    _form(
+        "a key of W&B",
+        "wandb_v",
+        _START + rb"wandb_v\d+_" + _MIXED + rb"[A-Za-z0-9_]{40,}",
+        source="86 characters since January 2026: wandb/server issue 163, lerobot issue 2762; read 2026-11",
+    ),
+    _form(
+        "a key of W&B",
+        "WANDB_API_KEY|wandb_api_key|WANDB_KEY|wandb_key|wandb.login(|wandb login",
+        rb"(?i:wandb(?:_api)?_key|wandb\.login\(|wandb login(?: --?\S+)*)"
+        + _GAP
+        + rb"(?:local-)?[0-9a-f]{40,}(?![0-9A-Za-z])",
+        source="40 hexadecimal digits, until 2025: wandb/sdk/lib/apikey.py at v0.22; read 2026-11",
+    ),
+    _form(
+        "a key of OpenAI",
+        "sk-",
+        _START + rb"sk-(?:(?:proj|svcacct|admin)-" + _MIXED + rb"[A-Za-z0-9_-]{40,}"
+        rb"|" + _MIXED + rb"[A-Za-z0-9]{40,})",
+        source="rule openai-api-key of gitleaks; read 2026-11",
+    ),
+    _form(
+        "a key of Anthropic",
+        "sk-ant-",
+        _START + rb"sk-ant-" + _MIXED + rb"[A-Za-z0-9_-]{40,}",
+        source="rules anthropic-api-key and anthropic-admin-api-key of gitleaks; read 2026-11",
+    ),
+    _form(
+        "a key of NGC",
+        "nvapi-",
+        _START + rb"nvapi-" + _MIXED + rb"[A-Za-z0-9_-]{40,}",
+        source="rule kingfisher.nvapi.1: 64 characters after the prefix; read 2026-11",
+    ),
+    _form(
+        "a key of NGC",
+        "NGC_API_KEY|ngc_api_key|NGC_CLI_API_KEY|ngc_cli_api_key",
+        rb"(?i:ngc_(?:cli_)?api_key)" + _GAP + _MIXED + rb"[A-Za-z0-9+/=]{60,}",
+        source="NGC's older keys, 84 characters of base64; seen 2026-11",
+    ),
+    _form(
+        "a private key",
+        "-----BEGIN ",
+        # A file that starts like a key is one. Elsewhere the key itself must follow: code and documents know
+        # the words.
+        rb"\A" + _PRIVATE_KEY + rb"\s|" + _PRIVATE_KEY + rb"(?:\r?\n[A-Za-z0-9+/]{3,}\S*"
+        rb"|" + _ESCAPED_SPACE + rb"{1,60}?(?:Proc-Type:|[A-Za-z0-9+/]{24,})\S*)",
+        source="RFC 7468, RFC 9580",
+    ),
+)
+_PLACEHOLDER = re.compile(rb"(?i)example|placeholder|redacted|your[_-]|x{6}|0{8}|\*{4}|\.{3}")
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SECRET_ENDS: tuple[tuple[str, ...], ...] = tuple(
+    tuple(words.split())
+    for words in (
+        *("TOKEN", "SECRET", "SECRET ID", "PASSWORD", "PASSWD", "PASSPHRASE", "APIKEY", "API KEY"),
+        *("ACCESS KEY", "ACCESS KEY ID", "SECRET KEY", "PRIVATE KEY", "SIGNING KEY", "ENCRYPTION KEY"),
+        *("DEPLOY KEY", "SSH KEY", "WEBHOOK", "WEBHOOK URL"),
+        *(f"{vendor} KEY" for vendor in ("WANDB", "OPENAI", "ANTHROPIC", "NGC", "HF", "GITHUB", "AWS")),
+    )
+)
+# What may follow without changing what the variable holds, less digits: BASE64, B64, TOKEN_2.
+_ENDINGS = frozenset(
+    ("BASE", "B", "VALUE", "JSON", "OLD", "NEW", "PROD", "PRODUCTION", "DEV", "STAGING", "TEST")
+)
+# A token of a text, and not one that opens a door: PAD_TOKEN, COST_PER_TOKEN.
+_OF_TEXT = frozenset(
+    (
+        *("PAD", "PADDING", "EOS", "BOS", "UNK", "UNKNOWN", "MASK", "CLS", "SEP", "EOT", "EOD", "SOT", "BOI"),
+        *("EOI", "START", "END", "STOP", "SPECIAL", "ADDITIONAL", "ADDED", "NEWLINE", "BLANK", "DECODER"),
+        *("IMAGE", "IMG", "AUDIO", "VIDEO", "VISION", "TEXT", "PROMPT", "THINK", "TOOL", "SINGLE"),
+        *("NUM", "MAX", "MIN", "PER", "NEXT", "PREV", "FIRST", "LAST"),
+    )
+)
+_NO_SECRET_VALUE = re.compile(r"(?i)\s*(?:true|false|yes|no|on|off|none|null)?\s*|\$.*", re.DOTALL)
+
+
+def secret_value_kind(content: bytes) -> str | None:
+    """Return the kind of secret in text of any length; None if there is none."""
+    return next((form.kind for form in _FORMS for hint in form.hints if _is_in(content, hint, form)), None)
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether a variable of this name usually holds a secret: HF_TOKEN, but not MAX_TOKENS."""
+    words = [word.upper() for word in _WORD.findall(name)]
+    while words and (words[-1] in _ENDINGS or words[-1].isdigit()):
+        words.pop()
+    ending = max((end for end in _SECRET_ENDS if _ends_with(words, end)), key=len, default=())
+    return bool(ending) and not (ending == ("TOKEN",) and len(words) > 1 and words[-2] in _OF_TEXT)
+
+
+def secret_kind(name: str, value: str) -> str | None:
+    """Return the kind of secret that a variable holds, by its value or else by its name.
+
+    None for an empty value, for a reference such as $TOKEN, and for yes or no.
+    """
+    if kind := secret_value_kind(f"{name}={value}".encode(errors="surrogateescape")):
+        return kind
+    return "a secret" if is_secret_name(name) and not _NO_SECRET_VALUE.fullmatch(value) else None
+
+
+def _is_in(content: bytes, hint: bytes, form: SecretForm) -> bool:
+    at = content.find(hint)
+    while at >= 0:
+        found = form.pattern.match(content, at)
+        if found and not _PLACEHOLDER.search(found[0]):
+            return True
+        at = content.find(hint, at + 1)
+    return False
+
+
+def _ends_with(words: Sequence[str], end: Sequence[str]) -> bool:
+    return tuple(words[-len(end) :]) == tuple(end)

@@ -1,0 +1,271 @@
+"""The check of a store meets what the sync of a run meets: each operation is refused with each answer."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
+from trainyard.artifacts.store_probe import PART_BYTES, StoreAnswer, ask_store
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.errors import TrainyardError
+from trainyard.gateways import open_store
+from trainyard.machine.preflight import PreflightVerdict
+from trainyard.machine.readiness import Answers, judge_readiness
+
+ROOT = Path(__file__).resolve().parents[2]
+ReadMessage = Callable[[socket.socket], tuple[bytes, bytes]]
+ANSWERS = {
+    # status -> codes of S3 and of servers like it
+    "400": ("InvalidArgument", "InvalidRequest", "XAmzContentSHA256Mismatch"),
+    "403": ("AccessDenied",),
+    "404": ("NoSuchBucket",),
+    "405": ("MethodNotAllowed",),
+    "409": ("OperationAborted",),
+    "411": ("MissingContentLength",),
+    "500": ("InternalError",),
+    "501": ("NotImplemented",),
+    "503": ("SlowDown",),
+}
+NEVER = ("400", "405", "411", "501")
+"""The store cannot do it, today or later."""
+NEEDED = (
+    *("ListObjectsV2", "PutObject", "PutObject if absent", "HeadObject", "GetObject"),
+    *("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"),
+)
+NOT_NEEDED = ("AbortMultipartUpload", "DeleteObject", "ListMultipartUploads", "ListParts")
+"""A sync does without: parts and objects remain, and large files are sent from their start."""
+
+
+def cases(operations: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """Server, operation and status: each with each on SeaweedFS, and one status on the other server."""
+    return [
+        *(("seaweedfs", operation, status) for operation in operations for status in ANSWERS),
+        *(("moto", operation, "501") for operation in operations),
+    ]
+
+
+def operation_of(head: bytes) -> str:
+    """The name of the operation that a request is."""
+    line, _, rest = head.partition(b"\r\n")
+    method, target, _ = line.decode().split(" ")
+    path, _, query = target.partition("?")
+    has_key = path.count("/") > 1 and not path.endswith("/")
+    if method == "POST":
+        return "CreateMultipartUpload" if re.match(r"uploads\b", query) else "CompleteMultipartUpload"
+    if "uploadId=" in query:
+        return {"PUT": "UploadPart", "DELETE": "AbortMultipartUpload", "GET": "ListParts"}[method]
+    if method == "GET" and not has_key:
+        return "ListObjectsV2" if "list-type=2" in query else "ListMultipartUploads"
+    if method == "PUT" and b"if-none-match:" in rest.lower():
+        return "PutObject if absent"
+    return {"PUT": "PutObject", "HEAD": "HeadObject", "GET": "GetObject", "DELETE": "DeleteObject"}[method]
+
+
+class RefusingProxy:
+    """Passes requests to an S3 server, one a connection, and refuses one operation."""
+
+    def __init__(self, upstream: str, read_message: ReadMessage) -> None:
+        self._read_message = read_message
+        host, _, port = upstream.removeprefix("http://").partition(":")
+        self._upstream = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.refused, self.status, self.code = "", "", ""
+        self.seen: list[str] = []
+        self.held: dict[str, threading.Event] = {}
+        """Operations whose answer is kept back until the event."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client:
+            try:
+                client.settimeout(20)
+                head, body = self._read_message(client)
+                if head:
+                    client.sendall(self._answer(head, body))
+            except OSError:
+                pass
+
+    def _answer(self, head: bytes, body: bytes) -> bytes:
+        operation = operation_of(head)
+        self.seen.append(operation)
+        if operation == self.refused:
+            said = b"" if operation == "HeadObject" else f"<Error><Code>{self.code}</Code></Error>".encode()
+            start = f"HTTP/1.1 {self.status} No\r\nContent-Length: {len(said)}\r\nConnection: close\r\n\r\n"
+            return start.encode() + said
+        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"expect:")]
+        with socket.create_connection(self._upstream, timeout=20) as upstream:
+            upstream.sendall(b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n" + body)
+            answer = b"".join(iter(lambda: upstream.recv(1 << 20), b""))
+        if operation in self.held:
+            self.held[operation].wait(20)
+        return answer
+
+
+@pytest.fixture(params=["seaweedfs", "moto"])
+def server(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def proxy(server: Any, read_message: ReadMessage, monkeypatch: pytest.MonkeyPatch) -> Iterator[RefusingProxy]:
+    proxy = RefusingProxy(server.url, read_message)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    yield proxy
+    proxy.close()
+
+
+def opened(url: str) -> Any:
+    return open_store(url, call_seconds=10, part_bytes=PART_BYTES)
+
+
+def checked(url: str) -> StoreAnswer:
+    return ask_store(lambda: opened(url), "run-new", None, may_be_stored=False, writes=True)
+
+
+def sync_problem(url: str, run: Any) -> str:
+    """Why the run cannot be stored; empty if it is."""
+    try:
+        sync_run(opened(url), run, None)
+    except TrainyardError as error:
+        return str(error)
+    return ""
+
+
+def is_red(answer: StoreAnswer) -> bool:
+    findings = judge_readiness(Answers("s3://b", "run-new", "again", **vars(answer)))
+    return any(each.verdict == PreflightVerdict.FAILED for each in findings)
+
+
+def left_in(server: Any, bucket: str) -> tuple[list[str], list[str]]:
+    """Keys, and keys of open uploads."""
+    listed = server.client.list_objects_v2(Bucket=bucket).get("Contents", [])
+    uploads = server.client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+    return [each["Key"] for each in listed], [each["Key"] for each in uploads]
+
+
+def test_the_check_makes_every_call_of_a_sync(proxy: RefusingProxy, server: Any, make_run: Any) -> None:
+    bucket = server.new_bucket()
+    answer = checked(f"s3://{bucket}")
+    assert (answer.problems, answer.notes, is_red(answer)) == ((), (), False)
+    by_the_check = set(proxy.seen)
+    assert left_in(server, bucket) == ([], [])
+    proxy.seen.clear()
+    assert sync_problem(f"s3://{bucket}", make_run(steps=(1,), size=PART_BYTES + 500_000)) == ""
+    assert set(NEEDED) - {"HeadObject", "GetObject"} <= set(proxy.seen)
+    assert set(proxy.seen) - set(NOT_NEEDED) <= by_the_check
+    assert {"AbortMultipartUpload", "DeleteObject"} <= by_the_check
+
+
+@pytest.mark.parametrize(("server", "operation", "status"), cases(NEEDED), indirect=["server"])
+def test_what_the_check_says_is_what_the_sync_meets(
+    proxy: RefusingProxy, server: Any, make_run: Any, operation: str, status: str
+) -> None:
+    run = make_run(steps=(1,), size=PART_BYTES + 500_000)
+    for code in ANSWERS[status]:
+        bucket = server.new_bucket()
+        proxy.refused, proxy.status, proxy.code = operation, status, code
+        answer = checked(f"s3://{bucket}")
+        problem = sync_problem(f"s3://{bucket}", run)
+        proxy.refused = ""
+        assert is_red(answer) >= bool(problem), f"green, and then: {problem}"
+        if operation == "PutObject if absent" and status == "501":
+            assert not is_red(answer), "a store without conditional writes is used without"
+            continue
+        assert is_red(answer)
+        said = " ".join(answer.problems)
+        if status in NEVER and code != "XAmzContentSHA256Mismatch":
+            name = operation.partition(" ")[0]
+            assert not answer.is_able
+            assert f"cannot do {name}: " in said
+            assert "To try again does not help" in said
+            (fix, *_) = (
+                each.fix for each in judge_readiness(Answers("s3://b", "r", "again", **vars(answer)))
+            )
+            assert fix is not None
+            assert fix.startswith("name another store")
+        else:
+            assert answer.is_able or code == "XAmzContentSHA256Mismatch"
+        assert ("Try again later" in said) == (status in ("500", "503"))
+        if operation != "ListObjectsV2":
+            assert left_in(server, bucket)[1] == []
+
+
+@pytest.mark.parametrize(("server", "operation", "status"), cases(NOT_NEEDED), indirect=["server"])
+def test_what_a_sync_does_without_is_no_failure(
+    proxy: RefusingProxy, server: Any, make_run: Any, operation: str, status: str
+) -> None:
+    bucket = server.new_bucket()
+    proxy.refused, proxy.status, proxy.code = operation, status, ANSWERS[status][0]
+    answer = checked(f"s3://{bucket}")
+    assert (answer.problems, is_red(answer)) == ((), False)
+    assert len(answer.notes) == (operation in ("AbortMultipartUpload", "DeleteObject"))
+    assert sync_problem(f"s3://{bucket}", make_run(steps=(1,), size=PART_BYTES + 500_000)) == ""
+    proxy.refused = ""
+    keys, uploads = left_in(server, bucket)
+    remaining = {READINESS, READINESS_SMALL, READINESS_PARTS} & set(keys)
+    assert len(remaining) == (3 if operation == "DeleteObject" else 0)
+    assert uploads == []
+    assert checked(f"s3://{bucket}").problems == ()
+    assert not {READINESS, READINESS_SMALL, READINESS_PARTS} & set(left_in(server, bucket)[0])
+
+
+@pytest.mark.parametrize("key", [READINESS, READINESS_SMALL, READINESS_PARTS])
+def test_an_object_of_somebody_else_under_a_name_of_the_check_is_left_alone(
+    proxy: RefusingProxy, server: Any, key: str
+) -> None:
+    bucket = server.new_bucket()
+    server.client.put_object(Bucket=bucket, Key=key, Body=b"theirs")
+    answer = checked(f"s3://{bucket}")
+    assert "was not written by a check, and was left alone" in " ".join(answer.problems)
+    assert left_in(server, bucket) == ([key], [])
+
+
+@pytest.mark.parametrize("operation", ["CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"])
+@pytest.mark.parametrize("how", ["Ctrl-C", "time limit"])
+def test_an_interrupted_check_leaves_nothing_behind(
+    proxy: RefusingProxy, server: Any, operation: str, how: str
+) -> None:
+    bucket = server.new_bucket()
+    proxy.held[operation] = threading.Event()
+    line = [sys.executable, "scripts/check_readiness.py", "--store", f"s3://{bucket}"]
+    line += ["--timeout", "4s" if how == "time limit" else "60s"]
+    environment = {**os.environ, "AWS_ENDPOINT_URL": proxy.url}
+    with subprocess.Popen(line, cwd=ROOT, env=environment, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while operation not in proxy.seen and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if how == "Ctrl-C":
+            time.sleep(0.3)
+            process.send_signal(2)
+            time.sleep(0.5)
+        proxy.held.pop(operation).set() if how == "Ctrl-C" else None
+        process.wait(60)
+    assert process.returncode != 0
+    for held in proxy.held.values():
+        held.set()
+    keys, uploads = left_in(server, bucket)
+    if operation != "CreateMultipartUpload":  # its name is not known then; the lifecycle rule removes it
+        assert uploads == []
+    assert [key for key in keys if key != READINESS_PARTS] == []
