@@ -191,7 +191,7 @@ _OF_TEXT = frozenset(
         *("NUM", "MAX", "MIN", "PER", "NEXT", "PREV", "FIRST", "LAST"),
     )
 )
-_NO_SECRET_VALUE = re.compile(r"(?i)\s*(?:true|false|yes|no|on|off|none|null)?\s*|\$.*", re.DOTALL)
+_NO_SECRET_VALUE = re.compile(r"(?i)\s*(?:true|false|yes|no|on|off|none|null|[01])?\s*|\$.*", re.DOTALL)
 
 
 def secret_value_kind(content: bytes) -> str | None:
