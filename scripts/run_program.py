@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.recipes.wrapped_program import ProgramDescription
     from trainyard.run.directory import RunDirectory
     from trainyard.run.foreign.metric_rows import MetricRowWriter
-    from trainyard.run.foreign.own_checkpoint import OwnCheckpoint
+    from trainyard.run.foreign.own_checkpoint import OwnCheckpoint, OwnCheckpoints
     from trainyard.run.launch_environment import NodeLauncher
 
 LOG = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class ProgramRun:
 
         make_folder(self.directory.logs)
         first, number = not self.node.rank, self.node.rank or 0
-        own = self.own_checkpoint()
+        own = self.own_checkpoints().newest
         if first:
             self.begin(own)
         rows = self.rows_of(own)
@@ -198,19 +198,27 @@ class ProgramRun:
         others = None
         if self.sheet.torchrun and ended.exit_code == 0:
             others = wait_for_ends(self.directory, range(1, self.node.nodes), seconds=ENDS_SECONDS)
-        own = self.own_checkpoint()
+        found = self.own_checkpoints()
+        own = found.newest
         if own is not None and has_other_rows(self.directory, state_of(own)):
             LOG.error("%s: not taken, because its steps were trained again after it was saved", own.path)
             own = None
         taken = take_newest(own, self.directory)
-        end = ProgramEnd(ended.exit_code, told=ended.told, others=others, checkpoint=taken)
+        end = ProgramEnd(
+            ended.exit_code, told=ended.told, others=others, checkpoint=taken, skipped=found.notes()
+        )
         return finish(self.directory, end, seconds=seconds)
 
-    def own_checkpoint(self) -> "OwnCheckpoint | None":
-        from trainyard.run.foreign.own_checkpoint import newest_own_checkpoint
+    def own_checkpoints(self) -> "OwnCheckpoints":
+        """The program's own checkpoints; newer ones that are not complete are logged with the reason."""
+        from trainyard.gateways.checkpoint_folder import list_checkpoint_folder
+        from trainyard.run.foreign.own_checkpoint import find_own_checkpoints
 
         folder = Path(self.sheet.checkpoints)
-        return newest_own_checkpoint(folder, self.recipe.TRACKER, self.recipe.checkpoint_name)
+        found = find_own_checkpoints(folder, list_checkpoint_folder(folder), self.recipe.CHECKPOINTS)
+        for note in found.notes():
+            LOG.warning("%s: %s", folder, note)
+        return found
 
 
 if __name__ == "__main__":
