@@ -156,7 +156,7 @@ class ProgramRun:
 
     def begin(self, own: "OwnCheckpoint | None") -> None:
         from trainyard.config.load import config_sha256, dump_yaml
-        from trainyard.gateways.git import git_facts
+        from trainyard.gateways.git import program_facts
         from trainyard.run.foreign.foreign_records import begin
         from trainyard.run.foreign.node_exit_codes import forget_ends
         from trainyard.run.foreign.own_checkpoint import state_of
@@ -164,7 +164,9 @@ class ProgramRun:
 
         lock = HOUSE / LOCKS.get(self.sheet.recipe, "requirements-training.txt")
         facts = {
-            **collect_provenance(git_facts(HOUSE), lock=lock, config_file=self.directory.config_file),
+            **collect_provenance(
+                program_facts(self.sheet.command), lock=lock, config_file=self.directory.config_file
+            ),
             "recipe": self.sheet.recipe,
             "seed": self.config.training.seed,
             "config_sha256": config_sha256(self.config),
@@ -211,7 +213,7 @@ class ProgramRun:
 
     def own_checkpoints(self) -> "OwnCheckpoints":
         """The program's own checkpoints; newer ones that are not complete are logged with the reason."""
-        from trainyard.gateways.checkpoint_folder import list_checkpoint_folder
+        from trainyard.gateways.kubernetes.volumes.folder_listing import list_checkpoint_folder
         from trainyard.run.foreign.own_checkpoint import find_own_checkpoints
 
         folder = Path(self.sheet.checkpoints)

@@ -18,7 +18,7 @@ import pytest
 import torch
 from tests.integration import checkpoint_shapes as shapes
 
-from trainyard.gateways.checkpoint_folder import list_checkpoint_folder
+from trainyard.gateways.kubernetes.volumes.folder_listing import list_checkpoint_folder
 from trainyard.gateways.kubernetes.volumes.volume_agent import counts_in
 from trainyard.jobs.recipes import RECORDED
 from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
