@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from tests.integration import checkpoint_shapes as shapes
@@ -296,6 +297,12 @@ def test_a_file_without_counts_has_none(content: object, tmp_path: Path) -> None
 
 def _real_tensors() -> Iterator[tuple[str, object]]:
     yield "plain", {"w": torch.zeros(3), "dp_world_size": 4}
+    yield "module", {"module": torch.nn.Linear(2, 2).state_dict(), "dp_world_size": 4}
+    yield (
+        "optimizer",
+        {"o": torch.optim.AdamW(torch.nn.Linear(2, 2).parameters()).state_dict(), "dp_world_size": 4},
+    )
+    yield "random", {"rng": [numpy.random.get_state(), torch.get_rng_state()], "dp_world_size": 4}
     yield "ordered", collections.OrderedDict(w=torch.nn.Parameter(torch.zeros(3)), dp_world_size=4)
 
 

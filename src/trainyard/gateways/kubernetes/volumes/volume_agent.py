@@ -19,6 +19,7 @@ import pickletools
 import struct
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -129,7 +130,7 @@ def counts_in(path: Path) -> dict[str, int]:
                 return {}
             with archive.open(name) as file:
                 top = members_of(inert_content(file))
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError):
+    except (zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RuntimeError, EOFError):
         return {}
     zero = members_of(members_of(top.get("ds_config")).get("zero_optimization"))
     known = {**members_of(top.get("args")), **zero, **top}
@@ -163,11 +164,19 @@ class Inert:
         return
 
 
+class InertMapping(dict):  # type: ignore[type-arg]  # Python 3.8 has no dict[Any, Any] at run time
+    """Stands for an OrderedDict, which may have attributes of its own."""
+
+    def __setstate__(self, _state: Any) -> None:
+        return
+
+
 class InertUnpickler(pickle.Unpickler):
     """Reads the structure of a pickle without importing or calling what it names."""
 
     def find_class(self, module: str, name: str) -> Any:
-        return dict if (module, name) == ("collections", "OrderedDict") else type(name, (Inert,), {})
+        is_mapping = (module, name) == ("collections", "OrderedDict")
+        return InertMapping if is_mapping else type(name, (Inert,), {})
 
     def persistent_load(self, _identity: Any) -> Any:
         return Inert()
