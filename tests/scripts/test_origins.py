@@ -56,8 +56,8 @@ class World:
         self.commits["own"] = git(self.folders["own"], "rev-parse", "HEAD")
         self.folders["submodule"] = self.folders["own"] / "library"
         git(root, "init", "-q", "--bare", str(self.folders["bare"]))
-        for name, folder in (("own-ignored", "out"), ("own-subfolder", "runs/deep")):
-            self.folders[name], self.commits[name] = self.folders["own"] / folder, self.commits["own"]
+        for name, below in (("own-ignored", "out"), ("own-subfolder", "runs/deep")):
+            self.folders[name], self.commits[name] = self.folders["own"] / below, self.commits["own"]
         for folder in self.folders.values():
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "step-7.pt").write_bytes(b"weights")
