@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, handler, output, signals, terminal
 from trainyard.command.parser import script_parser
-from trainyard.errors import ExitCode
+from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.image.building.build_request import BuildRequest
@@ -102,7 +102,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = BuildOptions(
         args.image or "", args.platform, args.target, args.build_arg, args.max_context * 1000**2
     )
-    git = {"commit": args.commit, "dirty": False} if args.commit else git_facts(args.context)
+    git = git_facts(args.context)
+    if args.commit and git.get("commit") not in (None, args.commit):
+        raise ConfigError(f"--commit {args.commit}: {args.context} is at commit {git['commit']}. Omit it.")
+    git = git or ({"commit": args.commit, "dirty": False} if args.commit else {})
     requests = [
         plan_build(args.context, file, options, files=context_files, git=git)
         for file in args.dockerfile or [args.context / "Dockerfile"]
@@ -151,10 +154,9 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
 def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build in parallel; raise the first failure when all have ended."""
     from trainyard.gateways.ecr import ecr_client, find_digest
-    from trainyard.gateways.git import origin_address
+    from trainyard.gateways.git import origin_address, tags_at_head
     from trainyard.gateways.images import context_files
     from trainyard.gateways.images.codebuild import CodeBuild
-    from trainyard.gateways.images.context_files import tags_at_head
     from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
     from trainyard.image.building.build_fleet import Fleet
 

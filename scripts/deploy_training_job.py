@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import trainyard
 from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
@@ -140,9 +141,11 @@ def sent(args: argparse.Namespace, config: "Config") -> int:
 
 def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
     from trainyard.gateways.git import git_facts
+    from trainyard.gateways.images.image_record import runs_code_of
     from trainyard.jobs.job_request import make_job_request, provenance_of
 
-    origin = provenance_of(git_facts(HOUSE), HOUSE / "requirements-training.txt")
+    ours = runs_code_of(HOUSE, Path(trainyard.__file__).parent)
+    origin = provenance_of(git_facts(HOUSE) if ours else {}, HOUSE / "requirements-training.txt")
     return make_job_request(vars(args), config, image=image_of(args, config), origin=origin)
 
 

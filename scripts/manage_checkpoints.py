@@ -4,7 +4,7 @@
 `list` shows all checkpoints of a job, claim or pod with a verdict; `find` shows the newest complete one of
 each run. `copy` brings one to a folder or a store and hashes each file on both ends; after an interruption
 the same command continues. A volume that no pod uses is read by a small pod, which is removed afterwards.
-`create-volume` makes a claim. Known formats: ours, verl, Megatron-LM, DCP, Hugging Face.
+`create-volume` makes a claim. Known formats: ours, verl, Megatron-LM, NeMo, DeepSpeed, DCP, Hugging Face.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; AWS_* for a store
 Writes:     copy: --to; create-volume: the claim; list, find, copy: a temporary pod, if none has the claim
@@ -28,7 +28,7 @@ from trainyard.errors import CheckpointError, ConfigError, ExitCode
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
-    from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
+    from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
 
 COMMANDS = ("create-volume", "find", "list", "copy")
 MODES = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
     """Open the place that the options name; yield it and its checkpoints."""
     from trainyard.gateways.kubernetes.volumes.checkpoint_search import Where, open_found_folder
-    from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints
+    from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
 
     names = ("namespace", "pod", "container", "claim", "job", "path", "image", "python")
     where = Where(**{name: vars(args)[name] for name in names}, seconds=args.timeout)
@@ -135,8 +135,8 @@ def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource
 
 
 def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
-    from trainyard.jobs.checkpoints.checkpoint_formats import newest_of_each_run
     from trainyard.report.jobs.checkpoint_text import checkpoint_lines
+    from trainyard.run.checkpoints.checkpoint_formats import newest_of_each_run
 
     shown = newest_of_each_run(found) if args.command == "find" else found
     records = [each.record() for each in shown]
@@ -151,9 +151,9 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]", store: Any) -> int:
     from trainyard.artifacts.upload.verified_copy import StoreDelivery
     from trainyard.gateways.kubernetes.volumes.checkpoint_copy import copy_checkpoint
-    from trainyard.jobs.checkpoints.checkpoint_formats import choose_checkpoint
     from trainyard.report.jobs.checkpoint_text import copied_line
     from trainyard.report.terminal.phase import PhaseDisplay
+    from trainyard.run.checkpoints.checkpoint_formats import choose_checkpoint
 
     checkpoint = choose_checkpoint(found, args.checkpoint, arguments.step(args.step))
     data: dict[str, Any] = {**checkpoint.record(), "from": str(source), "to": args.to}

@@ -47,7 +47,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--registry", default="", metavar="HOST", help="instead of ECR, such as 127.0.0.1:5000"
     )
     parser.add_argument("--program", choices=("docker", "buildah"), default="", help="default: what answers")
-    parser.add_argument("--commit", default="", metavar="SHA", help="commit, if git does not know it")
+    parser.add_argument("--commit", default="", metavar="SHA", help="commit, if the image does not name it")
     parser.add_argument("--version", default="", metavar="X.Y.Z", help="default: a tag of git on the commit")
     lock = "a lock of the image; may be repeated; default: the locks that were copied into it"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
@@ -105,16 +105,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "list[Tag]":
-    from trainyard.gateways.git import git_facts
-    from trainyard.gateways.images.context_files import tags_at_head
+    from trainyard.gateways.git import git_facts, tags_at_head
     from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
     from trainyard.image.context.build_context import content_tag
     from trainyard.image.release.tag_strategy import find_image_source, tags_for
 
-    content = facts.labels.get(CONTENT_LABEL, "")
+    content, labelled = facts.labels.get(CONTENT_LABEL, ""), facts.labels.get(COMMIT_LABEL, "")
+    if own and args.commit and labelled not in ("", args.commit):
+        raise ConfigError(f"--commit {args.commit}: {args.image} was built from commit {labelled}. Omit it.")
     origin = find_image_source(
         content=content,
-        labelled=facts.labels.get(COMMIT_LABEL, ""),
+        labelled=labelled,
         inherited=not own,
         commit=args.commit,
         version=args.version,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.recipes.wrapped_program import ProgramDescription
     from trainyard.run.directory import RunDirectory
     from trainyard.run.foreign.metric_rows import MetricRowWriter
-    from trainyard.run.foreign.own_checkpoint import OwnCheckpoint
+    from trainyard.run.foreign.own_checkpoint import OwnCheckpoint, OwnCheckpoints
     from trainyard.run.launch_environment import NodeLauncher
 
 LOG = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class ProgramRun:
 
         make_folder(self.directory.logs)
         first, number = not self.node.rank, self.node.rank or 0
-        own = self.own_checkpoint()
+        own = self.own_checkpoints().newest
         if first:
             self.begin(own)
         rows = self.rows_of(own)
@@ -156,7 +156,7 @@ class ProgramRun:
 
     def begin(self, own: "OwnCheckpoint | None") -> None:
         from trainyard.config.load import config_sha256, dump_yaml
-        from trainyard.gateways.git import git_facts
+        from trainyard.gateways.git import program_facts
         from trainyard.run.foreign.foreign_records import begin
         from trainyard.run.foreign.node_exit_codes import forget_ends
         from trainyard.run.foreign.own_checkpoint import state_of
@@ -164,7 +164,9 @@ class ProgramRun:
 
         lock = HOUSE / LOCKS.get(self.sheet.recipe, "requirements-training.txt")
         facts = {
-            **collect_provenance(git_facts(HOUSE), lock=lock, config_file=self.directory.config_file),
+            **collect_provenance(
+                program_facts(self.sheet.command), lock=lock, config_file=self.directory.config_file
+            ),
             "recipe": self.sheet.recipe,
             "seed": self.config.training.seed,
             "config_sha256": config_sha256(self.config),
@@ -198,19 +200,27 @@ class ProgramRun:
         others = None
         if self.sheet.torchrun and ended.exit_code == 0:
             others = wait_for_ends(self.directory, range(1, self.node.nodes), seconds=ENDS_SECONDS)
-        own = self.own_checkpoint()
+        found = self.own_checkpoints()
+        own = found.newest
         if own is not None and has_other_rows(self.directory, state_of(own)):
             LOG.error("%s: not taken, because its steps were trained again after it was saved", own.path)
             own = None
         taken = take_newest(own, self.directory)
-        end = ProgramEnd(ended.exit_code, told=ended.told, others=others, checkpoint=taken)
+        end = ProgramEnd(
+            ended.exit_code, told=ended.told, others=others, checkpoint=taken, skipped=found.notes()
+        )
         return finish(self.directory, end, seconds=seconds)
 
-    def own_checkpoint(self) -> "OwnCheckpoint | None":
-        from trainyard.run.foreign.own_checkpoint import newest_own_checkpoint
+    def own_checkpoints(self) -> "OwnCheckpoints":
+        """The program's own checkpoints; newer ones that are not complete are logged with the reason."""
+        from trainyard.gateways.kubernetes.volumes.folder_listing import list_checkpoint_folder
+        from trainyard.run.foreign.own_checkpoint import find_own_checkpoints
 
         folder = Path(self.sheet.checkpoints)
-        return newest_own_checkpoint(folder, self.recipe.TRACKER, self.recipe.checkpoint_name)
+        found = find_own_checkpoints(folder, list_checkpoint_folder(folder), self.recipe.CHECKPOINTS)
+        for note in found.notes():
+            LOG.warning("%s: %s", folder, note)
+        return found
 
 
 if __name__ == "__main__":

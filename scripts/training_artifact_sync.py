@@ -16,6 +16,7 @@ Example: scripts/training_artifact_sync.py --run-dir runs/20261120-214501-7c1f -
 """
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,9 @@ from typing import Any
 
 from trainyard.command import arguments, handler, output, signals, terminal
 from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError
 
+LOG = logging.getLogger(__name__)
 Json = dict[str, Any]
 ENCRYPTIONS = ("AES256", "aws:kms", "none")
 FOLLOW = "store each checkpoint as soon as it is complete, and the rest at the end, at the lowest priority"
@@ -44,7 +47,7 @@ def create_manifest(checkpoint_path: str, metrics_path: str, s3_bucket: str, run
     files = Path(checkpoint_path), Path(metrics_path)
     return {
         "bucket": s3_bucket,
-        **_files().describe_standalone_files(*files, run_number, provenance=_provenance()),
+        **_files().describe_standalone_files(*files, run_number, provenance=_provenance(files[0])),
     }
 
 
@@ -75,6 +78,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--checkpoint", type=arguments.path, help=loose)
     metrics = "with --checkpoint: its metrics, JSON or JSON lines"
     parser.add_argument("--metrics", type=arguments.path, help=metrics)
+    code = "with --checkpoint: a folder of the repository that trained it; default: the one that holds it"
+    parser.add_argument("--code", type=arguments.path, metavar="DIR", help=code)
     where.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     bucket = "short for --store s3://NAME"
     where.add_argument("--s3-bucket", dest="store", metavar="NAME", type="s3://{}".format, help=bucket)
@@ -120,6 +125,8 @@ def _impossible(args: argparse.Namespace) -> str | None:
     """Return why these options do not go together; None if they do."""
     if args.checkpoint and not args.metrics:
         return "--checkpoint needs --metrics, its metrics"
+    if args.code and not args.checkpoint:
+        return "--code is for --checkpoint: the record of a run names its code"
     if args.follow and args.checkpoint:
         return "--follow needs --run-dir: a single checkpoint does not grow"
     if args.behind and not args.follow:
@@ -146,10 +153,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         result: Any = _follow(args, RunDirectory(args.run_dir), wanted, signed)
     elif args.checkpoint:
         files = _files().preview_files if args.dry_run else _files().sync_files
-        paths = args.checkpoint, args.metrics
+        paths, origin = (args.checkpoint, args.metrics), (args.checkpoint, args.code)
         with terminal.show_live(display):
             store = _open(args, pace=display.advance)
-            result = files(store, *paths, wanted, provenance=_provenance(), **signed, **shows)
+            result = files(store, *paths, wanted, provenance=_provenance(*origin), **signed, **shows)
     elif not args.dry_run and node_parts.is_further_machine(RunDirectory(args.run_dir)):
         with terminal.show_live(display):
             store = _open(args, pace=display.advance)
@@ -204,11 +211,24 @@ def _files() -> Any:
     return standalone_checkpoint
 
 
-def _provenance() -> Json:
-    from trainyard.gateways.git import git_facts
-    from trainyard.run.identity import ci_facts
+def _provenance(checkpoint: Path, code: Path | None = None) -> Json:
+    """Return the origin of a checkpoint: the repository at `code`, else the one that holds it, else nothing.
 
-    return {"git": git_facts(Path()), "ci": ci_facts()}
+    Raises ConfigError when `code` is given and holds no committed code, or the checkpoint has a run's record.
+    """
+    from trainyard.gateways.git import git_facts, repository_facts
+    from trainyard.run.identity import ci_facts_at
+
+    if code is not None and _files().run_file_of(checkpoint) is not None:
+        raise ConfigError(f"--code {code}: {checkpoint} is in a run directory, whose run.json names its code")
+    if code is not None and not git_facts(code):
+        raise ConfigError(
+            f"--code {code}: git knows no committed file there. Name a folder of the repository"
+        )
+    git = repository_facts(code or checkpoint)
+    if not git and _files().run_file_of(checkpoint) is None:
+        LOG.warning("%s: its commit is unknown; --code DIR names the repository of its code", checkpoint)
+    return {"git": git, "ci": ci_facts_at(git.get("commit"))}
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""Checkpoints of five formats as their writers leave them, in small: planted on a volume or a folder."""
+"""Checkpoints of every known format as their writers leave them, in small: planted in a folder."""
 
+import argparse
 import hashlib
 import json
+import math
 import os
 import pickle
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from trainyard.run.checkpoint_manifest import (
@@ -15,6 +18,21 @@ from trainyard.run.checkpoint_manifest import (
 )
 
 TRACKER = "latest_checkpointed_iteration.txt"
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "removed": Path.unlink,
+    "emptied": _empty,
+    "halved": _halve,
+}
 
 
 def plant_all(root: Path, *, big: int = 300_000) -> None:
@@ -42,11 +60,12 @@ def ours(run: Path, step: int, big: int = 1000, *, done: bool = True) -> Path:
     return folder
 
 
-def archive(path: Path, big: int) -> None:
-    """A file as torch.save writes it: a zip archive without compression."""
+def archive(path: Path, big: int, content: object = None) -> None:
+    """A file as torch.save writes it: a zip archive without compression, the structure before the tensors."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as file:
-        file.writestr("archive/data.pkl", os.urandom(big))
+        file.writestr("archive/data.pkl", pickle.dumps(content, protocol=2))
+        file.writestr("archive/data/0", os.urandom(big))
 
 
 def verl(run: Path, step: int, big: int = 1000, *, done: bool = True, world: int = 2) -> Path:
@@ -54,6 +73,7 @@ def verl(run: Path, step: int, big: int = 1000, *, done: bool = True, world: int
     for part in ("model", "optim", "extra_state"):
         for rank in range(world):
             archive(folder / "actor" / f"{part}_world_size_{world}_rank_{rank}.pt", big // 4)
+    (folder / "actor" / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world}))
     archive(folder / "data.pt", 100)
     if done:
         (run / TRACKER).write_text(str(step))
@@ -69,13 +89,90 @@ def megatron(run: Path, step: int, big: int = 1000, *, done: bool = True) -> Pat
     return folder
 
 
-def dcp(folder: Path, big: int = 1000, *, done: bool = True) -> Path:
+def megatron_ranks(run: Path, step: int, big: int = 1000, *, tensor: int = 2, pipeline: int = 1) -> Path:
+    """Megatron-LM's older format, with the arguments that its files hold."""
+    folder = run / f"iter_{step:07d}"
+    args = {
+        "tensor_model_parallel_size": tensor,
+        "pipeline_model_parallel_size": pipeline,
+        "expert_model_parallel_size": 1,
+        "use_distributed_optimizer": True,
+        "no_save_optim": None,
+    }
+    for one in range(tensor):
+        for other in range(pipeline):
+            name = f"mp_rank_{one:02d}" if pipeline == 1 else f"mp_rank_{one:02d}_{other:03d}"
+            content = {"args": argparse.Namespace(**args), "iteration": step}
+            archive(folder / name / "model_optim_rng.pt", big, content)
+            archive(folder / name / "distrib_optim.pt", big)
+    (run / TRACKER).write_text(str(step))
+    return folder
+
+
+def torch_dist(folder: Path, big: int = 1000, *, world: int = 2) -> Path:
+    """What Megatron Core's distributed checkpointing writes into a folder."""
+    dcp(folder, big, world=world)
+    archive(folder / "common.pt", 100)
+    backends = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch"}
+    (folder / "metadata.json").write_text(json.dumps(backends))
+    return folder
+
+
+def nemo(run: Path, step: int, big: int = 1000, *, world: int = 2) -> Path:
+    """NeMo 2 counts from 0 in names."""
+    folder = run / f"step={step - 1}-last"
+    torch_dist(folder / "weights", big, world=world)
+    (folder / "context").mkdir()
+    (folder / "context" / "io.json").write_text("{}")
+    return folder
+
+
+def deepspeed(run: Path, step: int, big: int = 1000, *, world: int = 2, stage: int = 2) -> Path:
+    folder = run / f"global_step{step}"
+    state = {
+        "dp_world_size": world,
+        "mp_world_size": 1,
+        "global_steps": step,
+        "ds_config": {"zero_optimization": {"stage": stage}},
+    }
+    for rank in range(world if stage == 3 else 1):
+        prefix = f"zero_pp_rank_{rank}_" if stage == 3 else ""
+        archive(folder / f"{prefix}mp_rank_00_model_states.pt", big, state)
+    for rank in range(world if stage else 0):
+        archive(folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt", big)
+    (run / "zero_to_fp32.py").write_text("# as DeepSpeed leaves it")
+    (run / "latest").write_text(f"global_step{step}")
+    return folder
+
+
+def trainer(folder: Path, big: int = 1000, *, world: int = 1, shards: int = 0) -> Path:
+    """A checkpoint-N of transformers' Trainer."""
+    if shards:
+        safetensors(folder, big, world=shards)
+    else:
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(safetensors_bytes(big))
+        (folder / "config.json").write_text("{}")
+    for name in ("training_args.bin", "optimizer.pt", "scheduler.pt"):
+        archive(folder / name, big)
+    for rank in range(world):
+        archive(folder / (f"rng_state_{rank}.pth" if world > 1 else "rng_state.pth"), 100)
+    (folder / "tokenizer.json").write_text("{}")
+    state = {"global_step": int(folder.name.split("-")[1]), "log_history": [{"loss": math.nan}]}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
+    return folder
+
+
+def dcp(folder: Path, big: int = 1000, *, done: bool = True, world: int = 2) -> Path:
     folder.mkdir(parents=True)
-    names = [f"__{rank}_0.distcp" for rank in range(2)]
+    names = [f"__{rank}_0.distcp" for rank in range(world)]
     for name in names:
         (folder / name).write_bytes(os.urandom(big // 2))
     if done:
-        storage = {f"weight.{n}": {"relative_path": name, "offset": 0} for n, name in enumerate(names)}
+        storage = {
+            f"weight.{n}": {"relative_path": name, "offset": 0, "length": big // 2}
+            for n, name in enumerate(names)
+        }
         (folder / ".metadata").write_bytes(pickle.dumps({"storage_data": storage}))
     return folder
 
@@ -85,9 +182,9 @@ def safetensors_bytes(count: int) -> bytes:
     return struct.pack("<Q", len(header)) + header + os.urandom(count)
 
 
-def safetensors(folder: Path, big: int = 1000, *, done: bool = True) -> Path:
+def safetensors(folder: Path, big: int = 1000, *, done: bool = True, world: int = 2) -> Path:
     folder.mkdir(parents=True)
-    names = [f"model-{n:05d}-of-00002.safetensors" for n in (1, 2)]
+    names = [f"model-{n:05d}-of-{world:05d}.safetensors" for n in range(1, world + 1)]
     for name in names if done else names[:1]:
         (folder / name).write_bytes(safetensors_bytes(big // 2))
     index = {"metadata": {}, "weight_map": {f"layer.{n}": name for n, name in enumerate(names)}}

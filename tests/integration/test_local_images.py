@@ -199,7 +199,7 @@ def test_a_version_never_names_another_image(call: Call, project: Path, registry
         done = call(
             "push_image",
             *(*push, "--program", "buildah", "--version", "2.0.0", "--tags", "semantic"),
-            *("--commit", "a" * 40, "--lock", "lock.txt"),
+            *("--lock", "lock.txt"),
             cwd=project,
         )
         assert done.returncode == number - 1, done.stderr

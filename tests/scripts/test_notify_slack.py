@@ -241,7 +241,7 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     opening = slack.bodies[0]
     assert (slack.methods, opening["channel"]) == (["chat.postMessage"], "#training")
     assert "thread_ts" not in opening
-    assert opening["text"].startswith("Training 812 started · main@3f2c1ab by push · smoke-llama, 20 steps")
+    assert opening["text"].startswith("Training 812 started · main@0123456 by push · smoke-llama, 20 steps")
     assert "about 6 h 12 m, until " in opening["text"]
     assert opening["text"].endswith("about $ 210")
     assert "C0123:1700.0001" in outputs.read_text()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.checkpoint_shapes import TRACKER, archive
 from tests.unit.jobs.recipe_orders import recipe_config
 
 from trainyard.config.load import config_sha256, dump_yaml
@@ -94,7 +95,9 @@ class Played:
         target.mkdir(parents=True, exist_ok=True)
         (target / "model.json").unlink(missing_ok=True)
         (target / "model.json").write_text(json.dumps(self.model))
-        (self.folder / verl.TRACKER).write_text(str(step))
+        archive(target / "model_world_size_1_rank_0.pt", 10)
+        archive(target.parent / "data.pt", 10)
+        (self.folder / TRACKER).write_text(str(step))
         self.saved[step], self.newest = dict(self.model), step
 
     def _of(self, step: int) -> Path:
@@ -125,7 +128,7 @@ class Runs:
         self.folder, self._script, self._monkeypatch = folder, script, monkeypatch
         self.restart()
         monkeypatch.setattr(
-            "trainyard.gateways.git.git_facts", lambda _: {"commit": self.commit, "dirty": False}
+            "trainyard.gateways.git.program_facts", lambda _: {"commit": self.commit, "dirty": False}
         )
 
     def restart(self) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,18 @@ Program = Callable[..., subprocess.CompletedProcess[str]]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 PROGRAM = """
-import json, os, signal, sys, time
+import json, os, signal, sys, time, zipfile
 from pathlib import Path
 asked = json.loads(sys.argv[1])
 folder = Path(asked["folder"])
 def save(step):
     target = folder / f"global_step_{step}"
     (target / "actor").mkdir(parents=True, exist_ok=True)
-    (target / "actor" / "model.pt").write_bytes(b"weights of %d" % step)
+    for name in ("data.pt", "actor/model_world_size_1_rank_0.pt"):
+        with zipfile.ZipFile(target / name, "w") as file:
+            file.writestr("archive/data.pkl", b"weights of %d" % step)
+    if step == asked["cut"]:
+        (target / "actor" / "model_world_size_1_rank_0.pt").write_bytes(b"PK")
     (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
 tracker = folder / "latest_checkpointed_iteration.txt"
 done = int(tracker.read_text()) if tracker.exists() else 0
@@ -67,6 +72,7 @@ class World:
             "losses": {},
             "saves": [2, 4],
             "waits": False,
+            "cut": 0,
             "exit": 0,
         }
         sheet = {
@@ -119,7 +125,8 @@ def test_a_program_that_did_every_step_has_trained_and_nothing_more_is_claimed(
     outcome = world.outcome()
     assert (outcome["status"], outcome["steps"], outcome["checkpoint"]["step"]) == ("succeeded", 4, 4)
     taken = world.run_dir / "checkpoints" / "step-00000004"
-    assert (taken / "actor" / "model.pt").read_bytes() == b"weights of 4"
+    with zipfile.ZipFile(taken / "actor" / "model_world_size_1_rank_0.pt") as file:
+        assert file.read("archive/data.pkl") == b"weights of 4"
     assert (taken / "manifest.json").is_file()
     store = ("--run-dir", world.run_dir, "--store", f"file://{tmp_path / 'store'}", "--run-number", "1")
     synced = program("training_artifact_sync.py", *store, "--once")
@@ -147,6 +154,17 @@ def test_a_program_that_did_less_has_failed(
     assert done.returncode == code, done.stderr
     assert world.outcome()["status"] == status
     assert reason in world.outcome()["reason"]
+
+
+def test_a_part_of_a_checkpoint_is_not_taken_and_the_difference_is_stated(world: World) -> None:
+    """The program's own tracker names step 4, but a file of it is cut short."""
+    done = world.run(cut=4)
+    assert done.returncode == 0, done.stderr
+    assert world.outcome()["checkpoint"]["step"] == 2
+    assert world.events() == ["started", "checkpoint_rejected", "checkpoint_saved", "finished"]
+    missing = "global_step_4 is not complete: global_step_4/actor/model_world_size_1_rank_0.pt is cut short"
+    assert f"{missing}; global_step_2 is newest" in done.stderr
+    assert not (world.run_dir / "checkpoints" / "step-00000004").exists()
 
 
 def test_a_loss_that_is_not_finite_is_no_training(world: World, program: Program) -> None:

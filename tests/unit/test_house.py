@@ -51,6 +51,7 @@ it."""
 REGISTRIES = {
     "src/trainyard/gateways/__init__.py": {"artifacts", "config"},
     "src/trainyard/gateways/local_machine.py": {"machine"},
+    "src/trainyard/gateways/kubernetes/volumes/folder_listing.py": {"run"},
     **{
         f"src/trainyard/gateways/kubernetes/{name}.py": {"jobs", "run"}
         for name in (

@@ -1,10 +1,15 @@
-"""Facts from git about the running code: commit, branch, and whether the working tree is dirty."""
+"""Facts from git about code: commit, branch, and whether the working tree is dirty.
+
+Git is asked about the repository around a folder. Variables such as GIT_DIR, which a hook of git sets, would
+make it answer for another one, so it does not get them.
+"""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.gateways.process import run_program
+from trainyard.gateways.process import run_git
 
 _SECONDS = 20
 _CODE = ("src", "scripts", "configs", "native")
@@ -12,6 +17,10 @@ _IGNORED_CODE = tuple(
     f"{folder}/*.{ending}" for folder in ("src", "scripts") for ending in ("py", "pth", "so")
 )
 """Ignored files that Python can import; git's patterns match in sub-folders too."""
+_ANY_CODE = tuple(
+    f":(top)*.{ending}" for ending in ("py", "pyx", "so", "sh", "c", "cc", "cpp", "cu", "ipynb")
+)
+"""Untracked code of any repository; its folders are not known."""
 _STATUS = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=no")
 _DIFFERENCE = (
     *("diff", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames"),
@@ -30,14 +39,32 @@ def git_facts(directory: Path) -> dict[str, Any]:
     if they can change what runs; others, such as a run's own files, do not. If git or a file cannot be read,
     the dirty flag is left out, because unknown is not clean.
     """
-    commit = _git(directory, "rev-parse", "HEAD")
-    if commit is None or not _git(directory, "ls-tree", "-z", "HEAD"):
+    if not _git(directory, "ls-tree", "-z", "HEAD"):
         return {}
-    facts: dict[str, Any] = {"commit": commit.strip()}
-    branch = (_git(directory, "rev-parse", "--abbrev-ref", "HEAD") or "").strip()
-    if branch and branch != "HEAD":
-        facts["branch"] = branch
-    return facts | _state_of_tree(directory)
+    return _facts(directory, [*_untracked(directory, _CODE), _ignored_code(directory)], _CODE)
+
+
+def repository_facts(path: Path) -> dict[str, Any]:
+    """The same facts about the repository whose working tree holds a file or folder; empty without one.
+
+    The file itself may be untracked or ignored, as checkpoints are. A link counts as the file that it names.
+    Untracked code anywhere in the repository makes it dirty.
+    """
+    place = path.resolve()
+    folder = place if place.is_dir() else place.parent
+    root = (_git(folder, "rev-parse", "--show-toplevel") or "").removesuffix("\n")
+    return _facts(Path(root), _untracked(Path(root), _ANY_CODE), ()) if root else {}
+
+
+def program_facts(command: Sequence[str]) -> dict[str, Any]:
+    """The same facts about the repository that holds the script of a command; empty for a module."""
+    script = next((Path(word) for word in command if word.endswith(".py") and Path(word).is_file()), None)
+    return {} if script is None else repository_facts(script)
+
+
+def tags_at_head(directory: Path) -> list[str]:
+    """The git tags of the commit that is checked out."""
+    return (_git(directory, "tag", "--points-at", "HEAD") or "").split()
 
 
 def origin_address(directory: Path) -> str:
@@ -45,12 +72,26 @@ def origin_address(directory: Path) -> str:
     return (_git(directory, "remote", "get-url", "origin") or "").strip()
 
 
-def _state_of_tree(directory: Path) -> dict[str, Any]:
+def _facts(directory: Path, untracked: Sequence[list[str] | None], code: Sequence[str]) -> dict[str, Any]:
+    commit = _git(directory, "rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return {}
+    facts: dict[str, Any] = {"commit": commit.strip()}
+    branch = (_git(directory, "rev-parse", "--abbrev-ref", "HEAD") or "").strip()
+    if branch and branch != "HEAD":
+        facts["branch"] = branch
+    return facts | _state_of_tree(directory, untracked, code)
+
+
+def _state_of_tree(
+    directory: Path, untracked: Sequence[list[str] | None], code: Sequence[str]
+) -> dict[str, Any]:
     """The dirty flag and the hash of the difference to the commit; empty when any part is not known."""
+    names = None if None in untracked else [name for each in untracked for name in each or ()]
     answers = [
         _git(directory, *_STATUS),
-        _contents(directory, _untracked_code(directory)),
-        _contents(directory, _unwatched(directory)),
+        _contents(directory, names),
+        _contents(directory, _unwatched(directory, code)),
         _git(directory, *_DIFFERENCE),
     ]
     known = [answer for answer in answers if answer is not None]
@@ -61,24 +102,27 @@ def _state_of_tree(directory: Path) -> dict[str, Any]:
     return {"dirty": True, "diff_sha256": hashlib.sha256("\0\0".join(known).encode()).hexdigest()}
 
 
-def _untracked_code(directory: Path) -> list[str] | None:
-    """The names of untracked code files, of ignored ones if Python can import them; None if unknown."""
-    others = ("ls-files", "-z", "--others", "--exclude-standard")
-    answers = [
-        _git(directory, *others, "--", *_CODE),
-        _git(directory, *others, "--ignored", "--", *_IGNORED_CODE),
-    ]
-    known = [answer for answer in answers if answer is not None]
-    names = [name for answer in known for name in answer.split("\0") if name]
-    return names if len(known) == len(answers) else None
+def _untracked(directory: Path, code: Sequence[str]) -> list[list[str] | None]:
+    """The names of untracked code files; None if unknown."""
+    return [_names(directory, "--others", "--exclude-standard", "--", *code)]
 
 
-def _unwatched(directory: Path) -> list[str] | None:
+def _ignored_code(directory: Path) -> list[str] | None:
+    """The names of ignored files that Python can import; None if unknown."""
+    return _names(directory, "--others", "--exclude-standard", "--ignored", "--", *_IGNORED_CODE)
+
+
+def _names(directory: Path, *options: str) -> list[str] | None:
+    answer = _git(directory, "ls-files", "-z", *options)
+    return None if answer is None else [name for name in answer.split("\0") if name]
+
+
+def _unwatched(directory: Path, code: Sequence[str]) -> list[str] | None:
     """The names of files that git was told not to compare (assume-unchanged, skip-worktree); None if unknown.
 
     A sparse checkout marks the files that it leaves out.
     """
-    listed = _git(directory, "ls-files", "-z", "-v", "--", *_CODE)
+    listed = _git(directory, "ls-files", "-z", "-v", "--", *code)
     if listed is None:
         return None
     tagged = [line.partition(" ") for line in listed.split("\0") if line]
@@ -113,5 +157,5 @@ def _content(path: Path) -> str | None:
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
-    done = run_program(["git", "-C", str(directory), *arguments], seconds=_SECONDS)
+    done = run_git(directory, *arguments, seconds=_SECONDS)
     return done.stdout if done.ok else None

@@ -18,6 +18,15 @@ _TORCHRUN_PREFIX = "PET_"
 _END_SECONDS = 5.0
 """Seconds that a program may take to end after it was asked to."""
 _logger = logging.getLogger(__name__)
+_OF_ONE_REPOSITORY = frozenset(
+    f"GIT_{name}"
+    for name in (
+        *("DIR", "WORK_TREE", "IMPLICIT_WORK_TREE", "COMMON_DIR", "INDEX_FILE", "PREFIX", "NAMESPACE"),
+        *("OBJECT_DIRECTORY", "ALTERNATE_OBJECT_DIRECTORIES", "GRAFT_FILE", "SHALLOW_FILE"),
+        "REPLACE_REF_BASE",
+    )
+)
+"""Variables that make git answer for another repository than the one around a folder, as hooks set them."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,12 @@ def run_program(
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finished(None, "", f"{command[0]}: {error}")
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def run_git(directory: Path, *arguments: str, seconds: float) -> Finished:
+    """Run git on the repository around the directory, whatever repository the environment names."""
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_ONE_REPOSITORY}
+    return run_program(["git", "-C", str(directory), *arguments], seconds=seconds, environment=kept)
 
 
 def run_attended(command: Sequence[str], *, environment: Mapping[str, str]) -> int | None:

@@ -124,6 +124,16 @@ def ci_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     }
 
 
+def ci_facts_at(commit: object, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the workflow run's facts for a record of code at `commit`.
+
+    The workflow run's own commit is left out unless it is that one: a checkout may be of another commit, or
+    of another repository.
+    """
+    found = ci_facts(environment)
+    return {name: value for name, value in found.items() if name != "sha" or value == commit}
+
+
 def run_address(ci: Mapping[str, str]) -> str:
     """Return the URL of the workflow run of `ci_facts`; empty if unknown."""
     if not all(ci.get(key) for key in ("server", "repository", "run_id")):
@@ -138,7 +148,7 @@ def collect_provenance(git: Mapping[str, Any], *, lock: Path, config_file: Path)
         "config_file": str(config_file),
         "git": dict(git),
         "lock_sha256": sha256_of_file(lock) if lock.is_file() else None,
-        "ci": ci_facts(),
+        "ci": ci_facts_at(git.get("commit")),
         "started_with": made_by() or None,
         **image_facts(),
     }

@@ -104,10 +104,12 @@ CLEAN, CHANGED = {"commit": LATER, "dirty": False}, {"commit": LATER, "dirty": T
         ({"content": "c", "commit": LATER}, ImageSource(LATER, False, ("v1.3.0",))),
         ({"content": "c", "labelled": LATER, "inherited": True}, ImageSource("", True, ())),
         ({"content": "c", "inherited": True, "commit": COMMIT}, ImageSource(COMMIT, False, ())),
-        ({}, ImageSource(LATER, False, ("v1.3.0",))),
-        ({"labelled": COMMIT}, ImageSource(LATER, True, ("v1.3.0",))),
-        ({"git": CHANGED}, ImageSource(LATER, True, ("v1.3.0",))),
-        ({"git": {"commit": LATER}}, ImageSource(LATER, True, ("v1.3.0",))),
+        ({}, ImageSource("", True, ())),
+        ({"labelled": COMMIT}, ImageSource("", True, ())),
+        ({"labelled": LATER}, ImageSource("", True, ())),
+        ({"git": CHANGED}, ImageSource("", True, ())),
+        ({"version": "9.0.0"}, ImageSource("", False, ("9.0.0",))),
+        ({"commit": LATER}, ImageSource(LATER, False, ("v1.3.0",))),
     ],
 )
 def test_an_image_is_named_by_the_commit_it_was_built_from(

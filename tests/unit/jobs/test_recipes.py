@@ -454,29 +454,6 @@ def test_counts_are_whole(text: str, value: int | None) -> None:
     assert read_whole_number(text) == value
 
 
-@pytest.mark.parametrize(
-    ("recipe", "tracked", "found"),
-    [
-        ("megatron", "500", (500, "iter_0000500")),
-        ("megatron", "release", None),
-        ("megatron", "", None),
-        ("verl", "50", (50, "global_step_50")),
-        ("verl", "x", None),
-        ("deepspeed", "global_step40", (40, "global_step40")),
-        ("deepspeed", "../other", None),
-        ("torchtitan", "step-5\nstep-10\nstep-9\nother", (10, "step-10")),
-        ("torchtitan", "", None),
-        ("nemo", "step=9\nstep=19\nstep=19-unfinished", (10, "step=9")),
-        ("nemo", "step=9-last", (10, "step=9-last")),
-        ("nemo", "", None),
-    ],
-)
-def test_the_newest_checkpoint_is_the_one_that_the_program_names(
-    recipe: str, tracked: str, found: tuple[int, str] | None
-) -> None:
-    assert RECORDED[recipe].checkpoint_name(tracked) == found
-
-
 def test_nemos_script_is_python_and_reads_what_is_rendered() -> None:
     tree = ast.parse(nemo.SCRIPT)
     read = {

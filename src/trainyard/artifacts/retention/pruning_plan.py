@@ -124,11 +124,13 @@ def _plan(
     checkpoints = checkpoints_of(manifest)
     owed = _promoted_while_removed(chain, listed, promoted) if rules.keep_promoted else ()
     unfinished = _unfinished(manifest, listed, {each.step for each in owed})
-    good = next((each for each in checkpoints if each.step is not None and _is_good(store, each)), None)
-    if good is None or good.step is None:
+    known = [each for each in checkpoints if each.step is not None]
+    good = next((each for each in known if _is_good(store, each)), None)
+    if known and good is None:
         problem = "no checkpoint of it verifies"
         return RunPruning(number, chain, unfinished=unfinished, owed=owed, problem=problem)
-    facts = CheckpointFacts(good.step, _ages(checkpoints, listed), promoted, children)
+    newest = None if good is None else good.step
+    facts = CheckpointFacts(newest, _ages(checkpoints, listed), promoted, children)
     decisions = tuple(decide_retention(checkpoints, rules, facts))
     superseded = _superseded(store, manifest, listed)
     return RunPruning(number, chain, decisions, unfinished, owed, superseded)

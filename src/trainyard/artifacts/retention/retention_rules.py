@@ -36,8 +36,8 @@ class RetentionRules:
 class CheckpointFacts:
     """The facts about a run's checkpoints."""
 
-    newest_good: int
-    """Step of the newest checkpoint that verifies."""
+    newest_good: int | None
+    """Step of the newest checkpoint that verifies; None if no checkpoint has a known step."""
     ages: Mapping[int, float]
     """Seconds since the store received it, by step."""
     promoted: Mapping[str, Sequence[str]] = field(default_factory=dict)

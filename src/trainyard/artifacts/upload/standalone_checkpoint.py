@@ -38,6 +38,7 @@ __all__ = [
     "describe_standalone_files",
     "object_has_hash",
     "preview_files",
+    "run_file_of",
     "store_file",
     "store_manifest",
     "sync_files",
@@ -148,10 +149,15 @@ def _texts(metadata: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def run_file_of(checkpoint: Path) -> Path | None:
+    """Return the record of the run whose directory contains the checkpoint; None without one."""
+    run_file = checkpoint.resolve().parent.parent / "run.json"
+    return run_file if run_file.is_file() else None
+
+
 def _run_of(checkpoint: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
     _require(checkpoint)
-    run_file = checkpoint.resolve().parent.parent / "run.json"
-    if run_file.is_file():
+    if (run_file := run_file_of(checkpoint)) is not None:
         return read_run(run_file)
     known = {key: value for key, value in provenance.items() if value}
     if workflow_run := known.get("ci", {}).get("run_id"):

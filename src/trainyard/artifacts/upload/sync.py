@@ -183,8 +183,10 @@ def _identity_entry(store: Store, number: int, known: dict[str, ManifestObject])
 
 def _metadata(run: dict[str, Any], number: int) -> dict[str, str]:
     """Return the metadata of every object. It is for people who use a console; nothing here reads it back."""
+    git = run.get("git", {})
     known = {
-        "git-commit": run.get("git", {}).get("commit"),
+        "git-commit": git.get("commit"),
+        "git-dirty": git.get("commit") and {False: None, True: "true"}.get(git.get("dirty"), "unknown"),
         "run-number": str(number),
         "run-id": run["run_id"],
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

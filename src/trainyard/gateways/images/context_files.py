@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.process import run_program
+from trainyard.gateways.process import run_git
 
 LISTING = ".trainyard-source.txt"
 """File in an archive with the names of its files, for the machine that unpacks it and has no git history."""
@@ -186,19 +186,13 @@ def write_archive(sources: Mapping[str, Path], target: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def tags_at_head(folder: Path) -> list[str]:
-    """The git tags of the commit that is checked out."""
-    done = run_program(["git", "-C", str(folder), "tag", "--points-at", "HEAD"], seconds=_GIT_SECONDS)
-    return done.stdout.split() if done.ok else []
-
-
 def _tracked(context: Path) -> list[str] | None:
     """The files that git tracks below the context; None outside a repository.
 
     Raises ConfigError if there is a repository that git cannot read, because its files must not be guessed.
     """
-    line = ["git", "-C", str(context), "ls-files", "-z", "--cached", "--recurse-submodules"]
-    done = run_program(line, seconds=_GIT_SECONDS)
+    listing = ("ls-files", "-z", "--cached", "--recurse-submodules")
+    done = run_git(context, *listing, seconds=_GIT_SECONDS)
     if done.ok:
         return sorted({name for name in done.stdout.split("\0") if name})
     if any((folder / ".git").exists() for folder in (context.resolve(), *context.resolve().parents)):

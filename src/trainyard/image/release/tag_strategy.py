@@ -69,19 +69,13 @@ def find_image_source(
     """Find the source of an image that was built earlier, perhaps from another state of the tree.
 
     `content` and `labelled` are its labels of content and commit. `commit` and `version` are given by the
-    user. `git` has the facts of the current checkout, and `at_head` returns the tags there. build_image.py
-    writes no commit into an image of a changed tree. So an image with a content label and without a commit
-    has none, whatever is checked out. The same holds for an image whose labels are `inherited` from its base
-    image.
+    user. `git` has the facts of the current checkout, and `at_head` returns the tags there. They name only an
+    image that is known to be of the commit there: build_image.py writes no commit into an image of a changed
+    tree, the labels may be `inherited` from a base image, and another program may have built it elsewhere.
     """
-    head = str(git.get("commit", ""))
     found = commit or (labelled if content and not inherited else "")
-    dirty = not found
-    if not found and not content:
-        found = head
-        dirty = labelled not in ("", head) or bool(git.get("dirty", bool(head)))  # unknown is not clean
-    tags = tuple(at_head()) if not version and found and found == head else ()
-    return ImageSource(found, dirty, (version,) if version else tags)
+    tags = tuple(at_head()) if not version and found and found == git.get("commit") else ()
+    return ImageSource(found, not found and not (version and not content), (version,) if version else tags)
 
 
 def tags_for(strategy: str, *, commit: str, dirty: bool, versions: Sequence[str], content: str) -> list[Tag]:

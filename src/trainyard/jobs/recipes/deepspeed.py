@@ -7,22 +7,21 @@ tag="global_stepN")`.
 """
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
-from trainyard.jobs.recipes.log_numbers import read_whole_number
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems, memory_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import SHARDED
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
+from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
 
 NAME = "deepspeed"
 ON_FIRST_NODE = True
-TRACKER = "latest"
+CHECKPOINTS = (CheckpointFormat.DEEPSPEED,)
 DEEPSPEED_FILE = "deepspeed.json"
 _STAGES = {"single": 0, "ddp": 0, "fsdp": 3, "hsdp": 3}
 """`compute.strategy` -> stage of ZeRO: without sharding, or with everything sharded."""
@@ -142,10 +141,3 @@ def _is_step(value: object) -> bool:
 
 def _is_figure(value: object) -> bool:
     return isinstance(value, int | float | str) and not isinstance(value, bool)
-
-
-def checkpoint_name(tracked: str) -> tuple[int, str] | None:
-    name = tracked.strip()
-    found = re.fullmatch(r"global_step(\d{1,15})", name)
-    step = read_whole_number(found[1]) if found else None
-    return None if step is None else (step, name)

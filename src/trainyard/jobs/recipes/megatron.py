@@ -20,10 +20,11 @@ from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, comm
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import MEGATRON
 from trainyard.plan.parallel_degrees import degree_problems
+from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
 
 NAME = "megatron"
 ON_FIRST_NODE = False
-TRACKER = "latest_checkpointed_iteration.txt"
+CHECKPOINTS = (CheckpointFormat.MEGATRON,)
 MEMORY_REMEDY = "raise compute.tensor_parallel or compute.pipeline_parallel, or take more GPUs"
 ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 """Megatron requires it with tensor or context parallelism before Blackwell; it is harmless elsewhere."""
@@ -241,8 +242,3 @@ def row_of(line: str) -> Row | None:
         if (count := read_whole_number(texts.get(name, ""))) is not None:
             row[key] = count
     return row
-
-
-def checkpoint_name(tracked: str) -> tuple[int, str] | None:
-    step = read_whole_number(tracked)
-    return None if step is None else (step, f"iter_{step:07d}")

@@ -21,11 +21,11 @@ from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, common_problem
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import MEGATRON
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
+from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
 
 NAME = "nemo"
 ON_FIRST_NODE = True
-TRACKER = ""
-"""NeMo has no tracker file: it marks a folder step=N-last as unfinished by a file beside it."""
+CHECKPOINTS = (CheckpointFormat.NEMO,)
 SCRIPT_FILE, NUMBERS_FILE = "train_nemo.py", "nemo.json"
 _LINE = re.compile(r"\bTraining epoch \d+, iteration \d+/\d+ \|(.*)")
 _FIGURES = {
@@ -226,11 +226,3 @@ def row_of(line: str) -> Row | None:
     if not isinstance(done, float):
         return None
     return {"step": round(done) + 1, **read_figures(texts, _FIGURES)}
-
-
-def checkpoint_name(tracked: str) -> tuple[int, str] | None:
-    """The newest finished checkpoint among the names in the folder, one name per line."""
-    names = set(tracked.split("\n"))
-    found = [(int(m[1]), m[0]) for name in names if (m := re.fullmatch(r"step=(\d{1,15})(-last)?", name))]
-    whole = [(step + 1, name) for step, name in found if f"{name}-unfinished" not in names]
-    return max(whole) if whole else None

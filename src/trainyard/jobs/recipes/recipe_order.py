@@ -14,6 +14,7 @@ from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import InstanceType
 from trainyard.plan.minimum_memory import StateBytes, least_bytes
 from trainyard.plan.parallel_degrees import Degrees, degrees_of
+from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
 
 Row = dict[str, Any]
 RAY_KINDS = ("rayjob", "raycluster")
@@ -79,16 +80,12 @@ class RecordedRecipe(JobRecipe, Protocol):
     ON_FIRST_NODE: bool
     """True: only the first node's rows count; False: exactly one process, on any node, prints them."""
 
+    CHECKPOINTS: tuple[CheckpointFormat, ...]
+    """The formats of its own checkpoints; `checkpoint_formats` says what makes one complete."""
+
     def row_of(self, line: str, /) -> Row | None:
         """The row of metrics in a log line; None for any other line."""
         ...
-
-    def checkpoint_name(self, tracked: str, /) -> tuple[int, str] | None:
-        """Step and folder of the newest checkpoint, from the tracker's text; None if it names none."""
-        ...
-
-    TRACKER: str
-    """The file beside the checkpoints that names the newest complete one."""
 
 
 def workspace_of(config: Config) -> str:

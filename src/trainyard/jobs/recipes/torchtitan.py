@@ -14,11 +14,11 @@ from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, comm
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import SHARDED
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
+from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
 
 NAME = "torchtitan"
 ON_FIRST_NODE = True
-TRACKER = ""
-"""torchtitan has no tracker file: torch's checkpoints in folders step-N are complete with `.metadata`."""
+CHECKPOINTS = (CheckpointFormat.DCP, CheckpointFormat.HUGGING_FACE)
 _ADAM = "optimizer.param-groups.0.optimizer-kwargs"
 PLANNED = {
     "training.local-batch-size": "training.batch_size",
@@ -131,9 +131,3 @@ def row_of(line: str) -> Row | None:
     if rate := _RATE.search(plain):
         row["tokens_per_second_per_gpu"] = int(rate[1].replace(",", ""))
     return row
-
-
-def checkpoint_name(tracked: str) -> tuple[int, str] | None:
-    """The newest complete folder called step-N, one name per line."""
-    steps = [int(name[5:]) for name in tracked.split() if re.fullmatch(r"step-\d{1,15}", name)]
-    return (max(steps), f"step-{max(steps)}") if steps else None

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.log_numbers import format_number, read_figures, read_whole_number, without_colour
+from trainyard.jobs.recipes.log_numbers import format_number, read_figures, without_colour
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import (
     RAY_KINDS,
@@ -25,10 +25,11 @@ from trainyard.jobs.recipes.recipe_order import (
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import SHARDED
 from trainyard.plan.parallel_degrees import unused_degrees
+from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
 
 NAME = "verl"
 ON_FIRST_NODE = True
-TRACKER = "latest_checkpointed_iteration.txt"
+CHECKPOINTS = (CheckpointFormat.VERL,)
 _ACTOR, _ROLLOUT, _REFERENCE = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
 PLANNED = {
     "trainer.nnodes": "--num-nodes",
@@ -239,8 +240,3 @@ def _plain(text: str) -> str:
     """The number in `0.1`, `np.float64(0.1)` or `tensor(0.1, device='cuda:0')`, as the logger prints it."""
     wrapped = re.fullmatch(r"[\w.]+\((.*?)(?:,.*)?\)", text.strip())
     return wrapped[1] if wrapped else text
-
-
-def checkpoint_name(tracked: str) -> tuple[int, str] | None:
-    step = read_whole_number(tracked)
-    return None if step is None else (step, f"global_step_{step}")

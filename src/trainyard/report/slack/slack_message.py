@@ -154,9 +154,9 @@ def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
 
 
 def source_of(ci: Mapping[str, str], *, branch: str = "", commit: str = "") -> list[str]:
-    """`main@3f2c1ab` by anna (push), as GitHub says it, else as given; empty where neither is known."""
+    """`main@3f2c1ab` by anna (push): the recorded commit, else GitHub's; empty where neither is known."""
     named = re.sub(r"^refs/(heads|tags)/", "", ci.get("ref") or branch)
-    parts = (named, (ci.get("sha") or commit)[:7])
+    parts = (named, (commit or ci.get("sha", ""))[:7])
     source = "@".join(text for text in parts if text).replace("`", "'")
     return [f"`{mrkdwn(source, 200)}`{_by(ci)}"] if source else []
 

@@ -30,6 +30,8 @@ class ProgramEnd:
     others: str | None = None
     """Why not all other nodes ended with 0; None when they did."""
     checkpoint: TakenCheckpoint | None = None
+    skipped: tuple[str, ...] = ()
+    """Why newer checkpoints of the program do not count."""
 
 
 def begin(
@@ -130,6 +132,8 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
         "finished": time.time(),
         **_losses(rows),
     }
+    for note in end.skipped:
+        append_event(directory.events_file, "checkpoint_rejected", reason=note)
     if end.checkpoint is not None:
         named = {"step": end.checkpoint.step, "manifest_sha256": end.checkpoint.manifest_sha256}
         append_event(directory.events_file, "checkpoint_saved", **named)
@@ -149,11 +153,10 @@ def _verdict(end: ProgramEnd, rows: list[Row], planned: int) -> tuple[str, int, 
             return "failed", ExitCode.NO, end.others
         return "succeeded", ExitCode.DONE, None
     if end.told and end.checkpoint is not None:
-        reason = f"asked to stop; its newest checkpoint is of step {end.checkpoint.step:,}"
-        return "stopped", ExitCode.STOPPED, reason
-    if end.exit_code == 0:
-        return "failed", ExitCode.NO, f"the program ended with exit code 0 after {shown}"
-    return "failed", end.exit_code, f"the program ended with exit code {end.exit_code} after {shown}"
+        newest = f"asked to stop; its newest complete checkpoint is of step {end.checkpoint.step:,}"
+        return "stopped", ExitCode.STOPPED, "; ".join((newest, *end.skipped))
+    reason = "; ".join((f"the program ended with exit code {end.exit_code} after {shown}", *end.skipped))
+    return "failed", end.exit_code or ExitCode.NO, reason
 
 
 def _losses(rows: list[Row]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +23,12 @@ from trainyard.run.checkpoint_manifest import (
     verify_checkpoint,
     write_manifest,
 )
+from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
+from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
+from trainyard.run.checkpoints.volume_listing import VolumeListing
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
-from trainyard.run.untrusted_files import read_bytes
 
-NameOf = Callable[[str], tuple[int, str] | None]
-"""Step and folder of the newest checkpoint, from the tracker's text or from the names in the folder."""
-_LONGEST_TRACKER = 4096
 _logger = logging.getLogger(__name__)
 
 
@@ -49,18 +48,35 @@ class TakenCheckpoint:
     manifest_sha256: str
 
 
-def newest_own_checkpoint(folder: Path, tracker: str, name_of: NameOf) -> OwnCheckpoint | None:
-    """Return the newest complete checkpoint below `folder`.
+@dataclass(frozen=True)
+class OwnCheckpoints:
+    """A program's checkpoints: the newest complete one, and newer ones that are not complete."""
 
-    The program's own file `tracker` names it. A program without a tracker (empty) writes checkpoints with
-    torch; then `name_of` chooses among the folders that hold `.metadata`, the file that torch writes last.
+    newest: OwnCheckpoint | None
+    skipped: tuple[FoundCheckpoint, ...] = ()
+
+    def notes(self) -> tuple[str, ...]:
+        """A line for each newer checkpoint that does not count, with the missing part."""
+        instead = "there is no complete one" if self.newest is None else f"{self.newest.path.name} is newest"
+        return tuple(f"{each.path} is not complete: {each.why}; {instead}" for each in self.skipped)
+
+
+def find_own_checkpoints(
+    folder: Path, listing: VolumeListing, formats: Collection[CheckpointFormat]
+) -> OwnCheckpoints:
+    """Return the newest complete checkpoint directly in `folder`, by the files that its format owes.
+
+    `listing` has the files below the folder.
     """
-    if not folder.is_dir():
-        return None
-    found = name_of(_tracked(folder / tracker) if tracker else _names(folder))
-    if found is None or not (folder / found[1]).is_dir():
-        return None
-    return OwnCheckpoint(found[0], folder / found[1])
+    found = [
+        each
+        for each in find_checkpoints(listing)
+        if each.format in formats and each.run == "." and each.step is not None
+    ]
+    complete = [(each.step or 0, each.path) for each in found if each.is_complete]
+    step, name = max(complete, default=(-1, ""))
+    skipped = tuple(each for each in found if not each.is_complete and (each.step or 0) > step)
+    return OwnCheckpoints(OwnCheckpoint(step, folder / name) if name else None, skipped)
 
 
 def state_of(own: OwnCheckpoint) -> str:
@@ -82,22 +98,6 @@ def take_newest(own: OwnCheckpoint | None, directory: RunDirectory) -> TakenChec
     except (OSError, CheckpointError) as error:
         _logger.error("%s: the checkpoint was not taken into the run directory (%s)", own.path, error)
         return None
-
-
-def _tracked(path: Path) -> str:
-    try:
-        return read_bytes(path, links=False)[:_LONGEST_TRACKER].decode(errors="replace").strip()
-    except (OSError, ValueError):
-        return ""
-
-
-def _names(folder: Path) -> str:
-    entries = sorted(entry for entry in folder.iterdir() if "\n" not in entry.name)
-    return "\n".join(entry.name for entry in entries if entry.is_file() or _is_torchs(entry))
-
-
-def _is_torchs(folder: Path) -> bool:
-    return (folder / ".metadata").is_file() or (folder / "weights" / ".metadata").is_file()
 
 
 def take(own: OwnCheckpoint, directory: RunDirectory, run_id: str) -> TakenCheckpoint:

@@ -40,11 +40,11 @@ from trainyard.gateways.kubernetes.volumes.checkpoint_search import (
 )
 from trainyard.gateways.kubernetes.volumes.pod_exec import Place
 from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
-from trainyard.jobs.checkpoints.checkpoint_formats import find_checkpoints
-from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.jobs.job_plan import Program
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.state.kind_api import kind_of_job
+from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
+from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
 
 pytestmark = pytest.mark.process
 
@@ -92,10 +92,10 @@ def test_a_copy_has_the_same_bytes_its_digests_and_the_tracker(
     assert (done.cuts, done.kept_files) == (0, 0)
     assert (tmp_path / "out" / shapes.TRACKER).read_text() == "5"
     record = json.loads((tmp_path / "out" / "global_step_5.copied.json").read_text())
-    assert len(record["copied"]) == len(done.files) == 7
+    assert len(record["copied"]) == len(done.files) == 8
     assert not list((tmp_path / "out").glob(".*"))
     again = copied(server, tmp_path / "out")
-    assert (again.kept_files, again.fetched_bytes) == (7, 0)
+    assert (again.kept_files, again.fetched_bytes) == (8, 0)
 
 
 def test_cuts_at_any_byte_are_gone_on_from(server: ExecServer, volume: Path, tmp_path: Path) -> None:

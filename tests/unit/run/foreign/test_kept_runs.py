@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from trainyard.errors import CheckpointError, ExitCode
-from trainyard.jobs.recipes import RECORDED
 from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.foreign.foreign_records import ProgramEnd, begin, finish
 from trainyard.run.foreign.metric_rows import MetricRowWriter
 from trainyard.run.foreign.node_exit_codes import forget_ends, tell_end, wait_for_ends
-from trainyard.run.foreign.own_checkpoint import OwnCheckpoint, TakenCheckpoint, newest_own_checkpoint, take
+from trainyard.run.foreign.own_checkpoint import OwnCheckpoint, TakenCheckpoint, take
 from trainyard.run.records import read_rows
 
 
@@ -142,42 +141,11 @@ def test_a_run_that_goes_on_has_no_outcome_until_it_ends(directory: RunDirectory
     ]
 
 
-def checkpoint(folder: Path, name: str, *, torch: bool = False) -> Path:
+def checkpoint(folder: Path, name: str) -> Path:
     made = folder / name
     made.mkdir(parents=True)
     (made / "part.pt").write_bytes(b"weights of " + name.encode())
-    if torch:
-        (made / ".metadata").write_bytes(b"metadata")
     return made
-
-
-@pytest.mark.parametrize("recipe", ["megatron", "verl", "deepspeed"])
-def test_the_tracker_names_the_newest_checkpoint(recipe: str, tmp_path: Path) -> None:
-    found = RECORDED[recipe]
-    names = {"megatron": "iter_0000010", "verl": "global_step_10", "deepspeed": "global_step10"}
-    tracked = "global_step10" if recipe == "deepspeed" else "10"
-    assert newest_own_checkpoint(tmp_path / "none", found.TRACKER, found.checkpoint_name) is None
-    assert newest_own_checkpoint(tmp_path, found.TRACKER, found.checkpoint_name) is None
-    (tmp_path / found.TRACKER).write_text(f"{tracked}\n")
-    assert (
-        newest_own_checkpoint(tmp_path, found.TRACKER, found.checkpoint_name) is None
-    )  # named, and not there
-    made = checkpoint(tmp_path, names[recipe])
-    assert newest_own_checkpoint(tmp_path, found.TRACKER, found.checkpoint_name) == OwnCheckpoint(10, made)
-
-
-def test_without_a_tracker_only_whole_checkpoints_count(tmp_path: Path) -> None:
-    titan = RECORDED["torchtitan"]
-    made = checkpoint(tmp_path, "step-10", torch=True)
-    checkpoint(tmp_path, "step-20")  # torch writes .metadata last
-    assert newest_own_checkpoint(tmp_path, titan.TRACKER, titan.checkpoint_name) == OwnCheckpoint(10, made)
-    nemo = RECORDED["nemo"]
-    folder = tmp_path / "nemo"
-    for name in ("step=9-last", "step=19-last"):
-        checkpoint(folder, f"{name}/weights", torch=True)
-    (folder / "step=19-last-unfinished").touch()
-    found = newest_own_checkpoint(folder, nemo.TRACKER, nemo.checkpoint_name)
-    assert found == OwnCheckpoint(10, folder / "step=9-last")
 
 
 @pytest.mark.parametrize("links", [True, False])

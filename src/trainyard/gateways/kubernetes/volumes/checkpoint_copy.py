@@ -22,8 +22,8 @@ from typing import IO, Any, Protocol
 
 from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
 from trainyard.gateways.kubernetes.volumes.volume_source import SentFile, VolumeSource
-from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
-from trainyard.jobs.checkpoints.volume_listing import VolumeFile
+from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
+from trainyard.run.checkpoints.volume_listing import VolumeFile
 
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before the attempts after an interruption; they start again after a connection that sent bytes."""

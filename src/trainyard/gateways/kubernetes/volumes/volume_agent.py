@@ -4,8 +4,8 @@
     send ROOT F START  the bytes of a file from START on, to stdout; then its digest as JSON, to stderr
     digest ROOT F      the digest of a file as JSON, to stderr
 
-It changes nothing, needs Python 3.8 and no package, and follows no link. Only tests import it:
-`volume_source` sends its text.
+It changes nothing, needs Python 3.8 and no package, and follows no link. `volume_source` sends its text;
+`folder_listing` uses its list for a folder of this machine.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import pickletools
 import struct
 import sys
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,11 +27,21 @@ PIECE = 1 << 20
 MOST_FILES = 200_000
 MOST_TEXT, MOST_INDEX, MOST_HEADER = 8 << 20, 128 << 20, 100 << 20
 ARCHIVE_BEGINS, ARCHIVE_ENDS, END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
-TEXTS = ("manifest.json", "latest_checkpointed_iteration.txt")
+TEXTS = ("manifest.json", "latest_checkpointed_iteration.txt", "latest", "fsdp_config.json", "metadata.json")
+STATE = "trainer_state.json"
+JSONS = (STATE, "config.json", "adapter_config.json", "fsdp_config.json", "metadata.json")
+ARCHIVES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
+SIZED = ("_model_states.pt", "model_optim_rng.pt")
+"""Endings of files in which DeepSpeed and Megatron-LM record how many ranks wrote them."""
+COUNTS = (
+    *("dp_world_size", "mp_world_size", "stage", "mics_shard_size"),
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"),
+    *("use_distributed_optimizer", "no_save_optim"),
+)
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json", ".metadata")
 
 
-def list_below(root: Path, out: BinaryIO) -> None:
+def list_below(root: Path, out: BinaryIO, most: int = MOST_FILES) -> None:
     """Write a line per file. Files that disappear meanwhile are left out, because the pod may be writing."""
     count = 0
     for folder, folders, names in os.walk(root):
@@ -42,8 +55,8 @@ def list_below(root: Path, out: BinaryIO) -> None:
             if entry is None:
                 continue
             count += 1
-            if count > MOST_FILES:
-                raise SystemExit(f"more than {MOST_FILES:,} files below {root}; name the folder of one run")
+            if count > most:
+                raise SystemExit(f"more than {most:,} files below {root}; name the folder of one run")
             write_line(out, {"p": path.relative_to(root).as_posix(), **entry})
     write_line(out, {"end": count})
 
@@ -54,27 +67,135 @@ def entry_of(path: Path) -> dict[str, Any] | None:
         return None
     found = path.stat()
     entry: dict[str, Any] = {"s": found.st_size, "m": found.st_mtime}
+    if path.name in JSONS and found.st_size <= MOST_TEXT:
+        content = json_in(path)
+        entry["whole"] = isinstance(content, dict)
+        if path.name == STATE:
+            entry["text"] = str(content.get("global_step", "")) if isinstance(content, dict) else ""
     if path.name in TEXTS and found.st_size <= MOST_TEXT:
         entry["text"] = path.read_bytes().decode("utf-8", "replace")
+    elif path.name == ".metadata" and found.st_size <= MOST_INDEX:
+        entry.update(metadata_facts(path))
     elif path.name in INDEXES and found.st_size <= MOST_INDEX:
         entry["names"] = names_in(path)
-    elif path.suffix in (".pt", ".pth", ".bin"):
+    elif path.suffix in ARCHIVES:
         entry["whole"] = is_whole_archive(path, found.st_size)
+        if entry["whole"] and path.name.endswith(SIZED):
+            entry["counts"] = counts_in(path)
     elif path.suffix == ".safetensors":
         entry["whole"] = safetensors_size(path) == found.st_size
     return entry
 
 
+def json_in(path: Path) -> Any:
+    """The content of a JSON file; None if it cannot be read."""
+    try:
+        return json.loads(path.read_bytes().decode())
+    except (ValueError, RecursionError):
+        return None
+
+
 def names_in(path: Path) -> list[str] | None:
-    """The files that an index names; None if it cannot be read. A pickle is parsed, never loaded."""
+    """The files that a JSON index names; None if it cannot be read."""
+    try:
+        return sorted({str(name) for name in json_in(path)["weight_map"].values()})
+    except (KeyError, TypeError, AttributeError):
+        return None
+
+
+def metadata_facts(path: Path) -> dict[str, Any]:
+    """The files that a `.metadata` of torch names, and the size that each must have at least."""
     content = path.read_bytes()
     try:
-        if path.name != ".metadata":
-            return sorted(set(json.loads(content.decode())["weight_map"].values()))
         texts = {value for _, value, _ in pickletools.genops(io.BytesIO(content)) if isinstance(value, str)}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, RecursionError):
+        return {"names": None}
+    facts: dict[str, Any] = {"names": sorted(text for text in texts if text.endswith(".distcp"))}
+    ends: dict[str, int] = {}
+    state = members_of(inert_content(io.BytesIO(content)))
+    for place in members_of(state.get("storage_data")).values():
+        known = members_of(place)
+        name, offset, length = (known.get(key) for key in ("relative_path", "offset", "length"))
+        if isinstance(name, str) and isinstance(offset, int) and isinstance(length, int) and length >= 0:
+            ends[name] = max(ends.get(name, 0), offset + length)
+    return {**facts, "ends": ends, "counts": {"mcore": 1} if "mcore_data" in texts else {}}
+
+
+def counts_in(path: Path) -> dict[str, int]:
+    """The numbers in a torch.save file that say how many ranks wrote the checkpoint; empty if unknown."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
+            if name is None or archive.getinfo(name).file_size > MOST_INDEX:
+                return {}
+            with archive.open(name) as file:
+                top = members_of(inert_content(file))
+    except (zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RuntimeError, EOFError):
+        return {}
+    zero = members_of(members_of(top.get("ds_config")).get("zero_optimization"))
+    known = {**members_of(top.get("args")), **zero, **top}
+    return {
+        name: int(known[name]) for name in COUNTS if isinstance(known.get(name), int) and known[name] >= 0
+    }
+
+
+class Inert:
+    """Stands for every class and function that a pickle names, and does nothing."""
+
+    def __init__(self, *_arguments: Any, **_named: Any) -> None:
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __call__(self, *_arguments: Any, **_named: Any) -> Inert:
+        return Inert()
+
+    def __setitem__(self, _key: Any, _value: Any) -> None:
+        return
+
+    def append(self, _value: Any) -> None:
+        return
+
+    def extend(self, _values: Any) -> None:
+        return
+
+    def add(self, _value: Any) -> None:
+        return
+
+
+class InertMapping(dict):  # type: ignore[type-arg]  # Python 3.8 has no dict[Any, Any] at run time
+    """Stands for an OrderedDict, which may have attributes of its own."""
+
+    def __setstate__(self, _state: Any) -> None:
+        return
+
+
+class InertUnpickler(pickle.Unpickler):
+    """Reads the structure of a pickle without importing or calling what it names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        is_mapping = (module, name) == ("collections", "OrderedDict")
+        return InertMapping if is_mapping else type(name, (Inert,), {})
+
+    def persistent_load(self, _identity: Any) -> Any:
+        return Inert()
+
+
+def inert_content(file: Any) -> Any:
+    """The structure of a pickle; None if it cannot be read."""
+    try:
+        return InertUnpickler(file).load()
+    except (pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError):
         return None
-    return sorted(text for text in texts if text.endswith(".distcp"))
+    except (OverflowError, RecursionError, MemoryError, ImportError):
+        return None
+
+
+def members_of(value: Any) -> dict[Any, Any]:
+    """The members of an object in a pickle; empty for anything that has none."""
+    found = value.state if isinstance(value, Inert) else value
+    return found if isinstance(found, dict) else {}
 
 
 def is_whole_archive(path: Path, size: int) -> bool | None:
@@ -82,8 +203,9 @@ def is_whole_archive(path: Path, size: int) -> bool | None:
     if size == 0:
         return False
     with path.open("rb") as file:
-        if file.read(len(ARCHIVE_BEGINS)) != ARCHIVE_BEGINS:
-            return None
+        begins = file.read(len(ARCHIVE_BEGINS))
+        if begins != ARCHIVE_BEGINS:
+            return False if ARCHIVE_BEGINS.startswith(begins) else None
         file.seek(max(0, size - END_BYTES))
         return file.read(len(ARCHIVE_ENDS)) == ARCHIVE_ENDS
 

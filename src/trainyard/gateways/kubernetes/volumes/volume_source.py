@@ -15,7 +15,7 @@ from trainyard.errors import CheckpointError, ServiceError, ServiceTroubleError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.volumes import volume_agent
 from trainyard.gateways.kubernetes.volumes.pod_exec import STDOUT, Exec, Place
-from trainyard.jobs.checkpoints.volume_listing import ListingReader, VolumeFile, VolumeListing
+from trainyard.run.checkpoints.volume_listing import ListingReader, VolumeFile, VolumeListing
 
 _LOADER = "import sys;exec(compile(sys.stdin.buffer.read({size}).decode(),'trainyard','exec'))"
 _MOST_SAID = 1 << 16

@@ -1,4 +1,4 @@
-"""Read the list of a volume's files that the program in the pod prints: names, sizes, content of indexes.
+"""Read the list of a folder's files that the program in a pod prints: names, sizes, content of indexes.
 
 Output of a pod is not trusted: names that lead out of the volume, and lines in another format, are refused.
 """
@@ -29,6 +29,10 @@ class VolumeFile:
     """The text of trackers and manifests."""
     names: tuple[str, ...] | None = None
     """The files that an index names; None for other files, and for an unreadable index."""
+    ends: Mapping[str, int] = field(default_factory=dict)
+    """File that an index names -> the bytes that it must have at least, if the index says so."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Numbers in the file that say how many ranks wrote the checkpoint, by the name that its writer uses."""
 
 
 @dataclass(frozen=True)
@@ -111,4 +115,12 @@ def _file(given: Mapping[str, Any]) -> VolumeFile:
         whole=whole,
         text=given.get("text"),
         names=None if names is None else tuple(str(name) for name in names),
+        ends=_counts(given.get("ends", {})),
+        counts=_counts(given.get("counts", {})),
     )
+
+
+def _counts(given: Any) -> dict[str, int]:
+    if not isinstance(given, dict) or any(type(value) is not int or value < 0 for value in given.values()):
+        raise ValueError("a count has a wrong type")
+    return given

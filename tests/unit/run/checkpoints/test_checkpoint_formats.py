@@ -11,15 +11,15 @@ from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.gateways.kubernetes.volumes.volume_agent import main
-from trainyard.jobs.checkpoints.checkpoint_formats import (
+from trainyard.run.checkpoints.checkpoint_formats import (
     TRACKER,
     choose_checkpoint,
     find_checkpoints,
     newest_of_each_run,
     newest_step,
 )
-from trainyard.jobs.checkpoints.found_checkpoint import FoundCheckpoint
-from trainyard.jobs.checkpoints.volume_listing import ListingReader, VolumeListing
+from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
+from trainyard.run.checkpoints.volume_listing import ListingReader, VolumeListing
 
 
 def listing_of(lines: Iterable[bytes]) -> VolumeListing:
@@ -58,6 +58,7 @@ def test_the_newest_complete_one_of_each_run_is_found_whoever_wrote_it(tmp_path:
     assert newest_step([]) is None
 
 
+MODEL = "model_optim_rng.pt"
 Plant = Callable[..., Path]
 WRITERS: dict[str, Plant] = {
     "trainyard": lambda root: shapes.ours(root, 7),
@@ -66,7 +67,7 @@ WRITERS: dict[str, Plant] = {
     "dcp": lambda root: shapes.dcp(root / "step-7"),
     "huggingface": lambda root: shapes.safetensors(root / "step-7"),
 }
-FREE_TO_LACK = {"data.pt", "config.json", "mp_rank_01/model_optim_rng.pt"}
+FREE_TO_LACK = {"config.json", "mp_rank_01/model_optim_rng.pt", "actor/fsdp_config.json"}
 """Nothing says that these have to be there: Megatron's names do not tell how many ranks there are."""
 
 
@@ -128,7 +129,7 @@ def test_megatron_without_a_step_and_with_a_dcp_index(tmp_path: Path) -> None:
 
 def test_all_ranks_of_tensor_and_pipeline_are_needed(tmp_path: Path) -> None:
     for tensor, pipeline in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        shapes.archive(tmp_path / "iter_0000003" / f"mp_rank_{tensor:02d}_{pipeline:03d}" / "x.pt", 10)
+        shapes.archive(tmp_path / "iter_0000003" / f"mp_rank_{tensor:02d}_{pipeline:03d}" / MODEL, 10)
     (tmp_path / TRACKER).write_text("3")
     assert found(tmp_path)["iter_0000003"].is_complete
     shutil.rmtree(tmp_path / "iter_0000003" / "mp_rank_01_000")

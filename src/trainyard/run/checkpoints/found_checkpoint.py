@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
-from trainyard.jobs.checkpoints.volume_listing import VolumeFile
+from trainyard.run.checkpoints.volume_listing import VolumeFile
 
 
 class CheckpointFormat(StrEnum):
@@ -15,6 +15,8 @@ class CheckpointFormat(StrEnum):
     TRAINYARD = "trainyard"
     VERL = "verl"
     MEGATRON = "megatron"
+    NEMO = "nemo"
+    DEEPSPEED = "deepspeed"
     DCP = "dcp"
     """PyTorch's distributed checkpoint: torchtitan, and own programs."""
     HUGGING_FACE = "huggingface"
@@ -37,7 +39,7 @@ class FoundCheckpoint:
     path: str
     """The path of its folder, relative to the listed folder."""
     step: int | None
-    """None for weights without a step, and for Megatron's `release`."""
+    """Optimizer steps done; None for weights without a step, and for Megatron's `release`."""
     files: tuple[VolumeFile, ...]
     why: str
     """The sign that it is complete, or the missing parts."""

@@ -1,0 +1,174 @@
+"""No record names a commit unless the bytes come from it: every place of a file × of the command × variables.
+
+The rule: the commit on record is that of the repository whose working tree holds the file, or that of the
+repository named by --code; else there is none. The folder of the command and the environment change nothing.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.gateways.git import git_facts, program_facts, repository_facts
+from trainyard.run.identity import ci_facts_at, write_identity
+
+PLACES = ("own", "own-ignored", "own-subfolder", "other", "none", "link", "submodule", "worktree", "bare")
+STARTS = ("own", "other", "none")
+CODES = (None, "own", "other")
+VARIABLES = ("unset", "github", "hook", "codebuild")
+
+
+def git(folder: Path, *words: str) -> str:
+    line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always"]
+    done = subprocess.run([*line, "-C", str(folder), *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def repository(folder: Path, content: str) -> str:
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    (folder / "train.py").write_text(content)
+    (folder / ".gitignore").write_text("out/\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", content)
+    return git(folder, "rev-parse", "HEAD")
+
+
+class World:
+    """Repositories and folders, each with a checkpoint, and the commit that a record may name for it."""
+
+    def __init__(self, root: Path) -> None:
+        self.folders = {name: root / name for name in ("own", "other", "none", "worktree", "bare")}
+        self.commits: dict[str | None, str | None] = dict.fromkeys(("none", "bare"))
+        for name in ("own", "other"):
+            self.commits[name] = repository(self.folders[name], name)
+        git(self.folders["own"], "worktree", "add", "-q", "-b", "side", str(root / "worktree"))
+        (self.folders["worktree"] / "train.py").write_text("side")
+        git(self.folders["worktree"], "commit", "-q", "-a", "-m", "side")
+        self.commits["worktree"] = git(self.folders["worktree"], "rev-parse", "HEAD")
+        self.commits["submodule"] = repository(root / "library", "library")
+        git(self.folders["own"], "submodule", "--quiet", "add", str(root / "library"), "library")
+        git(self.folders["own"], "commit", "-q", "-m", "with a library")
+        self.commits["own"] = git(self.folders["own"], "rev-parse", "HEAD")
+        self.folders["submodule"] = self.folders["own"] / "library"
+        git(root, "init", "-q", "--bare", str(self.folders["bare"]))
+        for name, below in (("own-ignored", "out"), ("own-subfolder", "runs/deep")):
+            self.folders[name], self.commits[name] = self.folders["own"] / below, self.commits["own"]
+        for folder in self.folders.values():
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "step-7.pt").write_bytes(b"weights")
+        self.folders["link"], self.commits["link"] = root / "none" / "links", self.commits["other"]
+        self.folders["link"].mkdir()
+        (self.folders["link"] / "step-7.pt").symlink_to(self.folders["other"] / "step-7.pt")
+        self.metrics = root / "metrics.json"
+        self.metrics.write_text("{}")
+
+    def variables(self, kind: str) -> dict[str, str]:
+        other, hook = str(self.commits["other"]), self.folders["other"] / ".git"
+        return {
+            "unset": {},
+            "github": {"GITHUB_ACTIONS": "true", "GITHUB_SHA": other, "GITHUB_RUN_ID": "5"},
+            "hook": {"GIT_DIR": str(hook), "GIT_WORK_TREE": str(hook.parent), "GIT_INDEX_FILE": "x"},
+            "codebuild": {"CODEBUILD_RESOLVED_SOURCE_VERSION": other, "TRAINYARD_COMMIT": other},
+        }[kind]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def script(load_script: Callable[[str], Any]) -> Any:
+    return load_script("training_artifact_sync")
+
+
+@pytest.mark.parametrize("variables", VARIABLES)
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("place", PLACES)
+def test_the_commit_on_record_is_that_of_the_files_repository(
+    place: str, start: str, variables: str, world: World, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in world.variables(variables).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(world.folders[start])
+    checkpoint = world.folders[place] / "step-7.pt"
+    for code in CODES:
+        origin = script._provenance(checkpoint, None if code is None else world.folders[code])
+        expected = world.commits[place if code is None else code]
+        assert origin["git"].get("commit") == expected, code
+        assert origin["ci"].get("sha") in (None, expected)
+        run = {key: value for key, value in origin.items() if value}
+        assert [each for each in world.commits.values() if each and each in json.dumps(run)] in (
+            [],
+            [each for each in world.commits.values() if each and each == expected],
+        )
+
+
+@pytest.mark.parametrize("place", ["own", "none"])
+def test_a_stored_manifest_and_document_004s_names_the_same_commit(
+    place: str, world: World, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(world.folders["other"])
+    checkpoint, expected = world.folders[place] / "step-7.pt", world.commits[place]
+    made = script.create_manifest(str(checkpoint), str(world.metrics), "bucket", 42)
+    flags = ["--checkpoint", str(checkpoint), "--metrics", str(world.metrics), "--run-number", "42"]
+    assert script.main([*flags, "--store", (tmp_path / "store").as_uri()]) == 0
+    stored = json.loads((tmp_path / "store" / "manifests" / "run-42-manifest.json").read_text())
+    for manifest in (made, stored):
+        assert manifest["provenance"].get("git", {}).get("commit") == expected
+        assert str(world.commits["other"]) not in json.dumps(manifest)
+
+
+def test_a_named_folder_without_committed_code_is_refused(world: World, script: Any, tmp_path: Path) -> None:
+    for place in ("none", "own-ignored", "bare"):
+        with pytest.raises(ConfigError, match="git knows no committed file there"):
+            script._provenance(world.folders["own"] / "step-7.pt", world.folders[place])
+    run = tmp_path / "run" / "checkpoints"
+    run.mkdir(parents=True)
+    (run / "step-7.pt").write_bytes(b"weights")
+    write_identity(run.parent / "run.json", "run-a", {})
+    with pytest.raises(ConfigError, match=r"whose run\.json names its code"):
+        script._provenance(run / "step-7.pt", world.folders["own"])
+    with pytest.raises(SystemExit):
+        script.parse_args(["--run-dir", str(run.parent), "--code", str(world.folders["own"])])
+
+
+@pytest.mark.parametrize(
+    ("change", "dirty"),
+    [("train.py", True), ("tools/new.py", True), ("step-8.pt", False), ("out/x.py", False)],
+)
+def test_a_changed_repository_is_recorded_as_dirty(change: str, dirty: bool, tmp_path: Path) -> None:
+    commit = repository(tmp_path / "own", "code")
+    (tmp_path / "own" / change).parent.mkdir(exist_ok=True)
+    (tmp_path / "own" / change).write_text("changed")
+    facts = repository_facts(tmp_path / "own" / "step-7.pt")
+    assert (facts["commit"], facts["dirty"], "diff_sha256" in facts) == (commit, dirty, dirty)
+
+
+def test_a_hooks_variables_do_not_change_the_commit_of_the_running_code(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in world.variables("hook").items():
+        monkeypatch.setenv(name, value)
+    assert git_facts(world.folders["own"])["commit"] == world.commits["own"]
+
+
+def test_the_commit_of_a_program_is_that_of_its_script(world: World) -> None:
+    for place in ("own", "other", "none", "submodule"):
+        (world.folders[place] / "run.py").write_text("")
+        command = ["python3", str(world.folders[place] / "run.py"), "--steps", "4"]
+        assert program_facts(command).get("commit") == world.commits[place]
+    assert program_facts(["python3", "-m", "verl.trainer.main_ppo"]) == {}
+    assert program_facts(["python3", "missing.py"]) == {}
+
+
+def test_a_workflow_runs_commit_is_on_record_only_for_code_of_that_commit() -> None:
+    variables = {"GITHUB_ACTIONS": "true", "GITHUB_SHA": "a" * 40, "GITHUB_RUN_ID": "5"}
+    assert ci_facts_at("a" * 40, variables) == {"sha": "a" * 40, "run_id": "5"}
+    for commit in ("b" * 40, None):
+        assert ci_facts_at(commit, variables) == {"run_id": "5"}
