@@ -29,9 +29,9 @@ class Readiness(StrEnum):
     UNKNOWN = "not known"
 
 
-def require_checks(names: Iterable[str]) -> None:
-    """Raise ConfigError for a name that no check has."""
-    known = {check.name for check in CHECKS}
+def require_checks(names: Iterable[str], *, others: Iterable[str] = ()) -> None:
+    """Raise ConfigError for a name that no check has; `others` are further names to suggest."""
+    known = {*others, *(check.name for check in CHECKS)}
     for name in names:
         if name not in known:
             raise ConfigError(f"{name[:60]!r} is not a check; known: {', '.join(sorted(known))}")
