@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_request import JobRequest
     from trainyard.jobs.state.job_state import JobState
     from trainyard.proof.reachable_parts import UnreachablePart
+    from trainyard.run.commands import ClusterTarget
 
 _logger = logging.getLogger("trainyard.deploy_training_job")
 HOUSE = Path(__file__).resolve().parent.parent
@@ -274,7 +275,9 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
     from trainyard.gateways.kubernetes.job_submission import find, submit
     from trainyard.jobs.existing_job import stands
     from trainyard.jobs.kinds import KINDS
+    from trainyard.run.commands import cluster_target
 
+    target = cluster_target(vars(args))
     manifests, kind = KINDS[plan.kind].rendered(plan), KINDS[plan.kind].FOLLOWED
     if there := stands(partial(find, api), plan):
         output.announce("job", f"{plan.name} exists already, with the same plan")
@@ -285,24 +288,27 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
     code: int = ExitCode.DONE
     waits = args.wait or args.monitor
     if waits or (there and JobLooking(api).state(plan.namespace, plan.name, kind).ended):
-        state = followed(plan, access, kind=kind, seconds=args.timeout, heals=waits and args.auto_retry > 0)
+        heals = waits and args.auto_retry > 0
+        state = follow_job(plan, access, kind, seconds=args.timeout, heals=heals, target=target)
         code, data = state.exit_code, data | state.record()
         output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
     else:
         what = "retry" if args.auto_retry else "status"
-        command = f"scripts/manage_training_job.py {what} {plan.name} --namespace {plan.namespace}"
-        output.announce("follow", command, copied=True)
+        words = ("manage_training_job.py", what, plan.name)
+        output.announce("follow", target.command(*words, namespace=plan.namespace), copied=True)
     if args.json:
         output.print_json({**data, "plan": plan.to_json()})
     return code
 
 
-def followed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float, heals: bool) -> "JobState":
+def follow_job(
+    plan: "JobPlan", access: "Access", kind: str, *, seconds: float, heals: bool, target: "ClusterTarget"
+) -> "JobState":
     """Return the state at the end of the job, or of the last job sent instead of it, or at the time limit."""
     from trainyard.gateways.kubernetes.job_retries import follow_or_heal
 
     job: dict[str, Any] = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": seconds}
-    return follow_or_heal(access, **job, heals=heals, announce=output.announce)
+    return follow_or_heal(access, **job, heals=heals, announce=output.announce, target=target)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def unproven(config: "Config", rented: "Rented") -> list[dict[str, str]]:
     from trainyard.plan.node_room import room_of_type
     from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 
-    nodes, network = rented.nodes, config.compute.network
+    nodes, network = rented.nodes, str(config.compute.network)
     if rented.instance:
         gpus = 0 if config.model.device == "cpu" else rented.devices
         network = recorded_network(config, room_of_type(rented.instance.name), nodes=nodes, gpus=gpus)

@@ -19,6 +19,7 @@ from trainyard.cluster.fitness import assess
 from trainyard.cluster.needed_apis import choose_kind
 from trainyard.cluster.snapshot import Snapshot, Unseen
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.run.commands import ClusterTarget
 
 
 class Readiness(StrEnum):
@@ -111,18 +112,19 @@ def judge_cluster(snapshot: Snapshot, demand: Demand) -> Verdict:
 def verdict_record(verdict: Verdict) -> dict[str, Any]:
     """The verdict as plain data. `findings` leaves out what passed; `checks` includes it."""
     found = [finding for finding in verdict.findings if finding.severity is not Severity.PASSED]
+    target = verdict.facts.demand.target
     return {
         "ready": verdict.state is Readiness.READY,
         "verdict": verdict.state.value,
-        "findings": [_finding(finding) for finding in found],
-        "checks": [{**_finding(f), "looks_at": f.check.looks_at} for f in verdict.findings],
+        "findings": [_finding(finding, target) for finding in found],
+        "checks": [{**_finding(f, target), "looks_at": f.check.looks_at} for f in verdict.findings],
     }
 
 
-def _finding(finding: Finding) -> dict[str, str]:
+def _finding(finding: Finding, target: ClusterTarget) -> dict[str, str]:
     return {
         "check": finding.check.name,
         "severity": finding.severity.value,
         "evidence": finding.outcome.evidence,
-        "remedy": finding.outcome.remedy,
+        "remedy": target.in_text(finding.outcome.remedy),
     }

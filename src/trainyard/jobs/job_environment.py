@@ -22,7 +22,7 @@ from trainyard.plan.environment.settings_reading import (
     GPU,
     Setting,
     SettingGroup,
-    read_environment_file,
+    read_environment_objects,
 )
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.instances import instance_called
@@ -37,9 +37,7 @@ _BEFORE_VARIABLES = ("env", "export", "exec", "time")
 def job_findings(plan: JobPlan) -> list[LintFinding]:
     """Return what the linter of the environment finds in the job, each finding once, the worst first."""
     place = variable_scope(plan)
-    objects = [dict(body) for body in KINDS[plan.kind].rendered(plan).all]
-    # JSON is YAML, and its escapes take every text through a reader of YAML.
-    file = read_environment_file("job.json", json.dumps({"kind": "List", "items": objects}), place)
+    file = read_environment_objects("the job", KINDS[plan.kind].rendered(plan).all, place)
     beside = (
         SettingGroup("the program", tuple(_program_settings(plan)), place),
         SettingGroup("the command", tuple(command_settings(plan.program.command)), place),

@@ -5,10 +5,11 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
-from tests.unit.jobs.plans import IMAGE, config, instance_for, plan, request
+from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, request
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
 from trainyard.errors import ConfigError
@@ -16,7 +17,17 @@ from trainyard.jobs.job_environment import command_settings, job_findings, varia
 from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.kinds import KINDS
-from trainyard.plan.environment.variable_rules import RENAMED, RULES, LintSeverity, judge_variable
+from trainyard.plan.environment.environment_lint import lint
+from trainyard.plan.environment.settings_reading import read_environment_file
+from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import (
+    RENAMED,
+    RULES,
+    Judgement,
+    LintSeverity,
+    judge_variable,
+)
+from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
 OWN = ("torchrun", "train.py")
 OTHERS = ("RDMAV_FORK_SAFE", "NCCL_IB_HCA", "NCCL_NVLS_ENABLE", "NCCL_DEBGU", "FI_EFA_USE_HUGE_PAGE")
@@ -48,12 +59,13 @@ WAYS: dict[str, Callable[[str, str], dict[str, Any]]] = {
         "command": ("sh", "-c", f"cd /code\n{name}={shlex.quote(value)} exec torchrun train.py A=1")
     },
 }
-PLACES = [
-    {"nodes": nodes, "instance_type": instance, "network": network}
-    for nodes, instance, network in itertools.product(
-        (1, 2), ("p5.48xlarge", "g6.12xlarge", "g6.xlarge"), ("auto", "tcp")
-    )
-]
+PLACES = (
+    ("auto", {"nodes": 1, "instance_type": "p5.48xlarge"}),
+    ("auto", {"nodes": 2, "instance_type": "p5.48xlarge"}),
+    ("tcp", {"nodes": 2, "instance_type": "p5.48xlarge"}),
+    ("auto", {"nodes": 2, "instance_type": "g6.12xlarge"}),
+    ("auto", {"nodes": 2, "instance_type": "g6.xlarge"}),
+)
 
 
 def planned(network: str, **changes: Any) -> JobPlan | list[str]:
@@ -64,15 +76,31 @@ def planned(network: str, **changes: Any) -> JobPlan | list[str]:
         return str(error).split("\n")[:-1]
 
 
+@cache
+def scopes() -> list[VariableScope]:
+    """The place of each plan, as the plan itself knows it."""
+    return [
+        variable_scope(plan("compute.strategy=ddp", f"compute.network={network}", **place))
+        for network, place in PLACES
+    ]
+
+
+def judged(name: str, scope: VariableScope) -> dict[Judgement | None, str]:
+    """Each answer that the rules give to a variable there, with a value that gets it."""
+    return {judge_variable(name, value, scope): value for value in VALUES}
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_rule_speaks_when_the_job_is_planned(name: str, way: str) -> None:
     spoke = 0
-    for place, value in itertools.product(PLACES[::3], VALUES[::2] if way != "--env" else VALUES):
-        rest = {key: there for key, there in place.items() if key != "network"}
-        scope = variable_scope(plan(f"compute.network={place['network']}", "compute.strategy=ddp", **rest))
-        expected = judge_variable(name, value, scope)
-        found = planned(str(place["network"]), **rest, **WAYS[way](name, value))
+    answers = (
+        (place, *answer)
+        for place, scope in zip(PLACES, scopes(), strict=True)
+        for answer in judged(name, scope).items()
+    )
+    for (network, place), expected, value in answers:
+        found = planned(network, **place, **WAYS[way](name, value))
         if expected is None:
             assert not isinstance(found, list)
             assert name not in {finding.subject for finding in job_findings(found)}
@@ -109,7 +137,7 @@ def test_no_kind_of_job_hides_a_variable(kind: str) -> None:
 def test_variables_that_a_recipe_sets_are_judged_too(name: str) -> None:
     before = recipe_plan("deepspeed")
     sheet = json.loads(before.program.files["program.json"])
-    for value in VALUES:
+    for value in judged(name, variable_scope(before)).values():
         changed = {**sheet, "environment": {**sheet["environment"], name: value}}
         files = {**before.program.files, "program.json": json.dumps(changed)}
         there = replace(before, program=replace(before.program, files=files))
@@ -127,7 +155,7 @@ def test_both_names_of_the_allocator_are_reported() -> None:
 
 def unchanged_plans() -> Iterator[JobPlan]:
     for kind, nodes, network in itertools.product(KINDS, (1, 2, 16), ("auto", "tcp")):
-        for instance in ("p5.48xlarge", "p6-b200.48xlarge", "g6.12xlarge", "g6.xlarge"):
+        for instance in ("p5.48xlarge", "g6.12xlarge", "g6.xlarge"):
             place = {"kind": kind, "nodes": nodes, "instance_type": instance_for(kind, instance)}
             for command in ((), ("python", "work.py")):
                 yield plan("compute.strategy=ddp", f"compute.network={network}", **place, command=command)
@@ -171,3 +199,15 @@ def test_findings_do_not_depend_on_characters_of_other_values() -> None:
     for text in ("{}", "a: b", "\t", "\x7f", "€ 💡", "'\"\\", "-", "#x", "\u2028"):
         there = plan(environment={"NOTE": text, "NCCL_PROTO": "LL"}, image=IMAGE)
         assert [found.subject for found in job_findings(there)] == ["NCCL_PROTO"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_reports_what_the_linter_reports_of_its_printed_manifest(kind: str) -> None:
+    given = {"NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0", "CUDA_LAUNCH_BLOCKING": "1", "PORT": "80"}
+    for nodes, instance in itertools.product((1, 2), ("p5.48xlarge", "g6.xlarge")):
+        place = {"kind": kind, "nodes": nodes, "instance_type": instance_for(kind, instance)}
+        there = plan(**place, environment=given)
+        text = kubernetes_yaml(objects(there))
+        printed = lint([read_environment_file("job.yaml", text, VariableScope())])
+        told = {(found.subject, found.severity, found.reason) for found in job_findings(there)}
+        assert told == {(found.subject, found.severity, found.reason) for found in printed}
