@@ -214,9 +214,7 @@ def retry(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
         print(announce_healing(look.api.access, output.announce, target).preview(job))
         return ExitCode.DONE
     seconds = args.timeout or 86400.0
-    state = heal_job(
-        look.api.access, **job.place, seconds=seconds, announce=output.announce, target=target
-    )
+    state = heal_job(look.api.access, **job.place, seconds=seconds, announce=output.announce, target=target)
     say(args, state.record(), lambda data, width: status_lines(data, width=width, target=target))
     return state.exit_code
 
