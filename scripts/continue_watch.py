@@ -4,7 +4,8 @@
 A watch ends with its runner or its time limit while the job continues. This workflow run then ends with exit
 code 5, because nothing is proven yet, and the dispatched one follows the same job.
 
-Reads:      the job, as flags; GITHUB_TOKEN, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_REF_NAME
+Reads:      the job and its cluster, as flags; GITHUB_TOKEN, GITHUB_REPOSITORY, GITHUB_API_URL,
+            GITHUB_REF_NAME
 Writes:     one workflow dispatch, unless --dry-run; the job summary; the outputs `reason` and `dispatched`;
             --json prints the inputs of the dispatch
 Exit codes: 5 the job continues, and the next watch was dispatched; 1 the limit of watches is reached;
@@ -19,6 +20,7 @@ import sys
 from collections.abc import Sequence
 
 from trainyard.command import arguments, handler, output
+from trainyard.command.cluster_options import add_target_options, check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
@@ -40,7 +42,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--dry-run", action="store_true", help="print the decision, dispatch nothing")
     parser.add_argument("--json", action="store_true", help="print the inputs of the dispatch as JSON")
-    return parser.parse_args(argv)
+    add_target_options(parser)
+    args = parser.parse_args(argv)
+    check_cluster_options(parser, args)
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,9 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import set_output
     from trainyard.gateways.github_api import github_from
+    from trainyard.run.commands import cluster_target
 
     if args.watch >= MOST:
-        again = f"scripts/manage_training_job.py status {args.job} --namespace {args.namespace} --follow"
+        again = cluster_target(vars(args)).command("manage_training_job.py", "status", args.job, "--follow")
         return told(
             f"it was watched {args.watch} times and has not ended; follow it with {again}", ExitCode.NO
         )

@@ -3,8 +3,10 @@
 
     preflight ──> storage and queue, if the configuration says how ──> plan ──> apply ──> watch
 
-All problems are reported at once, before anything is sent. The command continues with a job of the same name
-and plan. --dry-run asks a cluster only if one is named. A command of your own can follow after --.
+All problems are reported at once, before anything is sent. A job that would train to its end and fail its
+proof (EFA between machines cannot be proven yet) is one of them, unless --accept names the part, such as
+network. The command continues with a job of the same name and plan. --dry-run asks a cluster only if one is
+named. A command of your own can follow after --.
 
 Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image
 Writes:     the objects of the job into the cluster; --json prints the plan and the job's state; in GitHub
@@ -30,7 +32,7 @@ import trainyard
 from trainyard.command import arguments, handler, output, terminal
 from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
 from trainyard.command.parser import script_parser
-from trainyard.errors import ExitCode
+from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.cluster.fix import Step
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_plan import JobPlan
     from trainyard.jobs.job_request import JobRequest
     from trainyard.jobs.state.job_state import JobState
+    from trainyard.proof.reachable_parts import UnreachablePart
+    from trainyard.run.commands import ClusterTarget
 
 _logger = logging.getLogger("trainyard.deploy_training_job")
 HOUSE = Path(__file__).resolve().parent.parent
@@ -68,7 +72,7 @@ REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
     ("--tolerate", arguments.text, "KEY", "tolerate a taint; may be repeated"),
     ("--env", arguments.variable, "NAME=VALUE", "set a variable; may be repeated"),
     ("--program-set", arguments.text, "KEY=VALUE", "a setting of the program's own; may be repeated"),
-    ("--accept", arguments.text, "CHECK", "ignore this failed check of the cluster; may be repeated"),
+    ("--accept", arguments.text, "NAME", "ignore this check of the cluster or part of the proof; repeatable"),
 )
 SWITCHES = (
     ("--wait", "wait for the end of the job"),
@@ -113,10 +117,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def sent(args: argparse.Namespace, config: "Config") -> int:
     """Check, plan, and send the job or show it."""
     from trainyard.cluster.verdict import require_checks
+    from trainyard.proof.reachable_parts import PARTS
 
-    require_checks(args.accept)
+    require_checks(accepted_checks(args), others=PARTS)
     if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
-        return show(args, planned(config, asked(args, config)), api=None)
+        return show(args, planned(args, config, asked(args, config)), api=None)
     from trainyard.gateways.github import tell_step
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
@@ -130,7 +135,7 @@ def sent(args: argparse.Namespace, config: "Config") -> int:
     found = checked(args, config, access, api)
     place = found.look.demand.namespace
     seen = asked(args, config).seen(kind=found.kind, namespace=place, image=found.image, room=found.room)
-    plan = planned(config, seen)
+    plan = planned(args, config, seen)
     data, store = plan.to_json(), config.artifacts.store or ""
     tell_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if args.dry_run else "")
     # If the job exists already, its own pods may fill the cluster.
@@ -174,22 +179,77 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
     look = ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
     supplies = supplies_of(config.cluster, read_yaml_documents)
     change = None if args.dry_run else apply
-    found = preflight(look, supplies, args.accept, find_digest=find_digest, apply=change)
+    accepted = accepted_checks(args)
+    found = preflight(look, supplies, accepted, find_digest=find_digest, apply=change)
     if found.exit_code:
         print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
     status = "failed" if found.exit_code else "degraded" if found.verdict.exit_code else "ok"
-    accepted = f" Accepted: {', '.join(args.accept)}." if status == "degraded" and args.accept else ""
-    output.announce("preflight", summarize_verdict(found.record) + accepted, status)
+    note = f" Accepted: {', '.join(accepted)}." if status == "degraded" and accepted else ""
+    output.announce("preflight", summarize_verdict(found.record) + note, status)
     return found
 
 
-def planned(config: "Config", request: "JobRequest") -> "JobPlan":
+def accepted_checks(args: argparse.Namespace) -> list[str]:
+    """Return the checks of the cluster among the values of --accept; the others name parts of the proof."""
+    from trainyard.proof.reachable_parts import PARTS
+
+    return [name for name in args.accept if name not in PARTS]
+
+
+def planned(args: argparse.Namespace, config: "Config", request: "JobRequest") -> "JobPlan":
+    from trainyard.jobs.job_environment import job_findings
     from trainyard.jobs.job_planning import plan_job, warnings_of
 
     plan = plan_job(config, request)
+    state_unproven(args, config, plan)
     for warning in warnings_of(plan):
         _logger.warning("%s", warning)
+    for found in job_findings(plan):
+        value = f"={found.value}" if found.value else ""
+        level = logging.INFO if found.severity == "info" else logging.WARNING
+        _logger.log(level, "%s%s: %s; %s", found.subject, value, found.reason, found.remedy)
     return plan
+
+
+def state_unproven(args: argparse.Namespace, config: "Config", plan: "JobPlan") -> None:
+    """Warn of the parts of the proof that cannot hold; refuse those that would make the job fail.
+
+    Raises ConfigError.
+    """
+    from trainyard.jobs.job_planning import decides_the_end
+    from trainyard.report.plan.plan_text import unproven_lines
+
+    store = config.artifacts.store or ""
+    parts = unproven_parts(config, plan)
+    refused = [
+        part
+        for part in parts
+        if decides_the_end(part.name, plan, store=store) and part.name not in args.accept
+    ]
+    for line in unproven_lines([part.to_json() for part in parts if part not in refused]):
+        _logger.warning("%s", line)
+    if refused:
+        lines = unproven_lines([part.to_json() for part in refused])
+        flags = " ".join(f"--accept {part.name}" for part in refused)
+        end = f"The job would train to its end and then fail. To train without this proof, add {flags}."
+        raise ConfigError("\n".join([*lines, f"{end} Nothing was sent."]))
+
+
+def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart, ...]":
+    from trainyard.jobs.recipes import own_command, trainyard_trainer
+    from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
+
+    name = plan.program.name
+    return unreachable_parts(
+        PlannedRun(
+            recipe=config.recipe if name == trainyard_trainer.NAME else name,
+            nodes=plan.nodes,
+            processes=plan.processes_per_node,
+            network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,
+            store=config.artifacts.store or "",
+            is_recorded=name != own_command.NAME,
+        )
+    )
 
 
 def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int:
@@ -218,7 +278,9 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
     from trainyard.gateways.kubernetes.job_submission import find, submit
     from trainyard.jobs.existing_job import stands
     from trainyard.jobs.kinds import KINDS
+    from trainyard.run.commands import cluster_target
 
+    target = cluster_target(vars(args))
     manifests, kind = KINDS[plan.kind].rendered(plan), KINDS[plan.kind].FOLLOWED
     if there := stands(partial(find, api), plan):
         output.announce("job", f"{plan.name} exists already, with the same plan")
@@ -229,24 +291,27 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
     code: int = ExitCode.DONE
     waits = args.wait or args.monitor
     if waits or (there and JobLooking(api).state(plan.namespace, plan.name, kind).ended):
-        state = followed(plan, access, kind=kind, seconds=args.timeout, heals=waits and args.auto_retry > 0)
+        heals = waits and args.auto_retry > 0
+        state = follow_job(plan, access, kind, seconds=args.timeout, heals=heals, target=target)
         code, data = state.exit_code, data | state.record()
         output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
     else:
         what = "retry" if args.auto_retry else "status"
-        command = f"scripts/manage_training_job.py {what} {plan.name} --namespace {plan.namespace}"
-        output.announce("follow", command, copied=True)
+        words = ("manage_training_job.py", what, plan.name)
+        output.announce("follow", target.command(*words, namespace=plan.namespace), copied=True)
     if args.json:
         output.print_json({**data, "plan": plan.to_json()})
     return code
 
 
-def followed(plan: "JobPlan", access: "Access", *, kind: str, seconds: float, heals: bool) -> "JobState":
+def follow_job(
+    plan: "JobPlan", access: "Access", kind: str, *, seconds: float, heals: bool, target: "ClusterTarget"
+) -> "JobState":
     """Return the state at the end of the job, or of the last job sent instead of it, or at the time limit."""
     from trainyard.gateways.kubernetes.job_retries import follow_or_heal
 
     job: dict[str, Any] = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": seconds}
-    return follow_or_heal(access, **job, heals=heals, announce=output.announce)
+    return follow_or_heal(access, **job, heals=heals, announce=output.announce, target=target)
 
 
 if __name__ == "__main__":

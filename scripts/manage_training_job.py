@@ -115,12 +115,16 @@ def show_status(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -
     from trainyard.jobs.state.state_machine import judge_job
     from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
     from trainyard.report.jobs.job_text import status_lines
+    from trainyard.run.commands import cluster_target
 
+    target = cluster_target(vars(args))
     state = follow(args, look, job) if args.follow else judge_job(look.look(job))
     data, code = state.record(), state.exit_code
-    say(args, data, lambda data, width: status_lines(data, width=width))
+    say(args, data, lambda data, width: status_lines(data, width=width, target=target))
     tell_step(
-        state_outputs(data, exit_code=code), state_markdown(data), error=state_error(data, exit_code=code)
+        state_outputs(data, exit_code=code),
+        state_markdown(data, target),
+        error=state_error(data, exit_code=code),
     )
     return code if state.ended or args.follow else ExitCode.DONE
 
@@ -203,12 +207,15 @@ def resubmit(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> i
 def retry(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
     from trainyard.gateways.kubernetes.job_retries import announce_healing, heal_job
     from trainyard.report.jobs.job_text import status_lines
+    from trainyard.run.commands import cluster_target
 
+    target = cluster_target(vars(args))
     if args.dry_run:
-        print(announce_healing(look.api.access, output.announce).preview(job))
+        print(announce_healing(look.api.access, output.announce, target).preview(job))
         return ExitCode.DONE
-    state = heal_job(look.api.access, **job.place, seconds=args.timeout or 86400.0, announce=output.announce)
-    say(args, state.record(), lambda data, width: status_lines(data, width=width))
+    seconds = args.timeout or 86400.0
+    state = heal_job(look.api.access, **job.place, seconds=seconds, announce=output.announce, target=target)
+    say(args, state.record(), lambda data, width: status_lines(data, width=width, target=target))
     return state.exit_code
 
 

@@ -8,11 +8,12 @@ a notice that names the commands to set it up. A training that somebody asked fo
 Reads:      the dispatch inputs as flags; the configuration; GitHub's variables; the repository's variables
             TRAINYARD_RUNNER_LABELS, _STORE, _DEADLINE, _RUNS_DIRECTORY, _MAX_SEGMENTS, _INSTANCE_TYPE,
             _USD_PER_HOUR, _JOB_MINUTES, _CODEBUILD_PROJECT, _CODEBUILD_COMPUTE, _CODEBUILD_IMAGE,
-            _EKS_CLUSTER, _EKS_ROLE, _EKS_INSTANCE_TYPE from the environment
+            _EKS_CLUSTER, _EKS_ROLE, _EKS_NODES, _EKS_INSTANCE_TYPE from the environment
 Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub Actions step outputs, the job
             summary, and for a wrong configuration an annotation per problem, with file and line
-Exit codes: 0 decided, with a warning if it seems not to fit, or there is nothing to train; 2 an input, a
-            variable or the file is wrong, or a training was asked for and the repository is not set up
+Exit codes: 0 decided, with a warning if it seems not to fit or cannot be proven, or there is nothing to
+            train; 2 an input, a variable or the file is wrong, or a training was asked for and the
+            repository is not set up
 Example:    scripts/plan_run.py --config configs/smoke.yaml --overrides "training.max_steps=50"
 """
 
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.config.load import load_config
     from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_outputs
     from trainyard.plan.run_plan import resolve
+    from trainyard.report.plan.plan_text import unproven_lines
     from trainyard.report.plan.run_plan_summary import markdown_plan, summarize_expectations, untold_text
     from trainyard.run.atomic_files import write_json_atomically
     from trainyard.run.segment import first_segment, read_segment
@@ -87,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         own = "" if plan.is_asked_for else " Pushes take another file by: gh variable set TRAINYARD_CONFIG"
         text = f"The run seems not to fit on the machine; the summary says what to change.{own}"
         annotate(Level.WARNING, text)
+    for line in unproven_lines(planned.unproven):
+        annotate(Level.WARNING, line, title="This run cannot be proven")
     set_outputs({**plan.outputs(), "expected": summarize_expectations(planned)})
     return ExitCode.DONE
 
@@ -153,7 +157,22 @@ def plan_of(config: "Config", plan: "RunPlan") -> "Planned":
         **dataclasses.asdict(figures),
         usd_per_hour=usd_per_hour(os.environ.get("TRAINYARD_USD_PER_HOUR", "")),
         untold=plan.untold,
+        unproven=unproven(config, plan),
     )
+
+
+def unproven(config: "Config", plan: "RunPlan") -> list[dict[str, str]]:
+    """Return the parts of the proof that cannot hold, as far as the machines of the target are known."""
+    from trainyard.jobs.job_planning import recorded_network
+    from trainyard.plan.node_room import room_of_type
+    from trainyard.plan.target import node_count
+    from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
+
+    nodes, room = node_count(plan.machine, os.environ), room_of_type(plan.machine.hardware or "")
+    gpus = 0 if room is None or config.model.device == "cpu" else room.gpus
+    network = recorded_network(config, room, nodes=nodes, gpus=gpus)
+    run = PlannedRun(config.recipe, nodes, max(1, gpus), network, plan.store or "file:///store")
+    return [part.to_json() for part in unreachable_parts(run)]
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 The plan is for the devices of --instance-type, or for those of this machine, as compute.strategy uses them.
 Memory is computed for one device from the model's operations. Time and cost assume a share of the peak
 (--mfu) and are only as good as this assumption. Unknown figures, such as the price of this machine, are left
-out.
+out. The first lines name the parts of the proof that cannot hold: for --instance-type those of a job on such
+nodes, else those of a run by hand.
 
 Reads:      the configuration; without --instance-type nvidia-smi and the memory of this machine
 Writes:     the plan on stdout; --json as JSON
@@ -24,6 +25,7 @@ from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
+    from trainyard.plan.cost import Rented
     from trainyard.plan.device import Device
     from trainyard.plan.instances import InstanceType
 
@@ -59,9 +61,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     device, devices = rented_device(config, instance) if instance else device_here(config)
     rented = Rented(instance, args.num_nodes, args.nproc_per_node or devices)
     plan = plan_training(config, device, rented=rented, mfu=args.mfu)
-    data = plan.to_json()
+    data = {**plan.to_json(), "unproven": unproven(config, rented)}
     output.print_json(data) if args.json else print("\n".join(plan_text_lines(data)))
     return ExitCode.DONE if plan.fits else ExitCode.NO
+
+
+def unproven(config: "Config", rented: "Rented") -> list[dict[str, str]]:
+    """Return the parts of the proof that cannot hold; where the run will be stored is not known here."""
+    from trainyard.jobs.job_planning import recorded_network
+    from trainyard.plan.node_room import room_of_type
+    from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
+
+    nodes, network = rented.nodes, str(config.compute.network)
+    if rented.instance:
+        gpus = 0 if config.model.device == "cpu" else rented.devices
+        network = recorded_network(config, room_of_type(rented.instance.name), nodes=nodes, gpus=gpus)
+    run = PlannedRun(config.recipe, nodes, rented.devices, network, config.artifacts.store or "file:///store")
+    return [part.to_json() for part in unreachable_parts(run)]
 
 
 def rented_device(config: "Config", instance: "InstanceType") -> "tuple[Device, int]":

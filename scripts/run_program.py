@@ -156,23 +156,22 @@ class ProgramRun:
 
     def begin(self, own: "OwnCheckpoint | None") -> None:
         from trainyard.config.load import config_sha256, dump_yaml
-        from trainyard.gateways.git import program_facts
-        from trainyard.run.foreign.foreign_records import begin
+        from trainyard.gateways.git import program_git_facts
+        from trainyard.run.foreign.foreign_records import begin, program_facts
         from trainyard.run.foreign.node_exit_codes import forget_ends
         from trainyard.run.foreign.own_checkpoint import state_of
         from trainyard.run.identity import choose_run_id, collect_provenance
 
         lock = HOUSE / LOCKS.get(self.sheet.recipe, "requirements-training.txt")
-        facts = {
-            **collect_provenance(
-                program_facts(self.sheet.command), lock=lock, config_file=self.directory.config_file
-            ),
-            "recipe": self.sheet.recipe,
-            "seed": self.config.training.seed,
-            "config_sha256": config_sha256(self.config),
-            "plan": {"steps": self.sheet.steps, "log_steps": self.config.monitoring.log_steps},
-            "hardware": self.hardware(),
-        }
+        git = program_git_facts(self.sheet.command)
+        facts = program_facts(
+            collect_provenance(git, lock=lock, config_file=self.directory.config_file),
+            recipe=self.sheet.recipe,
+            seed=self.config.training.seed,
+            config_sha256=config_sha256(self.config),
+            plan={"steps": self.sheet.steps, "log_steps": self.config.monitoring.log_steps},
+            hardware=self.hardware(),
+        )
         run_id = choose_run_id(self.directory.path, several=self.node.nodes > 1)
         begin(
             self.directory,

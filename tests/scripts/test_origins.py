@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.git import git_facts, program_facts, repository_facts
+from trainyard.gateways.git import git_facts, program_git_facts, repository_facts
 from trainyard.run.identity import ci_facts_at, write_identity
 
 PLACES = ("own", "own-ignored", "own-subfolder", "other", "none", "link", "submodule", "worktree", "bare")
@@ -162,9 +162,9 @@ def test_the_commit_of_a_program_is_that_of_its_script(world: World) -> None:
     for place in ("own", "other", "none", "submodule"):
         (world.folders[place] / "run.py").write_text("")
         command = ["python3", str(world.folders[place] / "run.py"), "--steps", "4"]
-        assert program_facts(command).get("commit") == world.commits[place]
-    assert program_facts(["python3", "-m", "verl.trainer.main_ppo"]) == {}
-    assert program_facts(["python3", "missing.py"]) == {}
+        assert program_git_facts(command).get("commit") == world.commits[place]
+    assert program_git_facts(["python3", "-m", "verl.trainer.main_ppo"]) == {}
+    assert program_git_facts(["python3", "missing.py"]) == {}
 
 
 def test_a_workflow_runs_commit_is_on_record_only_for_code_of_that_commit() -> None:

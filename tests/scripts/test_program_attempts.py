@@ -128,7 +128,7 @@ class Runs:
         self.folder, self._script, self._monkeypatch = folder, script, monkeypatch
         self.restart()
         monkeypatch.setattr(
-            "trainyard.gateways.git.program_facts", lambda _: {"commit": self.commit, "dirty": False}
+            "trainyard.gateways.git.program_git_facts", lambda _: {"commit": self.commit, "dirty": False}
         )
 
     def restart(self) -> None:

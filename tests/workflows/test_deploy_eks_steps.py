@@ -360,3 +360,21 @@ def begun(house: Path, text: str) -> tuple["subprocess.Popen[str]", Path]:
         line, cwd=house, env=given, text=True, start_new_session=True, stdout=-1, stderr=-1
     )
     return process, outputs
+
+
+@pytest.mark.parametrize("named", ["", "network", " network  stored "])
+def test_parts_of_the_proof_that_the_repository_accepts_reach_both_plans(
+    flow: Started, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(VARIABLES, "TRAINYARD_EKS_ACCEPT", named)
+    found = flow()
+    found.run()
+    for job in ("plan", "submit"):
+        assert parsed("deploy_training_job", found.words(job, "deploy_training_job")).accept == named.split()
+
+
+def test_the_last_watch_names_the_cluster(flow: Started) -> None:
+    found = flow(lost=("watch", "watch_again"))
+    found.run()
+    args = parsed("continue_watch", found.words("continue", "continue_watch"))
+    assert (args.cluster, args.region) == ("gpus", "us-east-1")

@@ -10,6 +10,7 @@ from typing import Any
 
 from trainyard.config.cluster import ClusterConfig
 from trainyard.plan.instances import HYPERPOD
+from trainyard.run.commands import DEFAULT_CLUSTER, ClusterTarget, cluster_target
 
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
@@ -50,6 +51,8 @@ class Demand:
     """The ServiceAccount of the pods; empty for the namespace's default."""
     tolerations: tuple[str, ...] = ()
     """Keys of further taints that the job tolerates."""
+    target: ClusterTarget = DEFAULT_CLUSTER
+    """The options that named the cluster, for the commands in remedies."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -89,6 +92,7 @@ def demand_of(given: Mapping[str, Any], settings: ClusterConfig, *, namespace: s
         token_secret=given.get("hf_token_secret", "").partition(":")[0],
         service_account=settings.pod.service_account or "",
         tolerations=tuple(given["tolerate"]),
+        target=cluster_target(given),
     )
 
 

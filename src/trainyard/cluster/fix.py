@@ -144,7 +144,8 @@ def _by_people(verdict: Verdict, healed: "set[str]") -> Iterator[Step]:
     for finding in verdict.findings:
         severe = finding.severity in (Severity.ERROR, Severity.WARNING)
         if severe and finding.check.name not in healed and finding.outcome.remedy:
-            yield Step(finding.check.name, finding.outcome.evidence, command=finding.outcome.remedy)
+            command = verdict.facts.demand.target.in_text(finding.outcome.remedy)
+            yield Step(finding.check.name, finding.outcome.evidence, command=command)
 
 
 def in_order(objects: Iterable[Json]) -> tuple[Json, ...]:

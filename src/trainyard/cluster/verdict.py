@@ -19,6 +19,7 @@ from trainyard.cluster.fitness import assess
 from trainyard.cluster.needed_apis import choose_kind
 from trainyard.cluster.snapshot import Snapshot, Unseen
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.run.commands import ClusterTarget
 
 
 class Readiness(StrEnum):
@@ -29,9 +30,9 @@ class Readiness(StrEnum):
     UNKNOWN = "not known"
 
 
-def require_checks(names: Iterable[str]) -> None:
-    """Raise ConfigError for a name that no check has."""
-    known = {check.name for check in CHECKS}
+def require_checks(names: Iterable[str], *, others: Iterable[str] = ()) -> None:
+    """Raise ConfigError for a name that no check has; `others` are further names to suggest."""
+    known = {*others, *(check.name for check in CHECKS)}
     for name in names:
         if name not in known:
             raise ConfigError(f"{name[:60]!r} is not a check; known: {', '.join(sorted(known))}")
@@ -111,18 +112,19 @@ def judge_cluster(snapshot: Snapshot, demand: Demand) -> Verdict:
 def verdict_record(verdict: Verdict) -> dict[str, Any]:
     """The verdict as plain data. `findings` leaves out what passed; `checks` includes it."""
     found = [finding for finding in verdict.findings if finding.severity is not Severity.PASSED]
+    target = verdict.facts.demand.target
     return {
         "ready": verdict.state is Readiness.READY,
         "verdict": verdict.state.value,
-        "findings": [_finding(finding) for finding in found],
-        "checks": [{**_finding(f), "looks_at": f.check.looks_at} for f in verdict.findings],
+        "findings": [_finding(finding, target) for finding in found],
+        "checks": [{**_finding(f, target), "looks_at": f.check.looks_at} for f in verdict.findings],
     }
 
 
-def _finding(finding: Finding) -> dict[str, str]:
+def _finding(finding: Finding, target: ClusterTarget) -> dict[str, str]:
     return {
         "check": finding.check.name,
         "severity": finding.severity.value,
         "evidence": finding.outcome.evidence,
-        "remedy": finding.outcome.remedy,
+        "remedy": target.in_text(finding.outcome.remedy),
     }

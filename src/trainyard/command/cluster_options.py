@@ -15,13 +15,19 @@ _TEXTS = (
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     """Add --kubeconfig, --context, --cluster, --region and the time limit of a call."""
+    group = add_target_options(parser)
+    limit = "time limit of one call, default 20"
+    group.add_argument("--call-seconds", type=arguments.seconds, default=20.0, metavar="S", help=limit)
+
+
+def add_target_options(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
+    """Add --kubeconfig, --context, --cluster and --region, for a script that only names them in a command."""
     group = parser.add_argument_group("the cluster")
     default = "default: $KUBECONFIG, ~/.kube/config"
     group.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help=default)
     for flag, metavar, meaning in _TEXTS:
         group.add_argument(flag, default="", metavar=metavar, help=meaning)
-    limit = "time limit of one call, default 20"
-    group.add_argument("--call-seconds", type=arguments.seconds, default=20.0, metavar="S", help=limit)
+    return group
 
 
 def check_cluster_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

@@ -56,7 +56,7 @@ def repository_facts(path: Path) -> dict[str, Any]:
     return _facts(Path(root), _untracked(Path(root), _ANY_CODE), ()) if root else {}
 
 
-def program_facts(command: Sequence[str]) -> dict[str, Any]:
+def program_git_facts(command: Sequence[str]) -> dict[str, Any]:
     """The same facts about the repository that holds the script of a command; empty for a module."""
     script = next((Path(word) for word in command if word.endswith(".py") and Path(word).is_file()), None)
     return {} if script is None else repository_facts(script)

@@ -10,6 +10,7 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan, PodResources, SecretVariable
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.plan_problems import find_plan_problems
+from trainyard.jobs.pod_commands import PROVEN_OF_PROGRAMS
 from trainyard.jobs.recipes import RECIPES, find_job_recipe, own_command, trainyard_trainer
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
 from trainyard.jobs.recipes.trainyard_trainer import settled_config
@@ -39,6 +40,23 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
         errors = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
         raise ConfigError("\n".join([*problems, f"{errors}. Nothing was sent."]))
     return plan
+
+
+def recorded_network(config: Config, room: NodeRoom | None, *, nodes: int, gpus: int) -> str:
+    """Return the network that the configuration in the pods will have: `auto` is decided by their EFA."""
+    wants_efa = _wants_efa(config, nodes=nodes, gpus=gpus)
+    resources = pod_resources(room, config.cluster.pod, gpus=gpus, efa=wants_efa)
+    return settled_config(config, efa=resources.efa > 0).compute.network
+
+
+def decides_the_end(part: str, plan: JobPlan, *, store: str) -> bool:
+    """Return whether the job fails if this part of the proof does not hold.
+
+    Pods prove a run only if it is stored, and never one of the user's own command.
+    """
+    if not store or plan.program.name == own_command.NAME:
+        return False
+    return plan.program.name == trainyard_trainer.NAME or part in PROVEN_OF_PROGRAMS
 
 
 def warnings_of(plan: JobPlan) -> list[str]:
@@ -73,7 +91,7 @@ def _drafted(
 ) -> tuple[JobPlan, RecipeOrder]:
     """Return the plan, whether or not it can be sent, and the order that its recipe received."""
     cluster, pod = config.cluster, config.cluster.pod
-    wants_efa = request.nodes > 1 and gpus > 0 and config.compute.network != "tcp"
+    wants_efa = _wants_efa(config, nodes=request.nodes, gpus=gpus)
     resources = pod_resources(room, pod, gpus=gpus, efa=wants_efa)
     settled = settled_config(config, efa=resources.efa > 0)
     label = (room.instance_type if room else "") or request.instance_type
@@ -118,6 +136,10 @@ def _drafted(
         provenance={**request.provenance, "config-sha256": config_sha256(settled)},
     )
     return plan, order
+
+
+def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:
+    return nodes > 1 and gpus > 0 and config.compute.network != "tcp"
 
 
 def _gpus(config: Config, request: JobRequest, room: NodeRoom | None) -> int:

@@ -7,14 +7,14 @@ from posixpath import normpath
 
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
+from trainyard.jobs.job_environment import job_findings
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS, hyperpod_pytorch_job
 from trainyard.jobs.name_problems import find_name_problems
 from trainyard.jobs.recipes import own_command, trainyard_trainer
 from trainyard.plan.environment.secret_forms import secret_kind
-from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.environment.variable_rules import LintSeverity, judge_variable
+from trainyard.plan.environment.variable_rules import LintSeverity
 from trainyard.plan.instances import find_instance, instance_called
 from trainyard.plan.node_room import NodeRoom
 
@@ -47,24 +47,21 @@ def find_plan_problems(
 
 def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
     """Variables that a user must not set: operators set them, or they break a run."""
-    place = VariableScope(
-        instance=instance_called(plan.instance_type),
-        nodes=plan.nodes,
-        efa=plan.resources.efa,
-        gpus=plan.resources.gpus,
-        network=plan.network,
-    )
+    refused = []
     for name, value in request.environment.items():
-        said = judge_variable(name, value, place)
-        if said is not None and said.severity is LintSeverity.ERROR:
-            yield f"--env {name}: {said.reason}; {said.remedy}"
         if reason := _reserved(name, plan):
+            refused.append(name)
             yield f"--env {name}: {reason}"
         elif secret_kind(name, value):
+            refused.append(name)
             yield (
                 f"--env {name}: everybody who may see the job could read it. Put it into a Kubernetes Secret "
                 "and name that with --secret"
             )
+    for finding in job_findings(plan):
+        if finding.severity is LintSeverity.ERROR and finding.subject not in refused:
+            flag = "--env " if finding.subject in request.environment else ""
+            yield f"{flag}{finding.subject}: {finding.reason}; {finding.remedy}"
 
 
 def _reserved(name: str, plan: JobPlan) -> str:
@@ -91,8 +88,10 @@ def _room_problems(
     if room is None:
         return
     have = room.instance_type or request.instance_type or "the node"
+    known = instance_called(have)
+    gpus = min(room.gpus, known.gpus) if known else room.gpus  # a node may offer shares as if they were GPUs
     for what, wanted, there in (
-        ("--gpu-per-node", plan.resources.gpus, room.gpus),
+        ("--gpu-per-node", plan.resources.gpus, gpus),
         ("cluster.pod.cpu", plan.resources.cpu_millis // 1000, room.cpu_millis // 1000),
         ("cluster.pod.memory", plan.resources.memory_mib, room.memory_mib),
     ):
@@ -199,11 +198,18 @@ def _problems_apart(config: Config, plan: JobPlan) -> Iterator[str]:
 
 
 def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
-    """EFA that was asked for, or that the instance type has, and that the pods would not get."""
-    if plan.network == "tcp" or not plan.several_nodes or plan.resources.efa:
+    """EFA that was asked for, or that the type has, and that the pods would not get; EFA that it has not."""
+    if plan.network == "tcp" or not plan.several_nodes:
         return
     known, asked = instance_called(plan.instance_type), plan.network == "efa"
-    if not plan.resources.gpus:
+    if plan.resources.efa:
+        if known is not None and room is not None and room.efa > known.efa:
+            yield (
+                f"compute.network: the nodes offer {room.efa} EFA interfaces, and {plan.instance_type} has "
+                f"{known.efa}: their device plugin counts what is not there; correct it, or use "
+                "compute.network=tcp"
+            )
+    elif not plan.resources.gpus:
         if asked:
             yield "compute.network: efa joins GPUs, and --gpu-per-node is 0 or not known; use auto or tcp"
     elif known is not None and known.efa:

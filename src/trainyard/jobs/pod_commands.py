@@ -17,6 +17,8 @@ from trainyard.errors import ConfigError
 from trainyard.run.node_folder import NodeFolder
 
 Command = list[str]
+PROVEN_OF_PROGRAMS = ("trained", "stored")
+"""The parts of the proof that decide how the job of another program ends; all decide that of the trainer."""
 SETTLE_SECONDS = 60
 """How long pods that start again wait for each other to store what they have left of the time before."""
 _ENDLESS = "3650d"
@@ -84,7 +86,7 @@ class PodRun:
         stored = self._script("training_artifact_sync.py", *self._stored, "--once")
         if not is_main:
             return [stored]
-        only = ("--only", "trained,stored") if self.program else ()
+        only = ("--only", ",".join(PROVEN_OF_PROGRAMS)) if self.program else ()
         proven = self._script("prove_run.py", *self._stored, *only)
         return [stored, proven, self._script("training_dashboard.py", str(self.run_dir), "--write")]
 

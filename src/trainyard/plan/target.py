@@ -148,6 +148,16 @@ def _labels(variables: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(labels)
 
 
+def node_count(machine: Machine, variables: Mapping[str, str]) -> int:
+    """Return how many machines train: several only in a cluster. Raises ConfigError."""
+    text = variables.get("TRAINYARD_EKS_NODES") or "1"
+    if not machine.cluster:
+        return 1
+    if not re.fullmatch(r"[1-9]\d{0,4}", text, re.ASCII):
+        raise ConfigError(f"TRAINYARD_EKS_NODES: {text[:40]!r} is not a number of pods such as 4")
+    return int(text)
+
+
 def _cluster(variables: Mapping[str, str]) -> Machine:
     """Return the pods of a cluster; its operators and queues order the jobs."""
     cluster = variables.get("TRAINYARD_EKS_CLUSTER", "")

@@ -8,10 +8,62 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _COMMAND = re.compile(r"(?:('?)[^']*python[\d.]*\1 )?scripts/\w+\.py(?: |$)|make (?:resume|train) ")
+
+
+_OF_A_CLUSTER = re.compile(r"\b(kubectl|scripts/manage_cluster\.py \w+)(?= )")
+
+
+@dataclass(frozen=True)
+class ClusterTarget:
+    """The options that named a cluster, as they were given; empty ones were not."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    cluster: str = ""
+    region: str = ""
+    namespace: str = ""
+
+    def command(self, script: str, *words: str, namespace: str = "") -> str:
+        """Return the command `scripts/SCRIPT WORDS` for this cluster, quoted for a shell."""
+        place = namespace or self.namespace
+        named = ("kubeconfig", "context", "cluster", "region")
+        options = [*(["--namespace", place] if place else []), *self._options(named)]
+        return shlex.join([f"scripts/{script}", *words, *options])
+
+    def in_text(self, text: str) -> str:
+        """Return `text` with these options in its commands for kubectl and manage_cluster.py.
+
+        kubectl knows no cluster of AWS by its name, and a command has its own namespace where it needs one.
+        """
+
+        def extended(found: re.Match[str]) -> str:
+            ours = found[0] != "kubectl"
+            names = ("kubeconfig", "context", *(("cluster", "region", "namespace") if ours else ()))
+            return " ".join([found[0], *map(shlex.quote, self._options(names))])
+
+        return _OF_A_CLUSTER.sub(extended, text)
+
+    def _options(self, names: Sequence[str]) -> list[str]:
+        options = []
+        for name in names:
+            value = getattr(self, name)
+            if value:  # argparse takes a value that begins with - only in one word
+                options += [f"--{name}={value}"] if value.startswith("-") else [f"--{name}", value]
+        return options
+
+
+DEFAULT_CLUSTER = ClusterTarget()
+"""The cluster that a script takes if no option names one."""
+
+
+def cluster_target(given: Mapping[str, Any]) -> ClusterTarget:
+    """Return the target that a command line names; `given` has its options by name."""
+    return ClusterTarget(**{name: str(given.get(name) or "") for name in ClusterTarget.__dataclass_fields__})
 
 
 def script_command(name: str) -> str:

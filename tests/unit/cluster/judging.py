@@ -1,6 +1,7 @@
 """Run the checks of a cluster as the script does, in this process."""
 
 import importlib.util
+import re
 import time
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,12 @@ def look_at(kubeconfig: Path, *options: str, call_seconds: float = 20.0) -> Clus
 def verdict_of(kubeconfig: Path, *options: str) -> Verdict:
     look = look_at(kubeconfig, *options)
     return judge_cluster(look.snapshot(lambda **_: None), look.demand)
+
+
+def without_target(text: str) -> str:
+    """A remedy without the options that name the cluster, which every command in it has to have."""
+    assert not re.search(r"\b(kubectl|scripts/manage_cluster\.py \w+) (?!--kubeconfig )", text), text
+    return re.sub(r" --kubeconfig \S+( --namespace \S+)?", "", text)
 
 
 def found_by(kubeconfig: Path, *options: str) -> list[dict[str, str]]:

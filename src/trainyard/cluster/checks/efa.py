@@ -44,7 +44,12 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if not with_efa:
         yield not_asked(f"{usable[0].node.instance_type or 'these nodes'}: the type has no EFA")
         return
-    found = [*_missing(facts, with_efa), *_fewer(facts, with_efa), *_infiniband(facts)]
+    found = [
+        *_missing(facts, with_efa),
+        *_fewer(facts, with_efa),
+        *_more(facts, with_efa),
+        *_infiniband(facts),
+    ]
     yield from found
     if not found:
         counts = Counter(fitness.efa for fitness in with_efa)
@@ -94,6 +99,22 @@ def _fewer(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
             yield _odd(facts, odd, group, most)
         if expected and most < expected - 1:
             yield warning(f"all {len(group)} nodes of {name}: {most} of {expected} EFA interfaces", _TEMPLATE)
+
+
+def _more(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
+    """Nodes with more interfaces than their type: pods that ask for them could not use them."""
+    by_type: dict[str, list[Fitness]] = {}
+    for fitness in nodes:
+        if fitness.expected_efa is not None and (fitness.efa or 0) > fitness.expected_efa:
+            by_type.setdefault(fitness.node.instance_type, []).append(fitness)
+    rest = len(nodes) - sum(map(len, by_type.values()))
+    for name, group in by_type.items():
+        have = ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in group}))
+        listed = list_names(fitness.node.name for fitness in group)
+        yield (warning if rest >= facts.demand.nodes else error)(
+            f"{listed}: {have} EFA interfaces, and {name} has {group[0].expected_efa}",
+            "see that one EFA device plugin runs on each node, and that it counts each interface once",
+        )
 
 
 def _odd(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> Outcome:

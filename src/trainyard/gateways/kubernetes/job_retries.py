@@ -28,6 +28,7 @@ from trainyard.jobs.job_labels import CANCELLED, FOLLOWED_BY, RETRY_CLAIM
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.kind_api import annotations_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
+from trainyard.run.commands import DEFAULT_CLUSTER, ClusterTarget
 from trainyard.run.failure_classes import FailureClass
 from trainyard.watch.retry_decision import (
     Retry,
@@ -70,10 +71,17 @@ class Healed:
 
 
 def heal_job(
-    access: Access, *, namespace: str, name: str, kind: str, seconds: float, announce: Callable[..., None]
+    access: Access,
+    *,
+    namespace: str,
+    name: str,
+    kind: str,
+    seconds: float,
+    announce: Callable[..., None],
+    target: ClusterTarget = DEFAULT_CLUSTER,
 ) -> JobState:
     """Follow and heal a job to its end, or for `seconds`, and announce events (`command.output.announce`)."""
-    found = announce_healing(access, announce).to_the_end(namespace, name, kind, seconds)
+    found = announce_healing(access, announce, target).to_the_end(namespace, name, kind, seconds)
     if found.why:
         announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
     return found.state
@@ -88,21 +96,25 @@ def follow_or_heal(
     seconds: float,
     heals: bool,
     announce: Callable[..., None],
+    target: ClusterTarget = DEFAULT_CLUSTER,
 ) -> JobState:
     """Follow a job to its end, or for `seconds`, and announce its states; with `heals`, do as `heal_job`."""
     job: dict[str, Any] = {"namespace": namespace, "name": name, "kind": kind, "seconds": seconds}
     if heals:
-        return heal_job(access, **job, announce=announce)
+        return heal_job(access, **job, announce=announce, target=target)
     return follow_job(access, **job, tell=lambda state: announce("job", f"{state.state}: {state.reason}"))
 
 
-def announce_healing(access: Access, announce: Callable[..., None]) -> "Healing":
-    """A healing that announces its events."""
+def announce_healing(
+    access: Access, announce: Callable[..., None], target: ClusterTarget = DEFAULT_CLUSTER
+) -> "Healing":
+    """A healing that announces its events, and names commands for the cluster `target`."""
     return Healing(
         access,
         tell=lambda state: announce("job", f"{state.job}: {state.state.value}: {state.reason}"),
         newest_step=lambda job: newest_step_on_claim(access, job),
         say=lambda text: announce("retry", text, "degraded"),
+        target=target,
     )
 
 
@@ -117,12 +129,14 @@ class Healing:
         newest_step: Callable[[FoundJob], int | None],
         say: Callable[[str], None] = lambda _text: None,
         times: HealingTimes = HealingTimes(),
+        target: ClusterTarget = DEFAULT_CLUSTER,
     ) -> None:
         """`tell` receives states of jobs, `say` a sentence for each action.
 
         `newest_step` returns the step of a job's newest complete checkpoint; None if it is not known.
         """
         self._access, self._tell, self._say, self._times = access, tell, say, times
+        self._target = target
         self._api = Api(access)
         self._look = JobLooking(self._api)
         self._newest_step = newest_step
@@ -159,9 +173,10 @@ class Healing:
         while name := str(annotations_of(job.raw).get(FOLLOWED_BY) or ""):
             raw = self._api.get(job.path_of(name))
             if raw is None:
+                words = ("manage_training_job.py", "resubmit", job.name)
                 raise ConfigError(
                     f"{job.name} was sent again as {name}, which is gone; send it again yourself: "
-                    f"scripts/manage_training_job.py resubmit {job.name} --namespace {job.namespace}"
+                    + self._target.command(*words, namespace=job.namespace)
                 )
             job = replace(job, name=name, raw=raw)
         return job

@@ -5,14 +5,16 @@
 Nothing is constructed but these three, so no tag of a document runs code.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError
 
 MOST_VALUES = 200_000
 MOST_DEPTH = 100
-_INT, _FLOAT, _BOOL, _NULL = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))
+_INT, _FLOAT, _BOOL, _NULL, _STR = (
+    f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null", "str")
+)
 
 
 class Text(str):
@@ -75,6 +77,26 @@ def read_documents(text: str, name: str) -> list[Located]:
     except RecursionError:
         raise ConfigError(f"{name}: too deeply nested") from None
     return [document for document in found if isinstance(document, Located)]
+
+
+def locate_objects(objects: Iterable[Mapping[str, Any]]) -> list[Located]:
+    """Return plain objects, which have no lines, as documents whose every value is on line 1."""
+    return [_located(value) for value in objects]
+
+
+def _located(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        found = _empty(1)
+        for key, inner in value.items():
+            found[key], found.lines[key] = _located(inner), 1
+        return found
+    if isinstance(value, list | tuple):
+        return [_located(inner) for inner in value]
+    if isinstance(value, bool):
+        return _text(str(value).lower(), _BOOL, 1)
+    if value is None:
+        return _text("", _NULL, 1)
+    return _text(str(value), {int: _INT, float: _FLOAT}.get(type(value), _STR), 1)
 
 
 def all_mappings(value: Any) -> Iterator[Located]:

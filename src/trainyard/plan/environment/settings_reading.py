@@ -5,11 +5,18 @@ text of a file ──by its name──> groups of settings that hold together
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import Any
 
-from trainyard.plan.environment.located_yaml import Located, Text, all_mappings, read_documents
+from trainyard.plan.environment.located_yaml import (
+    Located,
+    Text,
+    all_mappings,
+    locate_objects,
+    read_documents,
+)
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.instances import InstanceType, instance_called
 
@@ -60,6 +67,14 @@ def read_environment_file(name: str, text: str, given: VariableScope) -> Environ
         flat = [item for document in documents for item in (document.items_of("items") or [document])]
         return EnvironmentFile(name, tuple(_manifest_groups(flat, given)), tuple(flat))
     return EnvironmentFile(name, (SettingGroup("", tuple(_assignments(text)), given),))
+
+
+def read_environment_objects(
+    name: str, objects: Iterable[Mapping[str, Any]], given: VariableScope
+) -> EnvironmentFile:
+    """Return the settings of objects for Kubernetes, as those of a manifest with them would be read."""
+    documents = locate_objects(objects)
+    return EnvironmentFile(name, tuple(_manifest_groups(documents, given)), tuple(documents))
 
 
 def _assignments(text: str) -> Iterator[Setting]:

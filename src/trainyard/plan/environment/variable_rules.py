@@ -44,7 +44,7 @@ REMOVE = "remove it"
 
 def judge_variable(name: str, value: str, place: VariableScope) -> Judgement | None:
     """Judge `name` set to `value` in `place`; None if nothing is wrong."""
-    rule = _RULES.get(name)
+    rule = RULES.get(name)
     if rule is not None:
         return rule(value.strip(), place)
     if re.fullmatch(r"RDMAV_\w+", name):
@@ -242,7 +242,7 @@ RENAMED = {
     "NCCL_ENABLE_TIMING": "TORCH_NCCL_ENABLE_TIMING",
     "ENABLE_NCCL_HEALTH_CHECK": "TORCH_NCCL_ENABLE_HEALTH_CHECK",
 }
-_RULES: dict[str, Rule] = {
+RULES: dict[str, Rule] = {
     "FI_EFA_USE_DEVICE_RDMA": _device_rdma,
     "NCCL_PROTO": _protocol,
     "NCCL_ALGO": _always(_warning("it fixes what NCCL chooses for each size; it is meant for debugging")),
@@ -311,7 +311,7 @@ _OURS = re.compile(r"(NCCL|FI|FI_EFA|TORCH_NCCL|PYTORCH)_\w+")
 
 
 def _misspelt(name: str) -> Judgement | None:
-    known = (*_RULES, *RENAMED, *KNOWN_GOOD)
+    known = (*RULES, *RENAMED, *KNOWN_GOOD)
     if name in known or not _OURS.fullmatch(name) or len(name) > 60:
         return None
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.88)

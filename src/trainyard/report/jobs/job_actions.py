@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.report.jobs.job_text import failure_place, next_job_command
+from trainyard.run.commands import DEFAULT_CLUSTER, ClusterTarget
 
 Json = Mapping[str, Any]
 _MARKS = {"Succeeded": "✅", "Failed": "❌", "Unknown": "❌"}
@@ -61,7 +62,7 @@ def state_error(data: Json, *, exit_code: int) -> tuple[str, str] | None:
     return (f"{data['job']}: {data['state']}", data["reason"]) if failed else None
 
 
-def state_markdown(data: Json) -> str:
+def state_markdown(data: Json, target: ClusterTarget = DEFAULT_CLUSTER) -> str:
     """The state of a job: the result first, then the cause, its last lines, and the next command."""
     mark = _MARKS.get(data["state"], "⏳")
     parts = [f"### {mark} {data['state']}: {data['kind']} `{data['job']}`", "", _cell(data["reason"])]
@@ -70,7 +71,7 @@ def state_markdown(data: Json) -> str:
         parts += ["", ", ".join([f"class **{failure['class']}**", *failure_place(failure)])]
         lines = [line.replace("~~~", "~ ~ ~") for line in failure["lines"][-_MOST_LINES:]]
         parts += ["", "~~~~~~", *lines, "~~~~~~"] if lines else []
-    if command := next_job_command(data):
+    if command := next_job_command(data, target):
         parts += ["", f"Next: `{command}`"]
     return "\n".join([*parts, ""])
 

@@ -6,16 +6,17 @@ from typing import Any
 
 from trainyard.report.cluster.table import wrap_table
 from trainyard.report.facts.quantities import format_count
+from trainyard.run.commands import DEFAULT_CLUSTER, ClusterTarget
 
 Json = Mapping[str, Any]
-_SCRIPT = "scripts/manage_training_job.py"
+_SCRIPT = "manage_training_job.py"
 _LABEL = 12
 _MOST_LINES = 10
 _PAST = {"create": "created", "delete": "deleted", "suspend": "suspended", "deactivate": "deactivated"}
 
 
-def status_lines(data: Json, *, width: int) -> list[str]:
-    """A job in full."""
+def status_lines(data: Json, *, width: int, target: ClusterTarget = DEFAULT_CLUSTER) -> list[str]:
+    """A job in full; `target` is the cluster of the next command."""
     lines = [f"{data['job']} ({data['kind']}) in {data['namespace']}: {data['state']}", ""]
     for label, text in _facts(data):
         first, *more = textwrap.wrap(text, max(30, width - _LABEL - 2), break_on_hyphens=False) or [""]
@@ -23,7 +24,7 @@ def status_lines(data: Json, *, width: int) -> list[str]:
     last = (data.get("failure") or {}).get("lines") or []
     if last:
         lines += ["", "  last lines", *(f"    {line}" for line in last[-_MOST_LINES:])]
-    command = next_job_command(data)
+    command = next_job_command(data, target)
     return [*lines, "", f"  next        {command}"] if command else lines
 
 
@@ -33,22 +34,27 @@ def followed_line(data: Json) -> str:
     return f"{data['job']}: {data['state']} ({data['reason']}{restarts})"
 
 
-def next_job_command(data: Json) -> str:
-    """The next command to run; empty where there is nothing to do."""
-    where = f"{data['job']} --namespace {data['namespace']}"
+def next_job_command(data: Json, target: ClusterTarget = DEFAULT_CLUSTER) -> str:
+    """The next command to run on the cluster `target`; empty where there is nothing to do."""
+    words = _next_words(data)
+    return target.command(_SCRIPT, *words, namespace=data["namespace"]) if words else ""
+
+
+def _next_words(data: Json) -> tuple[str, ...]:
+    job = data["job"]
     if data["followed_by"]:
-        return f"{_SCRIPT} status {data['followed_by']} --namespace {data['namespace']}"
+        return ("status", data["followed_by"])
     if data["state"] == "Failed" and data["auto_retry"] and data["failure"]["retryable"]:
-        return f"{_SCRIPT} retry {where}"
+        return ("retry", job)
     if data["state"] == "Failed" and data["failure"]["class"] == "cancelled":
-        return f"{_SCRIPT} resubmit {where}"
+        return ("resubmit", job)
     if data["state"] == "Failed":
-        return f"{_SCRIPT} logs {where} --previous --tail 50"
+        return ("logs", job, "--previous", "--tail", "50")
     if data["holds"]:
-        return f"{_SCRIPT} delete {where}"
+        return ("delete", job)
     if data["waiting"]:
-        return f"{_SCRIPT} events {where}"
-    return "" if data["state"] in ("Succeeded", "Unknown") else f"{_SCRIPT} status {where} --follow"
+        return ("events", job)
+    return () if data["state"] in ("Succeeded", "Unknown") else ("status", job, "--follow")
 
 
 def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:

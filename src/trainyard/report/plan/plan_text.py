@@ -3,7 +3,7 @@
 It reads only the JSON of `plan.training_plan`; absent figures are not mentioned.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,20 @@ def read_plan(text: str) -> dict[str, Any]:
 def plan_text_lines(plan: Plan) -> list[str]:
     """The whole plan, the result first."""
     rows = [*_parameters(plan), *_memory(plan), *_device(plan["device"]), *_length(plan), *_time(plan)]
-    text = [plan_headline(plan), "", *(f"  {name:<13} {value}" for name, value in rows)]
+    head = [plan_headline(plan), *unproven_lines(plan.get("unproven", ()))]
+    text = [*head, "", *(f"  {name:<13} {value}" for name, value in rows)]
     advice = list(_advice(plan))
     return [*text, "", *advice] if advice else text
+
+
+def unproven_lines(parts: Sequence[Plan]) -> list[str]:
+    """The parts of the proof that cannot hold (`proof.reachable_parts`), a line for each reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for part in parts:
+        reasons.setdefault((part["why"], part["remedy"]), []).append(part["name"])
+    return [
+        f"cannot be proven: {', '.join(names)}: {why}; {remedy}" for (why, remedy), names in reasons.items()
+    ]
 
 
 def plan_headline(plan: Plan) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from trainyard.report.dashboard.markdown import escape_markdown, fence_code
 from trainyard.report.facts.quantities import format_count, format_duration, format_scaled
-from trainyard.report.plan.plan_text import plan_text_lines
+from trainyard.report.plan.plan_text import plan_text_lines, unproven_lines
 
 _PRICE = "TRAINYARD_INSTANCE_TYPE or TRAINYARD_USD_PER_HOUR gives it a price"
 
@@ -47,6 +47,8 @@ class Planned:
     """The machine's price from TRAINYARD_USD_PER_HOUR; it replaces the catalogue's price."""
     untold: Sequence[UntoldSetting] = ()
     """The variables that have to be set before the run can train."""
+    unproven: Sequence[Mapping[str, str]] = ()
+    """The parts of the proof that cannot hold, as `proof.reachable_parts` finds them."""
 
 
 def markdown_plan(planned: Planned) -> str:
@@ -57,7 +59,8 @@ def markdown_plan(planned: Planned) -> str:
     model, target = escape_markdown(planned.model), escape_markdown(planned.target)
     title = f"### {'Dry run' if only else 'Plan'}: {model} on {target}{part}"
     rows = [f"| {name} | {value} |" for name, value in _rows(planned)]
-    parts = [title, "\n".join(["| | |", "|---|---|", *rows])]
+    warnings = [f"⚠️ This run {escape_markdown(line)}" for line in unproven_lines(planned.unproven)]
+    parts = [title, *warnings, "\n".join(["| | |", "|---|---|", *rows])]
     if planned.plan:
         text = fence_code("\n".join(plan_text_lines(planned.plan)))
         parts.append(f"<details><summary>Memory, time and cost</summary>\n\n{text}\n\n</details>")

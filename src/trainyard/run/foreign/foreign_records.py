@@ -121,27 +121,55 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
     """Write the outcome and the last events; return the exit code of the run."""
     rows = read_rows(directory.metrics_file)
     planned = int(read_run(directory.run_file)["plan"]["steps"])
+    outcome = program_outcome(end, rows, planned)
+    for note in end.skipped:
+        append_event(directory.events_file, "checkpoint_rejected", reason=note)
+    if "checkpoint" in outcome:
+        append_event(directory.events_file, "checkpoint_saved", **outcome["checkpoint"])
+    times = {"seconds": round(seconds, 3), "finished": time.time()}
+    write_outcome(directory.run_file, {**outcome, **times})
+    ending = "preempted" if outcome["status"] == "stopped" else "finished"
+    append_event(directory.events_file, ending, status=outcome["status"], step=outcome["steps"])
+    return int(outcome["exit_code"])
+
+
+def program_facts(
+    provenance: Mapping[str, Any],
+    *,
+    recipe: str,
+    seed: int,
+    config_sha256: str,
+    plan: Mapping[str, int],
+    hardware: Mapping[str, int],
+) -> dict[str, Any]:
+    """Return the facts that `run.json` of another program has before it ends; nothing else is known of it.
+
+    `plan` has the steps and how often they are logged, `hardware` the processes.
+    """
+    return {
+        **provenance,
+        "recipe": recipe,
+        "seed": seed,
+        "config_sha256": config_sha256,
+        "plan": dict(plan),
+        "hardware": dict(hardware),
+    }
+
+
+def program_outcome(end: ProgramEnd, rows: list[Row], planned: int) -> dict[str, Any]:
+    """Return the outcome of a program's run, without its times; unknown facts are absent."""
     status, code, reason = _verdict(end, rows, planned)
-    done = int(rows[-1]["step"]) if rows else 0
     outcome: dict[str, Any] = {
         "status": status,
         "exit_code": code,
         "reason": reason,
-        "steps": done,
-        "seconds": round(seconds, 3),
-        "finished": time.time(),
+        "steps": int(rows[-1]["step"]) if rows else 0,
         **_losses(rows),
     }
-    for note in end.skipped:
-        append_event(directory.events_file, "checkpoint_rejected", reason=note)
     if end.checkpoint is not None:
         named = {"step": end.checkpoint.step, "manifest_sha256": end.checkpoint.manifest_sha256}
-        append_event(directory.events_file, "checkpoint_saved", **named)
         outcome["checkpoint"] = named
-    write_outcome(directory.run_file, {key: value for key, value in outcome.items() if value is not None})
-    ending = "preempted" if status == "stopped" else "finished"
-    append_event(directory.events_file, ending, status=status, step=done)
-    return code
+    return {key: value for key, value in outcome.items() if value is not None}
 
 
 def _verdict(end: ProgramEnd, rows: list[Row], planned: int) -> tuple[str, int, str | None]:

@@ -1,0 +1,99 @@
+"""Lint a job as it would be sent: every variable that reaches its processes, and its manifests.
+
+    JobPlan ──rendered──> manifests + the program's variables + those in its command ──lint──> findings
+
+The rules are those of `plan.environment`. What they say of devices and of the image is left out, because the
+plan judges these itself, with what is known of the cluster's nodes.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.recipes.wrapped_program import PROGRAM_FILE
+from trainyard.plan.environment.environment_lint import LintFinding, lint
+from trainyard.plan.environment.settings_reading import (
+    EFA,
+    GPU,
+    Setting,
+    SettingGroup,
+    read_environment_objects,
+)
+from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.instances import instance_called
+
+_JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_SHELLS = ("sh", "bash", "dash", "zsh")
+_SEPARATORS = re.compile(r"[;&|()]+")
+_BEFORE_VARIABLES = ("env", "export", "exec", "time")
+
+
+def job_findings(plan: JobPlan) -> list[LintFinding]:
+    """Return what the linter of the environment finds in the job, each finding once, the worst first."""
+    place = variable_scope(plan)
+    file = read_environment_objects("the job", KINDS[plan.kind].rendered(plan).all, place)
+    beside = (
+        SettingGroup("the program", tuple(_program_settings(plan)), place),
+        SettingGroup("the command", tuple(command_settings(plan.program.command)), place),
+    )
+    found = lint([replace(file, groups=(*file.groups, *beside))])
+    return [finding for finding in found if finding.subject not in _JUDGED_BY_THE_PLAN]
+
+
+def variable_scope(plan: JobPlan) -> VariableScope:
+    """Return what is known of the place where the job's variables will have their effect."""
+    return VariableScope(
+        instance=instance_called(plan.instance_type),
+        nodes=plan.nodes,
+        efa=plan.resources.efa,
+        gpus=plan.resources.gpus,
+        network=plan.network,
+    )
+
+
+def _program_settings(plan: JobPlan) -> Iterator[Setting]:
+    """The variables that a recipe sets for its program."""
+    described = json.loads(plan.program.files.get(PROGRAM_FILE, "{}"))
+    for name, value in described.get("environment", {}).items():
+        yield Setting(name, value, 1)
+
+
+def command_settings(words: Sequence[str]) -> Iterator[Setting]:
+    """Yield the variables that a command sets by itself: with `env`, or in the text that it gives a shell."""
+    if not words:
+        return
+    program = PurePosixPath(words[0]).name
+    if program == "env":
+        for word in words[1:]:
+            if found := _ASSIGNMENT.fullmatch(word):
+                yield Setting(found[1], found[2], 1)
+            elif not word.startswith("-"):
+                yield from command_settings(words[words.index(word) :])
+                return
+    elif program in _SHELLS:
+        flags = [place for place, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)]
+        for text in words[flags[0] + 1 : flags[0] + 2] if flags else ():
+            yield from _shell_settings(text)
+
+
+def _shell_settings(text: str) -> Iterator[Setting]:
+    """The assignments at the beginning of a shell's commands; loops and functions are not read."""
+    reader = shlex.shlex(text.replace("\n", " ; "), posix=True, punctuation_chars=True)
+    reader.whitespace_split = True
+    at_start = True
+    try:
+        for word in reader:
+            if _SEPARATORS.fullmatch(word):
+                at_start = True
+            elif at_start and (found := _ASSIGNMENT.fullmatch(word)):
+                yield Setting(found[1], found[2], 1)
+            else:
+                at_start = at_start and word in _BEFORE_VARIABLES
+    except ValueError:  # an open quote: the shell refuses it too
+        return

@@ -1,0 +1,152 @@
+"""Find the parts of the proof that a planned run cannot reach, by judging the best records it could leave.
+
+    PlannedRun ──its best possible records──> prove ──> the parts that do not hold
+
+There is no table of what can be proven: `proof.prove` answers, so a part that it learns to judge is reachable
+here too. Facts that only the run shows, such as its loss or the state of its repository, count as good.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trainyard.proof.proof import Configuration, Proof, prove
+from trainyard.proof.recorded_facts import other_program
+from trainyard.run.foreign.foreign_records import ProgramEnd, program_facts, program_outcome
+from trainyard.run.foreign.own_checkpoint import TakenCheckpoint
+
+PARTS = ("trained", "network", "stored", "repeatable")
+_RUN_ID, _SHA256, _COMMIT, _STEPS = "planned", "0" * 64, "0" * 40, 1
+_ROW = {"step": _STEPS, "loss": 1.0}
+_OVER_TCP = "compute.network=tcp trains over TCP, which is slower and can be proven"
+_EXPLAINED = "docs/jobs.md#what-is-proven-of-other-programs says why"
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """The facts of a plan that decide which parts of the proof can hold."""
+
+    recipe: str
+    """As in `run.json`: pretrain, grpo, or the recipe of another program."""
+    nodes: int
+    processes: int
+    """Processes per node."""
+    network: str
+    """`compute.network` as the run's own configuration will have it."""
+    store: str = ""
+    """Empty: the run is not stored."""
+    is_recorded: bool = True
+    """Whether a run directory is kept; there is none for a command of the user's own."""
+
+
+@dataclass(frozen=True)
+class UnreachablePart:
+    """A part of the proof that will not hold, however well the run goes."""
+
+    name: str
+    why: str
+    remedy: str
+    """The change with which it can hold, or where the reason is explained."""
+
+    def to_json(self) -> dict[str, str]:
+        return {"name": self.name, "why": self.why, "remedy": self.remedy}
+
+
+def unreachable_parts(run: PlannedRun) -> tuple[UnreachablePart, ...]:
+    """Return the parts that would not hold on the best possible records of `run`, in order."""
+    return tuple(
+        UnreachablePart(part.name, _why(run, part.evidence), _remedy(run, part.name))
+        for part in _best_proof(run).failing
+    )
+
+
+def _why(run: PlannedRun, evidence: str) -> str:
+    return evidence if run.is_recorded else "no run directory is kept for a command of your own"
+
+
+def _remedy(run: PlannedRun, name: str) -> str:
+    """The first change that makes the part hold; it is tried, not assumed."""
+    changes = (
+        (replace(run, network="tcp"), _OVER_TCP),
+        (replace(run, store="file:///store"), "name a store with artifacts.store"),
+    )
+    for changed, remedy in changes:
+        if name in _best_proof(changed).holding:
+            return remedy
+    return _EXPLAINED
+
+
+def _best_proof(run: PlannedRun) -> Proof:
+    if not run.is_recorded:
+        return prove({}, (), (), _Findings())
+    saved = {"event": "checkpoint_saved", "step": _STEPS, "manifest_sha256": _SHA256}
+    finished = {"event": "finished", "step": _STEPS, "status": "succeeded"}
+    found = _Findings(_Verification(), {_STEPS: _Checkpoint()}) if run.store else _Findings()
+    settings = {
+        "compute": {"network": run.network},
+        "training": {"max_steps": _STEPS, "seed": 0},
+        "monitoring": {"log_steps": 1},
+    }
+    events = ({"event": "started", "step": 0}, saved, finished)
+    return prove(_facts(run), (_ROW,), events, found, configuration=Configuration(settings=settings))
+
+
+def _facts(run: PlannedRun) -> dict[str, Any]:
+    """The content of the best possible `run.json`."""
+    git = {"commit": _COMMIT, "dirty": False}
+    facts = program_facts(
+        {"run_id": _RUN_ID, "git": git, "lock_sha256": _SHA256},
+        recipe=run.recipe,
+        seed=0,
+        config_sha256=_SHA256,
+        plan={"steps": _STEPS, "log_steps": 1},
+        hardware={"world_size": run.nodes * run.processes, "local_world_size": run.processes},
+    )
+    end = ProgramEnd(0, told=False, checkpoint=TakenCheckpoint(_STEPS, _SHA256))
+    outcome = program_outcome(end, [_ROW], _STEPS)
+    if other_program(facts) is not None:
+        return {**facts, "outcome": outcome}
+    # The trainer of this repository records these too.
+    digests = {"model": _SHA256, "optimizer": _SHA256}
+    return {
+        **facts,
+        "data": {"fingerprint": _SHA256},
+        "outcome": {**outcome, "state_sha256": digests},
+    }
+
+
+@dataclass(frozen=True)
+class _Verification:
+    """A store in which everything was found to be equal (`stored_checkpoints.StoreVerdict`)."""
+
+    objects_total: int = 1
+    objects_verified: int = 1
+    problems: tuple[str, ...] = ()
+    run_id: str = _RUN_ID
+    ok: bool = True
+    leftovers: tuple[str, ...] = ()
+    records: Mapping[str, str] = field(default_factory=dict)
+    compared: str = ""
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """The run's last checkpoint in that store (`stored_checkpoints.CheckpointInStore`)."""
+
+    manifest_sha256: str = _SHA256
+    run_id: str = _RUN_ID
+    step: int = _STEPS
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """The inspection of that store, or of none (`stored_checkpoints.StoreFindings`)."""
+
+    verification: _Verification | None = None
+    checkpoints: Mapping[int, _Checkpoint] = field(default_factory=dict)
+    trouble: str | None = None
+    taken: bool = False
+    damaged: tuple[Path, ...] = ()
+    on_disk: Mapping[int, str] = field(default_factory=dict)

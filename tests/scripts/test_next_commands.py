@@ -1,0 +1,189 @@
+"""The next command that a script prints reaches the cluster that the script was given, in one paste."""
+
+import argparse
+import itertools
+import shlex
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.unit.jobs.plans import plan
+from tests.unit.jobs.state.shapes import job, running, seen
+
+from trainyard.cluster.check_definition import error, warning
+from trainyard.cluster.checks import CHECKS
+from trainyard.cluster.demand import Demand, demand_of
+from trainyard.cluster.fix import Supplies, plan_fix
+from trainyard.cluster.snapshot import Snapshot, Unseen
+from trainyard.cluster.verdict import Finding, Verdict, facts_of, verdict_record
+from trainyard.config.cluster import ClusterConfig
+from trainyard.jobs.job_labels import FOLLOWED_BY
+from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
+from trainyard.report.jobs.job_actions import state_markdown
+from trainyard.report.jobs.job_text import status_lines
+from trainyard.run.commands import cluster_target
+from trainyard.run.failure_classes import FailureClass
+
+Load = Callable[[str], Any]
+OPTIONS = {
+    "--kubeconfig": "team b.yaml",
+    "--context": "arn:aws:eks:us-west-2:1:cluster/it's",
+    "--cluster": "gpus; true",
+    "--region": "us-west-2",
+    "--namespace": "team-a",
+}
+
+
+def combinations() -> Iterator[list[str]]:
+    """Every set of options that scripts take together."""
+    for count in range(len(OPTIONS) + 1):
+        for names in itertools.combinations(OPTIONS, count):
+            if not ("--cluster" in names and {"--kubeconfig", "--context"} & set(names)):
+                yield [word for name in names for word in (name, OPTIONS[name])]
+
+
+GIVEN = [pytest.param(words, id=" ".join(words[::2]) or "none") for words in combinations()]
+
+
+def told(words: list[str], command: str, *, namespace: str) -> None:
+    """Assert that a command has the options as they were given, and a namespace."""
+    found = shlex.split(command)
+    expected = dict(zip(words[::2], words[1::2], strict=True)) | {"--namespace": namespace}
+    assert {name: found[found.index(name) + 1] for name in OPTIONS if name in found} == expected
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("retries", ["0", "2"])
+def test_what_follows_a_job_that_was_sent(
+    retries: str,
+    given: list[str],
+    load_script: Load,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from trainyard.gateways.kubernetes import job_submission
+
+    monkeypatch.setattr(job_submission, "find", lambda *_: None)
+    monkeypatch.setattr(job_submission, "submit", lambda *_, **__: None)
+    deploy, there, nobody = load_script("deploy_training_job"), plan(), argparse.Namespace()
+    announced: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        deploy.output, "announce", lambda phase, text, *_, **__: announced.append((phase, text))
+    )
+    args = deploy.parse_args(["--config", "c.yaml", "--auto-retry", retries, *given])
+    assert deploy.deploy(args, there, nobody, nobody) == 0
+    (command,) = [text for phase, text in announced if phase == "follow"]
+    assert shlex.split(command)[1] == ("status" if retries == "0" else "retry")
+    told(given, command, namespace=there.namespace)
+
+
+def states() -> Iterator[JobState]:
+    """A job for each next command."""
+    for which in State:
+        for holds, waits in itertools.product((False, True), repeat=2):
+            failures: list[JobFailure | None] = [None]
+            if which is State.FAILED:
+                failures = [JobFailure(each, ("because",)) for each in FailureClass]
+            for failure, retry, next_job in itertools.product(failures, (0, 2), ("", "llama-2")):
+                yield JobState(
+                    "llama",
+                    "team",
+                    "pytorchjob",
+                    which,
+                    "because",
+                    failure=failure,
+                    pods=PodCounts(4, 4),
+                    holds=holds,
+                    auto_retry=retry,
+                    waiting=Waiting(FailureClass.QUOTA, "because") if waits else None,
+                    followed_by=next_job,
+                )
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_what_to_do_about_a_job_in_every_state(given: list[str], load_script: Load) -> None:
+    args = load_script("manage_training_job").parse_args(["status", "llama", *given])
+    target, verbs = cluster_target(vars(args)), set()
+    for state in states():
+        record = state.record()
+        last = status_lines(record, width=100, target=target)[-1]
+        if not last.startswith("  next "):
+            continue
+        command = last.split(maxsplit=1)[1]
+        verbs.add(shlex.split(command)[1])
+        told(given, command, namespace="team")
+        assert f"Next: `{command}`" in state_markdown(record, target)
+    assert verbs == {"status", "logs", "events", "delete", "resubmit", "retry"}
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_the_status_of_a_job_names_its_cluster(
+    given: list[str], load_script: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
+    manage = load_script("manage_training_job")
+    args = manage.parse_args(["status", "llama", *given])
+    args.namespace = args.namespace or "default"
+    observed = seen("pytorchjob", job("pytorchjob"), running())
+    manage.show_status(args, argparse.Namespace(look=lambda _: observed), None)
+    last = capsys.readouterr().out.splitlines()[-1]
+    told(given, last[last.index("scripts/") :], namespace=observed.namespace)
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_a_retry_that_is_gone_names_the_cluster(
+    given: list[str], load_script: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainyard.errors import ConfigError
+    from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
+    from trainyard.gateways.kubernetes.job_retries import announce_healing
+
+    args = load_script("manage_training_job").parse_args(["retry", "llama", *given])
+    healing = announce_healing(
+        Access("http://127.0.0.1:1", Credentials()), lambda *_, **__: None, cluster_target(vars(args))
+    )
+    monkeypatch.setattr(healing, "_api", argparse.Namespace(get=lambda _: None))
+    raw = {"metadata": {"annotations": {FOLLOWED_BY: "llama-2"}}}
+    gone = argparse.Namespace(name="llama", namespace="team", raw=raw, path_of=lambda name: name)
+    with pytest.raises(ConfigError) as refusal:
+        healing.preview(gone)  # type: ignore[arg-type]
+    text = str(refusal.value)
+    told(given, text[text.index("scripts/") :], namespace="team")
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_a_watch_that_gives_up_names_the_cluster(
+    given: list[str], load_script: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--job", "llama", "--kind", "rayjob", "--namespace", "team", "--watch", "200", *given]
+    assert load_script("continue_watch").main(words) == 1
+    text = capsys.readouterr().err
+    namespace = OPTIONS["--namespace"] if "--namespace" in given else "team"
+    told(given, text[text.index("scripts/") :].splitlines()[0], namespace=namespace)
+
+
+def verdict_on(demand: Demand, remedy: str) -> Verdict:
+    """A verdict in which every check has an error and a warning with this remedy."""
+    none: Any = Unseen("not looked at")
+    fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
+    fields |= {"nodes": (), "pods": (), "now": 0.0, "resources": {}, "undiscovered": {}}
+    outcomes = (error("bad", remedy), warning("odd", remedy))
+    findings = tuple(Finding(check, outcome) for check in CHECKS for outcome in outcomes)
+    return Verdict(facts_of(Snapshot(**fields), demand), findings)
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("script", ["manage_cluster", "deploy_training_job"])
+def test_remedies_of_every_check_reach_the_cluster(script: str, given: list[str], load_script: Load) -> None:
+    words = ["--config", "c.yaml"] if script == "deploy_training_job" else ["check"]
+    args = load_script(script).parse_args([*words, *given])
+    demand = demand_of(vars(args), ClusterConfig())
+    for remedy in ("kubectl -n kube-system get pods", "scripts/manage_cluster.py fix --apply"):
+        verdict = verdict_on(demand, remedy)
+        texts = [entry["remedy"] for entry in verdict_record(verdict)["findings"]]
+        texts += [step.command for step in plan_fix(verdict, Supplies())]
+        assert len(texts) >= 4 * len(CHECKS) - 4
+        for text in texts:
+            found = shlex.split(text)
+            kept = ("--kubeconfig", "--context") if remedy.startswith("kubectl") else tuple(OPTIONS)
+            expected = {n: v for n, v in zip(given[::2], given[1::2], strict=True) if n in kept}
+            assert {n: found[found.index(n) + 1] for n in OPTIONS if n in found} == expected

@@ -1,0 +1,217 @@
+"""Plans whose run cannot be proven: each says so before anything is sent, in the words of the proof itself.
+
+Rule: what a plan states is what `prove` answers on the best records that such a run can leave.
+"""
+
+import argparse
+import itertools
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.unit.jobs.plans import IMAGE, config, instance_for, request
+from tests.unit.jobs.recipe_orders import GIVEN, recipe_config
+from tests.unit.proof.test_proof import SETTINGS, Found, judge, proven_run
+
+from trainyard.cluster.checks import CHECKS
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.kinds import KINDS
+from trainyard.proof.proof import Proof
+from trainyard.proof.reachable_parts import PARTS
+
+ROOT = Path(__file__).resolve().parents[2]
+SMOKE = ROOT / "configs" / "smoke.yaml"
+STORE = "s3://ml-runs/phase2"
+OWN = ("python", "work.py")
+RECIPES = ("pretrain", "grpo", "command", *GIVEN)
+TYPES = ("p5.48xlarge", "g6.12xlarge", "g6.xlarge")
+"""With EFA and RDMA, with EFA, without EFA."""
+SHAPES = list(itertools.product((1, 2), ("auto", "efa", "tcp"), TYPES, (STORE, "")))
+Program = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def settings_of(recipe: str, network: str, store: str) -> Config:
+    changes = (f"compute.network={network}", *([f"artifacts.store={store}"] if store else []))
+    if recipe in GIVEN:
+        return recipe_config(recipe, *changes)
+    return config(*(["recipe=grpo"] if recipe == "grpo" else ["compute.strategy=ddp"]), *changes)
+
+
+def best_proof(settings: Config, plan: JobPlan, recipe: str) -> Proof:
+    """The verdict on a run of the plan in which all went well; its configuration is that of its pods."""
+    if recipe == "command":
+        return judge({}, [], [], Found(None, checkpoints={}))
+    size = plan.processes_per_node
+    run = {
+        **proven_run(),
+        "recipe": recipe,
+        "hardware": {"world_size": plan.nodes * size, "local_world_size": size},
+    }
+    if recipe in GIVEN:  # what scripts/run_program.py records; test_run_program.py runs it
+        del run["data"], run["outcome"]["state_sha256"]
+    in_pods = yaml.safe_load(plan.program.files["config.yaml"])
+    found = Found() if settings.artifacts.store else Found(None, checkpoints={})
+    return judge(run, found=found, settings={**SETTINGS, "compute": in_pods["compute"]})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_plan_states_what_the_proof_will_say_of_its_run(
+    kind: str, recipe: str, load_script: Callable[[str], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    deploy, planned = load_script("deploy_training_job"), 0
+    for nodes, network, instance, store in SHAPES:
+        settings = settings_of(recipe, network, store)
+        asked = request(
+            kind=kind,
+            nodes=nodes,
+            instance_type=instance_for(kind, instance),
+            command=OWN if recipe == "command" else (),
+            gpus_per_node=1 if recipe == "grpo" else None,  # it trains on one device
+        )
+        try:
+            plan = plan_job(settings, asked)
+        except ConfigError:
+            continue  # it is refused for another reason, before anything is sent
+        planned += 1
+        expected = [part.name for part in best_proof(settings, plan, recipe).failing]
+        parts = deploy.unproven_parts(settings, plan)
+        assert [part.name for part in parts] == expected, (nodes, network, instance, store)
+        deciding = {"command": (), **dict.fromkeys(GIVEN, ("trained", "stored"))}.get(recipe, PARTS)
+        red = [name for name in expected if store and name in deciding]
+        given = argparse.Namespace(accept=[])
+        caplog.clear()
+        if red:
+            with pytest.raises(ConfigError) as refusal:
+                deploy.state_unproven(given, settings, plan)
+            assert all(f"--accept {name}" in str(refusal.value) for name in red)
+            assert "Nothing was sent" in str(refusal.value)
+            given.accept = red
+        deploy.state_unproven(given, settings, plan)
+        stated = [record.getMessage() for record in caplog.records]
+        assert all(any(name in line for line in stated) for name in expected)
+        assert bool(stated) == bool(expected)
+    assert planned or (kind, recipe) in refused_pairs()
+
+
+def refused_pairs() -> set[tuple[str, str]]:
+    """Kinds that a recipe does not have at all."""
+    return {(kind, "verl") for kind in KINDS if kind not in ("rayjob", "raycluster")}
+
+
+@pytest.mark.parametrize("recipe", ["pretrain"])
+def test_the_remedy_that_a_plan_names_makes_it_provable(
+    recipe: str, load_script: Callable[[str], Any]
+) -> None:
+    deploy = load_script("deploy_training_job")
+    asked = request(nodes=2)
+    (part,) = deploy.unproven_parts(settings := settings_of(recipe, "auto", STORE), plan_job(settings, asked))
+    change = part.remedy.split()[0]
+    assert change == "compute.network=tcp"
+    changed = settings_of(recipe, change.partition("=")[2], STORE)
+    assert deploy.unproven_parts(changed, plan_job(changed, asked)) == ()
+
+
+def test_parts_of_the_proof_and_checks_of_a_cluster_have_different_names() -> None:
+    assert tuple(part.name for part in judge().parts) == PARTS
+    assert not {check.name for check in CHECKS} & set(PARTS)
+
+
+@pytest.mark.parametrize("accepted", [(), ("network",), ("stored",), ("network", "gpu")])
+def test_a_job_that_would_end_red_is_sent_only_where_that_is_accepted(
+    accepted: tuple[str, ...], program: Program
+) -> None:
+    place = ("--num-nodes", "2", "--instance-type", "p5.48xlarge", "--volume", "fsx", "--image-uri", IMAGE)
+    settings = ("--set", "compute.strategy=ddp", "--set", f"artifacts.store={STORE}")
+    flags = [word for name in accepted for word in ("--accept", name)]
+    done = program("deploy_training_job.py", "--config", SMOKE, *settings, *place, *flags, "--dry-run")
+    first = done.stderr.splitlines()[0]
+    assert "cannot be proven: network: 16 processes" in first
+    assert "compute.network=tcp" in first
+    if "network" in accepted:
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("apiVersion: ")
+    else:
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert "add --accept network. Nothing was sent." in done.stderr
+
+
+@pytest.mark.parametrize("network", ["auto", "efa", "tcp"])
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("instance", [*TYPES[:1], *TYPES[2:], ""])
+def test_plan_training_states_it_below_the_result(
+    instance: str,
+    nodes: int,
+    network: str,
+    load_script: Callable[[str], Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    where = ["--instance-type", instance] if instance else ["--set", "model.device=cpu"]
+    words = ["--config", str(SMOKE), "--set", "compute.strategy=ddp", "--set", f"compute.network={network}"]
+    words += [*where, "--num-nodes", str(nodes)]
+    main = load_script("plan_training").main
+    main(words)
+    second = capsys.readouterr().out.splitlines()[1]
+    # By hand, without a job that settles it, `auto` stays `auto`, and nothing shows what NCCL took.
+    red = nodes == 2 and network != "tcp" and (network == "efa" or instance != "g6.xlarge")
+    assert second.startswith("cannot be proven: network: ") if red else second == ""
+    main([*words, "--json"])
+    unproven = json.loads(capsys.readouterr().out)["unproven"]
+    assert [part["name"] for part in unproven] == (["network"] if red else [])
+
+
+@pytest.mark.parametrize("nodes", ["", "1", "2"])
+@pytest.mark.parametrize("network", ["auto", "efa", "tcp"])
+@pytest.mark.parametrize("instance", ["", *TYPES])
+@pytest.mark.parametrize("target", ["eks", "gpu-runner", "here"])
+def test_plan_run_states_it_in_the_first_lines(
+    target: str,
+    instance: str,
+    network: str,
+    nodes: str,
+    load_script: Callable[[str], Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variables = {
+        "TRAINYARD_EKS_CLUSTER": "gpus",
+        "TRAINYARD_EKS_ROLE": "arn:aws:iam::123456789012:role/train",
+        "TRAINYARD_EKS_NODES": nodes,
+        "TRAINYARD_EKS_INSTANCE_TYPE": instance,
+        "TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]',
+        "TRAINYARD_STORE": STORE,
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    changes = f"compute.strategy=ddp compute.network={network}"
+    words = ["--config", str(SMOKE), "--overrides", changes, "--target", target]
+    assert load_script("plan_run").main(words) == 0
+    head = capsys.readouterr().out.splitlines()[:4]
+    has_efa = instance not in ("", "g6.xlarge")
+    red = target == "eks" and nodes == "2" and (network == "efa" or (network == "auto" and has_efa))
+    assert any("This run cannot be proven: network: " in line for line in head) == red
+
+
+@pytest.mark.parametrize("nodes", ["0", "-1", "two", "1.5", "9" * 9])
+def test_plan_run_refuses_a_number_of_pods_that_is_none(nodes: str, program: Program) -> None:
+    done = program(
+        "plan_run.py",
+        "--config",
+        SMOKE,
+        "--target",
+        "eks",
+        TRAINYARD_EKS_CLUSTER="gpus",
+        TRAINYARD_EKS_ROLE="arn",
+        TRAINYARD_EKS_NODES=nodes,
+        TRAINYARD_STORE=STORE,
+    )
+    assert done.returncode == 2
+    assert "TRAINYARD_EKS_NODES" in done.stderr

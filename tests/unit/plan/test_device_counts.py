@@ -1,0 +1,139 @@
+"""Fewer, as many and more devices than a type has, for every instance type: plan, manifest, cluster."""
+
+from typing import Any
+
+import pytest
+import yaml
+from tests.unit.jobs.plans import config, request
+
+from trainyard.cluster.check_definition import Severity
+from trainyard.cluster.checks import efa, gpu
+from trainyard.cluster.demand import Demand
+from trainyard.cluster.snapshot import Condition, Node, Snapshot, Unseen
+from trainyard.cluster.verdict import facts_of
+from trainyard.errors import ConfigError
+from trainyard.jobs.job_planning import plan_job
+from trainyard.plan.environment.environment_lint import lint
+from trainyard.plan.environment.settings_reading import EFA, GPU, read_environment_file
+from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import LintSeverity
+from trainyard.plan.instances import CATALOGUE, InstanceType
+from trainyard.plan.node_room import NodeRoom, room_of_type
+
+WITH_EFA = [instance for instance in CATALOGUE if instance.efa]
+EVERY = [pytest.param(instance, id=instance.name) for instance in CATALOGUE]
+EVERY_WITH_EFA = [pytest.param(instance, id=instance.name) for instance in WITH_EFA]
+TINY = (
+    "compute.strategy=ddp",
+    "training.batch_size=1",
+    "training.gradient_accumulation_steps=1",
+)
+
+
+def problems(instance: InstanceType, *overrides: str, room: dict[str, int], **changes: Any) -> list[str]:
+    """The reasons why a job on nodes that were seen to have `room` is refused."""
+    known = room_of_type(instance.name)
+    assert known is not None
+    seen = NodeRoom(**{**known.__dict__, **room})
+    asked = request(instance_type=instance.name, nodes=2, room=seen, **changes)
+    try:
+        plan_job(config(*TINY, *overrides), asked)
+    except ConfigError as error:
+        return str(error).split("\n")[:-1]
+    return []
+
+
+@pytest.mark.parametrize("instance", EVERY)
+def test_a_plan_asks_for_no_more_gpus_than_the_type_has(instance: InstanceType) -> None:
+    most = instance.gpus
+    for wanted in {1, most}:
+        assert problems(instance, room={}, gpus_per_node=wanted) == []
+    for offered in (most, most + 1, 2 * most):  # such as shares of GPUs that a plugin counts as GPUs
+        (line,) = problems(instance, room={"gpus": offered}, gpus_per_node=most + 1)
+        assert line.startswith("--gpu-per-node: ")
+        assert f"more than {instance.name} has for a pod, {most}" in line
+    (line,) = problems(instance, room={"gpus": 2 * most})
+    assert line.startswith("--gpu-per-node: ")
+
+
+@pytest.mark.parametrize("instance", EVERY)
+def test_a_plan_asks_for_no_more_efa_than_the_type_has(instance: InstanceType) -> None:
+    for offered in range(instance.efa + 3):
+        found = problems(instance, room={"efa": offered})
+        if offered > instance.efa:
+            (line,) = found
+            assert f"the nodes offer {offered} EFA interfaces, and {instance.name} has {instance.efa}" in line
+        elif not offered and instance.efa:
+            (line,) = found
+            assert "not every node offers the EFA" in line
+        else:
+            assert found == []
+        assert problems(instance, "compute.network=tcp", room={"efa": offered}) == []
+
+
+@pytest.mark.parametrize("instance", EVERY)
+@pytest.mark.parametrize("device", ["gpus", "efa"])
+def test_a_manifest_that_asks_for_more_is_an_error(device: str, instance: InstanceType) -> None:
+    there = {"gpus": instance.gpus, "efa": instance.efa}
+    for more in (-1, 0, 1, 2):
+        counts = {**there, device: there[device] + more}
+        if min(counts.values()) < 0:
+            continue
+        limits = {name: str(count) for name, count in ((GPU, counts["gpus"]), (EFA, counts["efa"])) if count}
+        container = {"name": "a", "resources": {"requests": limits, "limits": limits}}
+        spec = {
+            "nodeSelector": {"node.kubernetes.io/instance-type": instance.name},
+            "containers": [container],
+        }
+        text = yaml.safe_dump({"kind": "Pod", "metadata": {"name": "p"}, "spec": spec})
+        found = lint([read_environment_file("pod.yaml", text, VariableScope())])
+        errors = {finding.subject for finding in found if finding.severity is LintSeverity.ERROR}
+        assert errors == ({{"gpus": GPU, "efa": EFA}[device]} if more > 0 else set())
+
+
+def severities(check: Any, instance: InstanceType, *rooms: dict[str, int]) -> set[Severity]:
+    """What a check of a cluster says of nodes of the type, for a job on two of them."""
+    none: Any = Unseen("not looked at")
+    nodes = []
+    for number, room in enumerate(rooms):
+        counts = {GPU: instance.gpus, EFA: instance.efa, **room}
+        amounts = {name: count * 1000 for name, count in counts.items()}
+        labels = {"node.kubernetes.io/instance-type": instance.name}
+        nodes.append(
+            Node(
+                name=f"n{number}",
+                labels=labels,
+                annotations={},
+                taints=(),
+                cordoned=False,
+                capacity=amounts,
+                allocatable=amounts,
+                conditions=(Condition("Ready", "True"),),
+                created=0.0,
+                kubelet="",
+                os_image="",
+            )
+        )
+    fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
+    snapshot = Snapshot(
+        **{**fields, "nodes": tuple(nodes), "pods": (), "now": 0.0, "resources": {}, "undiscovered": {}}
+    )
+    facts = facts_of(snapshot, Demand(nodes=2, instance_type=instance.name))
+    return {outcome.severity for outcome in check.judge(facts)}
+
+
+@pytest.mark.parametrize("instance", EVERY)
+def test_a_cluster_whose_nodes_offer_other_numbers_of_gpus_is_not_ready(instance: InstanceType) -> None:
+    for offered in {instance.gpus - 1, instance.gpus, instance.gpus + 1, 2 * instance.gpus}:
+        found = severities(gpu, instance, *[{GPU: offered}] * 2)
+        assert found == {Severity.PASSED if offered == instance.gpus else Severity.ERROR}
+
+
+@pytest.mark.parametrize("instance", EVERY_WITH_EFA)
+def test_a_cluster_whose_nodes_offer_more_efa_is_not_ready(instance: InstanceType) -> None:
+    for more in (1, 2, instance.efa):
+        much = {EFA: instance.efa + more}
+        assert Severity.ERROR in severities(efa, instance, much, much)
+        # Where enough other nodes are right, the job can run on these.
+        assert severities(efa, instance, {}, {}, much) == {Severity.WARNING}
+    assert severities(efa, instance, {}, {}) == {Severity.PASSED}
