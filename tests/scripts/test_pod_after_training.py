@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ FAILURES = {
     "pod killed at the report": ("training_dashboard", None),
 }
 """The failure -> the script in which it happens, and its exit code; None: the whole pod is killed."""
+Program = Callable[..., subprocess.CompletedProcess[str]]
 LAUNCHERS = ("shared", "apart", "program", "in place", "by operator")
 
 
@@ -90,10 +92,7 @@ class Pod:
     def train(self) -> None:
         directory, given = RunDirectory(self.run_dir), load_config(self.config, self.given).config
         config = given if self.launcher == "program" else resolved(given)
-        directory.create()
-        directory.config_file.write_text(dump_yaml(config))
-        write_identity(directory.run_file, "job", {"config_sha256": config_sha256(config)})
-        write_outcome(directory.run_file, {"status": "succeeded"})
+        finish(self.run_dir, config)
         if self.launcher == "apart":
             write_node(directory, NodeFolder("job", 0, 2))
             mark_trained(directory, config_sha256(config))
@@ -200,3 +199,44 @@ def test_the_operator_restarts_a_pod_only_as_often_as_the_plan_says(
     pod.ran = []
     assert pod.start() == 1
     assert pod.ran == []
+
+
+def finish(run_dir: Path, config: Config) -> None:
+    directory = RunDirectory(run_dir)
+    directory.create()
+    directory.config_file.write_text(dump_yaml(config))
+    write_identity(directory.run_file, "job", {"config_sha256": config_sha256(config)})
+    write_outcome(directory.run_file, {"status": "succeeded"})
+
+
+@pytest.mark.parametrize("node", ["0", "1"])
+def test_the_trainer_of_a_finished_run_waits_for_no_other_node(
+    node: str, program: Program, tmp_path: Path
+) -> None:
+    """They have ended. Without the answer on record it would wait a quarter of an hour."""
+    given = ["compute.strategy=ddp", "model.device=cpu"]
+    path = ROOT / "configs" / "smoke.yaml"
+    finish(tmp_path / "job", resolved(load_config(path, given).config))
+    words = ["--config", str(path), "--run-dir", str(tmp_path / "job"), "--nproc-per-node", "1"]
+    words += [word for value in given for word in ("--set", value)]
+    place = {"PET_NNODES": "2", "PET_NODE_RANK": node, "PET_MASTER_ADDR": "localhost"}
+    done = program("train.py", *words, **place)
+    assert done.returncode == 0, done.stderr
+    assert "all steps were done before, and nothing was trained" in done.stderr
+
+
+def test_another_program_of_a_finished_run_is_not_started_again(
+    load_script: Callable[[str], Any], tmp_path: Path
+) -> None:
+    sheet = {
+        "recipe": "deepspeed", "command": ["false"], "torchrun": False, "steps": 400,
+        "checkpoints": str(tmp_path / "program"), "environment": {},
+    }
+    (tmp_path / "program.json").write_text(json.dumps(sheet))
+    path = ROOT / "configs" / "smoke.yaml"
+    words = ["--config", str(path), "--run-dir", str(tmp_path / "job")]
+    words += ["--program", str(tmp_path / "program.json")]
+    finish(tmp_path / "job", load_config(path).config)
+    script = load_script("run_program")
+    assert script.main(words) == 0
+    assert script.main([*words, "--set", "training.max_steps=500"]) != 0, "another configuration is run"

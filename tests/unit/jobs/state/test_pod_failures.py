@@ -130,7 +130,7 @@ def test_a_pod_that_failed_gives_the_class_the_code_and_the_rank(kind: str, name
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_not_proven_is_an_end_with_its_reason(kind: str) -> None:
-    state = judge_job(seen(kind, pods=(ended(6, text=UNPROVEN),), **FAILED))
+    state = judge_job(seen(kind, job(kind, nodes=1, **FAILED), [ended(6, text=UNPROVEN)]))
     require_not_proven(state)
     assert state.exit_code == ExitCode.NO
 
@@ -138,7 +138,7 @@ def test_a_run_that_is_not_proven_is_an_end_with_its_reason(kind: str) -> None:
 def test_so_it_is_on_ray() -> None:
     said = f"Job entrypoint command failed with exit code 6, last available logs:\n(Node pid=7) {UNPROVEN}"
     status = {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "reason": "AppFailed", "message": said}
-    require_not_proven(judge_job(seen("rayjob", **status)))
+    require_not_proven(judge_job(seen("rayjob", job("rayjob", **status))))
 
 
 def require_not_proven(state: JobState) -> None:

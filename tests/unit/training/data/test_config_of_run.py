@@ -13,7 +13,7 @@ from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
-from trainyard.training.data.config_of_run import was_trained, with_revision, with_split
+from trainyard.training.data.config_of_run import config_of_run, was_trained, with_revision, with_split
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMIT = "c" * 40
@@ -79,6 +79,7 @@ def test_a_finished_run_is_known_whatever_it_resolved(path: Path, resolved: str,
     config = RESOLVED[resolved][1](load_config(path, given).config)
     finish(directory, config)
     assert was_trained(directory.path, path, given)
+    assert config_of_run(path, given, directory.path) == config, "the trainer resumes with the same"
     for change in OTHERS:
         assert not was_trained(directory.path, path, [*given, change]), change
     finish(directory, config, status="stopped")
