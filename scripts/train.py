@@ -86,7 +86,7 @@ def run(argv: Sequence[str] | None) -> int:
     is_worker = "LOCAL_RANK" in os.environ
     output.configure_logging("error" if is_worker and not IS_MAIN else args.log_level)
     if os.environ.get("LOCAL_RANK") == "0":  # one process of each machine says what it waits for
-        logging.getLogger("trainyard.run.waiting").setLevel(args.log_level.upper())
+        logging.getLogger("trainyard.run.waiting").setLevel((args.log_level or "info").upper())
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)

@@ -229,8 +229,12 @@ def test_another_program_of_a_finished_run_is_not_started_again(
     load_script: Callable[[str], Any], tmp_path: Path
 ) -> None:
     sheet = {
-        "recipe": "deepspeed", "command": ["false"], "torchrun": False, "steps": 400,
-        "checkpoints": str(tmp_path / "program"), "environment": {},
+        "recipe": "deepspeed",
+        "command": ["false"],
+        "torchrun": False,
+        "steps": 400,
+        "checkpoints": str(tmp_path / "program"),
+        "environment": {},
     }
     (tmp_path / "program.json").write_text(json.dumps(sheet))
     path = ROOT / "configs" / "smoke.yaml"

@@ -8,7 +8,7 @@ Code inside a task must not need this package, because Ray's workers are separat
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,12 +33,16 @@ class NodeCommand:
     """Path -> text of files that the command needs."""
 
 
+def _say_nothing(_what: str, _seconds: float) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 def run_on_nodes(
     command: NodeCommand,
     nodes: int,
     *,
     seconds: float,
-    describe_wait: Callable[[str, float], AbstractContextManager[None]],
+    describe_wait: Callable[[str, float], AbstractContextManager[None]] = _say_nothing,
 ) -> int:
     """Run `command` on `nodes` nodes and return 0, or the exit code of the first one that failed.
 

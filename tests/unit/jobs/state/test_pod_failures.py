@@ -137,7 +137,12 @@ def test_a_run_that_is_not_proven_is_an_end_with_its_reason(kind: str) -> None:
 
 def test_so_it_is_on_ray() -> None:
     said = f"Job entrypoint command failed with exit code 6, last available logs:\n(Node pid=7) {UNPROVEN}"
-    status = {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "reason": "AppFailed", "message": said}
+    status: Json = {
+        "jobDeploymentStatus": "Failed",
+        "jobStatus": "FAILED",
+        "reason": "AppFailed",
+        "message": said,
+    }
     require_not_proven(judge_job(seen("rayjob", job("rayjob", **status))))
 
 
