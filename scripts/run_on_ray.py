@@ -3,7 +3,9 @@
 
 Ray places one task on each node, with its GPUs. Each task runs the command as a separate process and shows
 its output. The first node's address becomes PET_MASTER_ADDR. When one command fails, the others are ended,
-because they would wait for it. This is the entrypoint of a RayJob; Ray must be installed.
+because they would wait for it. After a failure all of them start again, at most --restarts times, on the
+same Ray cluster: KubeRay looks at no exit code, so it would repeat a failure that a restart cannot help.
+This is the entrypoint of a RayJob; Ray must be installed.
 
 Reads:      TRAINYARD_FILES (JSON, path -> text: files that every node needs); the variables of the driver
 Writes:     these files on every node; what the command writes
@@ -41,6 +43,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     place = "working directory of the command; default: this one"
     parser.add_argument("--directory", type=arguments.path, metavar="DIR", help=place)
+    restarts = "most restarts of all nodes' commands after a failure that a restart can help; default: 0"
+    parser.add_argument("--restarts", type=arguments.natural_number, default=0, metavar="N", help=restarts)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, start nothing")
     parser.add_argument("own", nargs="+", metavar="COMMAND", help="the command of each node, after --")
     return parser.parse_args(argv)
@@ -57,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.print_json({"nodes": args.num_nodes, "command": args.own, "files": sorted(files)})
         return 0
     from trainyard.gateways.ray_nodes import NodeCommand, run_on_nodes
+    from trainyard.jobs.pod_exit_codes import restart_in_place
+    from trainyard.run.waiting import describe_wait
 
     command = NodeCommand(
         tuple(args.own),
@@ -66,7 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         environment=variables,
         files=files,
     )
-    return run_on_nodes(command, args.num_nodes, seconds=args.wait_for_nodes)
+
+    def run() -> int:
+        return run_on_nodes(command, args.num_nodes, seconds=args.wait_for_nodes, describe_wait=describe_wait)
+
+    return restart_in_place(run, args.restarts, lambda text: LOG.warning("the command %s", text))
 
 
 if __name__ == "__main__":

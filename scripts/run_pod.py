@@ -14,8 +14,10 @@ trains, and stores its own part of each checkpoint while it trains (docs/multi_n
 
 Reads:      the configuration; the operator's variables (PET_NODE_RANK and others); TRAINYARD_POD
 Writes:     the run directory, the store and the proof, through these scripts
-Exit codes: that of the first script that does not end with 0: 1 training failed or is not proven; 2 wrong
-            configuration; 4 the store refused; 75 stopped, the same pod resumes when it is started again
+Exit codes: that of the first script that does not end with 0: 1 training failed; 2 wrong configuration;
+            4 the store refused; 6 trained and stored, but not proven: an end, which operators do not restart;
+            75 stopped, the same pod resumes when it is started again. With --restart-by operator, 128 or more
+            asks the operator for a restart, and the last line names the exit code that it stands for
 Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /checkpoints/llama --grace 285s
 """
 
@@ -24,7 +26,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +56,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--program", type=arguments.path, metavar="FILE", help=program)
     grace = "from SIGTERM to the end of the pod; default: 30s"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
+    restarts = "most restarts after a failure that a restart can help; default: 0, leave it to the operator"
+    parser.add_argument("--restarts", type=arguments.natural_number, default=0, metavar="N", help=restarts)
+    by = "who restarts: this process in place, or an operator that looks at exit codes; default: itself"
+    parser.add_argument("--restart-by", choices=("itself", "operator"), default="itself", help=by)
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
     return parser.parse_args(argv)
 
@@ -61,27 +67,98 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.config.load import config_sha256, load_config
+    from trainyard.config.load import load_config
     from trainyard.gateways.ray_job_files import place_files
+    from trainyard.jobs.pod_exit_codes import ASKED_TO_END, restart_in_place
+    from trainyard.run.launch_environment import is_first_node
 
     if not args.dry_run:
         place_files(os.environ)
     config = load_config(args.config, args.set).config
-    pod, digest, apart = pod_of(args, config), config_sha256(config), is_apart(args, config)
+    pod, apart = pod_of(args, config), is_apart(args, config)
     if args.dry_run:
-        output.print_json(plan_of(pod, digest, apart=apart))
+        output.print_json(plan_of(pod, apart=apart))
         return ExitCode.DONE
-    if apart and (code := fetched(pod, digest)) != ExitCode.DONE:
+    if not args.restarts:
+        return run(pod, apart=apart)
+    if args.restart_by == "itself":
+        return restart_in_place(lambda: run(pod, apart=apart), args.restarts, tell_restart, last=ASKED_TO_END)
+    if not is_first_node(os.environ):  # the operator restarts and counts the containers of the others
+        return run(pod, apart=apart)
+    return run_counted(lambda: run(pod, apart=apart), args.run_dir, args.restarts)
+
+
+def run(pod: "PodRun", *, apart: bool) -> int:
+    """Train unless that is done, then store and prove; return the exit code of this pod."""
+    if apart and (code := fetched(pod)) != ExitCode.DONE:
         return code
-    if is_trained(args.run_dir, digest):
-        return run_in_order(after(pod, apart=apart))
-    tell_short_grace(args.run_dir, args.grace)
-    if (code := trained(pod, digest, apart=apart)) != ExitCode.DONE:
+    if is_trained(pod):
+        output.announce("training", "was done by an earlier start of this job, and is not done again", "ok")
+        return finish(pod, after(pod, apart=apart))
+    tell_short_grace(pod.run_dir, pod.grace)
+    if (code := trained(pod, apart=apart)) != ExitCode.DONE:
         return code
     following = after(pod, apart=apart)
     if len(following) > 1:
-        wait_for_outcome(args.run_dir)
-    return run_in_order(following)
+        wait_for_outcome(pod.run_dir)
+    return finish(pod, following)
+
+
+def finish(pod: "PodRun", commands: Sequence[list[str]]) -> int:
+    """Store, prove and report; a run that is stored and not proven has an exit code of its own."""
+    from trainyard.jobs.pod_exit_codes import describe_not_proven
+
+    for command in commands:
+        code = run_in_order([command])
+        if code == ExitCode.NO and Path(command[1]).name == "prove_run.py":
+            output.announce("proof", describe_not_proven(failing_parts(pod)), "failed")
+            return ExitCode.NOT_PROVEN
+        if code != ExitCode.DONE:
+            return code
+    return ExitCode.DONE
+
+
+def failing_parts(pod: "PodRun") -> list[tuple[str, str]]:
+    """Return the parts of the proof that do not hold, with their evidence; empty without a proof of now."""
+    from trainyard.report.facts.proof_record import read_proof
+    from trainyard.run.directory import RunDirectory
+
+    with suppress(OSError, TrainyardError):
+        proof = read_proof(RunDirectory(pod.run_dir), record_of(pod.run_dir))
+        required = pod.required_parts
+        return (
+            [(part.name, part.evidence) for part in proof.failing if part.name in required] if proof else []
+        )
+    return []
+
+
+def run_counted(run_once: Callable[[], int], run_dir: Path, restarts: int) -> int:
+    """Run, and return an exit code by which the operator restarts this pod at most `restarts` times.
+
+    The operator restarts by the exit code without a limit: the starts are counted beside the run directory.
+    """
+    from trainyard.jobs.pod_exit_codes import code_for_restart, describe_restart, is_final
+    from trainyard.run.pod_starts import starts_of_pod
+
+    starts = starts_of_pod(run_dir, os.environ.get("TRAINYARD_POD", ""))
+    number = starts.add()
+    code: int = ExitCode.NO if number > restarts + 1 else run_once()
+    if code == ExitCode.STOPPED:
+        starts.take_back()
+    elif is_final(code) or number > restarts:
+        starts.forget()
+        if not is_final(code):
+            spent = (
+                f"ended with exit code {code}, and its {restarts} restarts are spent (cluster.pod.restarts)"
+            )
+            output.announce("pod", spent, "failed")
+        return code if code < code_for_restart(code) else ExitCode.NO
+    output.announce("pod", describe_restart(code), "degraded")
+    return code_for_restart(code)
+
+
+def tell_restart(text: str) -> None:
+    output.announce("pod", text, "degraded")
 
 
 def pod_of(args: argparse.Namespace, config: "Config") -> "PodRun":
@@ -114,20 +191,20 @@ def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     return True
 
 
-def plan_of(pod: "PodRun", digest: str, *, apart: bool) -> dict[str, Any]:
+def plan_of(pod: "PodRun", *, apart: bool) -> dict[str, Any]:
     """Return what would be run; without a shared directory, also what runs beside the training."""
-    trains = not is_trained(pod.run_dir, digest)
+    trains = not is_trained(pod)
     first = pod.before(node_of(pod.run_dir)) if apart and trains else []
     commands = [*first, *([pod.train()] if trains else []), *after(pod, apart=apart)]
     return {"commands": commands, **({"beside_training": pod.beside()} if apart and trains else {})}
 
 
-def fetched(pod: "PodRun", digest: str) -> int:
+def fetched(pod: "PodRun") -> int:
     """Store what an earlier start of this pod left, and bring the newest stored checkpoint."""
     from trainyard.run.directory import RunDirectory
     from trainyard.run.node_folder import forget_node
 
-    if is_trained(pod.run_dir, digest):
+    if is_trained(pod):
         return ExitCode.DONE
     *left, bring = pod.before(node_of(pod.run_dir))
     code = run_in_order(left)
@@ -136,23 +213,16 @@ def fetched(pod: "PodRun", digest: str) -> int:
         output.announce("artifacts", said, "degraded")
     elif code != ExitCode.DONE:
         return code
-    if (code := run_in_order([bring])) == ExitCode.DONE and not is_trained(pod.run_dir, digest):
+    if (code := run_in_order([bring])) == ExitCode.DONE and not is_trained(pod):
         forget_node(RunDirectory(pod.run_dir))  # the trainer marks it again, and is followed from then on
     return code
 
 
-def trained(pod: "PodRun", digest: str, *, apart: bool) -> int:
+def trained(pod: "PodRun", *, apart: bool) -> int:
     """Train, and without a shared directory store this machine's parts beside it."""
     from trainyard.gateways.process import run_beside, run_passing_signals
-    from trainyard.run.directory import RunDirectory
-    from trainyard.run.node_folder import mark_trained
 
-    if not apart:
-        return run_passing_signals(pod.train())
-    code = run_beside(pod.train(), pod.beside())
-    if code == ExitCode.DONE:
-        mark_trained(RunDirectory(pod.run_dir), digest)
-    return code
+    return run_beside(pod.train(), pod.beside()) if apart else run_passing_signals(pod.train())
 
 
 def after(pod: "PodRun", *, apart: bool) -> list[list[str]]:
@@ -181,12 +251,11 @@ def tell_short_grace(run_dir: Path, grace: float) -> None:
         output.announce("grace", text, "degraded")
 
 
-def is_trained(run_dir: Path, digest: str) -> bool:
-    """Return whether this configuration was trained to its end in `run_dir`."""
-    node, run = node_of(run_dir), record_of(run_dir)
-    if node is not None and node.trained == digest:
-        return True
-    return run.get("config_sha256") == digest and run.get("outcome", {}).get("status") == "succeeded"
+def is_trained(pod: "PodRun") -> bool:
+    """Return whether this configuration was trained to its end in the run directory."""
+    from trainyard.training.data.config_of_run import was_trained
+
+    return was_trained(pod.run_dir, pod.config, pod.changes, by_program=pod.program is not None)
 
 
 def node_of(run_dir: Path) -> "NodeFolder | None":
@@ -219,9 +288,12 @@ def run_in_order(commands: Sequence[list[str]]) -> int:
 
 def wait_for_outcome(run_dir: Path) -> None:
     """Wait until the main process, which may be in another pod, has written how the run ended."""
+    from trainyard.run.waiting import describe_wait
+
     deadline = time.monotonic() + OUTCOME_SECONDS
-    while time.monotonic() < deadline and "outcome" not in record_of(run_dir):
-        time.sleep(0.5)
+    with describe_wait(f"the main process to write the outcome into {run_dir}/run.json", OUTCOME_SECONDS):
+        while time.monotonic() < deadline and "outcome" not in record_of(run_dir):
+            time.sleep(0.5)
 
 
 if __name__ == "__main__":

@@ -72,9 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.jobs.recipes.wrapped_program import read_description
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
+    from trainyard.training.data.config_of_run import was_trained
 
     sheet = read_description(args.program, RECORDED)
     recipe, config = RECORDED[sheet.recipe], load_config(args.config, args.set).config
+    if not args.dry_run and was_trained(args.run_dir, args.config, args.set, by_program=True):
+        LOG.info("%s: all steps were done before, so the program is not started again", args.run_dir)
+        return 0
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, args.nproc_per_node)
     command = command_of(sheet, node, args)
@@ -195,10 +199,12 @@ class ProgramRun:
         from trainyard.run.foreign.foreign_records import ProgramEnd, finish, has_other_rows
         from trainyard.run.foreign.node_exit_codes import wait_for_ends
         from trainyard.run.foreign.own_checkpoint import state_of, take_newest
+        from trainyard.run.waiting import describe_wait
 
         others = None
         if self.sheet.torchrun and ended.exit_code == 0:
-            others = wait_for_ends(self.directory, range(1, self.node.nodes), seconds=ENDS_SECONDS)
+            with describe_wait("the exit codes of the other nodes", ENDS_SECONDS):
+                others = wait_for_ends(self.directory, range(1, self.node.nodes), seconds=ENDS_SECONDS)
         found = self.own_checkpoints()
         own = found.newest
         if own is not None and has_other_rows(self.directory, state_of(own)):

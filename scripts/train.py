@@ -83,16 +83,21 @@ def left(code: int) -> int:
 
 def run(argv: Sequence[str] | None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level if IS_MAIN else "error")
+    is_worker = "LOCAL_RANK" in os.environ
+    output.configure_logging("error" if is_worker and not IS_MAIN else args.log_level)
+    if os.environ.get("LOCAL_RANK") == "0":  # one process of each machine says what it waits for
+        logging.getLogger("trainyard.run.waiting").setLevel((args.log_level or "info").upper())
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
-    is_worker = "LOCAL_RANK" in os.environ
     told = signals.end_at_signals(silently=is_worker)  # so that half-prepared data is removed
     if isinstance(place, NodeLauncher):
         processes = processes_of(place, args)
         if args.dry_run:
             args.nproc_per_node = place.nodes * processes
+        elif place.nodes > 1 and args.resume == "auto" and was_trained_here(args):
+            output.announce("training", "all steps were done before, and nothing was trained", "ok")
+            return 0
         elif place.nodes * processes > 1 or place.agent:
             return launched(args, argv, place, processes=processes)
     from trainyard.report.terminal.training_progress import ProgressDisplay, summary_line
@@ -107,6 +112,13 @@ def run(argv: Sequence[str] | None) -> int:
         line = summary_line(outcome, done_before=display.was_done_before)
         output.announce("training", line, "ok")
     return 0
+
+
+def was_trained_here(args: argparse.Namespace) -> bool:
+    """Return whether the run is finished. The other nodes may have ended, so they are not asked."""
+    from trainyard.training.data.config_of_run import was_trained
+
+    return args.run_dir is not None and was_trained(args.run_dir, args.config, args.set)
 
 
 def processes_of(node: "NodeLauncher", args: argparse.Namespace) -> int:
@@ -153,13 +165,12 @@ def trained(
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
     from trainyard.run.directory import RunDirectory
     from trainyard.run.identity import choose_run_id
-    from trainyard.training.data.streamed_dataset import as_begun
+    from trainyard.training.data.config_of_run import config_of_run
     from trainyard.training.recipe import join_processes, ready_data, rehearse, trainer_of
     from trainyard.training.runtime.stop_signals import StopRequest
-    from trainyard.training.weights.pretrained import load_with_weights
     from trainyard.training.weights.starting_weights import require_weights
 
-    config = as_begun(load_with_weights(args.config, args.set, args.run_dir).config, args.run_dir)
+    config = config_of_run(args.config, args.set, args.run_dir)
     stop = StopRequest.after(args.deadline, gone=time_limits.job_seconds(), grace=args.grace)
     display.begin("importing torch")
     run_id = choose_run_id(args.run_dir)

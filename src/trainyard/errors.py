@@ -22,6 +22,8 @@ class ExitCode(IntEnum):
     REFUSED = 4
     """An outside service refused after bounded retries."""
     TIMED_OUT = 5
+    NOT_PROVEN = 6
+    """Only of a pod: it trained and stored, and a part of the proof does not hold. It is not restarted."""
     STOPPED = 75
     """Stopped early with a good checkpoint; the same command continues the run (EX_TEMPFAIL)."""
     INTERRUPTED = 130

@@ -181,7 +181,7 @@ def test_a_record_that_is_none_is_no_end_of_a_training(
         os.mkfifo(tmp_path / "run.json")
     else:
         (tmp_path / "run.json").write_text(content)
-    assert script.is_trained(tmp_path, "0" * 64) is False
+    assert script.is_trained(PodRun((sys.executable, str(script.HERE)), tmp_path, SMOKE)) is False
     script.wait_for_outcome(tmp_path)
 
 

@@ -7,7 +7,8 @@ Code inside a task must not need this package, because Ray's workers are separat
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -32,9 +33,20 @@ class NodeCommand:
     """Path -> text of files that the command needs."""
 
 
-def run_on_nodes(command: NodeCommand, nodes: int, *, seconds: float) -> int:
+def _say_nothing(_what: str, _seconds: float) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def run_on_nodes(
+    command: NodeCommand,
+    nodes: int,
+    *,
+    seconds: float,
+    describe_wait: Callable[[str, float], AbstractContextManager[None]] = _say_nothing,
+) -> int:
     """Run `command` on `nodes` nodes and return 0, or the exit code of the first one that failed.
 
+    `describe_wait` says what is waited for, while it is entered.
     Raises ConfigError without Ray, WaitTimeoutError if the nodes are not available within `seconds`.
     """
     try:
@@ -45,15 +57,18 @@ def run_on_nodes(command: NodeCommand, nodes: int, *, seconds: float) -> int:
         raise ConfigError(f"Ray is not installed for {sys.executable}; install ray[default]") from None
     ray.init(address="auto", log_to_driver=True, logging_level="warning")
     bundle = {"CPU": 1.0, **({"GPU": float(command.gpus)} if command.gpus else {})}
-    group = placement_group([dict(bundle) for _ in range(nodes)], strategy="STRICT_SPREAD")
     try:
-        ray.get(group.ready(), timeout=seconds)
+        group = placement_group([dict(bundle) for _ in range(nodes)], strategy="STRICT_SPREAD")
+        with describe_wait(f"{nodes} nodes of the Ray cluster with {command.gpus} GPUs each", seconds):
+            ray.get(group.ready(), timeout=seconds)
+        return _wait_for_end(ray, _started(ray, group, command, nodes))
     except GetTimeoutError:
         raise WaitTimeoutError(
             f"{nodes} nodes with {command.gpus} GPUs each were not free within {seconds:.0f} s: "
             f"Ray sees {len(ray.nodes())} nodes, {ray.available_resources().get('GPU', 0):.0f} GPUs free"
         ) from None
-    return _wait_for_end(ray, _started(ray, group, command, nodes))
+    finally:
+        ray.shutdown()  # the nodes are free again, for another start
 
 
 def _started(ray: Any, group: Any, command: NodeCommand, nodes: int) -> list[Any]:

@@ -49,6 +49,11 @@ class Program:
     files: Mapping[str, str] = field(default_factory=dict)
     """Name -> text of the files in FILES_DIRECTORY."""
 
+    @property
+    def keeps_run(self) -> bool:
+        """Whether `scripts/run_pod.py` runs it, which stores and proves, and knows the exit codes of pods."""
+        return any(word.endswith("run_pod.py") for word in self.command)
+
 
 @dataclass(frozen=True)
 class SecretVariable:

@@ -81,12 +81,17 @@ class PodRun:
             return self._script("run_program.py", "--program", str(self.program), *words)
         return self._script("train.py", *words, "--resume", "auto")
 
+    @property
+    def required_parts(self) -> tuple[str, ...]:
+        """The parts of the proof that must hold."""
+        return PROVEN_OF_PROGRAMS if self.program else ("trained", "network", "stored", "repeatable")
+
     def after(self, *, is_main: bool) -> list[Command]:
         """Store the rest, and on the main machine also prove the run and write its report."""
         stored = self._script("training_artifact_sync.py", *self._stored, "--once")
         if not is_main:
             return [stored]
-        only = ("--only", ",".join(PROVEN_OF_PROGRAMS)) if self.program else ()
+        only = ("--only", ",".join(self.required_parts)) if self.program else ()
         proven = self._script("prove_run.py", *self._stored, *only)
         return [stored, proven, self._script("training_dashboard.py", str(self.run_dir), "--write")]
 

@@ -29,6 +29,7 @@ _MEANINGS = {
     ExitCode.BUG: "a bug; the traceback is shown",
     ExitCode.REFUSED: "an outside service refused, and retries did not help",
     ExitCode.TIMED_OUT: "something did not happen in time",
+    ExitCode.NOT_PROVEN: "of a pod: trained and stored, but not proven; it is not restarted",
     ExitCode.STOPPED: "stopped early with a good checkpoint: run the same command again to continue",
     ExitCode.INTERRUPTED: "interrupted",
 }

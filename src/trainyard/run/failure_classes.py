@@ -34,6 +34,8 @@ class FailureClass(StrEnum):
     """A person stopped it; not a failure of the job."""
     STOPPED = "stopped"
     """It stopped early with a good checkpoint (exit code 75); not a failure of the job."""
+    NOT_PROVEN = "not-proven"
+    """It trained and stored, and a part of the proof does not hold (exit code 6 of a pod)."""
     FINISHED = "finished"
     """It ended in order (exit code 0)."""
     UNKNOWN = "unknown"

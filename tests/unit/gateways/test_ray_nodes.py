@@ -41,6 +41,9 @@ class StandIn(ModuleType):
         self.bundles: list[dict[str, float]] = []
         self.options: list[dict[str, Any]] = []
 
+    def shutdown(self) -> None:
+        """The gateway leaves the cluster; nothing of this stand-in stays."""
+
     def init(self, **_: Any) -> None:
         pass
 

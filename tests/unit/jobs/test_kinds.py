@@ -206,8 +206,12 @@ def test_a_shared_ray_cluster_holds_nothing_of_the_job_that_made_it() -> None:
 
 def test_restarts_are_those_of_the_whole_job() -> None:
     job = objects(plan(nodes=4))[-1]["spec"]
-    assert job["runPolicy"]["backoffLimit"] == 3 * 4
-    assert {role["restartPolicy"] for role in job["pytorchReplicaSpecs"].values()} == {"OnFailure"}
+    assert job["runPolicy"]["backoffLimit"] == 3 * 3, "the operator counts the containers of the Workers"
+    policies = {role: replica["restartPolicy"] for role, replica in job["pytorchReplicaSpecs"].items()}
+    assert policies == {"Master": "ExitCode", "Worker": "OnFailure"}
+    own = objects(plan(nodes=4, command=("torchrun", "train.py")))[-1]["spec"]
+    assert own["runPolicy"]["backoffLimit"] == 3 * 4
+    assert {role["restartPolicy"] for role in own["pytorchReplicaSpecs"].values()} == {"OnFailure"}
     once = objects(plan("compute.strategy=ddp", "cluster.pod.restarts=0", nodes=4))[-1]["spec"]
     assert once["runPolicy"]["backoffLimit"] == 0
     assert {role["restartPolicy"] for role in once["pytorchReplicaSpecs"].values()} == {"Never"}
@@ -232,6 +236,8 @@ def test_hyperpod_resumes_only_what_it_can(namespace: str, instance: str, retry:
     body = objects(made)[-1]
     annotations = body["metadata"]["annotations"]
     assert ("sagemaker.amazonaws.com/enable-job-auto-resume" in annotations) is resumed
+    policy = body["spec"]["pytorchReplicaSpecs"]["Master"]["restartPolicy"]
+    assert (policy == "OnFailure") is resumed, "auto-resume needs it"
     selector = body["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["nodeSelector"]
     health = selector.get("sagemaker.amazonaws.com/node-health-status")
     assert health == ("Schedulable" if instance.startswith("ml.") else None)

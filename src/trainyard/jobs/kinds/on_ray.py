@@ -7,6 +7,9 @@ once.
 KubeRay pastes the entrypoint into a shell script of its submitter, and Ray hands it to another shell on the
 head. Shell syntax would therefore take effect in the wrong place: of `cd a && b` Ray runs only `cd a`, and
 the job succeeds. So an entrypoint has plain words only.
+
+KubeRay restarts a command whatever its exit code is. So the entrypoint restarts what `scripts/run_pod.py`
+runs, which has exit codes that are final; only a command without it is left to KubeRay.
 """
 
 import re
@@ -34,12 +37,13 @@ def entrypoint_problems(plan: JobPlan) -> Iterator[str]:
 
 def _words(plan: JobPlan) -> tuple[str, ...]:
     program = plan.program
+    restarts = ("--restarts", str(plan.restarts)) if program.keeps_run and plan.restarts else ()
     if program.once:
-        return program.command
+        return (*program.command, *restarts)
     place = ("--directory", program.directory) if program.directory else ()
     folder = f"{program.directory.rstrip('/')}/" if program.directory else ""
     return (
         *(program.python, f"{folder}scripts/run_on_ray.py"),
         *("--num-nodes", str(plan.nodes), "--nproc-per-node", str(plan.processes_per_node)),
-        *("--gpu-per-node", str(plan.resources.gpus), *place, "--", *program.command),
+        *("--gpu-per-node", str(plan.resources.gpus), *place, *restarts, "--", *program.command),
     )

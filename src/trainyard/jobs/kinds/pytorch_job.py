@@ -2,11 +2,18 @@
 
 The first node is the Master, the others are Workers. Failed containers are started again in place: when one
 process dies its peers fail too, and all of them resume from the newest checkpoint. The operator counts these
-restarts over all pods, so `backoffLimit` is the number of restarts of the job times its pods. A pod that was
-deleted or evicted is made anew, which the operator does not count.
+restarts over all pods, so `backoffLimit` is the number of restarts of the job times these pods. A pod that
+was deleted or evicted is made anew, which the operator does not count.
+
+The Master stores and proves, and the end of a run that is not proven is final. The operator looks at exit
+codes only with the restart policy `ExitCode`: it then deletes the pod and makes it anew when the code is 128
+or more, without a limit, so `scripts/run_pod.py` counts its starts on the volume. Without a volume the disk
+of the pod holds the run, and HyperPod's auto-resume requires OnFailure: in both cases the Master is restarted
+after every failure.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from trainyard.jobs.job_plan import JobPlan
@@ -27,10 +34,16 @@ def problems(plan: JobPlan) -> Iterator[str]:
 
 
 def rendered(plan: JobPlan) -> Manifests:
-    roles = {"Master": _replicas(plan, 1)}
+    by_code, pods = restarts_by_exit_code(plan), plan
+    if by_code:
+        asks = ("--restarts", str(plan.restarts), "--restart-by", "operator")
+        pods = replace(plan, program=replace(plan.program, command=(*plan.program.command, *asks)))
+    often = "OnFailure" if plan.restarts else "Never"
+    roles = {"Master": _replicas(pods, 1, "ExitCode" if by_code else often)}
     if plan.several_nodes:
-        roles["Worker"] = _replicas(plan, plan.nodes - 1)
-    policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": plan.restarts * plan.nodes}
+        roles["Worker"] = _replicas(pods, plan.nodes - 1, often)
+    counted = max(1, plan.nodes - 1) if by_code else plan.nodes
+    policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": plan.restarts * counted}
     if plan.several_nodes:
         policy["schedulingPolicy"] = {"minAvailable": plan.nodes}
     spec = {"nprocPerNode": str(plan.processes_per_node), "pytorchReplicaSpecs": roles, "runPolicy": policy}
@@ -39,8 +52,13 @@ def rendered(plan: JobPlan) -> Manifests:
     return Manifests(job, make_files_config_map(plan))
 
 
-def _replicas(plan: JobPlan, count: int) -> dict[str, Any]:
-    policy = "OnFailure" if plan.restarts else "Never"
+def restarts_by_exit_code(plan: JobPlan) -> bool:
+    """Return whether the exit code of the Master decides if it is started again."""
+    kept = bool(plan.restarts and plan.claim and plan.program.keeps_run)
+    return kept and not auto_resume(plan)
+
+
+def _replicas(plan: JobPlan, count: int, policy: str) -> dict[str, Any]:
     return {"replicas": count, "restartPolicy": policy, "template": pod_template(plan, CONTAINER)}
 
 

@@ -26,7 +26,7 @@ def rendered(plan: JobPlan) -> Manifests:
         "rayClusterSpec": ray_cluster_spec(plan),
         "submissionMode": "K8sJobMode",
         "submitterPodTemplate": submitter(plan),
-        "backoffLimit": plan.restarts,
+        "backoffLimit": 0 if plan.program.keeps_run else plan.restarts,  # else the entrypoint restarts it
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": _KEPT_SECONDS,
     }

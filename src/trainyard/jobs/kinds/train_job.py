@@ -4,8 +4,8 @@ What a pod needs beyond its image (volumes, user, grace period) can be given to 
 and their field is another one in Trainer 2.0, 2.1 and 2.2 and knows no grace period before 2.2. The runtime
 has had the same fields since 2.0, so each job brings its own, which is deleted with it.
 
-When a pod fails, JobSet starts all pods again, at most `restarts` times. A configuration or a bug (exit codes
-2 and 3) would only fail again: such a pod ends the job at once.
+When a pod fails, JobSet starts all pods again, at most `restarts` times. What a restart would
+only repeat ends the job at once: a configuration, a bug, a run that is stored and not proven (2, 3, 6).
 """
 
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ from trainyard.jobs.kinds.job_object import (
     problems_without_ray,
 )
 from trainyard.jobs.kinds.kind_protocol import Manifests
+from trainyard.jobs.pod_exit_codes import FINAL_CODES
 from trainyard.jobs.pod_template import pod_template, resources_of
 
 NAME = FOLLOWED = "trainjob"
@@ -27,7 +28,6 @@ LONGEST_NAME = 63 - len("-node-0-00000-xxxxx")
 API = "trainer.kubeflow.org/v1alpha1"
 CONTAINER = "node"
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
-_FINAL_CODES = [2, 3]
 
 
 def problems(plan: JobPlan) -> Iterator[str]:
@@ -50,7 +50,7 @@ def rendered(plan: JobPlan) -> Manifests:
 def _runtime(plan: JobPlan) -> dict[str, Any]:
     template = pod_template(plan, CONTAINER, command=False)
     template["spec"]["restartPolicy"] = "Never"
-    final = {"containerName": CONTAINER, "operator": "In", "values": _FINAL_CODES}
+    final = {"containerName": CONTAINER, "operator": "In", "values": [int(code) for code in FINAL_CODES]}
     node = {
         "name": CONTAINER,
         "template": {

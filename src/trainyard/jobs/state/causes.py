@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainyard.errors import ExitCode
+from trainyard.jobs.pod_exit_codes import not_proven_on_record
 from trainyard.jobs.state.job_state import JobFailure
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import LAST_LINES
@@ -95,6 +96,9 @@ def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
         if suspect.failure_class not in _OPEN and not suspect.healed and not suspect.consequence:
             return _of_suspect(suspect, reading)
     code = next((int(m[1]) for line in reading.lines if (m := _RAY_CODE.search(line))), None)
+    if unproven := not_proven_on_record(code, reading.lines):
+        said = (unproven, reading.reason)
+        return JobFailure(FailureClass.NOT_PROVEN, said, exit_code=code, lines=reading.lines[-LAST_LINES:])
     by_lines = explained(reading.lines, code)
     default = FailureClass.USER_CODE if code not in (None, 0) else FailureClass.UNKNOWN
     return JobFailure(

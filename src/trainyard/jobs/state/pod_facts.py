@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.state.kind_api import annotations_of, read_labels
 
 Json = Mapping[str, Any]
@@ -166,12 +167,13 @@ def _ends_of(container: Json) -> Iterator[ContainerEnd]:
         if ended is None:
             continue
         reason = str(ended.get("reason") or "")
-        code = ended.get("exitCode")
+        code, message = ended.get("exitCode"), _tail(ended.get("message"))
+        known = code is not None and reason != _LOST_CONTAINER
         yield ContainerEnd(
             container=str(container.get("name", "")),
-            exit_code=int(code) if code is not None and reason != _LOST_CONTAINER else None,
+            exit_code=code_on_record(int(code), message) if known else None,
             reason=reason,
-            message=_tail(ended.get("message")),
+            message=message,
             finished=time_of(ended.get("finishedAt")),
             healed=healed,
         )

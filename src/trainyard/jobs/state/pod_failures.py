@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.jobs.pod_exit_codes import not_proven_on_record
 from trainyard.jobs.state.pod_facts import ContainerEnd, PodFacts
 from trainyard.run.failure_classes import FailureClass
 from trainyard.run.failure_logs.log_explanation import LogExplanation, explain_logs, log_of
@@ -181,6 +182,8 @@ def _class_of(end: ContainerEnd, *, starved: bool) -> tuple[FailureClass, str]:
         }
         last = end.message.splitlines()[-1:] or [end.reason]
         return _BY_CONTAINER_REASON[end.reason], words.get(end.reason, last[0])
+    if unproven := not_proven_on_record(end.exit_code, _lines(end)):
+        return FailureClass.NOT_PROVEN, unproven
     if end.exit_code == _SIGKILL and starved:
         return FailureClass.HOST_MEMORY, "it was killed when its node ran out of memory"
     if end.exit_code in _BY_CODE:

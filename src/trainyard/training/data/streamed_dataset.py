@@ -8,17 +8,14 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from trainyard.config.load import load_config
 from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
-from trainyard.run.directory import RunDirectory
 from trainyard.training.data.batches import first_windows, plain_ids
+from trainyard.training.data.config_of_run import with_revision
 from trainyard.training.data.hugging_face import DatasetOrigin, TextStream, find_origin
 from trainyard.training.data.stream_batches import StreamBatches, first_tokens
-from trainyard.training.data.token_dataset import with_split
 from trainyard.training.data.token_stream import Tokens, TokenStream
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.runtime.world import ALONE, World
@@ -81,7 +78,7 @@ class StreamedData:
 
     def pinned(self, config: Config) -> Config:
         """`config` with the commit that is read, so that it names the same data later."""
-        return _with_revision(config, self.origin.revision)
+        return with_revision(config, self.origin.revision)
 
 
 def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
@@ -104,39 +101,6 @@ def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
     read = (config.name, config.split, config.validation_split, data.text_field, vocabulary.digest)
     shuffled, tracks = config.shuffled_sequences, config.interleaved_files
     return StreamedData(name, origin, read, train, validation, shuffled, start, tracks)
-
-
-def as_begun(config: Config, run_directory: Path | None) -> Config:
-    """`config`, with open values filled in from the run in `run_directory`, so that it resumes with the same.
-
-    These are the commit of a dataset, which may have a newer one by now, and how validation data is held out
-    of the files.
-    """
-    file = RunDirectory(run_directory).config_file if run_directory else None
-    if file is None or not file.is_file():
-        return config
-    wanted = config.data.hugging_face
-    if wanted.dataset is None:
-        return _with_split_of(file, config)
-    if wanted.revision is not None:
-        return config
-    begun = load_config(file).config.data.hugging_face
-    return _with_revision(config, begun.revision) if begun.dataset == wanted.dataset else config
-
-
-def _with_split_of(file: Path, config: Config) -> Config:
-    """Fill in the validation split. `auto` means `files` in runs from before a split within files existed."""
-    held_out = config.data.validation_path is None and config.data.validation_fraction > 0
-    if not held_out or config.data.validation_split != "auto":
-        return config
-    begun = load_config(file).config.data
-    return with_split(config, "files" if begun.validation_split == "auto" else begun.validation_split)
-
-
-def _with_revision(config: Config, revision: str | None) -> Config:
-    hugging_face = config.data.hugging_face.model_copy(update={"revision": revision})
-    data = config.data.model_copy(update={"hugging_face": hugging_face})
-    return config.model_copy(update={"data": data})
 
 
 def _start(stream: TokenStream, data: DataConfig) -> Tokens:

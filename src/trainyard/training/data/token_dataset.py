@@ -17,6 +17,7 @@ from trainyard.errors import DamagedFileError
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.data.batches import Places, TokenBatches, first_windows
+from trainyard.training.data.config_of_run import with_split
 from trainyard.training.data.skipped_counts import Skipped
 from trainyard.training.data.token_files import FileState, TokenFile
 
@@ -98,11 +99,6 @@ class PreparedData:
     def pinned(self, config: Config) -> Config:
         """`config` with the validation split that was used, so that a resumed run uses the same one."""
         return config if self.validation_split is None else with_split(config, self.validation_split)
-
-
-def with_split(config: Config, split: str) -> Config:
-    """`config` with `data.validation_split` set."""
-    return config.model_copy(update={"data": config.data.model_copy(update={"validation_split": split})})
 
 
 def write_dataset_index(prepared: PreparedData, folder: Path) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
+from trainyard.config.load import config_sha256
 from trainyard.config.registries import DEFAULT_OPTIMIZER, DEFAULT_RECIPE, RECIPES
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
+from trainyard.run.node_folder import mark_trained
 from trainyard.training.checkpoint.checkpoint import load_checkpoint
 from trainyard.training.checkpoint.failure_advice import memory_explained
 from trainyard.training.checkpoint.node_resume import agreed_resume_point, continue_node
@@ -136,17 +138,28 @@ class _Lifecycle:
         run_id = world.on_main(lambda: open_records(request, point, self._found(state, weights)))
         context = self._context(run_id, state, profiled)
         # The trackers are closed last: W&B may wait a minute for its upload, longer than a grace period.
-        with ExitStack() as last, OutcomeRecorder(context, request.on_outcome) as recorder:
-            self._continue_from(point, context)
-            tracked = last.enter_context(self._tracked(context))
-            self._tell_started(tracked)
-            with ended_when_hung(tracked, recorder, leave=request.leave):
-                self._train(tracked)
-                with tracked.watchdog.slow_work(), tracked.working(segment.sampling):
-                    recorder.sample = segment.sample(tracked)
-                    for tracker in tracked.trackers:
-                        tracker.show(recorder.sample, state.step)
+        with ExitStack() as last:
+            with OutcomeRecorder(context, request.on_outcome) as recorder:
+                self._continue_from(point, context)
+                tracked = last.enter_context(self._tracked(context))
+                self._tell_started(tracked)
+                with ended_when_hung(tracked, recorder, leave=request.leave):
+                    self._train(tracked)
+                    with tracked.watchdog.slow_work(), tracked.working(segment.sampling):
+                        recorder.sample = segment.sample(tracked)
+                        for tracker in tracked.trackers:
+                            tracker.show(recorder.sample, state.step)
+            self._leave_after_outcome()
         return recorder.outcome
+
+    def _leave_after_outcome(self) -> None:
+        """Let no process end well before the outcome is on record, and mark the folder of each machine.
+
+        A main process that starts again alone, because the others have ended, then knows that all is done.
+        """
+        self._world.wait_for_main()
+        if self._world.owns_folder:
+            mark_trained(self._request.directory, config_sha256(self._request.config))
 
     def _resume_point(self) -> ResumePoint | None:
         asked = self._request

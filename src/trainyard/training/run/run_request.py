@@ -12,17 +12,17 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from trainyard.config.load import computation_sha256, config_sha256, dump_yaml, load_config, values_sha256
+from trainyard.config.load import computation_sha256, config_sha256, dump_yaml
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import history_of, read_run, write_identity
 from trainyard.run.records import append_event, keep_rows_up_to
-from trainyard.run.run_settings import read_settings
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
 from trainyard.training.checkpoint.retention import remove_leftovers, set_aside_after
 from trainyard.training.checkpoint.training_state import TrainingState
+from trainyard.training.data.config_of_run import is_config_of
 from trainyard.training.data.training_data import DataOnRecord, TrainingData
 from trainyard.training.run.length import RunLength
 
@@ -86,7 +86,7 @@ def finished_before(
     run = read_run(directory.run_file) if directory.run_file.exists() else {}
     outcome: dict[str, Any] = run.get("outcome", {})
     if outcome.get("status") == "succeeded" and outcome.get("steps") == point.step:
-        if not _is_of(directory, run.get("config_sha256"), request.config):
+        if not is_config_of(directory, run.get("config_sha256"), request.config):
             raise ConfigError(
                 f"{directory.path} holds a finished run of another configuration ({directory.config_file}).\n"
                 "Choose another --run-dir, or raise training.max_steps to go on with it. Nothing was started."
@@ -98,17 +98,6 @@ def finished_before(
             "Raise training.max_steps, or name an earlier checkpoint with --resume. Nothing was started."
         )
     return None
-
-
-def _is_of(directory: RunDirectory, recorded: Any, config: Config) -> bool:
-    """Whether the run of digest `recorded` has this configuration, perhaps by a schema with fewer keys."""
-    if recorded == config_sha256(config):
-        return True
-    try:
-        settings = read_settings(directory.config_file.read_bytes())
-        return values_sha256(settings) == recorded and load_config(directory.config_file).config == config
-    except (OSError, ConfigError, TypeError, ValueError):
-        return False
 
 
 def open_records(request: Request[Any], point: ResumePoint | None, found: Mapping[str, Any]) -> str:

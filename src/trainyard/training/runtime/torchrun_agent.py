@@ -5,14 +5,19 @@ a stop, this agent does not wait: the node that was told to stop has left alread
 
 torchrun watches only its own workers. When the first node is gone, this agent ends workers that do not notice
 it; otherwise they would hold their GPUs until someone deletes the pod.
+
+torchrun is silent while it waits for the other nodes, for ten minutes and more; this agent is not.
 """
 
 import os
+import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ExitCode
+from trainyard.run.waiting import describe_wait
 
 _LOOK_SECONDS = 5.0
 _ALONE_SECONDS = 60.0
@@ -25,11 +30,21 @@ class LeftAloneError(Exception):
 
 
 def node_agent() -> type[Any]:
-    """Return torchrun's agent with the two changes named above."""
+    """Return torchrun's agent with the changes named above."""
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
     class Agent(LocalElasticAgent):
         _looked = _gone_since = 0.0
+
+        def _rendezvous(self, worker_group: Any) -> None:
+            spec = worker_group.spec
+            if _is_alone(spec.rdzv_handler):
+                super()._rendezvous(worker_group)
+                return
+            limit = getattr(spec.rdzv_handler, "timeout", None)
+            seconds = limit.total_seconds() if isinstance(limit, timedelta) else None
+            with describe_wait("the launchers of the other nodes", seconds, tell=_say):
+                super()._rendezvous(worker_group)
 
         def _monitor_workers(self, worker_group: Any) -> Any:
             result = super()._monitor_workers(worker_group)
@@ -55,6 +70,16 @@ def node_agent() -> type[Any]:
                 super()._exit_barrier()  # type: ignore[no-untyped-call]
 
     return Agent
+
+
+def _is_alone(handler: Any) -> bool:
+    """Whether the nodes that meet are known to be one."""
+    return getattr(handler, "world_size", None) == 1
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def _answers(store: Any) -> bool:

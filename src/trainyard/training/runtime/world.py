@@ -22,6 +22,7 @@ import torch.distributed as dist
 from trainyard.config.mesh import require_strategy
 from trainyard.errors import ExitCode, StoppedError, TrainingFailedError, TrainyardError
 from trainyard.run.failure import PROCESS_LOST, Failure, FailureKind
+from trainyard.run.waiting import describe_wait
 
 Result = TypeVar("Result")
 _START_SECONDS = 300
@@ -31,7 +32,7 @@ _CONTROL_SECONDS = 1800
 _FOR_EVER_DAYS = 365
 _ABORT_SECONDS = 5.0
 _PREPARATION_HOURS = 24
-"""The processes wait this long for one that prepares its data."""
+"""The processes wait this long for one that prepares its data, or for the main one to record the outcome."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +145,28 @@ class World:
             return work()
         error, result = attempt(work)
         dist.distributed_c10d._set_pg_timeout(timedelta(hours=_PREPARATION_HOURS), self.control)
-        errors = self.gather(error)
+        with describe_wait("the other processes to prepare their data", _PREPARATION_HOURS * 3600.0):
+            errors = self.gather(error)
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_CONTROL_SECONDS), self.control)
         first = error or next((other for other in errors if other is not None), None)
         if first is not None:
             raise first
         return cast(Result, result)
+
+    def wait_for_main(self) -> None:
+        """Wait until the main process has called this, which waits for nobody.
+
+        Raises TrainingFailedError when it ends before. It may hash a large state first, so the wait is long.
+        """
+        if self.size == 1:
+            return
+        dist.distributed_c10d._set_pg_timeout(timedelta(hours=_PREPARATION_HOURS), self.control)
+        if self.is_main:
+            with suppress(TrainingFailedError):  # another process is gone, and needs no answer
+                self.broadcast(None)
+            return
+        with describe_wait("the main process to record the outcome", _PREPARATION_HOURS * 3600.0):
+            self.broadcast(None)
 
     def wait(self) -> None:
         """Wait until all processes have called this."""
@@ -228,7 +245,8 @@ def join_world(
         dist.init_process_group(backend, timeout=limit, store=store, rank=0, world_size=1)
         world = ALONE
     else:
-        with _others_expected(), no_long_wait(told_to_end):
+        waiting = describe_wait(f"the other processes of {size}", _START_SECONDS)
+        with _others_expected(), no_long_wait(told_to_end), waiting:
             dist.init_process_group(backend, timeout=limit)
             world = _world(environment)
     with ExitStack() as leaving:

@@ -18,23 +18,30 @@ from tests.unit.jobs.state.shapes import (
 )
 
 from trainyard.errors import ExitCode
+from trainyard.jobs.pod_exit_codes import describe_restart
 from trainyard.jobs.state.causes import first_failure
-from trainyard.jobs.state.job_state import JobFailure, State
+from trainyard.jobs.state.job_state import JobFailure, JobState, State
 from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.pod_facts import pod_facts, time_of
 from trainyard.jobs.state.pod_failures import explained
 from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.retry_decision import RetryRecord, Stop, decide_retry
 
 Json = dict[str, Any]
 KINDS = ("pytorchjob", "hyperpod", "trainjob")
 FAILED: Json = {"conditions": [condition("Created"), condition("Failed", message="the operator says so")]}
 LOW = "The node was low on resource: {}. Threshold quantity: 104857600, available: 96Mi."
+UNPROVEN = "12:00:00 INFO  proof: The run is not proven: network (tcp, and EFA was asked for) [failed]"
 PODS: dict[str, tuple[Json, str, int | None]] = {
     "exit 1": (ended(1), "user-code", 1),
     "exit 2": (ended(2), "configuration", 2),
     "exit 5": (ended(5), "hang", 5),
+    "exit 6": (ended(6), "user-code", 6),
+    "exit 6, not proven": (ended(6, text=f"a line\n{UNPROVEN}"), "not-proven", 6),
+    "exit 203, for 75": (ended(203, text=describe_restart(75)), "preempted", 75),
+    "exit 193, for 1": (ended(193, text=describe_restart(1)), "user-code", 1),
     "exit 75": (ended(75), "preempted", 75),
     "exit 126": (ended(126), "configuration", 126),
     "exit 127": (ended(127), "configuration", 127),
@@ -119,6 +126,35 @@ def test_a_pod_that_failed_gives_the_class_the_code_and_the_rank(kind: str, name
     assert (failure.failure_class, failure.exit_code, failure.rank) == (failure_class, code, 3)
     assert raw["metadata"]["name"] in failure.evidence[0]
     assert "the operator says so" in failure.evidence[-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_is_not_proven_is_an_end_with_its_reason(kind: str) -> None:
+    state = judge_job(seen(kind, job(kind, nodes=1, **FAILED), [ended(6, text=UNPROVEN)]))
+    require_not_proven(state)
+    assert state.exit_code == ExitCode.NO
+
+
+def test_so_it_is_on_ray() -> None:
+    said = f"Job entrypoint command failed with exit code 6, last available logs:\n(Node pid=7) {UNPROVEN}"
+    status: Json = {
+        "jobDeploymentStatus": "Failed",
+        "jobStatus": "FAILED",
+        "reason": "AppFailed",
+        "message": said,
+    }
+    require_not_proven(judge_job(seen("rayjob", job("rayjob", **status))))
+
+
+def require_not_proven(state: JobState) -> None:
+    assert state.state is State.FAILED
+    assert "not proven: network (tcp, and EFA was asked for)" in state.reason
+    failure = state.failure
+    assert failure is not None
+    assert (failure.failure_class, failure.exit_code) == (FailureClass.NOT_PROVEN, 6)
+    assert failure.retryable is False
+    decided = decide_retry(state, RetryRecord(5), step=100, jitter=0.5)
+    assert decided == Stop("no retry heals not-proven")
 
 
 def test_an_exit_with_a_good_checkpoint_is_told_to_scripts() -> None:

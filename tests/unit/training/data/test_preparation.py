@@ -7,8 +7,8 @@ import pytest
 
 from trainyard.config.load import dump_yaml
 from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
+from trainyard.training.data.config_of_run import as_begun
 from trainyard.training.data.preparation import Preparation, plan_preparation
-from trainyard.training.data.streamed_dataset import as_begun
 from trainyard.training.data.tokenize_corpus import prepare_data
 
 MODEL = ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=300))

@@ -1,0 +1,80 @@
+"""The exit codes of pods: which of them end a job, and how a pod asks its operator for a restart.
+
+    final       0 done, 2 configuration, 3 bug, 6 trained and stored but not proven: again would be the same
+    restart     everything else, at most `cluster.pod.restarts` times
+
+Who tells them apart:
+
+    PyTorchJob with a volume   its operator: below 128 is final (ExitCode), so others are changed
+    PyTorchJob without one     nobody: the kubelet restarts the container, so that its disk stays (OnFailure)
+    TrainJob                   the podFailurePolicy of its Job, made of FINAL_CODES
+    RayJob, RayCluster         the entrypoint, which restarts in place; KubeRay looks at no exit code
+    HyperPodPyTorchJob         unknown: its operator is not published
+"""
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from textwrap import shorten
+
+from trainyard.errors import ExitCode
+
+FINAL_CODES = (ExitCode.USAGE, ExitCode.BUG, ExitCode.NOT_PROVEN)
+"""The exit codes of a failure that a restart would only repeat."""
+RESTART_CODE = 192
+"""The first of the exit codes with which a pod asks for a restart; those of signals end at 192."""
+_LAST_OWN = 127
+ASKED_TO_END = (ExitCode.STOPPED, ExitCode.INTERRUPTED, 143)
+"""The exit codes of what was asked to end: with a checkpoint, from the keyboard, by SIGTERM."""
+_STANDS_FOR = re.compile(r"\bexit code (\d{3}) stands for (\d{1,3})\b")
+_NOT_PROVEN = re.compile(r"\bThe run is not proven: (.+?)(?: \[failed\])?\s*$")
+_LONGEST_EVIDENCE = 300
+"""Kubernetes keeps the last 2 kB of what a container printed."""
+
+
+def is_final(code: int) -> bool:
+    """Return whether a pod that ended with this exit code is not started again."""
+    return code == ExitCode.DONE or code in FINAL_CODES
+
+
+def code_for_restart(code: int) -> int:
+    """Return the exit code by which an operator restarts a pod whose own exit code is `code`: 128 or more."""
+    return code if code > _LAST_OWN else RESTART_CODE + code % (256 - RESTART_CODE)
+
+
+def describe_restart(code: int) -> str:
+    """Return the line that says which exit code `code_for_restart` stands for; `code_on_record` reads it."""
+    return f"exit code {code_for_restart(code)} stands for {code}: the operator starts this pod again"
+
+
+def code_on_record(code: int | None, message: str) -> int | None:
+    """Return the exit code that `code` stands for by the last lines of a pod; `code` if they name none."""
+    for found in _STANDS_FOR.finditer(message):
+        if int(found[1]) == code:
+            return int(found[2])
+    return code
+
+
+def describe_not_proven(parts: Sequence[tuple[str, str]]) -> str:
+    """Return the line that names the parts of the proof that do not hold, with their evidence."""
+    named = "; ".join(f"{name} ({shorten(why, _LONGEST_EVIDENCE, placeholder='…')})" for name, why in parts)
+    return f"The run is not proven: {named or 'no proof was written; the lines above say why'}"
+
+
+def not_proven_on_record(code: int | None, lines: Sequence[str]) -> str | None:
+    """Return what a pod that trained and stored says is not proven; None if it ended for another reason."""
+    if code != ExitCode.NOT_PROVEN:
+        return None
+    found = [match[1] for line in lines if (match := _NOT_PROVEN.search(line))]
+    return f"not proven: {found[-1]}" if found else None
+
+
+def restart_in_place(
+    run: Callable[[], int], restarts: int, tell: Callable[[str], None], *, last: Collection[int] = ()
+) -> int:
+    """Run until the exit code is final or in `last`, at most 1 + `restarts` times; return the last one."""
+    for number in range(1, restarts + 1):
+        code = run()
+        if is_final(code) or code in last:
+            return code
+        tell(f"ended with exit code {code}; restart {number} of {restarts}")
+    return run()

@@ -1,0 +1,117 @@
+"""Compare a configuration as it was given with that of a run, where open values are resolved.
+
+    as given ──values of the run for the open ones──> as the run has it ──> the same configuration, or another
+
+Open can be: the architecture, tokenizer and commit of the weights, the commit of a dataset, and how
+validation data is held out. This module imports no torch, so that launchers can ask before they start.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainyard.config.load import config_sha256, load_config, values_sha256
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError, TrainyardError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.run.node_folder import read_node
+from trainyard.run.run_settings import read_settings, setting
+
+_SPLIT = "data.validation_split"
+
+
+def was_trained(
+    run_directory: Path, path: Path, overrides: Sequence[str], *, by_program: bool = False
+) -> bool:
+    """Return whether the configuration was trained to its end in the run directory.
+
+    `by_program` says that another program than the trainer trains it; its configuration is recorded as given.
+    """
+    directory = RunDirectory(run_directory)
+    recorded = tuple(_trained_configs(directory))
+    if not recorded:
+        return False
+    given = load_config(path, overrides).config
+    if config_sha256(given) in recorded:
+        return True
+    with suppress(TrainyardError, OSError):
+        asked = given if by_program else config_of_run(path, overrides, run_directory)
+        return any(is_config_of(directory, digest, asked) for digest in recorded)
+    return False
+
+
+def _trained_configs(directory: RunDirectory) -> Iterator[str]:
+    """Yield the digests on record of configurations that were trained to their end."""
+    with suppress(TrainyardError, OSError):
+        node = read_node(directory)
+        if node is not None and node.trained is not None:
+            yield node.trained
+    with suppress(TrainyardError, OSError):
+        run = read_run(directory.run_file)
+        if run.get("outcome", {}).get("status") == "succeeded" and "config_sha256" in run:
+            yield str(run["config_sha256"])
+
+
+def config_of_run(path: Path, overrides: Sequence[str], run_directory: Path | None) -> Config:
+    """Return the configuration, with the values of the run in `run_directory` for those that are open.
+
+    Raises what `load_with_weights` raises.
+    """
+    from trainyard.training.weights.pretrained import load_with_weights
+
+    return as_begun(load_with_weights(path, overrides, run_directory).config, run_directory)
+
+
+def is_config_of(directory: RunDirectory, recorded: Any, config: Config) -> bool:
+    """Return whether the run of digest `recorded` has this configuration, perhaps by an older schema."""
+    if recorded == config_sha256(config):
+        return True
+    try:
+        settings = read_settings(directory.config_file.read_bytes())
+        return values_sha256(settings) == recorded and load_config(directory.config_file).config == config
+    except (OSError, ConfigError, TypeError, ValueError):
+        return False
+
+
+def as_begun(config: Config, run_directory: Path | None) -> Config:
+    """Return `config` with open values from the run in `run_directory`, so that it resumes with the same.
+
+    These are the commit of a dataset, which may have a newer one by now, and how validation data is held out
+    of the files.
+    """
+    file = RunDirectory(run_directory).config_file if run_directory else None
+    if file is None or not file.is_file():
+        return config
+    wanted = config.data.hugging_face
+    if wanted.dataset is None:
+        return _with_split_of(file, config)
+    if wanted.revision is not None:
+        return config
+    begun = load_config(file).config.data.hugging_face
+    return with_revision(config, begun.revision) if begun.dataset == wanted.dataset else config
+
+
+def _with_split_of(file: Path, config: Config) -> Config:
+    """Fill in the validation split of the run. A run from before the key existed has held out whole files.
+
+    The run of a recipe that reads no text has the key as `auto`, and keeps it.
+    """
+    held_out = config.data.validation_path is None and config.data.validation_fraction > 0
+    if not held_out or config.data.validation_split != "auto":
+        return config
+    known = setting(read_settings(file.read_bytes(), str(file)), _SPLIT) is not None
+    return with_split(config, load_config(file).config.data.validation_split if known else "files")
+
+
+def with_split(config: Config, split: str) -> Config:
+    """Return `config` with `data.validation_split` set."""
+    return config.model_copy(update={"data": config.data.model_copy(update={"validation_split": split})})
+
+
+def with_revision(config: Config, revision: str | None) -> Config:
+    """Return `config` with the commit of its Hugging Face dataset set."""
+    hugging_face = config.data.hugging_face.model_copy(update={"revision": revision})
+    data = config.data.model_copy(update={"hugging_face": hugging_face})
+    return config.model_copy(update={"data": data})

@@ -1,0 +1,246 @@
+"""What a pod does once its training is done: each launcher × configuration × later failure."""
+
+import itertools
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.config.load import config_sha256, dump_yaml, load_config
+from trainyard.config.schema import Config
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_identity, write_outcome
+from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
+WEIGHTS = ("model.path=org/weights", "training.max_steps=7")
+STORED = "artifacts.store=s3://runs"
+APART = ("checkpointing.shared=false", "compute.strategy=ddp")
+FAILURES = {
+    "store refused": ("training_artifact_sync", 4),
+    "not stored whole": ("training_artifact_sync", 1),
+    "storing asked to end": ("training_artifact_sync", 143),
+    "storing killed": ("training_artifact_sync", 137),
+    "pod killed while storing": ("training_artifact_sync", None),
+    "not proven": ("prove_run", 1),
+    "store not asked": ("prove_run", 4),
+    "proof has a bug": ("prove_run", 3),
+    "pod killed while proving": ("prove_run", None),
+    "report failed": ("training_dashboard", 1),
+    "pod killed at the report": ("training_dashboard", None),
+}
+"""The failure -> the script in which it happens, and its exit code; None: the whole pod is killed."""
+Program = Callable[..., subprocess.CompletedProcess[str]]
+LAUNCHERS = ("shared", "apart", "program", "in place", "by operator")
+
+
+class KilledError(Exception):
+    """The pod is gone."""
+
+
+def resolved(config: Config) -> Config:
+    """As the trainer records it: no value is left open."""
+    model, data = config.model, config.data.model_copy(update={"validation_split": "files"})
+    if model.path is not None:
+        shape = {"vocab_size": 259, "hidden_size": 64, "intermediate_size": 128, "num_layers": 2}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        path = f"{model.path}@{'c' * 40}"
+        architecture = model.architecture.model_copy(update={**shape, **heads})
+        model = model.model_copy(
+            update={"path": path, "architecture": architecture, "tokenizer": path, "name": "weights"}
+        )
+    return config.model_copy(update={"model": model, "data": data})
+
+
+class Pod:
+    """A pod whose scripts are played: what they were, in order, and what each of them answers."""
+
+    def __init__(self, script: Any, launcher: str, config: str, folder: Path) -> None:
+        self.script, self.launcher, self.run_dir = script, launcher, folder / "job"
+        self.config = ROOT / "configs" / f"{config}.yaml"
+        apart = APART if launcher == "apart" else ()
+        self.given = [*(WEIGHTS if config == "fine_tuning" else ()), STORED, *apart]
+        self.ran: list[str] = []
+        self.answers: dict[str, int | None] = {}
+
+    def start(self) -> int:
+        words = ["--config", str(self.config), "--run-dir", str(self.run_dir)]
+        words += [word for value in self.given for word in ("--set", value)]
+        more = {
+            "program": ["--program", "program.json"],
+            "in place": ["--restarts", "2"],
+            "by operator": ["--restarts", "2", "--restart-by", "operator"],
+        }
+        self.ran = []
+        code: int = self.script.main([*words, *more.get(self.launcher, [])])
+        return code
+
+    def play(self, command: Sequence[str], _companion: Sequence[str] = ()) -> int:
+        name = Path(command[1]).stem
+        self.ran.append(name)
+        if name in ("train", "run_program"):
+            self.train()
+        answer = self.answers.get(name, 0)
+        if answer is None:
+            raise KilledError
+        return answer
+
+    def train(self) -> None:
+        directory, given = RunDirectory(self.run_dir), load_config(self.config, self.given).config
+        config = given if self.launcher == "program" else resolved(given)
+        finish(self.run_dir, config)
+        if self.launcher == "apart":
+            write_node(directory, NodeFolder("job", 0, 2))
+            mark_trained(directory, config_sha256(config))
+
+
+@pytest.fixture
+def make_pod(
+    load_script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, str], Pod]:
+    def make(launcher: str, config: str) -> Pod:
+        script = load_script("run_pod")
+        pod = Pod(script, launcher, config, tmp_path)
+        for name in ("run_passing_signals", "run_beside"):
+            monkeypatch.setattr(f"trainyard.gateways.process.{name}", pod.play)
+        if launcher == "apart":
+            place = {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "localhost"}
+            for name, value in place.items():
+                monkeypatch.setenv(name, value)
+        monkeypatch.setenv("TRAINYARD_RUN_ID", "job")  # the script would set it for good
+        return pod
+
+    return make
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    for launcher, config in itertools.product(LAUNCHERS, CONFIGS):
+        if launcher == "apart" and config == "grpo":
+            continue  # one process
+        yield launcher, config
+
+
+@pytest.mark.parametrize(("launcher", "config"), list(cases()))
+def test_a_finished_run_is_never_trained_again(
+    launcher: str, config: str, make_pod: Callable[[str, str], Pod]
+) -> None:
+    """Whatever came after the training; and the exit code says whether a restart can help."""
+    pod = make_pod(launcher, config)
+    trains = "run_program" if launcher == "program" else "train"
+    first = True
+    for failure, (place, answer) in FAILURES.items():
+        pod.answers = {place: answer}
+        for _ in range(2):
+            if answer is None:
+                with pytest.raises(KilledError):
+                    pod.start()
+            else:
+                code = 6 if (place, answer) == ("prove_run", 1) else answer
+                shown = 128 + 64 + code if launcher == "by operator" and code in (1, 4) else code
+                assert pod.start() == shown, failure
+            assert pod.ran.count(trains) == int(first), failure
+            first = False
+            (pod.run_dir.parent / ".job.pod.starts.json").unlink(missing_ok=True)  # a job of its own
+    pod.answers = {}
+    assert pod.start() == 0
+    assert trains not in pod.ran
+    pod.given.append("training.max_steps=12345")
+    assert pod.start() == 0
+    assert trains in pod.ran, "another configuration is another training"
+
+
+def test_the_pod_names_the_parts_that_do_not_hold(
+    make_pod: Callable[[str, str], Pod], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainyard.jobs.pod_exit_codes import not_proven_on_record
+
+    pod = make_pod("shared", "smoke")
+    pod.answers = {"prove_run": 1}
+    assert pod.start() == 6
+    said = capsys.readouterr().err
+    assert "The run is not proven: no proof was written; the lines above say why" in said
+    monkeypatch.setattr(
+        pod.script, "failing_parts", lambda _pod: [("network", "no channel\nnames EFA"), ("stored", "b")]
+    )
+    assert pod.start() == 6
+    said = capsys.readouterr().err
+    known = "not proven: network (no channel names EFA); stored (b)"
+    assert not_proven_on_record(6, said.splitlines()) == known
+    assert not_proven_on_record(1, said.splitlines()) is None
+    assert not_proven_on_record(6, ["another program ended"]) is None
+
+
+def test_the_operator_restarts_a_pod_only_as_often_as_the_plan_says(
+    make_pod: Callable[[str, str], Pod], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It restarts every code from 128 without a limit. A stop with a checkpoint is not counted."""
+    pod = make_pod("by operator", "smoke")
+    counted = tmp_path / ".job.pod.starts.json"
+    pod.answers = {"train": 75}
+    for _ in range(5):
+        (pod.run_dir / "run.json").unlink(missing_ok=True)
+        assert pod.start() == 203
+    assert json.loads(counted.read_text())["starts"] == 0
+    pod.answers = {"train": 1}
+    codes = []
+    for _ in range(3):
+        (pod.run_dir / "run.json").unlink()
+        codes.append(pod.start())
+    assert codes == [193, 193, 1]
+    said = capsys.readouterr().err
+    assert "exit code 193 stands for 1" in said
+    assert "its 2 restarts are spent" in said
+    assert not counted.exists(), "the next job of this name starts with all restarts"
+    counted.write_text('{"starts": 3}')  # it was killed so often that it could not say so
+    pod.ran = []
+    assert pod.start() == 1
+    assert pod.ran == []
+
+
+def finish(run_dir: Path, config: Config) -> None:
+    directory = RunDirectory(run_dir)
+    directory.create()
+    directory.config_file.write_text(dump_yaml(config))
+    write_identity(directory.run_file, "job", {"config_sha256": config_sha256(config)})
+    write_outcome(directory.run_file, {"status": "succeeded"})
+
+
+@pytest.mark.parametrize("node", ["0", "1"])
+def test_the_trainer_of_a_finished_run_waits_for_no_other_node(
+    node: str, program: Program, tmp_path: Path
+) -> None:
+    """They have ended. Without the answer on record it would wait a quarter of an hour."""
+    given = ["compute.strategy=ddp", "model.device=cpu"]
+    path = ROOT / "configs" / "smoke.yaml"
+    finish(tmp_path / "job", resolved(load_config(path, given).config))
+    words = ["--config", str(path), "--run-dir", str(tmp_path / "job"), "--nproc-per-node", "1"]
+    words += [word for value in given for word in ("--set", value)]
+    place = {"PET_NNODES": "2", "PET_NODE_RANK": node, "PET_MASTER_ADDR": "localhost"}
+    done = program("train.py", *words, **place)
+    assert done.returncode == 0, done.stderr
+    assert "all steps were done before, and nothing was trained" in done.stderr
+
+
+def test_another_program_of_a_finished_run_is_not_started_again(
+    load_script: Callable[[str], Any], tmp_path: Path
+) -> None:
+    sheet = {
+        "recipe": "deepspeed",
+        "command": ["false"],
+        "torchrun": False,
+        "steps": 400,
+        "checkpoints": str(tmp_path / "program"),
+        "environment": {},
+    }
+    (tmp_path / "program.json").write_text(json.dumps(sheet))
+    path = ROOT / "configs" / "smoke.yaml"
+    words = ["--config", str(path), "--run-dir", str(tmp_path / "job")]
+    words += ["--program", str(tmp_path / "program.json")]
+    finish(tmp_path / "job", load_config(path).config)
+    script = load_script("run_program")
+    assert script.main(words) == 0
+    assert script.main([*words, "--set", "training.max_steps=500"]) != 0, "another configuration is run"

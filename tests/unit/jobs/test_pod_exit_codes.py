@@ -1,0 +1,120 @@
+"""Each kind × each exit code of a pod: final or restarted, by the rules in the source of the operators.
+
+training operator 1.9   ExitCode restarts from 128; OnFailure everything (pkg/controller.v1/common/pod.go)
+Job and JobSet          podFailurePolicy with FailJob, then FailJobSet; else maxRestarts
+KubeRay 1.6             backoffLimit restarts a failed command whatever its exit code is
+"""
+
+import itertools
+from typing import Any
+
+import pytest
+from tests.unit.jobs.plans import instance_for, objects, plan
+from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
+
+from trainyard.errors import ExitCode
+from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.pod_exit_codes import (
+    FINAL_CODES,
+    code_for_restart,
+    code_on_record,
+    describe_restart,
+    is_final,
+    restart_in_place,
+)
+from trainyard.jobs.recipes.recipe_order import RAY_KINDS
+
+CODES = range(1, 256)
+FINAL = {2, 3, 6}
+"""Wrong configuration, a bug, trained and stored but not proven."""
+
+
+def restarts_by_pytorch(job: dict[str, Any], code: int) -> bool:
+    master = job["spec"]["pytorchReplicaSpecs"]["Master"]
+    if master["restartPolicy"] != "ExitCode":
+        return bool(master["restartPolicy"] == "OnFailure")
+    command = master["template"]["spec"]["containers"][0]["command"]
+    assert command[-2:] == ["--restart-by", "operator"]
+    shown = code if is_final(code) else code_for_restart(code)
+    assert 0 < shown < 256
+    return shown >= 128
+
+
+def restarts_by_jobset(runtime: dict[str, Any], code: int) -> bool:
+    jobs = runtime["spec"]["template"]["spec"]
+    (job,) = jobs["replicatedJobs"]
+    (rule,) = job["template"]["spec"]["podFailurePolicy"]["rules"]
+    ends_job = rule["action"] == "FailJob" and code in rule["onExitCodes"]["values"]
+    ends_set = ["PodFailurePolicy"] in [r["onJobFailureReasons"] for r in jobs["failurePolicy"]["rules"]]
+    return not (ends_job and ends_set) and jobs["failurePolicy"]["maxRestarts"] > 0
+
+
+def restarts_by_ray(job: dict[str, Any], code: int) -> bool:
+    if job["spec"].get("backoffLimit", 0):
+        return True
+    words = job["spec"]["entrypoint"].split()
+    restarts = int(words[words.index("--restarts") + 1]) if "--restarts" in words else 0
+    ran: list[int] = []
+
+    def run() -> int:
+        ran.append(code)
+        return code
+
+    assert restart_in_place(run, restarts, lambda _: None) == code
+    assert len(ran) in (1, restarts + 1)
+    return len(ran) > 1
+
+
+def restarted(bodies: list[dict[str, Any]], code: int) -> bool:
+    by_kind = {body["kind"]: body for body in bodies}
+    if "PyTorchJob" in by_kind:
+        return restarts_by_pytorch(by_kind["PyTorchJob"], code)
+    if "TrainingRuntime" in by_kind:
+        return restarts_by_jobset(by_kind["TrainingRuntime"], code)
+    return restarts_by_ray(by_kind["RayJob"], code)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hyperpod"])
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_the_exit_codes_that_a_restart_cannot_help_are_final_for_every_operator(
+    kind: str, nodes: int
+) -> None:
+    """The operator of HyperPodPyTorchJob is not published, so nothing is claimed of it."""
+    bodies = objects(plan(kind=kind, nodes=nodes, instance_type=instance_for(kind, "p5.48xlarge")))
+    assert {code for code in CODES if not restarted(bodies, code)} == FINAL
+    once = objects(plan("compute.strategy=ddp", "cluster.pod.restarts=0", kind=kind, nodes=nodes))
+    assert not any(restarted(once, code) for code in CODES)
+
+
+@pytest.mark.parametrize("recipe", GIVEN)
+def test_so_it_is_for_the_recipes_of_other_programs(recipe: str) -> None:
+    kinds = [kind for kind in KINDS if kind != "hyperpod" and (recipe != "verl" or kind in RAY_KINDS)]
+    for kind, nodes in itertools.product(kinds, (1, 2)):
+        bodies = objects(recipe_plan(recipe, kind=kind, nodes=nodes))
+        assert {code for code in CODES if not restarted(bodies, code)} == FINAL, kind
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "rayjob"])
+def test_the_exit_codes_of_a_command_of_ones_own_mean_nothing_to_us(kind: str) -> None:
+    bodies = objects(plan(kind=kind, nodes=1, command=("python", "train.py")))
+    assert all(restarted(bodies, code) for code in CODES)
+
+
+def test_a_restart_code_is_read_back_only_where_the_pod_says_so() -> None:
+    for code in CODES:
+        if is_final(code):
+            continue
+        shown = code_for_restart(code)
+        assert code_on_record(shown, f"a line\n12:00:00 INFO  pod: {describe_restart(code)}") == code
+        assert code_on_record(shown, "a line") == shown
+        assert code_on_record(9, describe_restart(code)) == (code if shown == 9 else 9)
+    assert code_on_record(None, "a line") is None
+    assert {int(code) for code in FINAL_CODES} == FINAL
+    assert is_final(ExitCode.DONE)
+
+
+def test_what_was_asked_to_end_is_not_started_again_in_place() -> None:
+    codes = iter([1, 75, 1])
+    said: list[str] = []
+    assert restart_in_place(lambda: next(codes), 5, said.append, last=(75,)) == 75
+    assert said == ["ended with exit code 1; restart 1 of 5"]

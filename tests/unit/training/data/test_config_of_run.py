@@ -1,0 +1,129 @@
+"""A configuration as given against that of a run, where open values were resolved: the same, or another."""
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trainyard.config.load import config_sha256, dump_yaml, load_config
+from trainyard.config.schema import Config
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_identity, write_outcome
+from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
+from trainyard.training.data.config_of_run import config_of_run, was_trained, with_revision, with_split
+
+ROOT = Path(__file__).resolve().parents[4]
+COMMIT = "c" * 40
+WEIGHTS = ("model.path=org/weights", "training.max_steps=7")
+BASE = [*sorted((ROOT / "configs").glob("*.yaml")), *sorted((ROOT / "configs" / "models").glob("*.yaml"))]
+DATASET = ("data.hugging_face.dataset=org/data", "training.epochs=null", "training.max_steps=7")
+
+
+def as_it_is(config: Config) -> Config:
+    return config
+
+
+def with_weights(config: Config) -> Config:
+    """As it is recorded when the weights of the Hub decide commit, architecture, tokenizer and name."""
+    path = f"org/weights@{COMMIT}"
+    shape = config.model.architecture.model_copy(
+        update={"vocab_size": 259, "hidden_size": 64, "intermediate_size": 128, "num_layers": 2}
+        | {"num_attention_heads": 4, "num_key_value_heads": 2}
+    )
+    model = config.model.model_copy(
+        update={"path": path, "architecture": shape, "tokenizer": path, "name": "weights"}
+    )
+    return config.model_copy(update={"model": model})
+
+
+RESOLVED: dict[str, tuple[tuple[str, ...], Callable[[Config], Config]]] = {
+    "nothing": ((), as_it_is),
+    "split into files": ((), lambda config: with_split(config, "files")),
+    "split within files": ((), lambda config: with_split(config, "within")),
+    "commit of a dataset": (DATASET, lambda config: with_revision(config, COMMIT)),
+    "weights": (WEIGHTS, lambda config: with_split(with_weights(config), "files")),
+}
+"""What the run resolved -> the settings that leave it open, and the configuration on record."""
+OTHERS = ("training.max_steps=8", "training.learning_rate=0.5", "training.seed=9", "data.sequence_length=32")
+
+
+def cases() -> Iterator[tuple[Path, str]]:
+    for path, resolved in itertools.product(BASE, RESOLVED):
+        if path.name == "fine_tuning.yaml" and resolved != "weights":
+            continue  # without weights it is refused
+        if resolved == "weights" and path.name != "fine_tuning.yaml":
+            continue  # the others state their architecture
+        yield path, resolved
+
+
+def settings_of(path: Path, resolved: str) -> list[str]:
+    overlay = ["model.tokenizer=null", "training.max_steps=7"] if path.parent.name == "models" else []
+    return [*overlay, *RESOLVED[resolved][0]]
+
+
+def finish(directory: RunDirectory, config: Config, *, status: str = "succeeded") -> None:
+    directory.create()
+    directory.config_file.write_text(dump_yaml(config))
+    write_identity(directory.run_file, "a", {"config_sha256": config_sha256(config)})
+    write_outcome(directory.run_file, {"status": status})
+
+
+@pytest.mark.parametrize(("path", "resolved"), list(cases()), ids=lambda value: getattr(value, "stem", value))
+def test_a_finished_run_is_known_whatever_it_resolved(path: Path, resolved: str, tmp_path: Path) -> None:
+    """Every shipped configuration x everything that is resolved; on the main machine and on another one."""
+    given = settings_of(path, resolved)
+    directory = RunDirectory(tmp_path / "run")
+    config = RESOLVED[resolved][1](load_config(path, given).config)
+    finish(directory, config)
+    assert was_trained(directory.path, path, given)
+    assert config_of_run(path, given, directory.path) == config, "the trainer resumes with the same"
+    for change in OTHERS:
+        assert not was_trained(directory.path, path, [*given, change]), change
+    finish(directory, config, status="stopped")
+    assert not was_trained(directory.path, path, given)
+
+    directory.run_file.unlink()
+    write_node(directory, NodeFolder("a", 1, 2))
+    assert not was_trained(directory.path, path, given)
+    for digest in (config_sha256(config), config_sha256(load_config(path, given).config)):
+        mark_trained(directory, digest)
+        assert was_trained(directory.path, path, given)
+        assert not was_trained(directory.path, path, [*given, OTHERS[0]])
+
+
+@pytest.mark.parametrize("path", BASE, ids=lambda path: path.stem)
+def test_the_run_of_another_program_is_compared_as_given(path: Path, tmp_path: Path) -> None:
+    given = settings_of(path, "weights" if path.stem == "fine_tuning" else "nothing")
+    config = load_config(path, given).config
+    finish(RunDirectory(tmp_path), config)
+    assert was_trained(tmp_path, path, given, by_program=True)
+    assert not was_trained(tmp_path, path, [*given, "training.max_steps=12345"], by_program=True)
+
+
+def test_a_record_that_cannot_be_read_is_no_finished_run(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    path = ROOT / "configs" / "smoke.yaml"
+    assert not was_trained(directory.path, path, [])
+    finish(directory, with_split(load_config(path).config, "files"))
+    directory.config_file.unlink()
+    assert not was_trained(directory.path, path, [])
+    directory.run_file.write_text("{")
+    assert not was_trained(directory.path, path, [])
+
+
+def test_asking_imports_no_torch(tmp_path: Path) -> None:
+    """A launcher asks, and lives as long as the training."""
+
+    directory = RunDirectory(tmp_path / "run")
+    path = ROOT / "configs" / "smoke.yaml"
+    finish(directory, with_split(load_config(path).config, "files"))
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from trainyard.training.data.config_of_run import was_trained\n"
+        f"assert was_trained(Path({str(directory.path)!r}), Path({str(path)!r}), [])\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
