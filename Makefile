@@ -148,7 +148,6 @@ lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, and gen
 	"$(RUN)" scripts/write_config_schema.py --check
 	"$(RUN)" scripts/write_script_reference.py --check
 	"$(RUN)" scripts/write_locks.py --check
-	"$(RUN)" scripts/write_infrastructure.py --check
 	"$(RUN)" scripts/check_licences.py
 	"$(RUN)" scripts/check_configs.py
 	"$(RUN)" scripts/check_buildspec.py

@@ -20,6 +20,7 @@ Example:    scripts/setup_codebuild.py --project-name lab --region us-west-2 --g
 import argparse
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -197,11 +198,14 @@ class Setup:
         self, aws: "AwsAccount", stack: "CloudFormationStack", template: Mapping[str, Any], account: "Account"
     ) -> None:
         self.aws, self.stack, self.template, self.account = aws, stack, template, account
+        self.names: dict[str, str] = {}
 
     def deploy(
         self, given: Mapping[str, str], text: str, *, no_provider: bool, dry_run: bool
     ) -> list[Finding]:
         """Create or change the stack, and return a finding for each resource of the template."""
+        from trainyard.image.building.stack_template import resource_names
+
         state = self._usable_state(dry_run=dry_run)
         if state is not None and state.status in FAILED_CREATION:
             reason = "its creation failed; it is deleted and created again"
@@ -209,6 +213,7 @@ class Setup:
         kept = {} if state is None else state.parameters
         defaults = {name: str(each["Default"]) for name, each in self.template["Parameters"].items()}
         values = {**defaults, **{name: kept[name] for name in kept.keys() & defaults.keys()}, **given}
+        self.names = resource_names(self.template, values, self.account)
         values["CreateProvider"] = self._provider_parameter(values, state, no_provider=no_provider)
         if state is None:
             change_set = self._create(values, text, dry_run=dry_run)
@@ -216,7 +221,7 @@ class Setup:
             self._execute(change_set)
         if change_set is not None and dry_run:
             self.stack.discard(change_set)
-        return self._findings(change_set, values, dry_run=dry_run)
+        return self._findings(change_set, dry_run=dry_run)
 
     def _create(self, values: Mapping[str, str], text: str, *, dry_run: bool) -> "ChangeSet | None":
         """Create the stack. Resources that exist are imported, then changed to the template's settings."""
@@ -378,9 +383,12 @@ class Setup:
         )
 
     def _remedy(self, event: "StackEvent") -> str:
-        if "exist" in event.reason.lower() and event.physical_id:
-            return f"\n    If it is not needed: {self._removal(event.type, event.physical_id)}"
-        if event.type == "AWS::CodeBuild::Project" and "sts:AssumeRole" not in event.reason:
+        """Return what to do about a failed resource, as a further line; empty if its reason says it all."""
+        reason = event.reason.lower()
+        if "alreadyexist" in reason.replace(" ", ""):
+            name = event.physical_id or self.names.get(event.name, event.name)
+            return f"\n    If it is not needed: {self._removal(event.type, name)}"
+        if event.type == "AWS::CodeBuild::Project" and re.search("webhook|token|oauth|github", reason):
             return (
                 "\n    A webhook needs CodeBuild to be connected to GitHub: in its console, Manage default "
                 "source credential."
@@ -396,14 +404,10 @@ class Setup:
     def _about_stack(self, standing: str, text: str) -> Finding:
         return Finding("", "AWS::CloudFormation::Stack", self.stack.name, standing, text)
 
-    def _findings(
-        self, change_set: "ChangeSet | None", values: Mapping[str, str], *, dry_run: bool
-    ) -> list[Finding]:
+    def _findings(self, change_set: "ChangeSet | None", *, dry_run: bool) -> list[Finding]:
         """Return the changes in the order of the template, and the resources that agree."""
-        from trainyard.image.building.stack_template import resource_names
-
         changes = {} if change_set is None else {change.name: change for change in change_set.changes}
-        names = resource_names(self.template, values, self.account)
+        names = self.names
         resources = {} if dry_run and self.stack.state() is None else self.stack.resources()
         findings = []
         for name, resource in self.template["Resources"].items():

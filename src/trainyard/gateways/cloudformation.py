@@ -213,14 +213,15 @@ class CloudFormationStack:
             if any(text in str(error) for text in _NOTHING_TO_CHANGE):
                 return None
             raise
-        change_set = ChangeSet(made["Id"], made["StackId"], ())
+        change_set, finished = ChangeSet(made["Id"], made["StackId"], ()), None
         try:
-            return self._finished(change_set)
-        except BaseException:
-            self.discard(change_set)
-            raise
+            finished = self._finished_change_set(change_set)
+        finally:
+            if finished is None:
+                self.discard(change_set)
+        return finished
 
-    def _finished(self, change_set: ChangeSet) -> ChangeSet | None:
+    def _finished_change_set(self, change_set: ChangeSet) -> ChangeSet | None:
         deadline = self._clock() + _CHANGE_SET_SECONDS
         arn = change_set.arn
         while (answer := self._call("describe_change_set", ChangeSetName=arn))["Status"].startswith(
@@ -235,7 +236,6 @@ class CloudFormationStack:
             changes = tuple(_change(each["ResourceChange"]) for each in pages)
             return ChangeSet(arn, change_set.stack_id, changes)
         if reason.startswith(_NOTHING_TO_CHANGE):
-            self.discard(change_set)
             return None
         raise ServiceError(
             "\n".join(

@@ -1,4 +1,4 @@
-"""The CloudFormation template as CloudFormation resolves it in one account, for the functions that it uses."""
+"""The template as CloudFormation resolves it in one account, for the functions that the template uses."""
 
 import re
 from collections.abc import Mapping

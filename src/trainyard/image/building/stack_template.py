@@ -55,7 +55,7 @@ def read_template(text: str) -> dict[str, Any]:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: dict[str, Any] = yaml.load(text, Loader=loader)
+    found: dict[str, Any] = yaml.load(text, Loader=loader)  # noqa: S506 - both are safe loaders
     return found
 
 
