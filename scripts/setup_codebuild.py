@@ -206,10 +206,10 @@ class Setup:
         """Create or change the stack, and return a finding for each resource of the template."""
         from trainyard.image.building.stack_template import resource_names
 
-        state = self._usable_state(dry_run=dry_run)
+        state = self._prepare_stack(dry_run=dry_run)
         if state is not None and state.status in FAILED_CREATION:
             reason = "its creation failed; it is deleted and created again"
-            return [self._about_stack("would change", reason)]
+            return [self._stack_finding("would change", reason)]
         kept = {} if state is None else state.parameters
         defaults = {name: str(each["Default"]) for name, each in self.template["Parameters"].items()}
         values = {**defaults, **{name: kept[name] for name in kept.keys() & defaults.keys()}, **given}
@@ -243,8 +243,8 @@ class Setup:
             self._execute(following)
         return change_set
 
-    def _usable_state(self, *, dry_run: bool) -> "StackState | None":
-        """Return the stack's state once it can be created or changed; None if it is to be created."""
+    def _prepare_stack(self, *, dry_run: bool) -> "StackState | None":
+        """Wait until the stack can be changed, and return its state; None if it is to be created."""
         from trainyard.gateways.cloudformation import REVIEW
 
         for status in self.stack.wait_for_others():
@@ -330,7 +330,7 @@ class Setup:
         state = self.stack.state()
         if state is None or state.status == REVIEW:
             text = "a set-up without a stack, of an earlier version, is taken over by a run without --delete"
-            return [self._about_stack("not there", text)]
+            return [self._stack_finding("not there", text)]
         self._refuse_foreign_stack()
         names = resource_names(self.template, {**state.parameters, **given}, self.account)
         resources, found = self.stack.resources(), self.stack.template()
@@ -345,7 +345,7 @@ class Setup:
             text = self._removal(each.type, names.get(name, name)) if name in retained else ""
             text = f"it may hold data or be used by others; to remove it: {text}" if text else ""
             findings.append(Finding(name, each.type, names.get(name, name), standing, text))
-        return findings or [self._about_stack("would remove" if dry_run else "removed", "")]
+        return findings or [self._stack_finding("would remove" if dry_run else "removed", "")]
 
     def _execute(self, change_set: "ChangeSet") -> None:
         self._follow(self.stack.execute(change_set), "settled")
@@ -401,7 +401,7 @@ class Setup:
         )
         return f"{command} --region {self.account.region}" if command.startswith("aws ") else command
 
-    def _about_stack(self, standing: str, text: str) -> Finding:
+    def _stack_finding(self, standing: str, text: str) -> Finding:
         return Finding("", "AWS::CloudFormation::Stack", self.stack.name, standing, text)
 
     def _findings(self, change_set: "ChangeSet | None", *, dry_run: bool) -> list[Finding]:
@@ -419,7 +419,7 @@ class Setup:
         findings += [finding_of(change, change.name, dry_run=dry_run) for change in changes.values()]
         if change_set is not None and all(finding.standing == "ok" for finding in findings):
             standing = STANDINGS["Modify"][not dry_run]
-            findings.append(self._about_stack(standing, "its parameters, outputs or records"))
+            findings.append(self._stack_finding(standing, "its parameters, outputs or records"))
         return findings
 
 

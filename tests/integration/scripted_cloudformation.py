@@ -136,7 +136,8 @@ class ScriptedCloudFormation:
     def _planned(
         self, wanted: dict[str, tuple[str, dict[str, Any]]], body: dict[str, Any], given: dict[str, Any]
     ) -> dict[str, Any]:
-        changes, errors, not_retained = [], [], []
+        changes: list[dict[str, Any]] = []
+        errors, not_retained = [], []
         before = {} if given["ChangeSetType"] == "CREATE" else resolved(self.body, self.parameters)
         policies = {} if not before else parsed(self.body)["Resources"]
         for name, (kind, properties) in wanted.items():

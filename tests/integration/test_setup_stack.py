@@ -171,6 +171,12 @@ def test_resources_that_exist_are_imported_and_the_rest_is_made(aws: Aws) -> Non
     assert {row["standing"] for name, row in done.items() if name not in imported} == {"made"}
 
 
+def test_an_account_without_these_resources_gets_the_template_as_it_is_in_one_step(aws: Aws) -> None:
+    assert rows(*GITHUB)[0] == 0
+    assert aws.body == setup_codebuild.TEMPLATE.read_text()
+    assert (aws.status, aws.calls.count("execute_change_set")) == ("CREATE_COMPLETE", 1)
+
+
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)], ids=["real", "dry run"])
 def test_a_project_without_a_stack_is_named_with_the_command_that_frees_the_name(
     aws: Aws, capsys: pytest.CaptureFixture[str], dry_run: tuple[str, ...]

@@ -215,13 +215,13 @@ class CloudFormationStack:
             raise
         change_set, finished = ChangeSet(made["Id"], made["StackId"], ()), None
         try:
-            finished = self._finished_change_set(change_set)
+            finished = self._await_change_set(change_set)
         finally:
             if finished is None:
                 self.discard(change_set)
         return finished
 
-    def _finished_change_set(self, change_set: ChangeSet) -> ChangeSet | None:
+    def _await_change_set(self, change_set: ChangeSet) -> ChangeSet | None:
         deadline = self._clock() + _CHANGE_SET_SECONDS
         arn = change_set.arn
         while (answer := self._call("describe_change_set", ChangeSetName=arn))["Status"].startswith(
@@ -269,9 +269,12 @@ class CloudFormationStack:
             for each in self._pages("list_change_sets", "Summaries", StackName=change_set.stack_id)
             if each["StackId"] == change_set.stack_id and each["ChangeSetId"] != change_set.arn
         ]
-        if not others:
-            for _ in self.delete(change_set.stack_id):
-                pass
+        if others:
+            return
+        self._call("delete_stack", StackName=change_set.stack_id)
+        deadline = self._clock() + _CHANGE_SET_SECONDS
+        while (state := self.state()) and state.stack_id == change_set.stack_id:
+            self._wait(deadline, f"the empty stack {self.name} is still {state.status}")
 
     def execute(self, change_set: ChangeSet) -> Iterator[StackEvent]:
         """Execute a change set; yield the events until the stack has settled. Raises WaitTimeoutError."""
