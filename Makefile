@@ -148,7 +148,6 @@ lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, and gen
 	"$(RUN)" scripts/write_config_schema.py --check
 	"$(RUN)" scripts/write_script_reference.py --check
 	"$(RUN)" scripts/write_locks.py --check
-	"$(RUN)" scripts/write_infrastructure.py --check
 	"$(VENV)/bin/pip-licenses" --python "$(RUN)" >/dev/null
 	"$(RUN)" scripts/check_configs.py
 	"$(VENV)/bin/check-jsonschema" --schemafile docs/schemas/buildspec.schema.json buildspec.yml

@@ -133,14 +133,14 @@ def judge(directory: "RunDirectory", store: "Store", number: int, config: "Confi
     from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
     from trainyard.report.facts.resolved_config import config_digests, settings_of_config
     from trainyard.run.judged_records import JudgedRecords
-    from trainyard.training.data.streamed_dataset import as_begun
+    from trainyard.training.data.config_of_run import with_values_of_run
     from trainyard.training.data.tokenize_corpus import prepared_data_of
 
     records = JudgedRecords(directory)
     run = records.run
     fingerprint, problem = prepared_data_of(directory.config_file)
     # A run records values that its configuration left open, such as how validation data is held out.
-    digests = {config_sha256(config), config_sha256(as_begun(config, directory.path))}
+    digests = {config_sha256(config), config_sha256(with_values_of_run(config, directory.path))}
     is_same = (
         run.get("config_sha256") in digests
         and fingerprint is not None

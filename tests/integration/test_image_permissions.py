@@ -10,10 +10,8 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from tests.integration.conftest import Endpoint
+from tests.unit.infrastructure.template_reader import ACCOUNT, REGION, SUBJECT, ResolvedTemplate
 
-from trainyard.infrastructure.settings import Account, settings_for, wanted_resources
-
-REGION, ACCOUNT = "us-west-2", "123456789012"
 SOURCE, KEPT = f"trainyard-source-{ACCOUNT}-{REGION}", f"trainyard-artifacts-{ACCOUNT}-{REGION}"
 LOGS, REPOSITORY = "/aws/codebuild/trainyard", "trainyard"
 LAYER = b"a layer"
@@ -161,12 +159,10 @@ def for_moto(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def statements(role: str, *, without: str = "") -> list[dict[str, Any]]:
-    chosen = {"Subjects": ["repo:me/lab:environment:training"], "Cluster": "gpus"}
-    settings = settings_for(chosen, Account(ACCOUNT, REGION))
-    properties = next(found for resource, found in wanted_resources(settings) if resource.name == role)
+    template = ResolvedTemplate({"Subjects": SUBJECT, "Cluster": "gpus"})
     left = [
         {**each, "Action": [action for action in each["Action"] if action != without]}
-        for each in properties["Policies"][0]["PolicyDocument"]["Statement"]
+        for each in template.statements(role)
     ]
     return [each for each in left if each["Action"]]
 

@@ -1,12 +1,18 @@
-"""The set-up of AWS on moto's server: the script makes, mends and removes; the other doors make the same."""
+"""The set-up of AWS on moto's server: a stack is created, changed and deleted through CloudFormation's API.
+
+moto makes no bucket policy, OIDC provider, CodeBuild project and access entry in a stack, answers a list
+parameter as Python prints it, and has no imports, drift and roll-backs: test_setup_stack.py has those.
+"""
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -14,20 +20,14 @@ from urllib.request import Request, urlopen
 import boto3
 import pytest
 import yaml
-from botocore.exceptions import ClientError
 from tests.integration.conftest import Endpoint
+from tests.integration.scripted_aws import ScriptedAws
+from tests.integration.test_image_refusals import REFUSALS
 
 from scripts import build_image, setup_codebuild
 from trainyard.command import handler
+from trainyard.gateways import cloudformation
 
-MANIFEST = json.dumps(
-    {
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
-        "config": {"mediaType": "x", "size": 1, "digest": "sha256:" + "a" * 64},
-        "layers": [],
-    }
-)
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "infrastructure" / "setup-codebuild.sh"
 REGION, ACCOUNT = "us-west-2", "123456789012"
@@ -40,14 +40,16 @@ def workflow(name: str) -> str:
 
 
 IMAGE_WORKFLOW = workflow("image.yml")
-KINDS = 11
-"""Resources of a set-up with GitHub and without a cluster."""
+MADE = {"ImageRepository", "CacheRepository", "SourceBucket", "ArtifactBucket", "LogGroup", "BuildRole"}
+WITH_GITHUB = {*MADE, "GitHubRole"}
+"""The resources that moto makes."""
 
 
 @pytest.fixture
 def aws(moto: Endpoint, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto.url)
     monkeypatch.setenv("AWS_REGION", REGION)
+    monkeypatch.setattr(cloudformation, "_PAUSE_SECONDS", 0.05)
     urlopen(Request(f"{moto.url}/moto-api/reset", method="POST"), timeout=10).close()
     return moto.url
 
@@ -67,9 +69,14 @@ def test_the_shell_script_makes_everything_from_any_folder(aws: str) -> None:
     done = subprocess.run([str(SCRIPT), *GITHUB], capture_output=True, text=True, timeout=120, cwd="/")
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("made ")]
-    assert len(rows) == KINDS and all(len(row) <= 80 for row in rows)
-    assert "role/trainyard-github" in done.stdout
-    assert set(set_up(*GITHUB).values()) == {"ok"}
+    assert len(rows) == len(resources()) and all(len(row) <= 90 for row in rows)
+    assert "role/trainyard-github" in done.stdout and "CREATE_COMPLETE" in done.stderr
+    assert set_up(*GITHUB) == dict.fromkeys(WITH_GITHUB, "ok")
+
+
+def resources() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(setup_codebuild.TEMPLATE.read_text())["Resources"]
+    return found
 
 
 def test_the_end_says_what_github_is_told_and_how_an_image_is_built(
@@ -98,88 +105,57 @@ def test_the_role_trusts_the_environments_of_the_workflows_that_assume_it(flags:
     jobs = [job for name in workflows for job in yaml.safe_load(workflow(name))["jobs"].values()]
     assuming = [job for job in jobs if "role-to-assume" in str(job)]
     expected = {f"repo:me/lab:environment:{job['environment']['name']}" for job in assuming}
-    chosen = setup_codebuild.chosen_by(setup_codebuild.parse_args([*GITHUB, *flags]))
-    assert expected and set(chosen["Subjects"]) == expected
+    given = setup_codebuild.given_parameters(setup_codebuild.parse_args([*GITHUB, *flags]))
+    assert expected and set(given["Subjects"].split(",")) == expected
     named = setup_codebuild.parse_args([*GITHUB, "--environment", "a", "--environment", "b"])
-    assert [text[-1] for text in setup_codebuild.chosen_by(named)["Subjects"]] == ["a", "b"]
+    subjects = setup_codebuild.given_parameters(named)["Subjects"]
+    assert [text[-1] for text in subjects.split(",")] == ["a", "b"]
 
 
-def test_what_is_made_agrees_and_a_second_run_touches_nothing(aws: str) -> None:
+def test_a_dry_run_makes_nothing_and_a_second_run_changes_nothing(aws: str) -> None:
     assert set(set_up(*GITHUB, "--dry-run", code=1).values()) == {"would make"}
-    assert client("ecr", aws).describe_repositories()["repositories"] == [], "a dry run made something"
-    made = set_up(*GITHUB)
-    assert len(made) == KINDS and set(made.values()) == {"made"}
-    before = client("codebuild", aws).batch_get_projects(names=["trainyard"])["projects"][0]
-    assert set(set_up(*GITHUB).values()) == {"ok"}
-    assert client("codebuild", aws).batch_get_projects(names=["trainyard"])["projects"][0] == before
-    assert before["environment"]["privilegedMode"] is True
-    assert (before["timeoutInMinutes"], before["cache"]["type"]) == (120, "LOCAL")
+    assert client("ecr", aws).describe_repositories()["repositories"] == []
+    stacks = client("cloudformation", aws)
+    assert stacks.describe_stacks()["Stacks"] == [], "the empty stack of the change set stays"
+    assert set(set_up(*GITHUB).values()) == {"made"}
+    before = stacks.describe_stacks(StackName="trainyard")["Stacks"][0]
+    assert before["StackStatus"] == "CREATE_COMPLETE"
+    assert set_up(*GITHUB) == set_up(*GITHUB, "--dry-run") == dict.fromkeys(WITH_GITHUB, "ok")
+    assert stacks.describe_stacks(StackName="trainyard")["Stacks"][0] == before
+    assert stacks.list_change_sets(StackName="trainyard")["Summaries"][1:] == [], "a change set was left"
 
 
-def test_what_somebody_changed_is_found_and_mended(aws: str) -> None:
-    set_up(*GITHUB)
-    client("ecr", aws).put_image_tag_mutability(repositoryName="trainyard", imageTagMutability="MUTABLE")
-    client("ecr", aws).put_image_scanning_configuration(
-        repositoryName="trainyard", imageScanningConfiguration={"scanOnPush": False}
-    )
-    s3 = client("s3", aws)
-    s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Suspended"})
-    s3.delete_public_access_block(Bucket=BUCKET)
-    theirs = {"ID": "theirs", "Status": "Enabled", "Filter": {"Prefix": "x/"}, "Expiration": {"Days": 3}}
-    s3.put_bucket_lifecycle_configuration(Bucket=BUCKET, LifecycleConfiguration={"Rules": [theirs]})
-    s3.delete_bucket_policy(Bucket=BUCKET)
-    client("logs", aws).delete_retention_policy(logGroupName="/aws/codebuild/trainyard")
-    iam = client("iam", aws)
-    wide = {
-        "Version": "2012-10-17",
-        "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}],
-    }
-    iam.put_role_policy(RoleName="trainyard-build", PolicyName="build", PolicyDocument=json.dumps(wide))
-    changed = {"ImageRepository", "SourceBucket", "LogGroup", "BuildRole"}
-    found = set_up(*GITHUB, "--dry-run", code=1)
-    assert {name for name, standing in found.items() if standing == "would change"} == changed
-    assert found["SourceBucketPolicy"] == "would make"
-    found = set_up(*GITHUB)
-    assert {name for name, standing in found.items() if standing == "changed"} == changed
-    assert set(set_up(*GITHUB).values()) == {"ok"}
-    rules = s3.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
-    assert "theirs" in {rule["ID"] for rule in rules}, "a rule of somebody else is gone"
-    policy = iam.get_role_policy(RoleName="trainyard-build", PolicyName="build")["PolicyDocument"]
-    assert "s3:*" not in json.dumps(policy)
+def test_names_and_limits_are_the_chosen_ones_and_stay(aws: str) -> None:
+    lab = ("--project-name", "lab", *GITHUB)
+    set_up(*lab, "--ecr-repository", "team/lab", "--log-days", "7")
+    assert client("logs", aws).describe_log_groups()["logGroups"][0]["retentionInDays"] == 7
+    names = {each["repositoryName"] for each in client("ecr", aws).describe_repositories()["repositories"]}
+    assert names == {"team/lab", "team/lab-cache"}
+    buckets = {each["Name"] for each in client("s3", aws).list_buckets()["Buckets"]}
+    assert buckets == {f"lab-source-{ACCOUNT}-{REGION}", f"lab-artifacts-{ACCOUNT}-{REGION}"}
+    assert set_up(*lab, "--dry-run") == dict.fromkeys(WITH_GITHUB, "ok")
+    set_up(*lab, "--compute-type", "BUILD_GENERAL1_XLARGE")
+    stack = client("cloudformation", aws).describe_stacks(StackName="lab")["Stacks"][0]
+    values = {each["ParameterKey"]: each["ParameterValue"] for each in stack["Parameters"]}
+    assert (values["LogDays"], values["Repository"]) == ("7", "team/lab")
+    assert values["ComputeType"] == "BUILD_GENERAL1_XLARGE"
+    trust = client("iam", aws).get_role(RoleName="lab-github")["Role"]["AssumeRolePolicyDocument"]
+    assert "repo:me/lab:environment:images" in json.dumps(trust)
 
 
 def test_deleting_keeps_what_holds_data(aws: str) -> None:
     set_up(*GITHUB)
-    s3 = client("s3", aws)
-    with pytest.raises(ClientError, match="Forbidden"):  # moto's server speaks HTTP, and the policy wants TLS
-        s3.put_object(Bucket=BUCKET, Key="trainyard/source/a.zip", Body=b"a")
-    s3.delete_bucket_policy(Bucket=BUCKET)
-    s3.put_object(Bucket=BUCKET, Key="trainyard/source/a.zip", Body=b"a")
-    set_up(*GITHUB)
-    client("ecr", aws).put_image(repositoryName="trainyard", imageManifest=MANIFEST, imageTag="v1")
-    looked = set_up("--delete", "--dry-run", code=1)
+    planned = set_up("--delete", "--dry-run", code=1)
     assert client("iam", aws).get_role(RoleName="trainyard-github")
     removed = set_up("--delete")
-    assert looked == {name: "would remove" if each == "removed" else each for name, each in removed.items()}
-    kept = {name for name, standing in removed.items() if standing == "kept"}
-    assert kept == {"SourceBucket", "SourceBucketPolicy", "ImageRepository", "GitHubProvider"}
-    assert client("codebuild", aws).list_projects()["projects"] == []
-    assert client("s3", aws).get_bucket_policy(Bucket=BUCKET), "a bucket that stays keeps its policy"
-    again = set_up("--delete")
-    assert again["Builds"] == again["GitHubRole"] == "not there"
-    assert again["SourceBucket"] == "kept"
-
-
-def test_names_and_limits_are_the_chosen_ones(aws: str) -> None:
-    set_up(
-        "--project-name", "lab", "--ecr-repository", "team/lab", "--timeout-minutes", "45", "--log-days", "7"
-    )
-    project = client("codebuild", aws).batch_get_projects(names=["lab"])["projects"][0]
-    assert project["timeoutInMinutes"] == 45
-    assert {"name": "ECR_REPOSITORY", "value": "team/lab", "type": "PLAINTEXT"} in project["environment"][
-        "environmentVariables"
-    ]
-    assert client("logs", aws).describe_log_groups()["logGroups"][0]["retentionInDays"] == 7
+    assert {name: "removed" if each == "would remove" else each for name, each in planned.items()} == removed
+    assert {name for name, each in removed.items() if each == "kept" and name in MADE} == {
+        *("ImageRepository", "CacheRepository", "SourceBucket", "ArtifactBucket"),
+    }
+    assert len(client("ecr", aws).describe_repositories()["repositories"]) == 2
+    assert len(client("s3", aws).list_buckets()["Buckets"]) == 2
+    assert client("iam", aws).list_roles()["Roles"] == []
+    assert set_up("--delete") == {"": "not there"}
 
 
 @pytest.mark.parametrize(
@@ -192,13 +168,22 @@ def test_names_and_limits_are_the_chosen_ones(aws: str) -> None:
         (("--log-days", "8"), "--log-days"),
         (("--region", "moon"), "--region"),
         (("--delete", "--timeout-minutes", "1"), "--timeout-minutes"),
+        (("--cluster", "gpus"), "--cluster needs --github"),
+        (("--environment", "images"), "--environment needs --github"),
     ],
 )
 def test_wrong_flags_are_named_and_nothing_is_made(aws: str, flags: tuple[str, ...], said: str) -> None:
     with contextlib.redirect_stderr(io.StringIO()) as errors:
-        assert handler.exit_code_of(lambda: setup_codebuild.main(list(flags))) == 2
+        assert exit_code(*flags) == 2
     assert said in errors.getvalue() and "Traceback" not in errors.getvalue()
     assert client("ecr", aws).describe_repositories()["repositories"] == []
+
+
+def exit_code(*flags: str) -> int:
+    try:
+        return handler.exit_code_of(partial(setup_codebuild.main, list(flags)))
+    except SystemExit as ended:
+        return int(ended.code or 0)
 
 
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,31 +191,55 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", REGION)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with contextlib.redirect_stderr(io.StringIO()) as errors:
-        assert handler.exit_code_of(lambda: setup_codebuild.main([])) == 4
+        assert exit_code() == 4
     assert "could not be reached" in errors.getvalue()
 
 
-def test_the_template_makes_the_same_names(aws: str) -> None:
-    """moto's CloudFormation knows five of these types and few settings; see tests/unit/infrastructure."""
-    body = (ROOT / "infrastructure" / "cloudformation.yaml").read_text()
+def test_a_stack_that_was_made_by_hand_is_taken_over(aws: str) -> None:
+    """By the command at the top of the template."""
     subject = {"ParameterKey": "Subjects", "ParameterValue": "repo:me/lab:environment:training"}
     client("cloudformation", aws).create_stack(
-        StackName="images", TemplateBody=body, Capabilities=["CAPABILITY_NAMED_IAM"], Parameters=[subject]
+        StackName="trainyard",
+        TemplateBody=setup_codebuild.TEMPLATE.read_text(),
+        Capabilities=["CAPABILITY_NAMED_IAM"],
+        Parameters=[subject],
     )
-    names = {each["repositoryName"] for each in client("ecr", aws).describe_repositories()["repositories"]}
-    assert names == {"trainyard", "trainyard-cache"}
-    assert {each["Name"] for each in client("s3", aws).list_buckets()["Buckets"]} == {
-        BUCKET,
-        BUCKET.replace("source", "artifacts"),
-    }
-    roles = {each["RoleName"]: each for each in client("iam", aws).list_roles()["Roles"]}
-    assert set(roles) == {"trainyard-build", "trainyard-github"}
-    trust = json.dumps(roles["trainyard-github"]["AssumeRolePolicyDocument"])
-    assert "repo:me/lab:environment:training" in trust
-    groups = client("logs", aws).describe_log_groups()["logGroups"]
-    assert [(each["logGroupName"], each["retentionInDays"]) for each in groups] == [
-        ("/aws/codebuild/trainyard", 30)
-    ]
+    found = set_up("--dry-run", code=1)
+    assert {name: found[name] for name in WITH_GITHUB} == dict.fromkeys(WITH_GITHUB, "ok")
+    assert found.keys() - WITH_GITHUB == {""}, "moto takes defaults that are written out for a change"
+
+
+def test_every_call_that_is_refused_ends_with_4_and_names_the_call_and_the_fix(
+    moto: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The classes of refusals take turns, so that each class meets several calls."""
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+
+    def start_again() -> None:
+        urlopen(Request(f"{moto.url}/moto-api/reset", method="POST"), timeout=10).close()
+
+    with ScriptedAws(moto.url).serving() as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        start_again()
+        set_up(*GITHUB)
+        calls = {GITHUB: sorted(set(server.calls)), ("--delete",): ["DeleteStack", "GetTemplate"]}
+        assert {"CreateChangeSet", "ExecuteChangeSet", "BatchGetProjects"} < set(calls[GITHUB])
+        classes = itertools.cycle(kind for kind in REFUSALS if kind != "unknown code")
+        for flags, named in calls.items():
+            for call in named:
+                start_again()
+                if flags == ("--delete",):
+                    set_up(*GITHUB)
+                kind = next(classes)
+                server.refusals = {call: [(REFUSALS[kind][0], "because of this")] * 99}
+                capsys.readouterr()
+                code = exit_code(*flags)
+                printed = capsys.readouterr()
+                server.refusals = {}
+                text = " ".join((printed.out + printed.err).split())
+                assert code == 4 and "Traceback" not in text and REGION in text, (call, kind, text)
+                assert re.search(REFUSALS[kind][1], text), (call, kind, text)
 
 
 PLUGINS = os.environ.get("TRAINYARD_TERRAFORM_PLUGINS", "")
@@ -241,9 +250,9 @@ PLUGINS = os.environ.get("TRAINYARD_TERRAFORM_PLUGINS", "")
     not PLUGINS or not shutil.which("terraform"),
     reason="no terraform, or TRAINYARD_TERRAFORM_PLUGINS names no mirror of its providers",
 )
-def test_what_terraform_makes_agrees_with_the_list(aws: str, tmp_path: Path) -> None:
-    module = tmp_path / "module"
-    shutil.copytree(ROOT / "infrastructure" / "terraform", module)
+def test_the_module_makes_the_stack_that_the_script_finds(aws: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "infrastructure", tmp_path / "infrastructure")
+    module = tmp_path / "infrastructure" / "terraform"
     (module / "provider.tf").write_text(
         f'provider "aws" {{\n  region = "{REGION}"\n  skip_credentials_validation = true\n'
         "  skip_metadata_api_check = true\n  s3_use_path_style = true\n}\n"
@@ -266,4 +275,8 @@ def test_what_terraform_makes_agrees_with_the_list(aws: str, tmp_path: Path) -> 
     terraform("validate", "-no-color")
     subject = 'subject=["repo:me/lab:environment:training"]'
     terraform("apply", "-auto-approve", "-no-color", "-var", subject)
-    assert set(set_up(*GITHUB, "--dry-run").values()) == {"ok"}
+    outputs = json.loads(terraform("output", "-json"))
+    assert outputs["github_role_arn"]["value"] == f"arn:aws:iam::{ACCOUNT}:role/trainyard-github"
+    assert outputs["source_bucket"]["value"] == BUCKET
+    found = set_up("--dry-run", code=1)
+    assert {name: found[name] for name in WITH_GITHUB} == dict.fromkeys(WITH_GITHUB, "ok")

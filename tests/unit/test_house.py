@@ -34,7 +34,6 @@ MAY_IMPORT = {
     "proof": PURE | {"watch"},
     "report": PURE,
     "repository": PURE | {"plan"},
-    "infrastructure": PURE,
     "artifacts": {"run", "errors"},
     "training": PURE,
     "gateways": {"errors"},
@@ -78,7 +77,7 @@ ONLY_IN = {
 }
 MAY_TOUCH = {"src/trainyard/report/terminal/screen_svg.py": {"rich"}}
 """Draws a picture with rich, and no line on a terminal."""
-PURE_PARTS = {"infrastructure", "plan", "image", "cluster", "machine", "jobs", "watch", "proof", "report"}
+PURE_PARTS = {"plan", "image", "cluster", "machine", "jobs", "watch", "proof", "report"}
 IMPURE = {
     *(
         "time.time",

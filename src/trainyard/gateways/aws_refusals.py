@@ -52,6 +52,7 @@ _QUOTA_NAMES = {
     "ecr": "Amazon ECR, repositories and images",
     "s3": "Amazon S3, general purpose buckets",
     "iam": "IAM, roles and providers",
+    "cloudformation": "AWS CloudFormation, stacks",
     "logs": "CloudWatch Logs, log groups",
     "eks": "Amazon EKS, access entries",
 }

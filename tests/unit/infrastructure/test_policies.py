@@ -2,41 +2,61 @@
 
 import ast
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.unit.infrastructure.template_reader import ACCOUNT, REGION, SUBJECT, ResolvedTemplate
 
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.needed_apis import JOB_KINDS, JobKind
 from trainyard.cluster.permissions import needed_permissions
-from trainyard.infrastructure.policies import BUILD_GRANTS, GITHUB_GRANTS, SERVICE_TRUST, Caller, Grant
-from trainyard.infrastructure.resources import DEPLOYERS
-from trainyard.infrastructure.settings import Account, settings_for, wanted_resources
 
 ROOT = Path(__file__).resolve().parents[3]
 GATEWAYS = ROOT / "src" / "trainyard" / "gateways"
 RUNBOOK = ROOT / "docs" / "runbooks" / "permissions.md"
-GRANTS = [*BUILD_GRANTS, *GITHUB_GRANTS]
+ROLES = {"BuildRole": "build", "GitHubRole": "github"}
+DEPLOYERS = "trainyard-deployers"
+OURS = "our scripts"
 SERVICES = ("codebuild", "ecr", "logs")
 """Of these, our code calls nothing but what the two roles may do."""
 ACTIONS_OF_OPERATIONS = {"s3:HeadObject": "s3:GetObject", "s3:ListObjectsV2": "s3:ListBucket"}
 TAKES_NO_RESOURCE = {"ecr:GetAuthorizationToken"}
 
 
-def role(name: str) -> dict[str, Any]:
-    settings = settings_for(
-        {"Subjects": ["repo:me/lab:environment:training"], "Cluster": "gpus"},
-        Account("123456789012", "us-west-2"),
-    )
-    return next(found for resource, found in wanted_resources(settings) if resource.name == name)
+def template(**given: str) -> ResolvedTemplate:
+    return ResolvedTemplate({"Subjects": SUBJECT, "Cluster": "gpus", **given})
 
 
 def statements(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = role(name)["Policies"][0]["PolicyDocument"]["Statement"]
-    return found
+    return template().statements(name)
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A row of the runbook's table of the two roles."""
+
+    sid: str
+    role: str
+    actions: tuple[str, ...]
+    caller: str
+
+
+def grants() -> list[Grant]:
+    rows = re.findall(
+        r"^\| `([A-Z]\w+)` \| (build|github) \| (.*?) \| (.*?) \|", RUNBOOK.read_text(), flags=re.M
+    )
+    return [
+        Grant(sid, role, tuple(re.findall("`([^`]+)`", actions)), caller)
+        for sid, role, actions, caller in rows
+    ]
+
+
+def granted() -> set[str]:
+    return {action for name in ROLES for each in statements(name) for action in each["Action"]}
 
 
 @pytest.mark.parametrize("name", ["BuildRole", "GitHubRole"])
@@ -60,36 +80,67 @@ def test_a_resource_is_named_wherever_aws_takes_one(name: str) -> None:
 def test_nothing_that_changes_the_set_up_is_granted() -> None:
     """Roles, projects and repositories are made by people; what a build pushes cannot be deleted by it."""
     verbs = "Delete|Create(Project|Repository|Bucket|Role)|Update(Project|Role)|Put(Bucket|Role)|Pass"
-    assert [a for grant in GRANTS for a in grant.actions if re.search(f":({verbs})", a)] == []
-    assert [a for grant in GRANTS for a in grant.actions if a.startswith(("iam:", "sts:", "kms:"))] == []
+    assert [action for action in granted() if re.search(f":({verbs})", action)] == []
+    services = ("iam:", "sts:", "kms:", "cloudformation:")
+    assert [action for action in granted() if action.startswith(services)] == []
 
 
 def test_only_this_project_may_use_the_role_of_builds() -> None:
-    condition = role("BuildRole")["AssumeRolePolicyDocument"]["Statement"][0]["Condition"]
-    arn = "arn:aws:codebuild:us-west-2:123456789012:project/trainyard"
-    assert condition["ArnLike"] == {"aws:SourceArn": arn}
-    assert condition["StringEquals"] == {"aws:SourceAccount": "123456789012"}
-    assert SERVICE_TRUST["Statement"][0]["Principal"] == {"Service": "codebuild.amazonaws.com"}
+    trust = template().properties("BuildRole")["AssumeRolePolicyDocument"]["Statement"]
+    arn = f"arn:aws:codebuild:{REGION}:{ACCOUNT}:project/trainyard"
+    assert [each["Principal"] for each in trust] == [{"Service": "codebuild.amazonaws.com"}]
+    assert trust[0]["Condition"] == {
+        "StringEquals": {"aws:SourceAccount": ACCOUNT},
+        "ArnLike": {"aws:SourceArn": arn},
+    }
 
 
 def test_the_role_of_github_is_for_named_jobs_only() -> None:
-    condition = role("GitHubRole")["AssumeRolePolicyDocument"]["Statement"][0]["Condition"]
-    assert list(condition) == ["StringEquals"]
-    assert condition["StringEquals"]["token.actions.githubusercontent.com:sub"] == [
-        "repo:me/lab:environment:training"
-    ]
+    trust = template().properties("GitHubRole")["AssumeRolePolicyDocument"]["Statement"]
+    issuer = "token.actions.githubusercontent.com"
+    provider = f"arn:aws:iam::{ACCOUNT}:oidc-provider/{issuer}"
+    assert [each["Principal"] for each in trust] == [{"Federated": provider}]
+    assert trust[0]["Condition"] == {
+        "StringEquals": {f"{issuer}:aud": "sts.amazonaws.com", f"{issuer}:sub": [SUBJECT]}
+    }
 
 
 def test_without_a_cluster_nothing_of_eks_is_granted() -> None:
-    settings = settings_for({"Subjects": ["repo:me/lab:environment:x"]}, Account("123456789012", "us-west-2"))
-    found = next(each for resource, each in wanted_resources(settings) if resource.name == "GitHubRole")
-    sids = [each["Sid"] for each in found["Policies"][0]["PolicyDocument"]["Statement"]]
+    sids = [each["Sid"] for each in template(Cluster="").statements("GitHubRole")]
     assert "FindTheCluster" not in sids and "RunBuilds" in sids
+
+
+def test_the_access_entry_is_a_group_without_a_policy_of_eks() -> None:
+    entry = template().properties("AccessEntry")
+    assert entry["KubernetesGroups"] == [DEPLOYERS]
+    assert "AccessPolicies" not in entry
+    assert entry["PrincipalArn"] == f"arn:aws:iam::{ACCOUNT}:role/trainyard-github"
+
+
+@pytest.mark.parametrize("name", ["SourceBucket", "ArtifactBucket"])
+def test_a_bucket_is_private_encrypted_versioned_and_for_tls_only(name: str) -> None:
+    bucket, policy = template().properties(name), template().properties(f"{name}Policy")
+    assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
+    assert len(bucket["PublicAccessBlockConfiguration"]) == 4
+    assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
+    assert "AES256" in str(bucket["BucketEncryption"])
+    assert bucket["OwnershipControls"]["Rules"] == [{"ObjectOwnership": "BucketOwnerEnforced"}]
+    assert policy["Bucket"] == bucket["BucketName"]
+    (statement,) = policy["PolicyDocument"]["Statement"]
+    arn = f"arn:aws:s3:::{bucket['BucketName']}"
+    assert statement == {
+        "Sid": "TlsOnly",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:*",
+        "Resource": [arn, f"{arn}/*"],
+        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+    }
 
 
 @cache
 def calls_of_our_code() -> set[str]:
-    """The IAM actions of every AWS operation that a gateway names, except the set-up's own gateway.
+    """The IAM actions of every AWS operation that a gateway names. The set-up itself is not a gateway.
 
     A module that names a service in quotes is searched for names and texts that are operations of it: the way
     in which a client is called differs from module to module.
@@ -107,8 +158,6 @@ def calls_of_our_code() -> set[str]:
     }
     found: set[str] = set()
     for path in GATEWAYS.rglob("*.py"):
-        if "aws_setup" in path.parts:
-            continue
         tree = ast.parse(path.read_text())
         words = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         names = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
@@ -117,36 +166,26 @@ def calls_of_our_code() -> set[str]:
     return {ACTIONS_OF_OPERATIONS.get(action, action) for action in found}
 
 
-def granted_to_scripts(grants: tuple[Grant, ...] | list[Grant]) -> set[str]:
-    return {action for grant in grants if grant.caller is Caller.SCRIPTS for action in grant.actions}
-
-
-@pytest.mark.parametrize("action", sorted(granted_to_scripts(GRANTS)))
+@pytest.mark.parametrize(
+    "action", sorted({action for grant in grants() if grant.caller == OURS for action in grant.actions})
+)
 def test_an_action_that_our_scripts_may_do_is_a_call_that_they_make(action: str) -> None:
-    service = action.partition(":")[0]
-    called = calls_of_our_code()
-    if service in SERVICES and not any(
-        each.startswith(f"{service}:") for each in called - {"ecr:DescribeImages"}
-    ):
-        pytest.skip(f"no gateway calls {service} for builds yet")
-    assert action in called, f"{action} is granted, and nothing in gateways/ calls it"
+    assert action in calls_of_our_code(), f"{action} is granted, and nothing in gateways/ calls it"
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_call_that_our_scripts_make_is_granted(service: str) -> None:
     called = {action for action in calls_of_our_code() if action.startswith(f"{service}:")}
-    assert called <= {action for grant in GRANTS for action in grant.actions}
+    assert called <= granted()
 
 
-def test_the_runbook_lists_every_action_with_its_caller() -> None:
-    text = RUNBOOK.read_text()
-    for grant in GRANTS:
-        row = re.search(rf"^\| `{grant.sid}` \|.*$", text, flags=re.M)
-        assert row, f"{grant.sid} is not in {RUNBOOK.name}"
-        assert [action for action in grant.actions if f"`{action}`" not in row[0]] == []
-        assert str(grant.caller) in row[0]
-    listed = set(re.findall(r"^\| `([A-Z]\w+)` \| (?:build|github)", text, flags=re.M))
-    assert listed == {grant.sid for grant in GRANTS}
+@pytest.mark.parametrize("name", ROLES)
+def test_the_runbook_lists_every_action_with_its_caller(name: str) -> None:
+    """The table of the runbook and the policies of the template are the same, statement by statement."""
+    listed = {grant.sid: grant for grant in grants() if grant.role == ROLES[name]}
+    found = {each["Sid"]: tuple(each["Action"]) for each in statements(name)}
+    assert {sid: grant.actions for sid, grant in listed.items()} == found
+    assert {grant.caller for grant in listed.values()} <= {OURS, "docker and buildx", "CodeBuild itself"}
 
 
 def rules_in_the_runbook(kind: str) -> list[dict[str, Any]]:

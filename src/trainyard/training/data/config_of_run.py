@@ -61,7 +61,7 @@ def config_of_run(path: Path, overrides: Sequence[str], run_directory: Path | No
     """
     from trainyard.training.weights.pretrained import load_with_weights
 
-    return as_begun(load_with_weights(path, overrides, run_directory).config, run_directory)
+    return with_values_of_run(load_with_weights(path, overrides, run_directory).config, run_directory)
 
 
 def is_config_of(directory: RunDirectory, recorded: Any, config: Config) -> bool:
@@ -75,7 +75,7 @@ def is_config_of(directory: RunDirectory, recorded: Any, config: Config) -> bool
         return False
 
 
-def as_begun(config: Config, run_directory: Path | None) -> Config:
+def with_values_of_run(config: Config, run_directory: Path | None) -> Config:
     """Return `config` with open values from the run in `run_directory`, so that it resumes with the same.
 
     These are the commit of a dataset, which may have a newer one by now, and how validation data is held out

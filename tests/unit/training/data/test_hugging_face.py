@@ -19,7 +19,7 @@ from trainyard.config.schema import Config, DataConfig, HuggingFaceConfig, Model
 from trainyard.errors import ConfigError, DataError, IncompatibleCheckpointError, ServiceError, StoppedError
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.training.data.config_of_run import as_begun
+from trainyard.training.data.config_of_run import with_values_of_run
 from trainyard.training.data.hugging_face import DatasetOrigin, StreamPosition, TextStream, find_origin
 from trainyard.training.data.stream_batches import first_tokens
 from trainyard.training.data.streamed_dataset import StreamedData, open_stream
@@ -386,7 +386,7 @@ def test_a_run_goes_on_with_the_commit_it_began_with(tmp_path: Path) -> None:
         return Config.model_validate({"model": {"name": "m"}, "training": {"max_steps": 1}, "data": data})
 
     def revision_of(wanted: Config, directory: Path | None = tmp_path) -> str | None:
-        return as_begun(wanted, directory).data.hugging_face.revision
+        return with_values_of_run(wanted, directory).data.hugging_face.revision
 
     assert revision_of(config("a/b")) is None
     (tmp_path / "config.yaml").write_bytes(dump_yaml(config("a/b", COMMIT)).encode())

@@ -7,7 +7,7 @@ import pytest
 
 from trainyard.config.load import dump_yaml
 from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
-from trainyard.training.data.config_of_run import as_begun
+from trainyard.training.data.config_of_run import with_values_of_run
 from trainyard.training.data.preparation import Preparation, plan_preparation
 from trainyard.training.data.tokenize_corpus import prepare_data
 
@@ -97,7 +97,7 @@ def begun_with(folder: Path, **data: object) -> Config:
     text = dump_yaml(loaded).replace("  validation_split: auto\n", "")
     (run / "config.yaml").write_text(text)
     asked = loaded.data.model_copy(update={"validation_split": "auto"})
-    return as_begun(loaded.model_copy(update={"data": asked}), run)
+    return with_values_of_run(loaded.model_copy(update={"data": asked}), run)
 
 
 @pytest.mark.parametrize(

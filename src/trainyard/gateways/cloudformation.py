@@ -1,0 +1,371 @@
+"""One CloudFormation stack: create a change set, execute it, follow its events, delete the stack.
+
+    template, parameters  ──>  ChangeSet  ──>  StackEvent, StackEvent, …  ──>  StackState
+
+Every call and every wait has a time limit. A refusal by AWS becomes an error that names the call. The caller
+decides which changes are wanted, and what a failure means.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.errors import ConfigError, ServiceError, WaitTimeoutError
+from trainyard.gateways.aws_refusals import ask_aws, client_settings, unsent
+
+_CHANGE_SET_SECONDS, _STACK_SECONDS, _PAUSE_SECONDS = 600.0, 1800.0, 3.0
+_NOTHING_TO_CHANGE = ("The submitted information didn't contain changes", "No updates are to be performed")
+_LONGEST_VALUE = 60
+REVIEW = "REVIEW_IN_PROGRESS"  # of a stack that has a change set and was never created
+
+
+class AwsAccount:
+    """boto3's clients for one region, with our time limits and errors."""
+
+    def __init__(self, region: str) -> None:
+        """An empty `region` means AWS's own setting. Raises ConfigError without one."""
+        import boto3
+        from botocore.exceptions import BotoCoreError
+
+        # botocore alone reads AWS_DEFAULT_REGION; AWS's other tools, and GitHub's action, set AWS_REGION.
+        named = region or os.environ.get("AWS_REGION") or None
+        try:
+            self._session = boto3.session.Session(region_name=named)
+        except BotoCoreError as error:
+            raise unsent(error, "start", region=region) from None
+        if not self._session.region_name:
+            raise ConfigError("No region is set: name one with --region, or set AWS_REGION.")
+        self.region = str(self._session.region_name)
+        self._clients: dict[str, Any] = {}
+
+    def call(self, service: str, operation: str, *, absent: tuple[str, ...] = (), **arguments: Any) -> Any:
+        """The answer to one call; None when AWS answers with one of the error codes in `absent`.
+
+        Raises ServiceError and its subclasses.
+        """
+        what = f"carry out {service}:{''.join(word.capitalize() for word in operation.split('_'))}"
+        return ask_aws(
+            lambda: getattr(self._client(service), operation)(**arguments),
+            what,
+            service=service,
+            region=self.region,
+            absent=absent,
+        )
+
+    def identity(self) -> tuple[str, str]:
+        """The number of the account, and its partition."""
+        answer = self.call("sts", "get_caller_identity")
+        return str(answer["Account"]), str(answer["Arn"]).split(":")[1]
+
+    def _client(self, service: str) -> Any:
+        from botocore.exceptions import BotoCoreError
+
+        if service not in self._clients:
+            settings = client_settings(read_seconds=30, attempts=4)
+            try:
+                self._clients[service] = self._session.client(service, config=settings)
+            except BotoCoreError as error:
+                raise unsent(error, f"use {service}", region=self.region) from None
+            except ValueError as error:
+                raise ConfigError(f"The AWS settings cannot be used: {error}") from None
+        return self._clients[service]
+
+
+@dataclass(frozen=True)
+class StackState:
+    """A stack as DescribeStacks answers."""
+
+    stack_id: str
+    status: str
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class StackResource:
+    """A resource of a stack."""
+
+    name: str
+    """Its logical name in the template."""
+    type: str
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlannedChange:
+    """A change of one resource, as a change set lists it."""
+
+    name: str
+    """The logical name in the template."""
+    type: str
+    action: str
+    """Add, Import, Modify, Remove, Dynamic or SyncWithActual."""
+    replaces: bool = False
+    retained: bool = False
+    """Whether a resource that leaves the stack stays in the account."""
+    differences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChangeSet:
+    """A change set that can be executed."""
+
+    arn: str
+    stack_id: str
+    changes: tuple[PlannedChange, ...]
+
+
+@dataclass(frozen=True)
+class StackEvent:
+    """A step of an operation on a stack."""
+
+    name: str
+    type: str
+    physical_id: str
+    status: str
+    reason: str
+    of_stack: bool
+    """Whether it is about the stack itself."""
+
+
+class CloudFormationStack:
+    """A stack in one region, by its name."""
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        name: str,
+        *,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`call` is `AwsAccount.call`."""
+        self.name = name
+        self._aws, self._pause, self._clock = call, pause, clock
+
+    def _call(self, operation: str, *, absent: tuple[str, ...] = (), **arguments: Any) -> Any:
+        return self._aws("cloudformation", operation, absent=absent, **arguments)
+
+    def state(self) -> StackState | None:
+        """The stack; None if there is none of this name."""
+        # AWS has no code of its own for "does not exist", and nothing else about a name is invalid.
+        answer = self._call("describe_stacks", absent=("ValidationError",), StackName=self.name)
+        if answer is None or answer["Stacks"][0]["StackStatus"] == "DELETE_COMPLETE":
+            return None
+        stack = answer["Stacks"][0]
+        parameters = {
+            each["ParameterKey"]: each.get("ParameterValue", "") for each in stack.get("Parameters", [])
+        }
+        return StackState(stack["StackId"], stack["StackStatus"], parameters)
+
+    def wait_for_others(self) -> Iterator[str]:
+        """Wait while another operation is in progress; yield its status at the start and when it changes."""
+        deadline, before = self._clock() + _STACK_SECONDS, ""
+        while (state := self.state()) and state.status.endswith("_IN_PROGRESS") and state.status != REVIEW:
+            if state.status != before:
+                yield state.status
+            before = state.status
+            self._wait(deadline, f"stack {self.name} is still {state.status}")
+
+    def resources(self) -> dict[str, StackResource]:
+        """The resources of the stack by their logical names."""
+        found = {}
+        for each in self._pages("list_stack_resources", "StackResourceSummaries", StackName=self.name):
+            name = each["LogicalResourceId"]
+            status, reason = each["ResourceStatus"], each.get("ResourceStatusReason", "")
+            found[name] = StackResource(name, each["ResourceType"], status, reason)
+        return found
+
+    def template(self) -> str | Mapping[str, Any]:
+        """The template of the stack: the text, or the object if it was written as JSON."""
+        found: str | Mapping[str, Any] = self._call("get_template", StackName=self.name)["TemplateBody"]
+        return found
+
+    def create_change_set(
+        self, body: str, parameters: Mapping[str, str], *, new: bool, imports: bool = False
+    ) -> ChangeSet | None:
+        """Create a change set and wait for it; None if nothing is to be changed.
+
+        `imports` takes resources that exist already into a new stack.
+        The change set of a stack that exists also reverts what was changed outside of it. Raises ServiceError
+        with the reasons if CloudFormation refuses, WaitTimeoutError.
+        """
+        listed = [{"ParameterKey": name, "ParameterValue": value} for name, value in parameters.items()]
+        how: dict[str, Any] = {"ChangeSetType": "CREATE"}
+        if imports:
+            how["ImportExistingResources"] = True
+        if not new:
+            how = {"ChangeSetType": "UPDATE", "DeploymentMode": "REVERT_DRIFT"}
+        try:
+            made = self._call(
+                "create_change_set",
+                StackName=self.name,
+                ChangeSetName=f"trainyard-{uuid.uuid4().hex[:12]}",
+                TemplateBody=body,
+                Parameters=listed,
+                Capabilities=["CAPABILITY_NAMED_IAM"],
+                **how,
+            )
+        except ServiceError as error:
+            if any(text in str(error) for text in _NOTHING_TO_CHANGE):
+                return None
+            raise
+        change_set, finished = ChangeSet(made["Id"], made["StackId"], ()), None
+        try:
+            finished = self._await_change_set(change_set)
+        finally:
+            if finished is None:
+                self.discard(change_set)
+        return finished
+
+    def _await_change_set(self, change_set: ChangeSet) -> ChangeSet | None:
+        deadline = self._clock() + _CHANGE_SET_SECONDS
+        arn = change_set.arn
+        while (answer := self._call("describe_change_set", ChangeSetName=arn))["Status"].startswith(
+            ("CREATE_PENDING", "CREATE_IN_PROGRESS")
+        ):
+            self._wait(deadline, f"a change set of stack {self.name} is still {answer['Status']}")
+        reason = str(answer.get("StatusReason", ""))
+        if answer["Status"] != "FAILED":
+            pages = self._pages(
+                "describe_change_set", "Changes", ChangeSetName=arn, IncludePropertyValues=True
+            )
+            changes = tuple(_change(each["ResourceChange"]) for each in pages)
+            return ChangeSet(arn, change_set.stack_id, changes)
+        if reason.startswith(_NOTHING_TO_CHANGE):
+            return None
+        raise ServiceError(
+            "\n".join(
+                [f"CloudFormation refused the changes: {reason}", *self._validation_errors(arn, reason)]
+            )
+        )
+
+    def _validation_errors(self, arn: str, reason: str) -> list[str]:
+        """The findings of the early validation, which the reason of a change set only mentions."""
+        if "validation" not in reason.lower():
+            return []
+        events = self._pages(
+            "describe_events", "OperationEvents", ChangeSetName=arn, Filters={"FailedEvents": True}
+        )
+        return [
+            f"  {each.get('LogicalResourceId', self.name)} ({each.get('ResourceType', 'stack')}"
+            f"{' ' + each['PhysicalResourceId'] if each.get('PhysicalResourceId') else ''}): "
+            f"{each['ValidationStatusReason']}"
+            for each in events
+            if each.get("ValidationStatusReason")
+        ]
+
+    def discard(self, change_set: ChangeSet) -> None:
+        """Delete a change set, and the empty stack that was made for it unless it has other change sets."""
+        self._call("delete_change_set", ChangeSetName=change_set.arn)
+        state = self.state()
+        if state is None or state.status != REVIEW or state.stack_id != change_set.stack_id:
+            return
+        others = [
+            each
+            for each in self._pages("list_change_sets", "Summaries", StackName=change_set.stack_id)
+            if each["StackId"] == change_set.stack_id and each["ChangeSetId"] != change_set.arn
+        ]
+        if others:
+            return
+        self._call("delete_stack", StackName=change_set.stack_id)
+        deadline = self._clock() + _CHANGE_SET_SECONDS
+        while (state := self.state()) and state.stack_id == change_set.stack_id:
+            self._wait(deadline, f"the empty stack {self.name} is still {state.status}")
+
+    def execute(self, change_set: ChangeSet) -> Iterator[StackEvent]:
+        """Execute a change set; yield the events until the stack has settled. Raises WaitTimeoutError."""
+        before = self._newest_event(change_set.stack_id)
+        # If the operation is rolled back, what it created is deleted, data or not: it is empty.
+        self._call("execute_change_set", ChangeSetName=change_set.arn, RetainExceptOnCreate=True)
+        yield from self._follow(change_set.stack_id, before)
+
+    def delete(self, stack_id: str) -> Iterator[StackEvent]:
+        """Delete the stack; yield the events until it is deleted or that failed. Raises WaitTimeoutError."""
+        before = self._newest_event(stack_id)
+        self._call("delete_stack", StackName=stack_id)
+        yield from self._follow(stack_id, before)
+
+    def _follow(self, stack_id: str, before: str) -> Iterator[StackEvent]:
+        """Poll the events: the stack's status itself may be the old one for a moment after a request."""
+        deadline, settled = self._clock() + _STACK_SECONDS, False
+        while True:
+            events, before = self._events_since(stack_id, before)
+            for event in events:
+                yield event
+                if event.of_stack:
+                    settled = not event.status.endswith("_IN_PROGRESS")
+            if settled:
+                return
+            self._wait(deadline, f"stack {self.name} has not settled")
+
+    def _newest_event(self, stack_id: str) -> str:
+        events = self._call("describe_stack_events", StackName=stack_id)["StackEvents"]
+        return events[0]["EventId"] if events else ""
+
+    def _events_since(self, stack_id: str, before: str) -> tuple[list[StackEvent], str]:
+        """The events after the one with the id `before`, oldest first, and the id of the newest."""
+        found = []
+        for each in self._pages("describe_stack_events", "StackEvents", StackName=stack_id):
+            if each["EventId"] == before:
+                break
+            found.append(each)
+        newest = found[0]["EventId"] if found else before
+        return [_event(each) for each in reversed(found)], newest
+
+    def _pages(self, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+        """The items of every page of an answer."""
+        token: dict[str, Any] = {}
+        while True:
+            answer = self._call(operation, **arguments, **token)
+            yield from answer.get(key, [])
+            if not answer.get("NextToken"):
+                return
+            token = {"NextToken": answer["NextToken"]}
+
+    def _wait(self, deadline: float, what: str) -> None:
+        if self._clock() >= deadline:
+            raise WaitTimeoutError(
+                f"{what} after the time limit. CloudFormation continues without this command: "
+                f"aws cloudformation describe-stack-events --stack-name {self.name} shows how far it is; "
+                "run this again afterwards."
+            )
+        self._pause(_PAUSE_SECONDS)
+
+
+def _change(found: Mapping[str, Any]) -> PlannedChange:
+    targets = [detail.get("Target", {}) for detail in found.get("Details", [])]
+    return PlannedChange(
+        name=found["LogicalResourceId"],
+        type=found["ResourceType"],
+        action=found["Action"],
+        replaces=found.get("Replacement") == "True",
+        retained=found.get("PolicyAction") == "Retain",
+        differences=tuple(dict.fromkeys(_difference(target) for target in targets)),
+    )
+
+
+def _difference(target: Mapping[str, Any]) -> str:
+    name = target.get("Path") or target.get("Name") or target.get("Attribute", "")
+    name = name.removeprefix("/Properties").strip("/").replace("/", ".")
+    before, after = _short(target.get("BeforeValue")), _short(target.get("AfterValue"))
+    return f"{name}: {before} -> {after}" if before or after else name
+
+
+def _short(value: str | None) -> str:
+    text = value or ""
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+
+
+def _event(found: Mapping[str, Any]) -> StackEvent:
+    return StackEvent(
+        name=found["LogicalResourceId"],
+        type=found.get("ResourceType", ""),
+        physical_id=found.get("PhysicalResourceId", ""),
+        status=found.get("ResourceStatus", ""),
+        reason=found.get("ResourceStatusReason") or "",
+        of_stack=found.get("PhysicalResourceId") == found["StackId"],
+    )
