@@ -148,8 +148,7 @@ def folders_of(dockerfile: Path) -> list[Path]:
 
 def machine_of(args: argparse.Namespace) -> "TargetMachine":
     from trainyard.image.conflict.finding import TargetMachine
-    from trainyard.image.conflict.version_facts import GPU_ARCHITECTURES, version
-    from trainyard.plan.environment.surroundings import has_rdma
+    from trainyard.image.conflict.version_facts import version
     from trainyard.plan.instances import find_instance
 
     driver = version(args.driver or "")
@@ -157,9 +156,9 @@ def machine_of(args: argparse.Namespace) -> "TargetMachine":
         return TargetMachine(driver=driver)
     found = find_instance(args.instance_type)
     return TargetMachine(
-        architecture=GPU_ARCHITECTURES.get(found.gpu, ""),
+        architecture=found.architecture,
         efa=found.efa > 0,
-        rdma=has_rdma(found) is True,
+        rdma=found.rdma,
         family=found.name.removeprefix("ml.").partition(".")[0],
         driver=driver,
     )

@@ -3,33 +3,18 @@
 It looks at no machine: what is here is handed in, what can be rented stands in `instances`.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.schema import Config
 from trainyard.plan.flops import flops_per_token
-from trainyard.plan.instances import InstanceType
+from trainyard.plan.instances import InstanceType, find_gpu
 
 _MIB, _GIB = 2**20, 2**30
 _RESERVE_BYTES = _GIB
 _RESERVE_SHARE = 0.05
 _THREADS_A_CORE = 2
 
-_PEAKS: tuple[tuple[str, float, float | None], ...] = (
-    ("H100 PCIe", 756e12, 51e12),
-    ("H100 NVL", 835e12, 60e12),
-    ("H100", 989e12, 67e12),
-    ("H200", 989e12, 67e12),
-    ("A100", 312e12, 19.5e12),
-    ("GB200", 2.5e15, None),
-    ("B200", 2.25e15, None),
-    ("L40S", 362e12, 91.6e12),
-    ("L4", 121e12, 30.3e12),
-    ("A10G", 70e12, 35e12),
-)
-"""FLOP/s by GPU, particular before general. Dense bfloat16 as torchtitan counts it (tools/utils.py) where it
-knows the GPU, else by the maker's data sheet; float32, without tensor cores, by data sheet."""
 _CPU_CORE_FLOAT32, _CPU_CORE_BFLOAT16 = 100e9, 210e9
 """FLOP/s of one core with AVX-512 bfloat16 products, measured with torch; a guess for other cores."""
 
@@ -72,9 +57,9 @@ def _reserve(memory: int) -> int:
 
 def gpu(name: str, memory_bytes: int, *, host_bytes: int | None = None) -> Device:
     """Return a GPU by the name that its driver or the catalogue uses."""
-    words = set(re.findall(r"\w+", name))
-    peaks = next((row[1:] for row in _PEAKS if set(row[0].split()) <= words), (None, None))
-    return Device(name, True, memory_bytes, peaks[1], peaks[0], host_bytes)
+    known = find_gpu(name)
+    peaks = (known.peak_float32, known.peak_bfloat16) if known else (None, None)
+    return Device(name, True, memory_bytes, *peaks, host_bytes)
 
 
 def cpu(*, cores: int, memory_bytes: int) -> Device:

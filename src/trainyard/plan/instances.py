@@ -1,11 +1,12 @@
-"""Catalogue of instance types that training can be planned for, with lookup by name.
+"""The one table of hardware: GPUs, and the instance types that training can be planned for.
 
-GPUs, memory and prices come from Karpenter's AWS provider (aws/karpenter-provider-aws, commit 1d927085:
-`website/content/en/preview/reference/instance-types.md` and `zz_generated.pricing_aws.go`). Types without
-GPUs are left out.
+GPUs, memory and prices of the types come from Karpenter's AWS provider (aws/karpenter-provider-aws, commit
+1d927085: `website/content/en/preview/reference/instance-types.md` and `zz_generated.pricing_aws.go`). Types
+without GPUs are left out.
 """
 
 import difflib
+import re
 from dataclasses import dataclass, replace
 
 from trainyard.errors import ConfigError
@@ -14,6 +15,48 @@ PRICES_AS_OF = "2026-07-20"
 """Date of the prices: us-east-1, on demand, in US dollars."""
 HYPERPOD = "ml."
 """HyperPod's names are EC2's with this prefix; its prices differ and are not known here."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One kind of GPU."""
+
+    name: str
+    """The words by which its driver and the catalogue name it."""
+    architecture: str
+    """As nvcc names it: developer.nvidia.com/cuda-gpus. The A10G is AWS's variant of the A10."""
+    peak_bfloat16: float | None
+    """Peak FLOP/s of dense products; None when not known."""
+    peak_float32: float | None
+    """Peak FLOP/s without tensor cores; None when not known."""
+
+
+GPUS = (
+    Gpu("H100 PCIe", "sm_90", 756e12, 51e12),
+    Gpu("H100 NVL", "sm_90", 835e12, 60e12),
+    Gpu("RTX PRO 6000 Server", "sm_120", 500e12, 120e12),
+    Gpu("RTX PRO 4500", "sm_120", None, None),
+    Gpu("H100", "sm_90", 989e12, 67e12),
+    Gpu("H200", "sm_90", 989e12, 67e12),
+    Gpu("A100", "sm_80", 312e12, 19.5e12),
+    Gpu("GB200", "sm_100", 2.5e15, None),
+    Gpu("B200", "sm_100", 2.25e15, None),
+    Gpu("B300", "sm_103", 2.25e15, None),
+    Gpu("L40S", "sm_89", 362e12, 91.6e12),
+    Gpu("L4", "sm_89", 121e12, 30.3e12),
+    Gpu("A10G", "sm_86", 70e12, 35e12),
+)
+"""Particular names before general ones.
+
+Peaks: dense bfloat16 as torchtitan counts it (`tools/utils.py`) where it knows the GPU, else half of the
+sparse value in the maker's data sheet; float32 by data sheet. No data sheet states the RTX PRO 4500's.
+"""
+
+
+def find_gpu(name: str) -> Gpu | None:
+    """Return the GPU that a driver or the catalogue calls `name`; None for one that is not in the table."""
+    words = set(re.findall(r"\w+", name))
+    return next((gpu for gpu in GPUS if set(gpu.name.split()) <= words), None)
 
 
 @dataclass(frozen=True)
@@ -33,57 +76,69 @@ class InstanceType:
     """Karpenter's estimate of the memory for all pods of a node; a pod above it never gets a node."""
     efa: int
     """Network interfaces of the Elastic Fabric Adapter that can be attached; 0 where there are none."""
+    rdma: bool | None
+    """Whether its EFA reads and writes the memory of GPUs and hosts directly; None when not known.
+
+    Source: aws-ofi-nccl, `src/platform-aws.cpp` (`gdr_required`), and its pull request 1057 (g7e).
+    """
     usd_per_hour: float | None
     """Price per hour; None when no on-demand price is known."""
 
+    @property
+    def architecture(self) -> str:
+        """The architecture of its GPUs, such as `sm_90`."""
+        gpu = find_gpu(self.gpu)
+        assert gpu is not None, f"{self.gpu} is not in GPUS"
+        return gpu.architecture
 
-_ROWS: tuple[tuple[str, str, int, int, int, int, int, int, float | None], ...] = (
-    ("g5.xlarge", "A10G", 1, 22888, 4, 16, 14162, 0, 1.006),
-    ("g5.2xlarge", "A10G", 1, 22888, 8, 32, 29317, 0, 1.212),
-    ("g5.4xlarge", "A10G", 1, 22888, 16, 64, 57691, 0, 1.624),
-    ("g5.8xlarge", "A10G", 1, 22888, 32, 128, 118312, 1, 2.448),
-    ("g5.12xlarge", "A10G", 4, 22888, 48, 192, 173400, 1, 5.672),
-    ("g5.16xlarge", "A10G", 1, 22888, 64, 256, 239554, 1, 4.096),
-    ("g5.24xlarge", "A10G", 4, 22888, 96, 384, 355262, 1, 8.144),
-    ("g5.48xlarge", "A10G", 8, 22888, 192, 768, 723299, 1, 16.288),
-    ("g6.xlarge", "L4", 1, 22888, 4, 16, 14162, 0, 0.8048),
-    ("g6.2xlarge", "L4", 1, 22888, 8, 32, 29317, 0, 0.9776),
-    ("g6.4xlarge", "L4", 1, 22888, 16, 64, 57691, 0, 1.3232),
-    ("g6.8xlarge", "L4", 1, 22888, 32, 128, 118312, 1, 2.0144),
-    ("g6.12xlarge", "L4", 4, 22888, 48, 192, 178933, 1, 4.6016),
-    ("g6.16xlarge", "L4", 1, 22888, 64, 256, 234021, 1, 3.3968),
-    ("g6.24xlarge", "L4", 4, 22888, 96, 384, 355262, 1, 6.6752),
-    ("g6.48xlarge", "L4", 8, 22888, 192, 768, 718987, 1, 13.3504),
-    ("gr6.4xlarge", "L4", 1, 22888, 16, 128, 118312, 0, 1.5392),
-    ("gr6.8xlarge", "L4", 1, 22888, 32, 256, 239554, 1, 2.4464),
-    ("g6e.xlarge", "L40S", 1, 45776, 4, 32, 29317, 0, 1.861),
-    ("g6e.2xlarge", "L40S", 1, 45776, 8, 64, 59627, 0, 2.24208),
-    ("g6e.4xlarge", "L40S", 1, 45776, 16, 128, 118312, 0, 3.00424),
-    ("g6e.8xlarge", "L40S", 1, 45776, 32, 256, 239554, 1, 4.52856),
-    ("g6e.12xlarge", "L40S", 4, 45776, 48, 384, 360157, 1, 10.49264),
-    ("g6e.16xlarge", "L40S", 1, 45776, 64, 512, 476504, 1, 7.57719),
-    ("g6e.24xlarge", "L40S", 4, 45776, 96, 768, 721682, 2, 15.06559),
-    ("g6e.48xlarge", "L40S", 8, 45776, 192, 1536, 1449132, 4, 30.13118),
-    ("g7.2xlarge", "RTX PRO 4500", 1, 32768, 8, 32, 27161, 0, 2.52),
-    ("g7.4xlarge", "RTX PRO 4500", 1, 32768, 16, 64, 54699, 0, 3.04208),
-    ("g7.8xlarge", "RTX PRO 4500", 1, 32768, 32, 128, 113934, 1, 4.08624),
-    ("g7.12xlarge", "RTX PRO 4500", 2, 32768, 48, 192, 173169, 1, 7.12832),
-    ("g7.24xlarge", "RTX PRO 4500", 4, 32768, 96, 384, 346715, 1, 14.25664),
-    ("g7.48xlarge", "RTX PRO 4500", 8, 32768, 192, 768, 718756, 2, 28.51328),
-    ("g7e.2xlarge", "RTX PRO 6000 Server", 1, 98304, 8, 64, 57471, 0, 3.36312),
-    ("g7e.4xlarge", "RTX PRO 6000 Server", 1, 98304, 16, 128, 115320, 0, 3.99816),
-    ("g7e.8xlarge", "RTX PRO 6000 Server", 1, 98304, 32, 256, 236562, 1, 5.26824),
-    ("g7e.12xlarge", "RTX PRO 6000 Server", 2, 98304, 48, 512, 477659, 1, 8.28608),
-    ("g7e.24xlarge", "RTX PRO 6000 Server", 4, 98304, 96, 1024, 962625, 2, 16.57216),
-    ("g7e.48xlarge", "RTX PRO 6000 Server", 8, 98304, 192, 2048, 1932558, 4, 33.14432),
-    ("p4d.24xlarge", "A100 40GB", 8, 40960, 96, 1152, 1082712, 4, 21.957642),
-    ("p4de.24xlarge", "A100 80GB", 8, 81920, 96, 1152, 1082712, 4, 27.44705),
-    ("p5.4xlarge", "H100", 1, 81920, 16, 256, 240830, 1, 6.88),
-    ("p5.48xlarge", "H100", 8, 81920, 192, 2048, 1938410, 32, 55.04),
-    ("p5e.48xlarge", "H200", 8, 144384, 192, 2048, 1938410, 32, None),
-    ("p5en.48xlarge", "H200", 8, 144384, 192, 2048, 1937332, 16, 63.296),
-    ("p6-b200.48xlarge", "B200", 8, 183359, 192, 2048, 1937332, 8, 113.9328),
-    ("p6-b300.48xlarge", "B300", 8, 275040, 192, 4096, 3877198, 16, 142.416),
+
+_ROWS: tuple[tuple[str, str, int, int, int, int, int, int, bool | None, float | None], ...] = (
+    ("g5.xlarge", "A10G", 1, 22888, 4, 16, 14162, 0, False, 1.006),
+    ("g5.2xlarge", "A10G", 1, 22888, 8, 32, 29317, 0, False, 1.212),
+    ("g5.4xlarge", "A10G", 1, 22888, 16, 64, 57691, 0, False, 1.624),
+    ("g5.8xlarge", "A10G", 1, 22888, 32, 128, 118312, 1, False, 2.448),
+    ("g5.12xlarge", "A10G", 4, 22888, 48, 192, 173400, 1, False, 5.672),
+    ("g5.16xlarge", "A10G", 1, 22888, 64, 256, 239554, 1, False, 4.096),
+    ("g5.24xlarge", "A10G", 4, 22888, 96, 384, 355262, 1, False, 8.144),
+    ("g5.48xlarge", "A10G", 8, 22888, 192, 768, 723299, 1, False, 16.288),
+    ("g6.xlarge", "L4", 1, 22888, 4, 16, 14162, 0, False, 0.8048),
+    ("g6.2xlarge", "L4", 1, 22888, 8, 32, 29317, 0, False, 0.9776),
+    ("g6.4xlarge", "L4", 1, 22888, 16, 64, 57691, 0, False, 1.3232),
+    ("g6.8xlarge", "L4", 1, 22888, 32, 128, 118312, 1, False, 2.0144),
+    ("g6.12xlarge", "L4", 4, 22888, 48, 192, 178933, 1, False, 4.6016),
+    ("g6.16xlarge", "L4", 1, 22888, 64, 256, 234021, 1, False, 3.3968),
+    ("g6.24xlarge", "L4", 4, 22888, 96, 384, 355262, 1, False, 6.6752),
+    ("g6.48xlarge", "L4", 8, 22888, 192, 768, 718987, 1, False, 13.3504),
+    ("gr6.4xlarge", "L4", 1, 22888, 16, 128, 118312, 0, False, 1.5392),
+    ("gr6.8xlarge", "L4", 1, 22888, 32, 256, 239554, 1, False, 2.4464),
+    ("g6e.xlarge", "L40S", 1, 45776, 4, 32, 29317, 0, False, 1.861),
+    ("g6e.2xlarge", "L40S", 1, 45776, 8, 64, 59627, 0, False, 2.24208),
+    ("g6e.4xlarge", "L40S", 1, 45776, 16, 128, 118312, 0, False, 3.00424),
+    ("g6e.8xlarge", "L40S", 1, 45776, 32, 256, 239554, 1, False, 4.52856),
+    ("g6e.12xlarge", "L40S", 4, 45776, 48, 384, 360157, 1, False, 10.49264),
+    ("g6e.16xlarge", "L40S", 1, 45776, 64, 512, 476504, 1, False, 7.57719),
+    ("g6e.24xlarge", "L40S", 4, 45776, 96, 768, 721682, 2, False, 15.06559),
+    ("g6e.48xlarge", "L40S", 8, 45776, 192, 1536, 1449132, 4, False, 30.13118),
+    ("g7.2xlarge", "RTX PRO 4500", 1, 32768, 8, 32, 27161, 0, False, 2.52),
+    ("g7.4xlarge", "RTX PRO 4500", 1, 32768, 16, 64, 54699, 0, False, 3.04208),
+    ("g7.8xlarge", "RTX PRO 4500", 1, 32768, 32, 128, 113934, 1, None, 4.08624),
+    ("g7.12xlarge", "RTX PRO 4500", 2, 32768, 48, 192, 173169, 1, None, 7.12832),
+    ("g7.24xlarge", "RTX PRO 4500", 4, 32768, 96, 384, 346715, 1, None, 14.25664),
+    ("g7.48xlarge", "RTX PRO 4500", 8, 32768, 192, 768, 718756, 2, None, 28.51328),
+    ("g7e.2xlarge", "RTX PRO 6000 Server", 1, 98304, 8, 64, 57471, 0, False, 3.36312),
+    ("g7e.4xlarge", "RTX PRO 6000 Server", 1, 98304, 16, 128, 115320, 0, False, 3.99816),
+    ("g7e.8xlarge", "RTX PRO 6000 Server", 1, 98304, 32, 256, 236562, 1, False, 5.26824),
+    ("g7e.12xlarge", "RTX PRO 6000 Server", 2, 98304, 48, 512, 477659, 1, True, 8.28608),
+    ("g7e.24xlarge", "RTX PRO 6000 Server", 4, 98304, 96, 1024, 962625, 2, True, 16.57216),
+    ("g7e.48xlarge", "RTX PRO 6000 Server", 8, 98304, 192, 2048, 1932558, 4, True, 33.14432),
+    ("p4d.24xlarge", "A100 40GB", 8, 40960, 96, 1152, 1082712, 4, True, 21.957642),
+    ("p4de.24xlarge", "A100 80GB", 8, 81920, 96, 1152, 1082712, 4, True, 27.44705),
+    ("p5.4xlarge", "H100", 1, 81920, 16, 256, 240830, 1, None, 6.88),
+    ("p5.48xlarge", "H100", 8, 81920, 192, 2048, 1938410, 32, True, 55.04),
+    ("p5e.48xlarge", "H200", 8, 144384, 192, 2048, 1938410, 32, True, None),
+    ("p5en.48xlarge", "H200", 8, 144384, 192, 2048, 1937332, 16, True, 63.296),
+    ("p6-b200.48xlarge", "B200", 8, 183359, 192, 2048, 1937332, 8, True, 113.9328),
+    ("p6-b300.48xlarge", "B300", 8, 275040, 192, 4096, 3877198, 16, True, 142.416),
 )
 CATALOGUE = tuple(InstanceType(*row) for row in _ROWS)
 """All types, by family, smaller ones first."""

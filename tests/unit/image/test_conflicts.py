@@ -15,7 +15,6 @@ from trainyard.image.conflict.finding import ImageFinding, TargetMachine
 from trainyard.image.conflict.stated_packages import locked_packages
 from trainyard.image.conflict.version_facts import (
     DRIVERS,
-    GPU_ARCHITECTURES,
     LIBRARIES,
     NGC,
     OLDEST_CUDA,
@@ -29,8 +28,7 @@ from trainyard.image.conflict.version_facts import (
     version_text,
 )
 from trainyard.image.context.dockerfile import parse_dockerfile
-from trainyard.plan.environment.surroundings import has_rdma
-from trainyard.plan.instances import CATALOGUE, InstanceType, find_instance
+from trainyard.plan.instances import CATALOGUE, GPUS, InstanceType, find_instance
 
 ROOT = Path(__file__).resolve().parents[3]
 DIGEST = "@sha256:" + "a" * 64
@@ -95,8 +93,8 @@ def test_a_gpu_wants_a_cuda_that_knows_it(architecture: str, cuda: str) -> None:
 
 
 def test_every_gpu_of_the_catalogue_has_an_architecture() -> None:
-    assert {one.gpu for one in CATALOGUE} == set(GPU_ARCHITECTURES)
-    assert set(GPU_ARCHITECTURES.values()) <= set(OLDEST_CUDA)
+    used = {one.architecture for one in CATALOGUE} | {one.architecture for one in GPUS}
+    assert used <= set(OLDEST_CUDA)
 
 
 @pytest.mark.parametrize("major", DRIVERS)
@@ -301,7 +299,7 @@ def test_p5_wants_a_recent_efa(installer: str, plugin: str, says: bool) -> None:
 
 @pytest.mark.parametrize("instance", CATALOGUE, ids=lambda one: one.name)
 def test_the_rdma_variable_is_judged_for_the_machine(instance: InstanceType) -> None:
-    machine = TargetMachine(efa=instance.efa > 0, rdma=has_rdma(instance) is True)
+    machine = TargetMachine(efa=instance.efa > 0, rdma=instance.rdma)
     severity = {
         value: [
             f.severity
@@ -310,7 +308,7 @@ def test_the_rdma_variable_is_judged_for_the_machine(instance: InstanceType) -> 
         ]
         for value in "01"
     }
-    assert severity["1"] == (["error"] if machine.efa and not machine.rdma else ["warning"])
+    assert severity["1"] == (["error"] if machine.efa and machine.rdma is False else ["warning"])
     assert severity["0"] == (["error"] if machine.rdma else ["warning"])
 
 
@@ -328,7 +326,7 @@ def test_the_rdma_variable_is_judged_for_the_machine(instance: InstanceType) -> 
     ],
 )
 def test_rdma_is_of_the_p_types_and_the_large_g7e(instance: str, has: bool) -> None:
-    assert (has_rdma(find_instance(instance)) is True) == has
+    assert (find_instance(instance).rdma is True) == has
 
 
 def test_the_fix_takes_harmful_variables_out_and_leaves_the_rest() -> None:

@@ -29,7 +29,7 @@ from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.kinds import KINDS
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
-from trainyard.plan.environment.surroundings import VariableScope, has_rdma
+from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import LintSeverity
 from trainyard.plan.instances import CATALOGUE
 from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
@@ -255,12 +255,12 @@ def test_the_end_of_a_pod_leaves_time_for_a_save() -> None:
 
 
 def test_rdma_is_known_where_it_is_documented() -> None:
-    with_rdma = {instance.name for instance in CATALOGUE if has_rdma(instance)}
+    with_rdma = {instance.name for instance in CATALOGUE if instance.rdma}
     assert with_rdma == {
         *("g7e.12xlarge", "g7e.24xlarge", "g7e.48xlarge", "p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge"),
         *("p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge", "p6-b300.48xlarge"),
     }
-    unknown = {instance.name for instance in CATALOGUE if has_rdma(instance) is None}
+    unknown = {instance.name for instance in CATALOGUE if instance.rdma is None}
     assert {"p5.4xlarge", "g7.8xlarge"} <= unknown
 
 

@@ -22,6 +22,9 @@ GIB = 2**30
         ("NVIDIA A10G", 70e12),
         ("NVIDIA B200", 2.25e15),
         ("NVIDIA GB200", 2.5e15),
+        ("NVIDIA B300 SXM6 AC", 2.25e15),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 500e12),
+        ("NVIDIA RTX PRO 4500 Blackwell", None),
         ("NVIDIA GeForce GTX 1080", None),
     ],
 )

@@ -9,7 +9,7 @@ from trainyard.errors import ConfigError
 from trainyard.plan.environment.environment_lint import LintFinding, lint
 from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.settings_reading import read_environment_file
-from trainyard.plan.environment.surroundings import VariableScope, has_rdma, version_of
+from trainyard.plan.environment.surroundings import VariableScope, version_of
 from trainyard.plan.environment.variable_rules import RENAMED, LintSeverity, judge_variable
 from trainyard.plan.instances import CATALOGUE, instance_called
 
@@ -135,7 +135,7 @@ def test_what_a_job_is_given_is_right_where_it_is(instance: Any, nodes: int, plu
     if plugin is None or plugin >= (1, 7):
         assert not [name for name in given if name.startswith("FI_")]
     elif where.on_efa:
-        assert ("FI_EFA_USE_DEVICE_RDMA" in given) == bool(has_rdma(instance))
+        assert ("FI_EFA_USE_DEVICE_RDMA" in given) == bool(instance.rdma)
 
 
 def test_processors_and_tcp_need_little() -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.plan.instances import CATALOGUE, find_instance
+from trainyard.plan.device import gpu_of
+from trainyard.plan.instances import CATALOGUE, find_gpu, find_instance
 
 
 def test_a_type_is_found_with_its_facts() -> None:
@@ -36,3 +37,9 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, said: str) -> N
     with pytest.raises(ConfigError) as refusal:
         find_instance(name)
     assert said in str(refusal.value)
+
+
+def test_every_type_has_a_gpu_of_the_table_and_only_one_gpu_has_no_known_peak() -> None:
+    assert all(find_gpu(instance.gpu) is not None for instance in CATALOGUE)
+    unknown = {instance.gpu for instance in CATALOGUE if gpu_of(instance).peak(bfloat16=True) is None}
+    assert unknown == {"RTX PRO 4500"}

@@ -95,7 +95,7 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
 def _device_rdma(declared: DeclaredVersions, machine: TargetMachine, value: str) -> tuple[str, str]:
     if declared.efa_plugin and declared.efa_plugin < OLDEST_MODERN_PLUGIN:
         return "", ""
-    if value == "1" and machine.efa and not machine.rdma:
+    if value == "1" and machine.efa and machine.rdma is False:
         return ERROR, "this machine's EFA has no RDMA, so libfabric aborts the process"
     if value == "0" and machine.rdma:
         return ERROR, "the plugin refuses to start without GPUDirect on this machine, and NCCL uses TCP"

@@ -17,7 +17,7 @@ class TargetMachine:
     architecture: str = ""
     """For example sm_90."""
     efa: bool | None = None
-    rdma: bool = False
+    rdma: bool | None = None
     family: str = ""
     """For example p5."""
     driver: Version = ()

@@ -173,23 +173,6 @@ OLDEST_CUDA: dict[str, Version] = {
 Source: clang's own table in llvm/llvm-project, `MinVersionForOffloadArch` in clang/lib/Basic/Cuda.cpp;
 NVIDIA's CUDA Features Archive 12.9 names sm_103, too.
 """
-GPU_ARCHITECTURES = {
-    "A10G": "sm_86",
-    "L4": "sm_89",
-    "L40S": "sm_89",
-    "RTX PRO 4500": "sm_120",
-    "RTX PRO 6000 Server": "sm_120",
-    "A100 40GB": "sm_80",
-    "A100 80GB": "sm_80",
-    "H100": "sm_90",
-    "H200": "sm_90",
-    "B200": "sm_100",
-    "B300": "sm_103",
-}
-"""A GPU of the instance catalogue -> its architecture.
-
-Source: developer.nvidia.com/cuda-gpus, which has the A10; the A10G is AWS's variant of it.
-"""
 OLDEST_EFA_INSTALLER, OLDEST_EFA_PLUGIN, OLDEST_EFA_NCCL = (1, 29), (1, 7, 3), (2, 18, 5)
 """For p5 and later.
 

@@ -1,15 +1,10 @@
-"""The known facts about the place where a process will run; None is unknown, and no rule uses it.
-
-Which types have RDMA: aws-ofi-nccl, `src/platform-aws.cpp` (`gdr_required`), and its pull request 1057 (g7e).
-"""
+"""The known facts about the place where a process will run; None is unknown, and no rule uses it."""
 
 import re
 from dataclasses import dataclass
 
-from trainyard.plan.instances import HYPERPOD, InstanceType
+from trainyard.plan.instances import InstanceType
 
-_RDMA = re.compile(r"(p4d|p4de|p5e|p5en|p6-b200|p6-b300)\..*|p5\.48xlarge|g7e\.(12|24|48)xlarge")
-_UNKNOWN_RDMA = re.compile(r"p5\.4xlarge|g7\..*")
 Version = tuple[int, ...]
 
 
@@ -35,7 +30,7 @@ class VariableScope:
     @property
     def rdma(self) -> bool | None:
         """Whether its EFA reads and writes the memory of GPUs and hosts directly (RDMA)."""
-        return None if self.instance is None else has_rdma(self.instance)
+        return None if self.instance is None else self.instance.rdma
 
     @property
     def has_efa(self) -> bool | None:
@@ -48,14 +43,6 @@ class VariableScope:
     def on_efa(self) -> bool:
         """Whether machines are to talk over EFA: several of them, interfaces, and no wish for TCP."""
         return bool(self.nodes and self.nodes > 1 and self.efa and self.network != "tcp")
-
-
-def has_rdma(instance: InstanceType) -> bool | None:
-    """Whether the type's EFA has RDMA; None where that is not known."""
-    name = instance.name.removeprefix(HYPERPOD)
-    if _RDMA.fullmatch(name):
-        return True
-    return None if _UNKNOWN_RDMA.fullmatch(name) and instance.efa else False
 
 
 def version_of(text: str) -> Version | None:
