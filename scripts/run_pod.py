@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.config.load import load_config
     from trainyard.gateways.ray_job_files import place_files
-    from trainyard.jobs.pod_exit_codes import ASKED_TO_END, restart_in_place
+    from trainyard.jobs.pod_exit_codes import REQUESTED_END_CODES, restart_in_place
     from trainyard.run.launch_environment import is_first_node
 
     if not args.dry_run:
@@ -82,7 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.restarts:
         return run(pod, apart=apart)
     if args.restart_by == "itself":
-        return restart_in_place(lambda: run(pod, apart=apart), args.restarts, tell_restart, last=ASKED_TO_END)
+        return restart_in_place(
+            lambda: run(pod, apart=apart), args.restarts, tell_restart, last=REQUESTED_END_CODES
+        )
     if not is_first_node(os.environ):  # the operator restarts and counts the containers of the others
         return run(pod, apart=apart)
     return run_counted(lambda: run(pod, apart=apart), args.run_dir, args.restarts)
@@ -137,22 +139,26 @@ def run_counted(run_once: Callable[[], int], run_dir: Path, restarts: int) -> in
 
     The operator restarts by the exit code without a limit: the starts are counted beside the run directory.
     """
-    from trainyard.jobs.pod_exit_codes import code_for_restart, describe_restart, is_final
+    from trainyard.jobs.pod_exit_codes import (
+        REQUESTED_END_CODES,
+        code_for_restart,
+        describe_last_restart,
+        describe_restart,
+        is_final,
+    )
     from trainyard.run.pod_starts import starts_of_pod
 
     starts = starts_of_pod(run_dir, os.environ.get("TRAINYARD_POD", ""))
-    number = starts.add()
-    code: int = ExitCode.NO if number > restarts + 1 else run_once()
-    if code == ExitCode.STOPPED:
-        starts.take_back()
-    elif is_final(code) or number > restarts:
+    number = starts.add(time.time())
+    code = starts.code_before if number > restarts + 1 else run_once()
+    if is_final(code):
         starts.forget()
-        if not is_final(code):
-            spent = (
-                f"ended with exit code {code}, and its {restarts} restarts are spent (cluster.pod.restarts)"
-            )
-            output.announce("pod", spent, "failed")
-        return code if code < code_for_restart(code) else ExitCode.NO
+        return code
+    if code not in REQUESTED_END_CODES and number > restarts:
+        starts.forget()
+        output.announce("pod", describe_last_restart(code, restarts), "failed")
+        return ExitCode.NO
+    starts.note_end(code, counts=code not in REQUESTED_END_CODES)
     output.announce("pod", describe_restart(code), "degraded")
     return code_for_restart(code)
 
@@ -222,7 +228,9 @@ def trained(pod: "PodRun", *, apart: bool) -> int:
     """Train, and without a shared directory store this machine's parts beside it."""
     from trainyard.gateways.process import run_beside, run_passing_signals
 
-    return run_beside(pod.train(), pod.beside()) if apart else run_passing_signals(pod.train())
+    code = run_beside(pod.train(), pod.beside()) if apart else run_passing_signals(pod.train())
+    # Only this script knows what is not proven; a program may use the code for something else.
+    return ExitCode.NO if code == ExitCode.NOT_PROVEN else code
 
 
 def after(pod: "PodRun", *, apart: bool) -> list[list[str]]:

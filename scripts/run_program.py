@@ -76,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     sheet = read_description(args.program, RECORDED)
     recipe, config = RECORDED[sheet.recipe], load_config(args.config, args.set).config
-    if not args.dry_run and was_trained(args.run_dir, args.config, args.set, by_program=True):
+    is_done = was_trained(args.run_dir, args.config, args.set, by_program=True)
+    if not args.dry_run and is_done and is_same_program(args.run_dir, sheet):
         LOG.info("%s: all steps were done before, so the program is not started again", args.run_dir)
         return 0
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
@@ -86,6 +87,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.print_json({"command": command, "environment": sheet.environment})
         return 0
     return ProgramRun(sheet, recipe, config, node, RunDirectory(args.run_dir.absolute())).run(command)
+
+
+def is_same_program(run_dir: Path, sheet: "ProgramDescription") -> bool:
+    """Return whether the run on record had these steps, this command and these variables."""
+    from trainyard.run.identity import read_run
+
+    run = read_run(run_dir / "run.json")
+    recorded = run.get("program_sha256", program_sha256(sheet))  # older runs have no digest
+    return bool(run["plan"]["steps"] == sheet.steps and recorded == program_sha256(sheet))
+
+
+def program_sha256(sheet: "ProgramDescription") -> str:
+    """Return the digest of the program's command and variables."""
+    from trainyard.config.load import values_sha256
+
+    return values_sha256({"command": list(sheet.command), "environment": dict(sheet.environment)})
 
 
 def command_of(sheet: "ProgramDescription", node: "NodeLauncher", args: argparse.Namespace) -> list[str]:
@@ -176,6 +193,7 @@ class ProgramRun:
             plan={"steps": self.sheet.steps, "log_steps": self.config.monitoring.log_steps},
             hardware=self.hardware(),
         )
+        facts["program_sha256"] = program_sha256(self.sheet)
         run_id = choose_run_id(self.directory.path, several=self.node.nodes > 1)
         begin(
             self.directory,

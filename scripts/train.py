@@ -95,8 +95,9 @@ def run(argv: Sequence[str] | None) -> int:
         processes = processes_of(place, args)
         if args.dry_run:
             args.nproc_per_node = place.nodes * processes
-        elif place.nodes > 1 and args.resume == "auto" and was_trained_here(args):
+        elif place.nodes > 1 and args.resume == "auto" and was_trained_here(args, place.nodes * processes):
             output.announce("training", "all steps were done before, and nothing was trained", "ok")
+            print_recorded_outcome(args)
             return 0
         elif place.nodes * processes > 1 or place.agent:
             return launched(args, argv, place, processes=processes)
@@ -114,11 +115,22 @@ def run(argv: Sequence[str] | None) -> int:
     return 0
 
 
-def was_trained_here(args: argparse.Namespace) -> bool:
+def was_trained_here(args: argparse.Namespace, processes: int) -> bool:
     """Return whether the run is finished. The other nodes may have ended, so they are not asked."""
-    from trainyard.training.data.config_of_run import was_trained
+    from trainyard.training.data.config_of_run import has_changed_since, was_trained
 
-    return args.run_dir is not None and was_trained(args.run_dir, args.config, args.set)
+    if args.run_dir is None or not was_trained(args.run_dir, args.config, args.set):
+        return False
+    return not has_changed_since(args.run_dir, processes)
+
+
+def print_recorded_outcome(args: argparse.Namespace) -> None:
+    """Print the outcome on record with --json; a machine that is not the first may have none."""
+    from trainyard.run.identity import read_run
+
+    file = args.run_dir / "run.json"
+    if args.json and file.is_file():
+        output.print_json(read_run(file)["outcome"])
 
 
 def processes_of(node: "NodeLauncher", args: argparse.Namespace) -> int:

@@ -1,8 +1,10 @@
 """What a pod does once its training is done: each launcher × configuration × later failure."""
 
+import argparse
 import itertools
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,14 @@ import pytest
 
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.config.schema import Config
+from trainyard.jobs.pod_exit_codes import code_on_record
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
+from trainyard.run.pod_starts import starts_of_pod
+from trainyard.training.data import tokenize_corpus
+from trainyard.training.data.config_of_run import has_changed_since, was_trained
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -193,20 +200,54 @@ def test_the_operator_restarts_a_pod_only_as_often_as_the_plan_says(
     assert codes == [193, 193, 1]
     said = capsys.readouterr().err
     assert "exit code 193 stands for 1" in said
-    assert "its 2 restarts are spent" in said
+    assert "exit code 1 stands for 1: 2 restarts without a new checkpoint are spent" in said
     assert not counted.exists(), "the next job of this name starts with all restarts"
-    counted.write_text('{"starts": 3}')  # it was killed so often that it could not say so
+    killed = {"starts": 3, "step": 400, "time": time.time() - 60, "code": None}
+    counted.write_text(json.dumps(killed))  # it was killed so often that it could not say so
     pod.ran = []
     assert pod.start() == 1
     assert pod.ran == []
+    assert code_on_record(1, capsys.readouterr().err) == 137
 
 
-def finish(run_dir: Path, config: Config) -> None:
+@pytest.mark.parametrize("code", [75, 130, 143])
+def test_a_pod_that_was_asked_to_end_has_all_of_its_restarts(
+    make_pod: Callable[[str, str], Pod], code: int
+) -> None:
+    pod = make_pod("by operator", "smoke")
+    pod.answers = {"train": code}
+    for _ in range(6):
+        (pod.run_dir / "run.json").unlink(missing_ok=True)
+        assert pod.start() >= 128
+
+
+@pytest.mark.parametrize(
+    ("step", "hours", "begins_anew"),
+    [(0, 0, False), (100, 0, True), (0, 5, False), (0, 7, True), (0, -1, True)],
+)
+def test_starts_are_counted_since_the_last_checkpoint_and_not_for_days(
+    tmp_path: Path, step: int, hours: float, begins_anew: bool
+) -> None:
+    starts = starts_of_pod(tmp_path / "job", "master-0")
+    assert [starts.add(1e9), starts.add(1e9 + 1)] == [1, 2]
+    starts.note_end(1, counts=True)
+    if step:
+        RunDirectory(tmp_path / "job").checkpoint(step).mkdir(parents=True)
+    assert starts.add(1e9 + 1 + 3600 * hours) == (1 if begins_anew else 3)
+    assert starts.code_before == 1
+    starts.file.write_text('{"starts": "many", "time": true, "code": -1}')
+    assert starts.add(1e9) == 1, "a damaged file is none"
+
+
+def finish(run_dir: Path, config: Config, processes: int = 2) -> None:
     directory = RunDirectory(run_dir)
     directory.create()
     directory.config_file.write_text(dump_yaml(config))
-    write_identity(directory.run_file, "job", {"config_sha256": config_sha256(config)})
-    write_outcome(directory.run_file, {"status": "succeeded"})
+    facts = {"config_sha256": config_sha256(config), "hardware": {"world_size": processes}}
+    write_identity(directory.run_file, "job", {**facts, "plan": {"steps": 400}})
+    write_outcome(directory.run_file, {"status": "succeeded", "steps": 400})
+    directory.checkpoint(400).mkdir(parents=True, exist_ok=True)
+    (directory.checkpoint(400) / MANIFEST_NAME).write_text("{}")
 
 
 @pytest.mark.parametrize("node", ["0", "1"])
@@ -223,6 +264,38 @@ def test_the_trainer_of_a_finished_run_waits_for_no_other_node(
     done = program("train.py", *words, **place)
     assert done.returncode == 0, done.stderr
     assert "all steps were done before, and nothing was trained" in done.stderr
+
+
+@pytest.mark.parametrize("changed", ["processes", "checkpoint", "data", "nothing"])
+def test_a_finished_run_whose_processes_data_or_checkpoint_changed_is_not_taken_for_finished(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(tmp_path / "job")
+    finish(directory.path, resolved(load_config(ROOT / "configs" / "smoke.yaml").config))
+    monkeypatch.setattr(tokenize_corpus, "prepared_data_of", lambda _file: ("a" * 64, None))
+    run = json.loads(directory.run_file.read_text())
+    run["data"] = {"fingerprint": ("b" if changed == "data" else "a") * 64}
+    directory.run_file.write_text(json.dumps(run))
+    if changed == "checkpoint":
+        (directory.checkpoint(400) / MANIFEST_NAME).unlink()
+    found = has_changed_since(directory.path, 4 if changed == "processes" else 2)
+    assert found is (changed != "nothing")
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ("artifacts.store=file:///elsewhere", True),
+        ("notifications.slack.enabled=false", True),
+        ("training.max_steps=77", False),
+        ("training.learning_rate=0.1", False),
+        ("compute.network=tcp", False),
+    ],
+)
+def test_a_corrected_store_does_not_make_another_run(change: str, same: bool, tmp_path: Path) -> None:
+    path = ROOT / "configs" / "smoke.yaml"
+    finish(tmp_path / "job", resolved(load_config(path).config))
+    assert was_trained(tmp_path / "job", path, [change]) is same
 
 
 def test_another_program_of_a_finished_run_is_not_started_again(
@@ -244,3 +317,10 @@ def test_another_program_of_a_finished_run_is_not_started_again(
     script = load_script("run_program")
     assert script.main(words) == 0
     assert script.main([*words, "--set", "training.max_steps=500"]) != 0, "another configuration is run"
+    for change in ({"steps": 800}, {"command": ["false", "--more"]}, {"environment": {"A": "1"}}):
+        (tmp_path / "program.json").write_text(json.dumps({**sheet, **change}))
+        finish(tmp_path / "job", load_config(path).config)
+        run = json.loads((tmp_path / "job" / "run.json").read_text())
+        run["program_sha256"] = script.program_sha256(argparse.Namespace(**sheet))
+        (tmp_path / "job" / "run.json").write_text(json.dumps(run))
+        assert script.main(words) != 0, "another command is run"

@@ -18,14 +18,14 @@ from textwrap import shorten
 
 from trainyard.errors import ExitCode
 
+# The exit codes of a failure that a restart would only repeat.
 FINAL_CODES = (ExitCode.USAGE, ExitCode.BUG, ExitCode.NOT_PROVEN)
-"""The exit codes of a failure that a restart would only repeat."""
+# The first of the exit codes with which a pod requests a restart; those of signals end at 192.
 RESTART_CODE = 192
-"""The first of the exit codes with which a pod asks for a restart; those of signals end at 192."""
 _LAST_OWN = 127
-ASKED_TO_END = (ExitCode.STOPPED, ExitCode.INTERRUPTED, 143)
-"""The exit codes of what was asked to end: with a checkpoint, from the keyboard, by SIGTERM."""
-_STANDS_FOR = re.compile(r"\bexit code (\d{3}) stands for (\d{1,3})\b")
+# The exit codes of a requested end: with a checkpoint, from the keyboard, by SIGTERM.
+REQUESTED_END_CODES = (ExitCode.STOPPED, ExitCode.INTERRUPTED, 143)
+_STANDS_FOR = re.compile(r"\bexit code (\d{1,3}) stands for (\d{1,3})\b")
 _NOT_PROVEN = re.compile(r"\bThe run is not proven: (.+?)(?: \[failed\])?\s*$")
 _LONGEST_EVIDENCE = 300
 """Kubernetes keeps the last 2 kB of what a container printed."""
@@ -44,6 +44,12 @@ def code_for_restart(code: int) -> int:
 def describe_restart(code: int) -> str:
     """Return the line that says which exit code `code_for_restart` stands for; `code_on_record` reads it."""
     return f"exit code {code_for_restart(code)} stands for {code}: the operator starts this pod again"
+
+
+def describe_last_restart(code: int, restarts: int) -> str:
+    """Return the line for a pod that ends with 1 after its last restart; `code_on_record` reads it."""
+    spent = f"{restarts} restart{'' if restarts == 1 else 's'} without a new checkpoint are spent"
+    return f"exit code {int(ExitCode.NO)} stands for {code}: {spent} (cluster.pod.restarts)"
 
 
 def code_on_record(code: int | None, message: str) -> int | None:

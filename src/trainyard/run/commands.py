@@ -33,7 +33,7 @@ class ClusterTarget:
         place = namespace or self.namespace
         named = ("kubeconfig", "context", "cluster", "region")
         options = [*(["--namespace", place] if place else []), *self._options(named)]
-        return shlex.join([f"scripts/{script}", *words, *options])
+        return f"{script_command(script)} {shlex.join([*words, *options])}".rstrip()
 
     def in_text(self, text: str) -> str:
         """Return `text` with these options in its commands for kubectl and manage_cluster.py.

@@ -1,50 +1,76 @@
 """Count the starts of a pod on a volume that outlives it, because its operator does not count them.
 
 The training operator restarts a pod by its exit code without a limit. The count is a file beside the run
-directory, one for each pod.
+directory, one for each pod. It begins anew when the run has a newer checkpoint than at the start before, and
+after hours, because the file may be left by an earlier job of the same name.
 """
 
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainyard.errors import DamagedFileError
 from trainyard.run.atomic_files import write_json_atomically
+from trainyard.run.directory import RunDirectory
 from trainyard.run.untrusted_files import read_json_object
+
+# Longer than any start takes that ends without a checkpoint.
+_FORGOTTEN_AFTER_SECONDS = 6 * 3600.0
+# The exit code of a container that was killed, which could not record one.
+_KILLED = 137
 
 
 @dataclass(frozen=True)
 class PodStarts:
-    """The starts of one pod since its job began."""
+    """The starts of one pod since its run last made progress."""
 
     file: Path
+    directory: RunDirectory
 
-    def add(self) -> int:
-        """Count one more start; return its number, from 1."""
-        number = self._count() + 1
-        self._write(number)
+    def add(self, now: float) -> int:
+        """Count one more start at `now` (Unix seconds); return its number, from 1."""
+        before, step = self._read(), max(self.directory.checkpoint_steps(), default=0)
+        is_over = step > before["step"] or not 0 <= now - before["time"] < _FORGOTTEN_AFTER_SECONDS
+        number = 1 if is_over else before["starts"] + 1
+        code = _KILLED if before["code"] is None else before["code"]
+        self._write({"starts": number, "step": step, "time": now, "code": None, "code_before": code})
         return number
 
-    def take_back(self) -> None:
-        """Do not count this start, because the pod was asked to end and has a good checkpoint."""
-        self._write(max(0, self._count() - 1))
+    def note_end(self, code: int, *, counts: bool) -> None:
+        """Record the exit code of this start; with `counts` False it is not counted."""
+        before = self._read()
+        number = max(0, before["starts"] - (not counts))
+        self._write({**before, "starts": number, "code": code})
+
+    @property
+    def code_before(self) -> int:
+        """The exit code of the start before this one."""
+        return int(self._read()["code_before"])
 
     def forget(self) -> None:
         """Remove the count, because the operator does not start the pod again."""
         self.file.unlink(missing_ok=True)
 
-    def _count(self) -> int:
+    def _read(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         with suppress(OSError, DamagedFileError):
-            number = read_json_object(self.file, links=False).get("starts")
-            if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
-                return number
-        return 0
+            found = read_json_object(self.file, links=False)
+        numbers = {name: _number(found.get(name)) or 0 for name in ("starts", "step", "time")}
+        codes = {"code": _number(found.get("code")), "code_before": _number(found.get("code_before"))}
+        return {**numbers, **codes, "code_before": codes["code_before"] or _KILLED}
 
-    def _write(self, number: int) -> None:
+    def _write(self, content: dict[str, Any]) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(self.file, {"starts": number})
+        write_json_atomically(self.file, content)
+
+
+def _number(value: object) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return value if is_number else None
 
 
 def starts_of_pod(run_directory: Path, pod: str) -> PodStarts:
     """Return the count of the pod's starts."""
-    return PodStarts(run_directory.parent / f".{run_directory.name}.{pod or 'pod'}.starts.json")
+    file = run_directory.parent / f".{run_directory.name}.{pod or 'pod'}.starts.json"
+    return PodStarts(file, RunDirectory(run_directory))

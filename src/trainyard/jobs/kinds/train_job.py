@@ -51,13 +51,16 @@ def _runtime(plan: JobPlan) -> dict[str, Any]:
     template = pod_template(plan, CONTAINER, command=False)
     template["spec"]["restartPolicy"] = "Never"
     final = {"containerName": CONTAINER, "operator": "In", "values": [int(code) for code in FINAL_CODES]}
+    rules = [{"action": "FailJob", "onExitCodes": final}]
+    # The exit codes of another command are not known.
+    failures = {"podFailurePolicy": {"rules": rules}} if plan.program.keeps_run else {}
     node = {
         "name": CONTAINER,
         "template": {
             "metadata": {"labels": {**make_labels(plan.name, plan.kind), _STEP: "trainer"}},
             "spec": {
                 "backoffLimit": 0,
-                "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": final}]},
+                **failures,
                 "template": template,
             },
         },

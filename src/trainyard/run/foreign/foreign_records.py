@@ -94,10 +94,12 @@ def _require_resumable(
             "asked for. Raise training.max_steps, or choose another run directory. Nothing was started."
         )
     finished = before.get("outcome", {}).get("status") == "succeeded"
-    if finished and before.get("config_sha256") != facts.get("config_sha256"):
+    asked = ("config_sha256", "program_sha256")  # older runs have no digest of the program
+    if finished and any(before.get(name, facts.get(name)) != facts.get(name) for name in asked):
         raise ConfigError(
-            f"{directory.path} holds a finished run of another configuration ({directory.config_file}). "
-            "Choose another run directory, or raise training.max_steps to go on with it. Nothing was started."
+            f"{directory.path} holds a finished run of another configuration ({directory.config_file}) or "
+            "command. Choose another run directory, or raise training.max_steps to resume it. Nothing was "
+            "started."
         )
 
 

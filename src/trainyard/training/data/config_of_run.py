@@ -14,12 +14,15 @@ from typing import Any
 from trainyard.config.load import config_sha256, load_config, values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, TrainyardError
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import read_node
 from trainyard.run.run_settings import read_settings, setting
 
 _SPLIT = "data.validation_split"
+# The sections that change what happens before and after a training, and not the training.
+_AROUND_TRAINING = frozenset(("artifacts", "cluster", "notifications"))
 
 
 def was_trained(
@@ -70,9 +73,38 @@ def is_config_of(directory: RunDirectory, recorded: Any, config: Config) -> bool
         return True
     try:
         settings = read_settings(directory.config_file.read_bytes())
-        return values_sha256(settings) == recorded and load_config(directory.config_file).config == config
+        run = load_config(directory.config_file).config
+        return values_sha256(settings) == recorded and _training_values(run) == _training_values(config)
     except (OSError, ConfigError, TypeError, ValueError):
         return False
+
+
+def _training_values(config: Config) -> dict[str, Any]:
+    """Return the values without the sections that only matter around a training, such as the store."""
+    return {name: value for name, value in config.to_plain().items() if name not in _AROUND_TRAINING}
+
+
+def has_changed_since(run_directory: Path, processes: int) -> bool:
+    """Return whether the processes, the data or the newest checkpoint of a finished run have changed.
+
+    Data that no text file makes are not compared.
+    """
+    from trainyard.training.data.tokenize_corpus import prepared_data_of
+
+    directory = RunDirectory(run_directory)
+    try:
+        run = read_run(directory.run_file)
+        config = load_config(directory.config_file).config
+    except (TrainyardError, OSError):
+        return False  # the folder of another machine than the first
+    if run.get("hardware", {}).get("world_size", processes) != processes:
+        return True
+    newest = directory.checkpoint(int(run.get("outcome", {}).get("steps", 0)))
+    if not (newest / MANIFEST_NAME).is_file():
+        return True
+    is_text = config.recipe == "pretrain" and not config.data.hugging_face.dataset
+    recorded = run.get("data", {}).get("fingerprint")
+    return is_text and recorded is not None and prepared_data_of(directory.config_file)[0] != recorded
 
 
 def with_values_of_run(config: Config, run_directory: Path | None) -> Config:
