@@ -62,7 +62,7 @@ def test_they_are_listed_found_and_copied(manage: Manage, tmp_path: Path) -> Non
     several = manage("copy", *POD, "--to", str(tmp_path / "out"), code=1)
     assert "several runs have checkpoints" in several.stderr
     words = ("copy", *POD, "--checkpoint", "verl/global_step_100", "--to", str(tmp_path / "out"))
-    assert manage(*words, "--dry-run").stdout.startswith("would copy verl/global_step_100: 7 files")
+    assert manage(*words, "--dry-run").stdout.startswith("would copy verl/global_step_100: 8 files")
     assert not (tmp_path / "out").exists()
     data = json.loads(manage(*words, "--json").stdout)
     assert data["copied"] and data["fetched_bytes"] == data["bytes"]

@@ -184,8 +184,11 @@ folder, steps = Path(sys.argv[1]), int(sys.argv[2])
 for step in range(1, steps + 1):
     print(f"step:{step} - actor/pg_loss:{1 / step} - critic/score/mean:0.5", flush=True)
     if step == steps:
-        (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
-        (folder / f"global_step_{step}" / "actor" / "model.pt").write_bytes(b"weights")
+        saved = folder / f"global_step_{step}"
+        (saved / "actor").mkdir(parents=True)
+        for part in ("model", "optim", "extra_state"):
+            (saved / "actor" / f"{part}_world_size_1_rank_0.pt").write_bytes(b"weights")
+        (saved / "data.pt").write_bytes(b"data")
         (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
 """
 

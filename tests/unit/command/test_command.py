@@ -91,6 +91,7 @@ CODES = {
     errors.ObjectChangedError: 1,
     errors.RunConflictError: 1,
     errors.ServiceError: 4,
+    errors.UnsupportedOperationError: 4,
     errors.CredentialsRefusedError: 4,
     errors.ServiceTroubleError: 4,
     errors.PermissionRefusedError: 4,

@@ -80,7 +80,7 @@ def test_degraded_lists_the_newest_trouble_of_each_kind_in_this_segment(new_run:
 def test_started_names_model_and_steps_when_they_are_known(new_run: NewRun) -> None:
     run = new_run()
     text = written(slack_message(STARTED, facts(run), AROUND))
-    assert "`main@3f2c1ab` by push · smoke-llama, 600 steps on gpu-runner" in text
+    assert "`main@0123456` by push · smoke-llama, 600 steps on gpu-runner" in text, "the recorded commit"
 
 
 def test_started_takes_unrecorded_facts_from_the_plan_and_names_who_started_it() -> None:
