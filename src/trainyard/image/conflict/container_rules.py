@@ -12,7 +12,13 @@ from trainyard.image.conflict.version_facts import (
     version_text,
 )
 from trainyard.image.context.dockerfile import arguments_of, is_stated, pairs_of
-from trainyard.plan.environment.secret_forms import is_secret_name, secret_kind
+from trainyard.plan.environment.secret_forms import (
+    baked_secret_kind,
+    is_build_variable,
+    is_secret_name,
+    secret_kind,
+    secret_value_kind,
+)
 
 
 def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
@@ -138,19 +144,28 @@ def _secrets(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Im
         else:
             continue
         for name, value in values.items():
-            is_literal = bool(secret_kind(name, value))
-            # An ARG is there to take the secret; whether one is given is not stated.
-            is_reference = is_secret_name(name) and (instruction.name == "ARG" or "$" in value)
-            if is_literal or is_reference:
+            severity = _severity_of_argument(name, value) if instruction.name == "ARG" else ""
+            if instruction.name == "ENV" and baked_secret_kind(name, value):
+                severity = ERROR
+            if severity:
                 yield ImageFinding(
                     "secret",
-                    ERROR if is_literal else WARNING,
+                    severity,
                     declared.dockerfile,
                     instruction.line,
                     f"{instruction.name} {name} keeps a secret in the image",
                     "build arguments and variables stay readable in its history, for all who can pull it",
                     "use RUN --mount=type=secret, or hand it to the job as a Secret",
                 )
+
+
+def _severity_of_argument(name: str, value: str) -> str:
+    """An ARG is there to take the secret; whether one is given is not stated."""
+    if secret_value_kind(f"{name}={value}".encode(errors="surrogateescape")):
+        return ERROR
+    if secret_kind(name, value) and not is_build_variable(value):
+        return ERROR
+    return WARNING if is_secret_name(name) else ""
 
 
 CONTAINER_RULES: tuple[Rule, ...] = (_efa, _variables, _pinned, _user, _secrets)
