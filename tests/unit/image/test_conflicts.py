@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import diff_of, fix
 from trainyard.image.conflict.conflicts import judge_versions
 from trainyard.image.conflict.declared_versions import DeclaredVersions, base_image, declare
@@ -429,6 +430,41 @@ def test_each_habit_that_harms_is_named_with_its_line(line: str, rule: str) -> N
 def test_a_secret_is_one_by_its_name_and_its_value(line: str, severity: str) -> None:
     found = {f.severity for f in findings(f"{CLEAN}{line}\n") if f.rule == "secret"}
     assert found == set(severity.split(",")) - {""}
+
+
+CUDA_BASE = f"FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04{DIGEST}\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "keeps"),
+    [
+        ("", False),
+        ("RUN pip install numpy==2.1.0", False),
+        ("RUN pip install xformers", True),
+        ("RUN pip install 'xformers>=0.0.28'", True),
+        ("RUN pip install -r missing.txt", True),
+        ("RUN pip install $EXTRA", True),
+        ("RUN pip install ./own", True),
+    ],
+)
+@pytest.mark.parametrize("locked", [False, True])
+def test_another_base_is_only_proposed_where_everything_on_it_is_stated(
+    locked: bool, more: str, keeps: bool
+) -> None:
+    install = "" if locked else "RUN pip install torch==2.6.0\n"
+    keeps = keeps and not (locked and "-r" in more)  # the lock that was named is taken for that file
+    found = declared(f"{CUDA_BASE}{install}{more}\n", "torch==2.6.0\n" if locked else "")
+    choice = choose_base(found, efa=False)
+    assert choice.image == (found.base.image if keeps else "python:3.11-slim-bookworm")
+    assert ("of the lock" in choice.reason) is (locked and not keeps)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_lock_is_only_named_where_there_is_one(locked: bool) -> None:
+    text = CLEAN if locked else f"{CLEAN}RUN pip install torch==2.6.0\n"
+    choice = choose_base(declared(text, "torch==2.6.0\n" if locked else ""), efa=False)
+    assert choice.image.startswith("python:3.11-slim")
+    assert ("torch 2.6.0 of the lock brings" in choice.reason) is locked
 
 
 def test_a_tag_is_named_and_a_stage_is_not() -> None:

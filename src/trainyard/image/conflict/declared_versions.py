@@ -101,6 +101,8 @@ class DeclaredVersions:
     """Packages that a command uninstalls."""
     unknown: tuple[str, ...] = ()
     """What the Dockerfile does not state, for people."""
+    has_unstated: bool = False
+    """Whether something is installed of which nothing states what it is, or in which version."""
     has_efa: bool = False
     """Whether the EFA installer or the plugin is named, in whatever version."""
     installs_trainyard: bool = False
@@ -207,6 +209,7 @@ def declare(
         base_is_used=bool(base.torch) and (torch_kept or ("torch" in stated and build == "base")),
         removed=frozenset(reader.removed),
         unknown=_unknown_facts(base, stated, reader, unread),
+        has_unstated=bool(unread or reader.opaque or reader.unknown),
         variables=tuple(variables),
         efa_installer=efa,
         efa_plugin=plugin,
