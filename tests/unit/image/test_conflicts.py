@@ -432,6 +432,18 @@ def test_a_secret_is_one_by_its_name_and_its_value(line: str, severity: str) -> 
     assert found == set(severity.split(",")) - {""}
 
 
+@pytest.mark.parametrize("torch", ["torch==2.99.0\n", "torch>=2.4\n", "torch\n", ""])
+@pytest.mark.parametrize(
+    "package", ["nvidia-cuda-runtime-cu11==11.8.89", "nvidia-cuda-runtime==11.8.89", "cuda-toolkit==11.8.0"]
+)
+def test_a_package_of_cuda_says_nothing_of_a_torch_that_is_not_stated(torch: str, package: str) -> None:
+    pinned = "==" in torch
+    found = declared(CLEAN, f"{torch}{package}\n")
+    assert found.cuda == ((11, 8) if pinned else ())
+    blackwell = rules(CLEAN, f"{torch}{package}\n", TargetMachine("sm_100"))
+    assert ("architecture" in blackwell) is pinned
+
+
 CUDA_BASE = f"FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04{DIGEST}\n"
 
 

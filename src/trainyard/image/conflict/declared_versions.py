@@ -120,8 +120,13 @@ class DeclaredVersions:
 
     @property
     def cuda(self) -> Version:
-        """The CUDA release of torch, from its version, an index or other packages; empty if unknown."""
-        if self.torch and self.torch.cuda:
+        """The CUDA release of torch, from its version, an index or other packages; empty if unknown.
+
+        Packages of CUDA beside a torch that nothing states may be another library's.
+        """
+        if self.torch is None:
+            return ()
+        if self.torch.cuda:
             return self.torch.cuda
         toolkit = self.packages.get("cuda-toolkit")
         if toolkit:
