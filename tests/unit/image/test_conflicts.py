@@ -11,6 +11,7 @@ import pytest
 from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import diff_of, fix
 from trainyard.image.conflict.conflicts import judge_versions
+from trainyard.image.conflict.container_rules import _JUDGED
 from trainyard.image.conflict.declared_versions import DeclaredVersions, base_image, declare
 from trainyard.image.conflict.finding import ImageFinding, TargetMachine
 from trainyard.image.conflict.stated_packages import locked_packages
@@ -29,6 +30,8 @@ from trainyard.image.conflict.version_facts import (
     version_text,
 )
 from trainyard.image.context.dockerfile import parse_dockerfile
+from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import RENAMED, RULES, judge_variable
 from trainyard.plan.instances import CATALOGUE, GPUS, InstanceType, find_instance
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -333,9 +336,9 @@ def test_rdma_is_of_the_p_types_and_the_large_g7e(instance: str, has: bool) -> N
 def test_the_fix_takes_harmful_variables_out_and_leaves_the_rest() -> None:
     text = (
         "FROM scratch\n"
-        "ENV CUDA_LAUNCH_BLOCKING=1 NCCL_DEBUG=INFO\n"
+        "ENV FI_EFA_TX_IOV_LIMIT=1 NCCL_DEBUG=INFO\n"
         "# a comment stays\n"
-        "ENV NCCL_P2P_DISABLE=1\n"
+        "ENV FI_EFA_MTU_SIZE=1\n"
         "ENV A=1 \\\n    FI_EFA_TX_IOV_LIMIT=1 \\\n    # not FI_EFA_RX_IOV_LIMIT\n    B=2\n"
         'ENV B=3 \\\n    FI_EFA_MTU_SIZE="9 000"\n'
         "USER 1\n"
@@ -347,10 +350,31 @@ def test_the_fix_takes_harmful_variables_out_and_leaves_the_rest() -> None:
     )
     assert findings(after) == []
     assert diff_of(text, text, "x") == ""
-    assert "-ENV NCCL_P2P_DISABLE=1" in diff_of(text, after, "x")
+    assert "-ENV FI_EFA_MTU_SIZE=1" in diff_of(text, after, "x")
 
 
-@pytest.mark.parametrize("name", ["FI_PROVIDER", "NCCL_PROTO", "NCCL_TIMEOUT", "NCCL_BLOCKING_WAIT"])
+@pytest.mark.parametrize("efa", [None, False, True])
+@pytest.mark.parametrize("value", ["0", "1", "efa", "Simple"])
+@pytest.mark.parametrize("name", [*RULES, *RENAMED, "NCCL_NVLS_ENABLE"])
+def test_an_image_and_a_job_judge_a_variable_alike(name: str, value: str, efa: bool | None) -> None:
+    """Except for what an image cannot know: RDMA is judged for the machine, above; the rest not at all."""
+    machine = TargetMachine(efa=efa)
+    found = [f for f in findings(f"FROM scratch\nENV {name}={value}\nUSER 1\n", "", machine) if f.line == 2]
+    judged = judge_variable(name, value, VariableScope(efa=None if efa is None else int(efa)))
+    if name in _JUDGED:
+        assert bool(found) is (judged is not None and judged.severity.value in ("error", "warning"))
+    if found and name != "FI_EFA_USE_DEVICE_RDMA":
+        assert judged and [(f.severity, f.why) for f in found] == [(judged.severity.value, judged.reason)]
+    assert not found or bool(found[0].edit) is (found[0].severity == "error")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("FI_PROVIDER", "NCCL_PROTO", "NCCL_TIMEOUT", "NCCL_BLOCKING_WAIT", "NCCL_P2P_DISABLE"),
+        "CUDA_LAUNCH_BLOCKING",
+    ],
+)
 def test_what_is_only_to_consider_is_not_changed(name: str) -> None:
     """With an older plugin, another network or a script that reads it, the variable is right."""
     text = f"FROM scratch\nENV {name}=1\nUSER 1\n"
