@@ -78,7 +78,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--checkpoint", type=arguments.path, help=loose)
     metrics = "with --checkpoint: its metrics, JSON or JSON lines"
     parser.add_argument("--metrics", type=arguments.path, help=metrics)
-    code = "with --checkpoint: a folder of the repository that trained it; default: the one that holds it"
+    code = (
+        "with --checkpoint: a folder of the repository that trained it; default: the one that holds it, "
+        "unless its commit is newer than the checkpoint"
+    )
     parser.add_argument("--code", type=arguments.path, metavar="DIR", help=code)
     where.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     bucket = "short for --store s3://NAME"
@@ -214,9 +217,10 @@ def _files() -> Any:
 def _provenance(checkpoint: Path, code: Path | None = None) -> Json:
     """Return the origin of a checkpoint: the repository at `code`, else the one that holds it, else nothing.
 
+    Without `code`, a checkpoint that is older than the repository's commit has no origin.
     Raises ConfigError when `code` is given and holds no committed code, or the checkpoint has a run's record.
     """
-    from trainyard.gateways.git import git_facts, repository_facts
+    from trainyard.gateways.git import git_facts, is_older_than_head, repository_facts
     from trainyard.run.identity import ci_facts_at
 
     if code is not None and _files().run_file_of(checkpoint) is not None:
@@ -225,9 +229,15 @@ def _provenance(checkpoint: Path, code: Path | None = None) -> Json:
         raise ConfigError(
             f"--code {code}: git knows no committed file there. Name a folder of the repository"
         )
-    git = repository_facts(code or checkpoint)
+    git, why = repository_facts(code or checkpoint), "no repository holds it"
+    if git and code is None and is_older_than_head(checkpoint):
+        git, why = {}, f"it is older than commit {git['commit'][:12]} of the repository that holds it"
     if not git and _files().run_file_of(checkpoint) is None:
-        LOG.warning("%s: its commit is unknown; --code DIR names the repository of its code", checkpoint)
+        LOG.warning(
+            "%s: its commit is unknown, because %s; --code DIR names the repository of its code",
+            checkpoint,
+            why,
+        )
     return {"git": git, "ci": ci_facts_at(git.get("commit"))}
 
 

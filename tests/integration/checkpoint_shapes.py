@@ -42,7 +42,7 @@ def plant_all(root: Path, *, big: int = 300_000) -> None:
         verl(root / "verl", step, big)
         megatron(root / "megatron", step, big)
         dcp(root / "titan" / f"step-{step}", big)
-        safetensors(root / "hf" / f"checkpoint-{step}", big)
+        trainer(root / "hf" / f"checkpoint-{step}", big, shards=2)
     ours(root / "ours", 300, big, done=False)
     verl(root / "verl", 300, big, done=False)
     megatron(root / "megatron", 300, big, done=False)
@@ -160,6 +160,20 @@ def trainer(folder: Path, big: int = 1000, *, world: int = 1, shards: int = 0) -
     (folder / "tokenizer.json").write_text("{}")
     state = {"global_step": int(folder.name.split("-")[1]), "log_history": [{"loss": math.nan}]}
     (folder / "trainer_state.json").write_text(json.dumps(state))
+    return folder
+
+
+def accelerate(folder: Path, big: int = 1000, *, world: int = 1, adapter: bool = False) -> Path:
+    """A folder of `Accelerator.save_state`, as loops of one's own and diffusers name it: checkpoint-N."""
+    folder.mkdir(parents=True)
+    name = "adapter_model.safetensors" if adapter else "model.safetensors"
+    (folder / name).write_bytes(safetensors_bytes(big))
+    if adapter:
+        (folder / "adapter_config.json").write_text("{}")
+    for name in ("optimizer.bin", "scheduler.bin"):
+        archive(folder / name, big)
+    for rank in range(world):
+        archive(folder / f"random_states_{rank}.pkl", 100)
     return folder
 
 

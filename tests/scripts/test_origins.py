@@ -1,10 +1,12 @@
 """No record names a commit unless the bytes come from it: every place of a file × of the command × variables.
 
-The rule: the commit on record is that of the repository whose working tree holds the file, or that of the
-repository named by --code; else there is none. The folder of the command and the environment change nothing.
+The rule: the commit on record is that of the repository whose working tree holds the file, if the file is not
+older, or that of the repository named by --code; else there is none. The folder of the command and the
+environment change nothing.
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +109,41 @@ def test_the_commit_on_record_is_that_of_the_files_repository(
             [],
             [each for each in world.commits.values() if each and each == expected],
         )
+
+
+AGES = {"older": (-1, -1), "same second": (0, 0), "newer": (60, 60), "one file older": (60, -1)}
+"""Seconds after the commit at which each of two files was written."""
+
+
+@pytest.mark.parametrize("code", [None, "own", "other"])
+@pytest.mark.parametrize("state", ["tracked", "untracked", "ignored"])
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("age", AGES)
+def test_a_commit_that_is_newer_than_the_file_did_not_write_it(
+    age: str, kind: str, state: str, code: str | None, script: Any, tmp_path: Path, caplog: Any
+) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    repository(own, "own")
+    commits = {"other": repository(other, "other")}
+    folder = own / ("out" if state == "ignored" else "runs") / "step-7"
+    folder.mkdir(parents=True)
+    files = [folder / "a.pt", folder / "b.pt"]
+    for path in files:
+        path.write_bytes(b"weights")
+    git(own, *(("add", ".") if state == "tracked" else ("status",)))
+    git(own, "commit", "-q", "--allow-empty", "-m", "later")
+    commits["own"] = git(own, "rev-parse", "HEAD")
+    committed = int(git(own, "show", "-s", "--format=%ct", "HEAD"))
+    for path, seconds in zip(files, AGES[age], strict=True):
+        os.utime(path, (committed + seconds, committed + seconds))
+    checkpoint = files[1] if kind == "file" else folder
+    is_older = AGES[age][1] < 0
+    found = script._provenance(checkpoint, None if code is None else tmp_path / code)
+    expected = None if code is None and is_older else commits[code or "own"]
+    assert found["git"].get("commit") == expected
+    said = [record.getMessage() for record in caplog.records if "--code DIR" in record.getMessage()]
+    assert len(said) == (expected is None)
+    assert all(f"older than commit {commits['own'][:12]}" in line for line in said)
 
 
 @pytest.mark.parametrize("place", ["own", "none"])

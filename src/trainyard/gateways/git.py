@@ -56,6 +56,19 @@ def repository_facts(path: Path) -> dict[str, Any]:
     return _facts(Path(root), _untracked(Path(root), _ANY_CODE), ()) if root else {}
 
 
+def is_older_than_head(path: Path) -> bool:
+    """Return whether a file, or one in a folder, is older than the commit that is checked out around it.
+
+    The code of that commit did not write it. True as well where git does not know the commit's time. A second
+    is the smallest step of that time.
+    """
+    place = path.resolve()
+    answer = _git(place if place.is_dir() else place.parent, "show", "-s", "--format=%ct", "HEAD") or ""
+    committed = answer.strip()
+    files = [each for each in place.rglob("*") if each.is_file()] if place.is_dir() else [place]
+    return not committed.isdecimal() or any(int(each.stat().st_mtime) < int(committed) for each in files)
+
+
 def program_git_facts(command: Sequence[str]) -> dict[str, Any]:
     """The same facts about the repository that holds the script of a command; empty for a module."""
     script = next((Path(word) for word in command if word.endswith(".py") and Path(word).is_file()), None)

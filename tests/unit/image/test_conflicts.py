@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import diff_of, fix
 from trainyard.image.conflict.conflicts import judge_versions
+from trainyard.image.conflict.container_rules import _JUDGED
 from trainyard.image.conflict.declared_versions import DeclaredVersions, base_image, declare
 from trainyard.image.conflict.finding import ImageFinding, TargetMachine
 from trainyard.image.conflict.stated_packages import locked_packages
@@ -28,6 +30,8 @@ from trainyard.image.conflict.version_facts import (
     version_text,
 )
 from trainyard.image.context.dockerfile import parse_dockerfile
+from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import RENAMED, RULES, judge_variable
 from trainyard.plan.instances import CATALOGUE, GPUS, InstanceType, find_instance
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -332,9 +336,9 @@ def test_rdma_is_of_the_p_types_and_the_large_g7e(instance: str, has: bool) -> N
 def test_the_fix_takes_harmful_variables_out_and_leaves_the_rest() -> None:
     text = (
         "FROM scratch\n"
-        "ENV CUDA_LAUNCH_BLOCKING=1 NCCL_DEBUG=INFO\n"
+        "ENV FI_EFA_TX_IOV_LIMIT=1 NCCL_DEBUG=INFO\n"
         "# a comment stays\n"
-        "ENV NCCL_P2P_DISABLE=1\n"
+        "ENV FI_EFA_MTU_SIZE=1\n"
         "ENV A=1 \\\n    FI_EFA_TX_IOV_LIMIT=1 \\\n    # not FI_EFA_RX_IOV_LIMIT\n    B=2\n"
         'ENV B=3 \\\n    FI_EFA_MTU_SIZE="9 000"\n'
         "USER 1\n"
@@ -346,10 +350,31 @@ def test_the_fix_takes_harmful_variables_out_and_leaves_the_rest() -> None:
     )
     assert findings(after) == []
     assert diff_of(text, text, "x") == ""
-    assert "-ENV NCCL_P2P_DISABLE=1" in diff_of(text, after, "x")
+    assert "-ENV FI_EFA_MTU_SIZE=1" in diff_of(text, after, "x")
 
 
-@pytest.mark.parametrize("name", ["FI_PROVIDER", "NCCL_PROTO", "NCCL_TIMEOUT", "NCCL_BLOCKING_WAIT"])
+@pytest.mark.parametrize("efa", [None, False, True])
+@pytest.mark.parametrize("value", ["0", "1", "efa", "Simple"])
+@pytest.mark.parametrize("name", [*RULES, *RENAMED, "NCCL_NVLS_ENABLE"])
+def test_an_image_and_a_job_judge_a_variable_alike(name: str, value: str, efa: bool | None) -> None:
+    """Except for what an image cannot know: RDMA is judged for the machine, above; the rest not at all."""
+    machine = TargetMachine(efa=efa)
+    found = [f for f in findings(f"FROM scratch\nENV {name}={value}\nUSER 1\n", "", machine) if f.line == 2]
+    judged = judge_variable(name, value, VariableScope(efa=None if efa is None else int(efa)))
+    if name in _JUDGED:
+        assert bool(found) is (judged is not None and judged.severity.value in ("error", "warning"))
+    if found and name != "FI_EFA_USE_DEVICE_RDMA":
+        assert judged and [(f.severity, f.why) for f in found] == [(judged.severity.value, judged.reason)]
+    assert not found or bool(found[0].edit) is (found[0].severity == "error")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("FI_PROVIDER", "NCCL_PROTO", "NCCL_TIMEOUT", "NCCL_BLOCKING_WAIT", "NCCL_P2P_DISABLE"),
+        "CUDA_LAUNCH_BLOCKING",
+    ],
+)
 def test_what_is_only_to_consider_is_not_changed(name: str) -> None:
     """With an older plugin, another network or a script that reads it, the variable is right."""
     text = f"FROM scratch\nENV {name}=1\nUSER 1\n"
@@ -400,7 +425,23 @@ def test_each_habit_that_harms_is_named_with_its_line(line: str, rule: str) -> N
         ("ARG PASSWORD=1234", "error"),
         ("ARG HF_TOKEN", "warning"),
         ("ARG HF_TOKEN=", "warning"),
-        ("ENV HF_TOKEN=$HF_TOKEN", "warning"),
+        ("ARG PASSWORD=$uper9", "warning"),
+        ("ARG HF_TOKEN=$OTHER", "warning"),
+        ("ARG HF_TOKEN=${OTHER:-}", "warning"),
+        ("ARG PASSWORD=a$b", "error"),
+        ("ARG HF_TOKEN\nENV HF_TOKEN=$HF_TOKEN", "error,warning"),
+        ("ENV HF_TOKEN=$HF_TOKEN", "error"),
+        ("ENV HF_TOKEN=${HF_TOKEN}", "error"),
+        ('ENV HF_TOKEN="${HF_TOKEN:-}"', "error"),
+        ("ENV HF_TOKEN $HF_TOKEN", "error"),
+        ("ENV A=1 WANDB_API_KEY=${KEY}", "error"),
+        ("ENV INDEX=https://user:${GITHUB_TOKEN}@a.b/simple", "error"),
+        ("ENV LOGIN=$DB_PASSWORD", "error"),
+        ("ENV PASSWORD=$uper9", "error"),
+        ("ENV API_KEYS=a,b", "error"),
+        ("ENV LENGTH=$MAX_TOKENS PAD=$PAD_TOKEN", ""),
+        ("ENV HF_TOKEN=/run/secrets/hf", ""),
+        ("ENV PATH=/opt/bin:$PATH", ""),
         ("ENV HF_TOKEN=", ""),
         ('ENV WANDB_API_KEY=""', ""),
         ("ENV TOKENIZERS_PARALLELISM=false", ""),
@@ -412,7 +453,54 @@ def test_each_habit_that_harms_is_named_with_its_line(line: str, rule: str) -> N
 )
 def test_a_secret_is_one_by_its_name_and_its_value(line: str, severity: str) -> None:
     found = {f.severity for f in findings(f"{CLEAN}{line}\n") if f.rule == "secret"}
-    assert found == ({severity} if severity else set())
+    assert found == set(severity.split(",")) - {""}
+
+
+@pytest.mark.parametrize("torch", ["torch==2.99.0\n", "torch>=2.4\n", "torch\n", ""])
+@pytest.mark.parametrize(
+    "package", ["nvidia-cuda-runtime-cu11==11.8.89", "nvidia-cuda-runtime==11.8.89", "cuda-toolkit==11.8.0"]
+)
+def test_a_package_of_cuda_says_nothing_of_a_torch_that_is_not_stated(torch: str, package: str) -> None:
+    pinned = "==" in torch
+    found = declared(CLEAN, f"{torch}{package}\n")
+    assert found.cuda == ((11, 8) if pinned else ())
+    blackwell = rules(CLEAN, f"{torch}{package}\n", TargetMachine("sm_100"))
+    assert ("architecture" in blackwell) is pinned
+
+
+CUDA_BASE = f"FROM nvidia/cuda:12.4.1-runtime-ubuntu22.04{DIGEST}\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "keeps"),
+    [
+        ("", False),
+        ("RUN pip install numpy==2.1.0", False),
+        ("RUN pip install xformers", True),
+        ("RUN pip install 'xformers>=0.0.28'", True),
+        ("RUN pip install -r missing.txt", True),
+        ("RUN pip install $EXTRA", True),
+        ("RUN pip install ./own", True),
+    ],
+)
+@pytest.mark.parametrize("locked", [False, True])
+def test_another_base_is_only_proposed_where_everything_on_it_is_stated(
+    locked: bool, more: str, keeps: bool
+) -> None:
+    install = "" if locked else "RUN pip install torch==2.6.0\n"
+    keeps = keeps and not (locked and "-r" in more)  # the lock that was named is taken for that file
+    found = declared(f"{CUDA_BASE}{install}{more}\n", "torch==2.6.0\n" if locked else "")
+    choice = choose_base(found, efa=False)
+    assert choice.image == (found.base.image if keeps else "python:3.11-slim-bookworm")
+    assert ("of the lock" in choice.reason) is (locked and not keeps)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_lock_is_only_named_where_there_is_one(locked: bool) -> None:
+    text = CLEAN if locked else f"{CLEAN}RUN pip install torch==2.6.0\n"
+    choice = choose_base(declared(text, "torch==2.6.0\n" if locked else ""), efa=False)
+    assert choice.image.startswith("python:3.11-slim")
+    assert ("torch 2.6.0 of the lock brings" in choice.reason) is locked
 
 
 def test_a_tag_is_named_and_a_stage_is_not() -> None:

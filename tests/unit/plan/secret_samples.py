@@ -99,6 +99,7 @@ FORMS: dict[str, tuple[int, int, Callable[[int, int], str]]] = {
     "Slack app": (60, 98, _plain("xapp" + "-1-A012ABCD34E-1234567890123-", HEX)),
     "Slack rotated": (60, 166, _plain("xoxe" + ".xoxb-1-", ALNUM)),
     "Slack refresh": (60, 148, _plain("xoxe" + "-1-", ALNUM)),
+    "Slack cookie": (60, 180, _plain("xox" + "d-", BASE64 + "%")),
     "Slack webhook": (77, 81, _plain(_HOOK + "services/T012AB3CD/B012AB3CD45/", ALNUM)),
     "Slack workflow": (
         80,

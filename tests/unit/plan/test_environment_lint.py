@@ -233,6 +233,10 @@ def test_secrets_in_plain_text_are_found_and_never_repeated() -> None:
         assert "hf_abcdef" not in str(found.to_json())
     for line in ("HF_TOKEN=", "HF_TOKEN=$TOKEN", "TOKENIZERS_PARALLELISM=false", "HF_TOKEN_PATH=/a"):
         assert found_in(line, ".env") == []
+    assert [f.severity for f in found_in("PASSWORD=$uper9\n", ".env")] == [E]
+    for value in ("$HF_TOKEN", "${HF_TOKEN:-}", "$uper9"):
+        assert [f.severity for f in found_in(f"FROM a\nENV HF_TOKEN={value}\n", "Dockerfile")] == [E]
+    assert found_in("FROM a\nENV HF_TOKEN=/run/secrets/hf\n", "Dockerfile") == []
 
 
 DOCKERFILE = """# syntax

@@ -23,6 +23,8 @@ from tests.unit.plan.secret_samples import (
 
 from trainyard.plan.environment.secret_forms import (
     _FORMS,
+    baked_secret_kind,
+    is_build_variable,
     is_secret_name,
     secret_kind,
     secret_value_kind,
@@ -189,6 +191,23 @@ HARMLESS = {
     "WANDB_PROJECT": "wandb_v1_migration_of_all_the_old_experiments_to_new",
     "WANDB_RUN_ID": "3f1k2j9x",
     "LOCALE": "sk-SK",
+    "CLASS_NAME": "sk-" + "VeryLongCamelCaseNameOfSomeEstimatorInHtmlOutput",
+    "BRANCH": "task-sk-" + "proj-4Ab" + random_text(ALNUM, 60),
+    "BRANCH_OLD": "task-sk-" + random_text(ALNUM, 48, 1),
+    "SLACK_EMOJI": "xoxd-hugs-and-kisses-from-the-whole-of-the-training-team-to-all",
+    "MAX_API_KEYS": "3",
+    "NUM_PASSWORDS": "1000",
+    "TOTAL_TOKENS": "300000000000",
+    "TRAIN_TOKENS": "1000000000",
+    "OPENAI_MAX_TOKENS": "4096",
+    "IMAGE_PULL_SECRET": "registry-login",
+    "IMAGE_PULL_SECRETS": "registry-login",
+    "SORT_KEYS": "a,b",
+    "CACHE_KEYS": "a,b",
+    **{
+        f"{word}_TOKEN": "<|x|>"
+        for word in ("BEGIN", "SEPARATOR", "CLASS", "IGNORE", "QUERY", "POOL", "REGISTER")
+    },
     "CSS": "sk-estimator-doc-link-fitted-text-repr-fallback-is-long",
     "SKLEARN": "scikit-learn-intelex-2026.0.0-py311-linux-x86-64-build",
     "PROTEIN": "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEKAVQVKVKALPDAQFEVV",
@@ -223,6 +242,10 @@ def test_a_lock_with_hashes_is_none() -> None:
     assert secret_value_kind(integrity.encode()) is None
 
 
+BUILD_VARIABLES = ("$TOKEN", "${TOKEN}", "${TOKEN:-}", "${token}")
+REFERENCES = (*BUILD_VARIABLES, "$(TOKEN)", "$(cat /run/secrets/hf)", "${{ secrets.HF_TOKEN }}")
+PATHS = ("/run/secrets/hf", "/var/run/secrets/a.b/token", "~/.ssh/id", "~/.cache/huggingface/token")
+LITERALS_WITH_DOLLARS = ("$uper9", "pa$$word", "$A$B", "a$TOKEN", "$TOKEN-x", "$1abc", "/pa+ss/w0rd", "/w0rd")
 SECRET_NAMES = (
     *("HF_TOKEN", "TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "SLACK_BOT_TOKEN", "CODECOV_TOKEN", "hf_token"),
     *("PASSWORD", "DB_PASSWORD", "POSTGRES_PASSWORD", "MYSQL_ROOT_PASSWORD", "PASSWD", "KEY_PASSPHRASE"),
@@ -230,6 +253,9 @@ SECRET_NAMES = (
     *("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "AWS_SECRET_KEY", "SecretAccessKey"),
     *("CLIENT_SECRET", "JWT_SECRET", "VAULT_SECRET_ID", "SIGNING_KEY", "PRIVATE_KEY", "SSH_PRIVATE_KEY"),
     *("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "apiKey", "clientSecret", "HF_TOKEN_2", "SSH_KEY_B64", "api-key"),
+    *("PASSWORDS", "DB_PASSWORDS", "SECRETS", "CLIENT_SECRETS", "API_KEYS", "OPENAI_API_KEYS", "apiKeys"),
+    *(f"{vendor}_TOKENS" for vendor in ("HF", "GITHUB", "SLACK", "WANDB", "OPENAI", "API", "ACCESS")),
+    *("HF_TOKEN_READ", "HF_TOKEN_WRITE", "TOKEN_HF", "API_KEY_OPENAI", "PASSWORD_ADMIN", "hfTokenRead"),
 )
 
 
@@ -237,8 +263,12 @@ SECRET_NAMES = (
 def test_a_variable_with_the_name_of_a_secret_holds_one(name: str) -> None:
     assert is_secret_name(name)
     assert secret_kind(name, "hunter2") == "a secret"
-    for value in ("", "$TOKEN", "${TOKEN:-}", "true", "False", "none"):
-        assert secret_kind(name, value) is None
+    for value in (*REFERENCES, *PATHS, "", "true", "False", "none"):
+        assert secret_kind(name, value) is None, value
+    for value in LITERALS_WITH_DOLLARS:
+        assert secret_kind(name, value) == "a secret", value
+    for value in (*BUILD_VARIABLES, *LITERALS_WITH_DOLLARS):
+        assert baked_secret_kind(name, value) == "a secret", value
     for ending in ("_FILE", "_PATH", "_NAME", "_ARN", "_DIR", "_TTL", "IZER"):
         assert not is_secret_name(name + ending)
 
@@ -249,6 +279,22 @@ def test_a_harmless_name_is_no_secret_in_any_case(name: str) -> None:
     camel = parts[0].lower() + "".join(part.capitalize() for part in parts[1:])
     for written in (name, name.lower(), name.replace("_", "-"), camel, f"MY_{name}"):
         assert not is_secret_name(written)
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_dockerfile_bakes_what_a_variable_of_a_secrets_name_holds(name: str) -> None:
+    used = name.replace("-", "_")
+    for value in (f"${used}", f"${{{used}}}", f"${{{used}:-x}}", f"https://user:${{{used}}}@a.b"):
+        assert baked_secret_kind("ADDRESS", value) == "a secret"
+    for value in ("$A", "${MAX_TOKENS}", f"/{name}", f"\\${used}", "1"):
+        assert baked_secret_kind("ADDRESS", value) is None
+
+
+def test_a_variable_of_a_build_is_one_and_nothing_else() -> None:
+    for value in (*BUILD_VARIABLES, "$uper9"):
+        assert is_build_variable(value)
+    for value in ("", "a$TOKEN", "$A$B", "$(TOKEN)", "$1abc", *PATHS):
+        assert not is_build_variable(value)
 
 
 def test_a_secret_is_found_by_its_value_under_any_name() -> None:

@@ -48,12 +48,14 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
             f"{', '.join(compiled)} may be compiled, which wants nvcc of torch's own CUDA; the last stage "
             "does not",
         )
-    if not declared.base.cuda and not declared.base.torch:
+    torch = f"torch {declared.torch.text}{' of the lock' if declared.torch.is_locked else ''}"
+    if not base.cuda and not base.torch:
+        return BaseChoice(base.image, f"{torch} brings its own CUDA, and this adds no second one")
+    if declared.has_unstated:
         return BaseChoice(
-            declared.base.image, "torch of the lock brings its own CUDA, and this adds no second one"
+            base.image, "not everything that is installed on it is stated, and some of it may need its CUDA"
         )
     return BaseChoice(
         "python:3.11-slim-bookworm",
-        f"torch {declared.torch.text} of the lock brings its own CUDA, cuDNN and NCCL; a base with CUDA "
-        "only adds a second one",
+        f"{torch} brings its own CUDA, cuDNN and NCCL; a base with CUDA only adds a second one",
     )

@@ -12,7 +12,15 @@ from trainyard.image.conflict.version_facts import (
     version_text,
 )
 from trainyard.image.context.dockerfile import arguments_of, is_stated, pairs_of
-from trainyard.plan.environment.secret_forms import is_secret_name, secret_kind
+from trainyard.plan.environment.secret_forms import (
+    baked_secret_kind,
+    is_build_variable,
+    is_secret_name,
+    secret_kind,
+    secret_value_kind,
+)
+from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import LintSeverity, judge_variable
 
 
 def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
@@ -44,41 +52,33 @@ def _efa(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFi
         )
 
 
-_HARMFUL = {
-    "FI_EFA_MTU_SIZE": "libfabric aborts where it is set",
-    "FI_EFA_TX_IOV_LIMIT": "libfabric aborts where it is set",
-    "FI_EFA_RX_IOV_LIMIT": "libfabric aborts where it is set",
-    "RDMAV_FORK_SAFE": "it conflicts with the EFA provider",
-    "NCCL_P2P_DISABLE": "it turns NVLink off",
-    "CUDA_LAUNCH_BLOCKING": "the program waits for every kernel",
-}
-_USELESS = {
-    "NCCL_TIMEOUT": "neither NCCL nor PyTorch reads it; it is mistaken for init_process_group(timeout=…)",
-    "TORCH_NCCL_TIMEOUT": "PyTorch does not read it",
-    "TORCH_DISTRIBUTED_TIMEOUT": "PyTorch does not read it",
-    "FI_PROVIDER": "the plugin uses EFA by itself since 1.6",
-    "NCCL_PROTO": "it narrows NCCL's tuner and costs speed; the plugin sets it where that is needed",
-    "NCCL_ASYNC_ERROR_HANDLING": "PyTorch reads TORCH_NCCL_ASYNC_ERROR_HANDLING, and its default is right",
-    "NCCL_BLOCKING_WAIT": "PyTorch reads TORCH_NCCL_BLOCKING_WAIT",
-}
+_JUDGED = frozenset(
+    (
+        *("FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_RX_IOV_LIMIT", "FI_PROVIDER"),
+        *("NCCL_P2P_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_PROTO", "CUDA_LAUNCH_BLOCKING"),
+        *("NCCL_TIMEOUT", "TORCH_NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT"),
+        *("NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT"),
+    )
+)
+"""The variables that are as wrong in an image as in a job, by the one judgement of `judge_variable`."""
 
 
 def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
+    place = VariableScope(
+        efa=None if machine.efa is None else int(machine.efa), plugin=declared.efa_plugin or None
+    )
     for variable in declared.variables:
         name, value = variable.name, variable.value
-        severity, why = "", ""
+        severity, why, remedy = "", "", "remove it"
         if name == "RDMAV_FORK_SAFE":
             # Over InfiniBand it is right; only with EFA it is not.
             uses_efa = machine.efa or (machine.efa is None and declared.has_efa)
-            severity, why = ERROR if uses_efa else WARNING, _HARMFUL[name]
-        elif name in _HARMFUL and (name.startswith("FI_") or value == "1"):
-            severity, why = ERROR, _HARMFUL[name]
-        elif name in _USELESS:
-            severity, why = WARNING, _USELESS[name]
-        elif name == "NCCL_NVLS_ENABLE" and value == "0":
-            severity, why = WARNING, "it turns NVLink SHARP off, which Hopper and later gain from"
+            severity, why = ERROR if uses_efa else WARNING, "it conflicts with the EFA provider"
         elif name == "FI_EFA_USE_DEVICE_RDMA":
             severity, why = _device_rdma(declared, machine, value)
+        elif name in _JUDGED and (found := judge_variable(name, value, place)):
+            severity = {LintSeverity.ERROR: ERROR, LintSeverity.WARNING: WARNING}.get(found.severity, "")
+            why, remedy = found.reason, found.remedy
         if severity:
             yield ImageFinding(
                 "environment",
@@ -87,7 +87,7 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
                 variable.line,
                 f"ENV {name}={value}",
                 why,
-                "remove it",
+                remedy,
                 Edit(variable.line, name, "") if severity == ERROR else None,
             )
 
@@ -138,19 +138,28 @@ def _secrets(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Im
         else:
             continue
         for name, value in values.items():
-            is_literal = bool(secret_kind(name, value))
-            # An ARG is there to take the secret; whether one is given is not stated.
-            is_reference = is_secret_name(name) and (instruction.name == "ARG" or "$" in value)
-            if is_literal or is_reference:
+            severity = _severity_of_argument(name, value) if instruction.name == "ARG" else ""
+            if instruction.name == "ENV" and baked_secret_kind(name, value):
+                severity = ERROR
+            if severity:
                 yield ImageFinding(
                     "secret",
-                    ERROR if is_literal else WARNING,
+                    severity,
                     declared.dockerfile,
                     instruction.line,
                     f"{instruction.name} {name} keeps a secret in the image",
                     "build arguments and variables stay readable in its history, for all who can pull it",
                     "use RUN --mount=type=secret, or hand it to the job as a Secret",
                 )
+
+
+def _severity_of_argument(name: str, value: str) -> str:
+    """An ARG is there to take the secret; whether one is given is not stated."""
+    if secret_value_kind(f"{name}={value}".encode(errors="surrogateescape")):
+        return ERROR
+    if secret_kind(name, value) and not is_build_variable(value):
+        return ERROR
+    return WARNING if is_secret_name(name) else ""
 
 
 CONTAINER_RULES: tuple[Rule, ...] = (_efa, _variables, _pinned, _user, _secrets)

@@ -101,6 +101,8 @@ class DeclaredVersions:
     """Packages that a command uninstalls."""
     unknown: tuple[str, ...] = ()
     """What the Dockerfile does not state, for people."""
+    has_unstated: bool = False
+    """Whether something is installed of which nothing states what it is, or in which version."""
     has_efa: bool = False
     """Whether the EFA installer or the plugin is named, in whatever version."""
     installs_trainyard: bool = False
@@ -118,8 +120,13 @@ class DeclaredVersions:
 
     @property
     def cuda(self) -> Version:
-        """The CUDA release of torch, from its version, an index or other packages; empty if unknown."""
-        if self.torch and self.torch.cuda:
+        """The CUDA release of torch, from its version, an index or other packages; empty if unknown.
+
+        Packages of CUDA beside a torch that nothing states may be another library's.
+        """
+        if self.torch is None:
+            return ()
+        if self.torch.cuda:
             return self.torch.cuda
         toolkit = self.packages.get("cuda-toolkit")
         if toolkit:
@@ -207,6 +214,7 @@ def declare(
         base_is_used=bool(base.torch) and (torch_kept or ("torch" in stated and build == "base")),
         removed=frozenset(reader.removed),
         unknown=_unknown_facts(base, stated, reader, unread),
+        has_unstated=bool(unread or reader.opaque or reader.unknown),
         variables=tuple(variables),
         efa_installer=efa,
         efa_plugin=plugin,

@@ -58,6 +58,11 @@ class Package:
         return version(self.text)
 
     @property
+    def is_locked(self) -> bool:
+        """Whether a lock that was named states it."""
+        return self.stage == -1
+
+    @property
     def cuda(self) -> Version:
         """The CUDA release of a local version such as +cu124; empty without one."""
         match = re.search(r"\+cu(\d{2})(\d)", self.text)

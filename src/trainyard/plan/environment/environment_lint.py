@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.plan.environment.job_manifest_rules import judge_manifest
-from trainyard.plan.environment.secret_forms import secret_kind
+from trainyard.plan.environment.secret_forms import baked_secret_kind, secret_kind
 from trainyard.plan.environment.settings_reading import EnvironmentFile, SettingGroup
 from trainyard.plan.environment.variable_rules import (
     Judgement,
@@ -84,7 +84,7 @@ def _of_group(name: str, group: SettingGroup) -> Iterator[LintFinding]:
     for setting in group.settings:
         if setting.by_reference:
             continue
-        secret = secret_kind(setting.name, setting.value)
+        secret = (baked_secret_kind if setting.is_baked else secret_kind)(setting.name, setting.value)
         said = (
             (_PLAIN_SECRET if secret else None)
             or _by_operator(setting.name, group)

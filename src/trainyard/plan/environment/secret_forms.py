@@ -27,6 +27,7 @@ class SecretForm(NamedTuple):
 
 # Not in the middle of a word; in JSON and Python a word may follow an escape such as \n, in an address %3D.
 _START = rb"(?:(?<![A-Za-z0-9_])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
+_NOT_AFTER_DASH = rb"(?<!-)"
 _BASE64_START = rb"(?:(?<![A-Za-z0-9+/_-])|(?<=\\[nrt]))"
 # Random text has both cases; a hash, a word or the name of a function has one.
 _MIXED = rb"(?=[a-z0-9_.+/=-]*[A-Z])(?=[A-Z0-9_.+/=-]*[a-z])"
@@ -106,6 +107,12 @@ _FORMS: tuple[SecretForm, ...] = (
     ),
     _form(
         "a token of Slack",
+        "xoxd-",
+        _START + rb"xoxd-(?=[a-z0-9%+/=]*[A-Z])(?=[A-Z0-9%+/=]*[a-z])[A-Za-z0-9%+/=]{40,}",
+        source="the cookie d of a browser's session, base64 in an address's escapes; seen 2026-11",
+    ),
+    _form(
+        "a token of Slack",
         "xapp-",
         _START + rb"xapp-\d-[A-Za-z0-9-]{20,}",
         source="docs.slack.dev, app-level tokens; read 2026-11",
@@ -134,8 +141,10 @@ _FORMS: tuple[SecretForm, ...] = (
     _form(
         "a key of OpenAI",
         "sk-",
-        _START + rb"sk-(?:(?:proj|svcacct|admin)-" + _MIXED + rb"[A-Za-z0-9_-]{40,}"
-        rb"|" + _MIXED + rb"[A-Za-z0-9]{40,})",
+        # A name in code, or a branch such as task-sk-…, may look like one: a key has a digit.
+        _START + _NOT_AFTER_DASH + rb"sk-(?=[A-Za-z_-]*\d)"
+        rb"(?:(?:proj|svcacct|admin)-" + _MIXED + rb"[A-Za-z0-9_-]{40,}"
+        rb"|" + _MIXED + rb"(?=[A-Za-z]*\d)[A-Za-z0-9]{40,})",
         source="rule openai-api-key of gitleaks; read 2026-11",
     ),
     _form(
@@ -178,9 +187,20 @@ _SECRET_ENDS: tuple[tuple[str, ...], ...] = tuple(
         *(f"{vendor} KEY" for vendor in ("WANDB", "OPENAI", "ANTHROPIC", "NGC", "HF", "GITHUB", "AWS")),
     )
 )
+_VENDORS = frozenset(
+    (
+        *("HF", "HUGGINGFACE", "HUB", "GITHUB", "GH", "GITLAB", "SLACK", "WANDB", "OPENAI", "ANTHROPIC"),
+        *("NGC", "NVIDIA", "AWS", "NPM", "PYPI", "DOCKER", "CODECOV", "COMET", "NEPTUNE", "DISCORD"),
+    )
+)
+# TOKENS are secrets after one of these words, and else mostly a number of tokens of a text.
+_BEFORE_TOKENS = _VENDORS | {"AUTH", "ACCESS", "API", "BEARER"}
 # What may follow without changing what the variable holds, less digits: BASE64, B64, TOKEN_2.
-_ENDINGS = frozenset(
-    ("BASE", "B", "VALUE", "JSON", "OLD", "NEW", "PROD", "PRODUCTION", "DEV", "STAGING", "TEST")
+_ENDINGS = _VENDORS | frozenset(
+    (
+        *("BASE", "B", "VALUE", "JSON", "OLD", "NEW", "PROD", "PRODUCTION", "DEV", "STAGING", "TEST"),
+        *("READ", "WRITE", "RO", "RW", "ADMIN"),
+    )
 )
 # A token of a text, and not one that opens a door: PAD_TOKEN, COST_PER_TOKEN.
 _OF_TEXT = frozenset(
@@ -188,10 +208,19 @@ _OF_TEXT = frozenset(
         *("PAD", "PADDING", "EOS", "BOS", "UNK", "UNKNOWN", "MASK", "CLS", "SEP", "EOT", "EOD", "SOT", "BOI"),
         *("EOI", "START", "END", "STOP", "SPECIAL", "ADDITIONAL", "ADDED", "NEWLINE", "BLANK", "DECODER"),
         *("IMAGE", "IMG", "AUDIO", "VIDEO", "VISION", "TEXT", "PROMPT", "THINK", "TOOL", "SINGLE"),
-        *("NUM", "MAX", "MIN", "PER", "NEXT", "PREV", "FIRST", "LAST"),
+        *("NUM", "MAX", "MIN", "PER", "NEXT", "PREV", "FIRST", "LAST", "BEGIN", "SEPARATOR", "CLASS"),
+        *("IGNORE", "QUERY", "POOL", "REGISTER"),
     )
 )
-_NO_SECRET_VALUE = re.compile(r"(?i)\s*(?:true|false|yes|no|on|off|none|null|[01])?\s*|\$.*", re.DOTALL)
+# Nothing, a switch, or the path of a file that holds the secret.
+_NO_SECRET_VALUE = re.compile(
+    r"(?i)\s*(?:true|false|yes|no|on|off|none|null|[01]|(?:~/[\w.-]+|(?:/[\w.-]+){2})(?:/[\w.-]+)*/?)?\s*"
+)
+# $NAME in capitals, ${NAME…}, ${{ secrets.NAME }}, $(NAME) of Kubernetes, $(command) of a shell.
+_REFERENCE = re.compile(
+    r"\s*(?:\$[A-Z_][A-Z0-9_]*|\$\{\{[^{}]*\}\}|\$\{[A-Za-z_]\w*(?:[^\w{}][^{}]*)?\}|\$\([^()]*\))\s*"
+)
+_EXPANDED = re.compile(r"(?<!\\)\$(?:\{([A-Za-z_]\w*)[^{}]*\}|([A-Za-z_]\w*))")
 
 
 def secret_value_kind(content: bytes) -> str | None:
@@ -204,18 +233,47 @@ def is_secret_name(name: str) -> bool:
     words = [word.upper() for word in _WORD.findall(name)]
     while words and (words[-1] in _ENDINGS or words[-1].isdigit()):
         words.pop()
+    plural = bool(words) and words[-1].endswith("S")
+    if plural:
+        words[-1] = words[-1].removesuffix("S")
     ending = max((end for end in _SECRET_ENDS if _ends_with(words, end)), key=len, default=())
-    return bool(ending) and not (ending == ("TOKEN",) and len(words) > 1 and words[-2] in _OF_TEXT)
+    if not ending:
+        return False
+    before = words[-len(ending) - 1] if len(words) > len(ending) else ""
+    if ending == ("TOKEN",) and plural:
+        return before in _BEFORE_TOKENS
+    if ending == ("SECRET",) and before == "PULL":  # the name of an object of Kubernetes
+        return False
+    return not (before in _OF_TEXT and (plural or ending == ("TOKEN",)))
 
 
 def secret_kind(name: str, value: str) -> str | None:
     """Return the kind of secret that a variable holds, by its value or else by its name.
 
-    None for an empty value, for a reference such as $TOKEN, and for yes or no.
+    None for an empty value, for a reference such as $TOKEN or ${TOKEN}, for the path of a file, and for yes
+    or no. `$uper9` is a password where nothing fills in variables, as in an env file.
     """
     if kind := secret_value_kind(f"{name}={value}".encode(errors="surrogateescape")):
         return kind
-    return "a secret" if is_secret_name(name) and not _NO_SECRET_VALUE.fullmatch(value) else None
+    if _NO_SECRET_VALUE.fullmatch(value) or _REFERENCE.fullmatch(value):
+        return None
+    return "a secret" if is_secret_name(name) else None
+
+
+def baked_secret_kind(name: str, value: str) -> str | None:
+    """Return the kind of secret that an ENV of a Dockerfile keeps in the image.
+
+    A build fills in variables there: `ENV HF_TOKEN=$HF_TOKEN` keeps the value of the build argument.
+    """
+    if kind := secret_kind(name, value):
+        return kind
+    used = [match[1] or match[2] for match in _EXPANDED.finditer(value)]
+    return "a secret" if used and any(map(is_secret_name, (name, *used))) else None
+
+
+def is_build_variable(value: str) -> bool:
+    """Return whether a value in a Dockerfile is one variable and nothing else: $NAME or ${NAME…}."""
+    return bool(_EXPANDED.fullmatch(value))
 
 
 def _is_in(content: bytes, hint: bytes, form: SecretForm) -> bool:

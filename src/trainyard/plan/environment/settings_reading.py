@@ -34,6 +34,8 @@ class Setting:
     line: int
     by_reference: bool = False
     """Whether the value stands elsewhere, as in a Secret."""
+    is_baked: bool = False
+    """Whether an image keeps it, with its variables filled in."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,12 @@ def _docker_settings(text: str) -> Iterator[Setting]:
         rest = rest.strip()
         if not re.match(r"[A-Za-z_]\w*=", rest):
             name, _, value = rest.partition(" ")
-            yield Setting(name, value.strip(), number)
+            yield Setting(name, value.strip(), number, is_baked=True)
             continue
         for part in _words(rest):
             name, equals, value = part.partition("=")
             if equals:
-                yield Setting(name, value, number)
+                yield Setting(name, value, number, is_baked=True)
 
 
 def _words(text: str) -> list[str]:

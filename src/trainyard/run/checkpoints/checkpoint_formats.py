@@ -8,7 +8,8 @@
     DeepSpeed     global_stepN/ with model and, with ZeRO, optimizer of all ranks; latest at N or later
     DCP           .metadata, which is written last, and every file that it names, as long as it says
     Hugging Face  an index of safetensors or bin files and every file that it names, or one file; a
-                  checkpoint-N of the Trainer also trainer_state.json of step N, which is written last
+                  checkpoint-N also trainer_state.json of step N, which the Trainer writes last, or
+                  random_states_*.pkl, which Accelerate writes last
 
 This is the only table of formats: `manage_checkpoints.py` uses it for volumes, `run_program.py` for the
 checkpoints of other programs. A file whose own format shows that its end is missing makes a checkpoint
@@ -51,6 +52,10 @@ _DEEPSPEED_FILES = (_MODEL_STATES, _OPTIMIZER_STATES, _LAYERS, _EXPERTS)
 _TRAINER = re.compile(r"checkpoint-(\d{1,12})")
 _TRAINER_STATE = "trainer_state.json"
 _OF_TRAINER = re.compile(r"training_args\.bin|optimizer\.pt|scheduler\.pt|rng_state(?:_\d+)?\.pth")
+_OF_ACCELERATE = re.compile(r"random_states_\d+\.pkl|(?:optimizer|scheduler|sampler)(?:_\d+)?\.bin")
+_RANDOM_STATES = re.compile(r"random_states_(?P<rank>\d{1,6})\.pkl")
+_STAGING = re.compile(r"tmp-checkpoint-\d{1,12}")
+"""The folder of older Trainers, which they rename when everything is in it."""
 _TRAINER_RANK = re.compile(r"rng_state_(?P<rank>\d{1,6})\.pth")
 _FSDP_FOLDERS = ("pytorch_model_fsdp_0", "optimizer_0")
 _DATA_OF_VERL = re.compile(r"data(?:_(?P<rank>\d{1,6}))?\.pt")
@@ -103,6 +108,10 @@ def _without_damage(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
     """Partial if a file's own format shows that its end is missing, or a mark says it is not finished."""
     if not checkpoint.is_complete or checkpoint.format is CheckpointFormat.TRAINYARD:
         return checkpoint
+    staging = next((part for part in PurePosixPath(checkpoint.path).parts if _STAGING.fullmatch(part)), None)
+    if staging is not None:
+        why = f"{staging} has no final name yet: its save did not finish"
+        return replace(checkpoint, wholeness=Wholeness.PARTIAL, why=why)
     cut = next((file.path for file in checkpoint.files if file.whole is False), None)
     mark = next((file.path for file in checkpoint.files if _name(file) in _UNFINISHED), None)
     if cut is None and mark is None:
@@ -364,15 +373,16 @@ def _missing_of_dcp(listing: VolumeListing, folder: str) -> Iterator[str]:
 
 def _hugging_face(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
     here = {_name(file): file for file in listing.by_folder.get(folder, ())}
-    of_trainer = _is_of_trainer(listing, folder, here)
     weights = any(name in here for name in (*_INDEXES, *_SINGLE)) or any(map(_SHARD.fullmatch, here))
+    of_trainer = _is_of_trainer(listing, folder, here, weights=weights)
     if not weights and not of_trainer:
         return None
     files = listing.below(folder) if of_trainer else tuple(here.values())
     why, problems = _weights(listing, folder, here)
     found = FoundCheckpoint(CheckpointFormat.HUGGING_FACE, folder, _number(folder), files, why)
     found = replace(found, wholeness=Wholeness.COMPLETE)
-    return _judged(found, chain(problems, _missing_of_trainer(listing, found, here) if of_trainer else ()))
+    owed = _missing_of_trainer(listing, found, here) if of_trainer else _missing_of_accelerate(folder, here)
+    return _judged(found, chain(problems, owed))
 
 
 def _weights(
@@ -409,20 +419,33 @@ def _missing_of_index(index: VolumeFile, here: Mapping[str, VolumeFile]) -> Iter
             yield f"{name} is missing or empty"
 
 
-def _is_of_trainer(listing: VolumeListing, folder: str, here: Iterable[str]) -> bool:
-    """Whether transformers' Trainer wrote it: by its own files here, or in a checkpoint beside it."""
+def _is_of_trainer(listing: VolumeListing, folder: str, here: Iterable[str], *, weights: bool) -> bool:
+    """Whether transformers' Trainer wrote it: by its own files, or by weights that Accelerate did not write.
+
+    A Trainer that is killed in its first save leaves weights and nothing else.
+    """
     if not _TRAINER.fullmatch(PurePosixPath(folder).name):
         return False
     if any(name == _TRAINER_STATE or _OF_TRAINER.fullmatch(name) for name in here):
         return True
     if any(join_path(folder, name) in listing.folders for name in _FSDP_FOLDERS):
         return True
-    return any(
+    if any(map(_OF_ACCELERATE.fullmatch, here)):
+        return False
+    return weights or any(
         _TRAINER.fullmatch(PurePosixPath(other).name)
         and PurePosixPath(other).parent == PurePosixPath(folder).parent
         and listing.file(other, _TRAINER_STATE) is not None
         for other in listing.folders
     )
+
+
+def _missing_of_accelerate(folder: str, here: Iterable[str]) -> Iterator[str]:
+    """What Accelerate owes in a checkpoint-N: the state of random numbers of each process, always last."""
+    ranks = {int(match["rank"]) for match in map(_RANDOM_STATES.fullmatch, here) if match}
+    if not ranks and _TRAINER.fullmatch(PurePosixPath(folder).name):
+        yield "random_states_0.pkl, which is written last, is missing"
+    yield from (f"random_states_{rank}.pkl is missing" for rank in _gaps(ranks))
 
 
 def _missing_of_trainer(

@@ -77,7 +77,11 @@ def _trainer_deepspeed(run: Path, step: int, world: int) -> Path:
 
 
 def _weights(run: Path, step: int, world: int) -> Path:
-    return shapes.safetensors(run / f"checkpoint-{step}", world=world)
+    return shapes.safetensors(run / f"step-{step}", world=world)
+
+
+def _accelerate(run: Path, step: int, world: int) -> Path:
+    return shapes.accelerate(run / f"checkpoint-{step}", world=world)
 
 
 def _adapter(run: Path, step: int, _world: int) -> Path:
@@ -263,14 +267,89 @@ def test_other_layouts_of_megatron_core_are_complete(tmp_path: Path) -> None:
         assert found.is_complete, found.why
 
 
-def test_weights_alone_owe_no_state_of_the_trainer_unless_one_beside_them_has_it(tmp_path: Path) -> None:
-    _weights(tmp_path, 7, 2)
-    found = judged(tmp_path)
-    assert found.is_complete
-    _trainer(tmp_path, 5, 1)
-    both = {each.step: each for each in find_checkpoints(list_checkpoint_folder(tmp_path))}
-    assert both[5].is_complete and not both[7].is_complete
-    assert both[7].why == "trainer_state.json, which is written last, is missing"
+_ORDER_OF_THE_TRAINER = (
+    "config.json",
+    "model*.safetensors*",
+    "tokenizer.json",
+    "training_args.bin",
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state*.pth",
+    "trainer_state.json",
+)
+_ORDER_OF_ACCELERATE = (
+    "adapter_config.json",
+    "*model*.safetensors",
+    "optimizer.bin",
+    "scheduler.bin",
+    "random_states_*.pkl",
+)
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize(
+    ("plant", "order"),
+    [
+        (_trainer, _ORDER_OF_THE_TRAINER),
+        (_trainer_sharded, _ORDER_OF_THE_TRAINER),
+        (_accelerate, _ORDER_OF_ACCELERATE),
+        (
+            lambda run, step, world: shapes.accelerate(run / f"checkpoint-{step}", world=world, adapter=True),
+            _ORDER_OF_ACCELERATE,
+        ),
+    ],
+)
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_save_that_was_killed_after_any_of_its_files_is_partial(
+    plant: Callable[[Path, int, int], Path], order: tuple[str, ...], world: int, older: bool, tmp_path: Path
+) -> None:
+    if older:
+        plant(tmp_path, 4, world)
+    folder = plant(tmp_path, 8, world)
+    for pattern in (None, *order[:0:-1]):
+        for path in folder.glob(pattern) if pattern else ():
+            path.unlink()
+        found = find_checkpoints(list_checkpoint_folder(tmp_path))
+        complete = {each.step for each in found if each.is_complete}
+        assert complete == ({4} if older else set()) | (set() if pattern else {8}), pattern
+
+
+@pytest.mark.parametrize("damage", shapes.DAMAGES)
+@pytest.mark.parametrize("world", [1, 3])
+def test_accelerate_owes_weights_and_the_random_states_of_all_but_the_last_process(
+    world: int, damage: str, tmp_path: Path
+) -> None:
+    """Its optimizer and schedule are there only if it prepared them. Nothing says how many ranks it had."""
+    folder = _accelerate(tmp_path, 7, world)
+    assert judged(tmp_path).is_complete
+    free = {"optimizer.bin", "scheduler.bin"} if damage == "removed" else set()
+    if damage == "removed" and world > 1:
+        free.add(f"random_states_{world - 1}.pkl")
+    for path in sorted(folder.iterdir()):
+        before = path.read_bytes()
+        shapes.DAMAGES[damage](path)
+        assert judged(tmp_path).is_complete is (path.name in free), path.name
+        path.write_bytes(before)
+
+
+@pytest.mark.parametrize("plant", [_trainer, _accelerate, _trainer_fsdp, _trainer_deepspeed])
+def test_a_staging_folder_is_partial_whatever_is_in_it(
+    plant: Callable[[Path, int, int], Path], tmp_path: Path
+) -> None:
+    """Trainers until 2024 wrote everything into it and renamed it."""
+    plant(tmp_path, 8, 2).rename(tmp_path / "tmp-checkpoint-8")
+    for found in find_checkpoints(list_checkpoint_folder(tmp_path)):
+        assert not found.is_complete and "tmp-checkpoint-8" in f"{found.path} {found.why}"
+    (tmp_path / "tmp-checkpoint-8").rename(tmp_path / "checkpoint-8")
+    assert judged(tmp_path).is_complete
+
+
+def test_weights_owe_a_state_where_the_name_is_that_of_a_checkpoint_of_the_trainer(tmp_path: Path) -> None:
+    for name in ("step-7", "final", "checkpoint-7-merged", "checkpoint-7"):
+        shapes.safetensors(tmp_path / name / "run" / name)
+        found = judged(tmp_path / name)
+        assert found.is_complete is (name != "checkpoint-7")
+    assert found.why == "trainer_state.json, which is written last, is missing"
 
 
 def test_no_code_that_a_pickle_names_runs(tmp_path: Path) -> None:
