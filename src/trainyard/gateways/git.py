@@ -5,6 +5,7 @@ make it answer for another one, so it does not get them.
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def repository_facts(path: Path) -> dict[str, Any]:
     The file itself may be untracked or ignored, as checkpoints are. A link counts as the file that it names.
     Untracked code anywhere in the repository makes it dirty.
     """
-    place = path.resolve()
+    place = Path(os.path.realpath(path))  # resolve() raises for a loop of links
     folder = place if place.is_dir() else place.parent
     root = (_git(folder, "rev-parse", "--show-toplevel") or "").removesuffix("\n")
     return _facts(Path(root), _untracked(Path(root), _ANY_CODE), ()) if root else {}
@@ -62,7 +63,7 @@ def is_older_than_head(path: Path) -> bool:
     The code of that commit did not write it. True as well where git does not know the commit's time. A second
     is the smallest step of that time.
     """
-    place = path.resolve()
+    place = Path(os.path.realpath(path))  # resolve() raises for a loop of links
     answer = _git(place if place.is_dir() else place.parent, "show", "-s", "--format=%ct", "HEAD") or ""
     committed = answer.strip()
     files = [each for each in place.rglob("*") if each.is_file()] if place.is_dir() else [place]

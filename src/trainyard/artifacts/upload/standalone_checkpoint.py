@@ -6,6 +6,7 @@ They are stored like a run: the number is claimed, the store confirms the bytes,
 import hashlib
 import json
 import logging
+import os
 import re
 import shlex
 import tempfile
@@ -151,7 +152,8 @@ def _texts(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 def run_file_of(checkpoint: Path) -> Path | None:
     """Return the record of the run whose directory contains the checkpoint; None without one."""
-    run_file = checkpoint.resolve().parent.parent / "run.json"
+    # resolve() raises for a loop of links.
+    run_file = Path(os.path.realpath(checkpoint)).parent.parent / "run.json"
     return run_file if run_file.is_file() else None
 
 
