@@ -34,6 +34,7 @@ from trainyard.repository.variables import (
     STORE,
     WATCH,
     RunnerKind,
+    is_pod_of_scale_set,
     is_self_hosted,
     labels_for,
     labels_of_variable,
@@ -248,6 +249,8 @@ class Setup:
         if not fitting and self._about.organisation:
             fitting, _ = self._runners_of_organisation(labels)
         if fitting:
+            if len(labels) == 1 and is_pod_of_scale_set(str(fitting[0].get("name")), labels[0]):
+                return RunnerKind.SCALE_SET
             names = [str(label.get("name")) for label in fitting[0].get("labels", ())]
             return RunnerKind.SELF_HOSTED if is_self_hosted(names) else RunnerKind.OTHER
         return RunnerKind.HOSTED if len(labels) == 1 and self._hosted_machines(labels[0])[0] else None
@@ -274,6 +277,10 @@ class Setup:
         self._role = self._wanted.role or str(role.get("value") or "")
         self._role_since = str(role.get("updated_at") or "")
         self._store = self._wanted.store or str(self._found().get(STORE, {}).get("value") or "")
+        if self._store.startswith("file://") and self._kind in (RunnerKind.HOSTED, RunnerKind.SCALE_SET):
+            text = f"{self._store} is lost with the machine, which ends with its job; name a bucket"
+            line = f"{SCRIPT} --store s3://BUCKET/PREFIX"
+            return SetupStep("store", SetupVerdict.YOU, text, todo=(Todo(rules.HERE, line),))
         step = self._variable("store", STORE, self._wanted.store or None)
         if step.verdict is SetupVerdict.YOU:
             where = "say where runs are stored: a folder of the machine or s3://bucket/prefix"

@@ -78,6 +78,11 @@ class RunnerKind(StrEnum):
     """Runners of another service, with the labels that it documents."""
 
 
+def is_pod_of_scale_set(runner: str, scale_set: str) -> bool:
+    """Whether a runner is named as actions-runner-controller names the pods of a scale set."""
+    return re.fullmatch(re.escape(scale_set) + r"-[a-z0-9]+-runner-[a-z0-9]+", runner, re.ASCII) is not None
+
+
 def parse_runner_labels(text: str) -> tuple[str, ...]:
     """The labels of `gpu,h100` or of a JSON list, as they are given. Raises ConfigError."""
     try:
