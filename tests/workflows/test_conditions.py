@@ -284,6 +284,21 @@ def test_a_training_job_knows_whether_it_told_its_end(
 
 
 @pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ({}, ""),
+        ({"limit": {"outputs": {"reason": "6 hours"}}}, "6 hours"),
+        ({"fit": {"outputs": {"reason": "gpu: none"}}}, "gpu: none"),
+    ],
+)
+def test_the_last_job_knows_why_the_training_was_refused(
+    training_job: Any, expressions: Any, steps: dict[str, Any], reason: str
+) -> None:
+    """It reports the end where the training job could not, and would say `its runner died`."""
+    assert expressions.value(training_job["outputs"]["reason"], **every_context() | {"steps": steps}) == reason
+
+
+@pytest.mark.parametrize(
     ("job", "steps", "reason"),
     [
         ("cancelled", {}, ""),
