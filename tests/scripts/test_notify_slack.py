@@ -217,7 +217,7 @@ def test_the_output_says_whether_anybody_can_have_heard(
     arguments = ("notify_slack.py", "failed", "--run-dir", loud_run.path)
     done = program(*arguments, GITHUB_OUTPUT=str(output), GITHUB_ACTIONS="true", **variables)
     assert done.returncode == 0
-    assert ("posted=true" in output.read_text()) is (state not in ("refuses", "hangs up"))
+    assert ("posted" in output.read_text()) is (state not in ("refuses", "hangs up"))
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"run_id": 3, "outcome": "x"}'])
