@@ -175,6 +175,7 @@ STATES: dict[str, Change | None] = {
     "proven, its checkpoints behind a link": lambda w, n: replace_by_link(
         run_of(w, n).checkpoints, w / "checkpoints"
     ),
+    "proven, its checkpoints cannot be read": lambda w, n: run_of(w, n).checkpoints.chmod(0),
     "proven in another store": lambda w, n: prove(run_of(w, n), "s3://elsewhere"),
     "proven under the number of another run": lambda w, n: prove(
         run_of(w, n), f"file://{w}/store", run_number=next(NUMBERS[x] for x in RUNS if x != n)
@@ -299,6 +300,23 @@ def test_what_cannot_be_removed_is_named(
     monkeypatch.setattr(shutil, "rmtree", refuse)
     assert pruned(prune_runs, world, "--apply") == 1
     assert "Permission denied" in capsys.readouterr().err
+
+
+def test_a_file_that_vanishes_while_it_is_counted_is_no_reason_to_stop(
+    prune_runs: Any, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of another program, or the one that has its directory open, removes its own temporary files."""
+    found = Path.lstat
+
+    def lstat(path: Path) -> Any:
+        if path.name == "vanishing":
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return found(path)
+
+    (run_of(world, RUNS[5]).logs / "vanishing").write_text("x")
+    monkeypatch.setattr(Path, "lstat", lstat)
+    assert pruned(prune_runs, world, "--apply", "--keep-last", "5") == 0
+    assert not run_of(world, RUNS[5]).path.exists()
 
 
 def test_a_link_within_a_run_is_removed_and_not_followed(prune_runs: Any, world: Path) -> None:

@@ -8,6 +8,7 @@ Only the directory of a workflow's run is ever removed: named `gh-` and a number
 does what cannot be read. The caller reads the proof.
 """
 
+import contextlib
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -185,10 +186,18 @@ def _require_stored(run: _ProvenRun, store: Store) -> None:
     checkpoints = run.directory.checkpoints
     if checkpoints.is_symlink():
         raise _ObstacleError("its checkpoints are behind a link")
-    for entry in sorted(checkpoints.iterdir()) if checkpoints.is_dir() else ():
+    for entry in _entries_of(checkpoints) if checkpoints.is_dir() else ():
         step = step_of(entry.name)
         if step is None or entry.is_symlink() or stored.get(step) != _digest_of(entry / MANIFEST_NAME):
             raise _ObstacleError(f"checkpoints/{entry.name} is not in the store")
+
+
+def _entries_of(folder: Path) -> list[Path]:
+    """The entries of a folder, sorted. Raises _ObstacleError when it cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise _ObstacleError(f"{folder.name}/ cannot be read: {error.strerror}") from None
 
 
 def _digest_of(path: Path) -> str:
@@ -200,4 +209,9 @@ def _digest_of(path: Path) -> str:
 
 
 def _size_of(path: Path) -> int:
-    return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file() or file.is_symlink())
+    """The bytes of the files below a folder; what vanishes meanwhile has none."""
+    total = 0
+    for file in path.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += file.lstat().st_size if file.is_file() or file.is_symlink() else 0
+    return total
