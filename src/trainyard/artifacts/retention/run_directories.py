@@ -4,8 +4,8 @@
                                                                              └──> renamed, then deleted
 
 Only the directory of a workflow's run is ever removed: named `gh-` and a number, with that name in its
-`run.json`, finished, proven, not in use, and with every checkpoint in the store. Anything else stays, and so
-does what cannot be read. The caller reads the proof.
+`run.json`, finished, proven, not in use, with every checkpoint in the store, and with nothing that Trainyard
+did not write. Anything else stays, and so does what cannot be read. The caller reads the proof.
 """
 
 import contextlib
@@ -29,6 +29,14 @@ from trainyard.run.run_lock import is_locked, locked
 from trainyard.run.untrusted_files import read_bytes
 
 _NAME = re.compile(r"gh-[0-9]{1,18}", re.ASCII)
+_LAYOUT = frozenset(
+    {
+        *("run.json", "config.yaml", "metrics.jsonl", "events.jsonl"),
+        *("checkpoints", "logs", "tensorboard", "report"),
+        *("slack.json", "node.json", ".lock"),
+    }
+)
+"""The entries of a run directory that Trainyard writes; any other is somebody's, and is not in the store."""
 _REMOVING = ".removing-"
 """Prefix of a directory whose removal has started; a later call finishes it."""
 
@@ -182,6 +190,8 @@ def _require_stored(run: _ProvenRun, store: Store) -> None:
         raise _ObstacleError(f"its copy in the store does not verify: {'; '.join(verification.problems[:1])}")
     if verification.run_id != run.run_id:
         raise _ObstacleError(f"run {number} in the store is {verification.run_id}")
+    if others := [entry.name for entry in _entries_of(run.directory.path) if entry.name not in _LAYOUT]:
+        raise _ObstacleError(f"{others[0]} is not of a run, and is not in the store")
     stored = {each.step: each.marker.sha256 for each in checkpoints_of(manifest) if each.marker}
     checkpoints = run.directory.checkpoints
     if checkpoints.is_symlink():
