@@ -162,7 +162,7 @@ def cancellation(started: str, limit: str, *, now: float) -> str:
 
     `started` is the Unix time of its start, `limit` its time limit in minutes; empty if not known.
     """
-    from trainyard.plan.run_plan import JOB_MINUTES
+    from trainyard.plan.job_times import JOB_MINUTES
 
     most = int(limit) if limit.isdigit() else JOB_MINUTES
     minutes = (now - float(started)) / 60 if started.isdigit() else None

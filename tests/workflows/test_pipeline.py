@@ -16,14 +16,8 @@ import yaml
 
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
 from trainyard.config.load import load_config
-from trainyard.plan.run_plan import (
-    JOB_MINUTES,
-    LEAST_STORING_MINUTES,
-    ROLE_MINUTES,
-    STORING_MINUTES,
-    Asked,
-    resolve,
-)
+from trainyard.plan.job_times import JOB_MINUTES, LEAST_STORING_MINUTES, ROLE_MINUTES, STORING_MINUTES
+from trainyard.plan.run_plan import Asked, resolve
 from trainyard.plan.target import PLACES
 from trainyard.run.segment import Handover, Segment, first_segment
 

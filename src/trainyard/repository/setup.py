@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
+from trainyard.plan.job_times import deadline_of
 from trainyard.repository import rules
 from trainyard.repository.address import GITHUB
 from trainyard.repository.repository_api import Ask, RefusedError, get_every_item, get_if_found, request
@@ -25,6 +26,7 @@ from trainyard.repository.trust_verdict import WORKFLOW, Trusted, is_immutable
 from trainyard.repository.variables import (
     CLUSTER,
     CODEBUILD,
+    DEADLINE,
     DEFAULT_LABELS,
     ENVIRONMENTS,
     HOSTED_MINUTES,
@@ -121,6 +123,8 @@ class Setup:
         yield "runner labels", self._labels_step
         if self._kind is RunnerKind.HOSTED and JOB_MINUTES not in self._wanted.variables:
             yield "variable", self._job_minutes
+            if DEADLINE not in self._wanted.variables and self._found_value(DEADLINE):
+                yield "variable", self._deadline
         yield "store", self._store_step
         for name, value in self._wanted.variables.items():
             yield "variable", partial(self._variable, "variable", name, value)
@@ -271,6 +275,19 @@ class Setup:
         found = str(self._found().get(JOB_MINUTES, {}).get("value") or "")
         is_short = found.isascii() and found.isdecimal() and int(found) <= int(HOSTED_MINUTES)
         return self._variable("variable", JOB_MINUTES, found if is_short else HOSTED_MINUTES)
+
+    def _deadline(self) -> SetupStep:
+        """The deadline, which the plan refuses where it is too late for the job's time limit."""
+        found, limit = self._found_value(DEADLINE), self._found_value(JOB_MINUTES)
+        minutes = int(limit if limit.isascii() and limit.isdecimal() else HOSTED_MINUTES)
+        try:
+            wanted = deadline_of(found, min(minutes, int(HOSTED_MINUTES)))
+        except ConfigError:
+            wanted = deadline_of("", min(minutes, int(HOSTED_MINUTES)))
+        return self._variable("variable", DEADLINE, wanted)
+
+    def _found_value(self, name: str) -> str:
+        return str(self._found().get(name, {}).get("value") or "")
 
     def _store_step(self) -> SetupStep:
         role = self._found().get(ROLE, {})

@@ -189,6 +189,25 @@ def test_a_limit_beyond_six_hours_is_shortened_for_a_machine_of_github(
     assert github.variables["TRAINYARD_JOB_MINUTES"] == written
 
 
+@pytest.mark.parametrize("minutes", ["", "480", "355", "200"])
+@pytest.mark.parametrize("deadline", ["450m", "7h", "325m", "90m", "tomorrow"])
+def test_a_deadline_that_is_too_late_for_a_machine_of_github_is_corrected(
+    fresh: Any, set_up: Any, deadline: str, minutes: str
+) -> None:
+    """The plan refuses a deadline behind the limit that the set-up has just shortened."""
+    github = world(fresh, "machine of GitHub, listed", KINDS["machine of GitHub, listed"])
+    github.variables |= {"TRAINYARD_DEADLINE": deadline}
+    github.variables |= {"TRAINYARD_JOB_MINUTES": minutes} if minutes else {}
+    done = set_up(github, labels="gpu-t4")
+    known = {"450m": 450, "7h": 420, "325m": 325, "90m": 90}.get(deadline, 999)
+    limit = int(github.variables["TRAINYARD_JOB_MINUTES"])
+    expected = deadline if known <= limit - 10 else f"{limit - 30}m"
+    assert github.variables["TRAINYARD_DEADLINE"] == expected
+    assert int(planned(github)["job_minutes"]) == limit
+    if expected != deadline:
+        assert any(step.verdict is SetupVerdict.DONE and "DEADLINE" in step.text for step in done.steps)
+
+
 @pytest.mark.parametrize("named", ["wanted", "found"])
 @pytest.mark.parametrize("store", [FOLDER, STORE])
 @pytest.mark.parametrize("kind", KINDS)
