@@ -113,6 +113,18 @@ def test_who_plans_a_training(
         assert not expressions.holds(training.jobs[name]["if"], **context), name
 
 
+@pytest.mark.parametrize("attempt", ["1", "2"])
+@pytest.mark.parametrize("fetch", ["true", "false"])
+def test_a_role_that_only_looks_for_a_proven_run_keeps_nothing_from_training(
+    training_job: Any, expressions: Any, fetch: str, attempt: str
+) -> None:
+    outputs = {"fetch": fetch, "unless_proven": "true"}
+    known = {"needs": {"plan": {"outputs": outputs}}, "github": {"run_attempt": attempt}}
+    reader = step_called(training_job, "Assume the AWS role for reading")
+    may_fail = expressions.value(reader.get("continue-on-error", "${{ false }}"), **every_context() | known)
+    assert may_fail is (fetch == "false" and attempt == "1")
+
+
 @pytest.mark.parametrize("found", [None, "", "812"])
 @pytest.mark.parametrize("attempt", ["1", "2"])
 @pytest.mark.parametrize("unless_proven", ["true", "false", None])
