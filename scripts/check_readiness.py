@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from trainyard.artifacts.store_probe import StoreAnswer
     from trainyard.machine.readiness import Answers
 
-# 5 MiB in so many seconds is a line of 1 Mbit/s. A store that hangs is noticed by CALL_SECONDS, which small calls have;
-# a call that sends a file has as long as in a sync.
+# 5 MiB in so many seconds is a line of 1 Mbit/s. A store that hangs is noticed by CALL_SECONDS, which small
+# calls have; a call that sends a file has as long as in a sync.
 SECONDS = 60.0
 CALL_SECONDS, ATTEMPTS = 5.0, 2
 

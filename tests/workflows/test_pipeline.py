@@ -128,7 +128,9 @@ def test_a_machine_of_github_with_a_limit_beyond_its_life_is_refused_before_anyt
     training_job: dict[str, Any], shell: Shell, tmp_path: Path, machine: str, minutes: str
 ) -> None:
     step = next(
-        s for s in training_job["steps"] if s["name"] == "Refuse a limit or a store that this machine does not keep"
+        s
+        for s in training_job["steps"]
+        if s["name"] == "Refuse a limit or a store that this machine does not keep"
     )
     assert training_job["steps"].index(step) == 1
     output = tmp_path / "output"

@@ -82,8 +82,8 @@ def ask_store(
 ) -> StoreAnswer:
     """Open the store, test it and look up the run number, as `standing_of` does.
 
-    With `writes`, objects are written as a sync does; `for_files` opens the store for calls that send a file, which
-    may need more time than others. Failures are problems in the answer.
+    With `writes`, objects are written as a sync does; `for_files` opens the store for calls that send a file,
+    which may need more time than others. Failures are problems in the answer.
     """
     answer = StoreAnswer()
     try:
@@ -98,9 +98,7 @@ def ask_store(
     return answer
 
 
-def probe_store(
-    store: Store, token: str | None, *, for_files: Callable[[], Store] | None = None
-) -> Probe:
+def probe_store(store: Store, token: str | None, *, for_files: Callable[[], Store] | None = None) -> Probe:
     """Make each call that storing a run needs, to report at once all that are refused.
 
     `token` distinguishes this check's object from those of simultaneous checks; with None nothing is written.
@@ -112,7 +110,9 @@ def probe_store(
     written = token is not None and asked.ask(lambda: _write_and_read(store, token, made))
     if not written:
         asked.ask(lambda: store.read_object(READINESS))
-    elif asked.ask(lambda: _send_as_a_run(for_files() if for_files else store, made)) and not _can_abort(store):
+    elif asked.ask(lambda: _send_as_a_run(for_files() if for_files else store, made)) and not _can_abort(
+        store
+    ):
         asked.notes.append(
             "an upload in parts cannot be aborted here: after one that failed, its parts stay until the "
             "bucket's lifecycle rule removes them"

@@ -29,7 +29,7 @@ def job_minutes_of(text: str) -> int:
 
 
 def deadline_of(text: str, job_minutes: int) -> str:
-    """Return the deadline; by default one that leaves time for storing. Raises ConfigError if it is too late."""
+    """Return the deadline; by default one that leaves time for storing. Raises ConfigError if too late."""
     if not text:
         return f"{job_minutes - STORING_MINUTES}m"
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd])", text, re.ASCII)

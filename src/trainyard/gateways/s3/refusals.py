@@ -72,8 +72,8 @@ def _explain_refusal(response: dict[str, Any], *, bucket: str, operation: str, e
         )
     if code == "400":  # a HEAD request: its response has no body that could name the cause
         return (
-            f"{endpoint} refuses {called}: {reason}. Perhaps the session has expired; sign in or assume the role "
-            "again."
+            f"{endpoint} refuses {called}: {reason}. Perhaps the session has expired; sign in or assume "
+            "the role again."
         )
     if status >= 500 or code == "SlowDown":
         return f"{endpoint} cannot serve {called} now: {reason}. Try again later."
