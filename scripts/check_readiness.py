@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from trainyard.artifacts.store_probe import StoreAnswer
     from trainyard.machine.readiness import Answers
 
-# 5 MiB in so many seconds is a line of 1 Mbit/s. A store that hangs is noticed by CALL_SECONDS.
+# 5 MiB in so many seconds is a line of 1 Mbit/s. A store that hangs is noticed by CALL_SECONDS, which small
+# calls have; a call that sends a file has as long as in a sync.
 SECONDS = 60.0
 CALL_SECONDS, ATTEMPTS = 5.0, 2
 
@@ -114,24 +115,25 @@ def ask(args: argparse.Namespace) -> "Answers":
     run_id, is_begun = run_of(args.run_dir)
     number, writes = parse_run_number(args.run_number), not args.dry_run
 
-    limits: dict[str, Any] = {"call_seconds": CALL_SECONDS, "attempts": ATTEMPTS, "part_bytes": PART_BYTES}
     stores: list[Store] = []
 
-    def opened() -> "Store":
-        stores.append(open_store(url, encryption=encryption, **limits))
-        return stores[0]
+    def opened(**limits: float) -> "Store":
+        options: dict[str, Any] = {"attempts": ATTEMPTS, "part_bytes": PART_BYTES, **limits}
+        stores.append(open_store(url, encryption=encryption, **options))
+        return stores[-1]
 
     def asked() -> "StoreAnswer":
-        return ask_store(opened, run_id, number, may_be_stored=is_begun, writes=writes)
+        quick = partial(opened, call_seconds=CALL_SECONDS)
+        return ask_store(quick, run_id, number, may_be_stored=is_begun, writes=writes, for_files=opened)
 
     assumed = args.role_outcome == "success"
     try:
         facts = asdict(time_limits.within(args.timeout, asked)) if assumed else {"asked": False}
     except KeyboardInterrupt:
-        leave_nothing_in(stores if writes else (), args.timeout)
+        leave_nothing_in(stores[-1:] if writes else (), args.timeout)
         raise
     except WaitTimeoutError:
-        leave_nothing_in(stores if writes else (), args.timeout)
+        leave_nothing_in(stores[-1:] if writes else (), args.timeout)
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         facts = {"problems": (hanging_message(url, args.timeout, endpoint),)}
     return Answers(

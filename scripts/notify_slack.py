@@ -13,9 +13,10 @@ Reads:   the run directory, if there is one, and its slack.json (the thread and 
          SLACK_BOT_TOKEN with SLACK_CHANNEL or notifications.slack.channel, or SLACK_WEBHOOK_URL;
          SLACK_API_URL (another server for the token); TRAINYARD_USD_PER_HOUR (the price of the machine);
          GitHub's variables; --needs: the jobs and annotations of the workflow run with GITHUB_TOKEN, if set.
-Writes:  a Slack message and slack.json; in GitHub Actions the output slack_thread (CHANNEL:TS). Without
-         webhook and token, or with --dry-run, the message is printed on stdout. --json prints the message,
-         the thread, and whether it was sent.
+Writes:  a Slack message and slack.json; in GitHub Actions the outputs slack_thread (CHANNEL:TS) and
+         posted (true, or not set where Slack did not take the message). Without webhook and token, or with
+         --dry-run, the message is printed on stdout. --json prints the message, the thread, and whether it
+         was sent.
 Exit codes: 0 sent or not, because trouble with Slack is a warning; 2 wrong usage.
 Example: scripts/notify_slack.py resumed --run-dir runs/gh-99 --segment 2/3 --reason "runner's time limit"
 """
@@ -73,6 +74,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    from trainyard.gateways.github import set_output
     from trainyard.report.facts.run_facts import facts_if_any
     from trainyard.report.slack.slack_events import SLACK_EVENTS
     from trainyard.report.slack.slack_thread import (
@@ -88,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         thread = parse_address(args.thread)
     if args.needs and not add_end(args):
         output.announce("slack", "each job reported its own end: nothing sent")
+        set_output("posted", "true")
         return 0
     if args.job_status == "cancelled" and not args.reason:
         started, limit = (os.environ.get(name, "") for name in ("TRAINYARD_JOB_STARTED", "JOB_MINUTES"))
@@ -101,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (TrainyardError, OSError) as error:
         _logger.warning("No message was sent to Slack: %s", error)
         return 0
+    set_output("posted", "true")
     if args.json:
         message = {"text": event.message.text, "blocks": event.message.blocks} if event else {}
         is_sent = result is PostResult.POSTED
@@ -158,7 +162,7 @@ def cancellation(started: str, limit: str, *, now: float) -> str:
 
     `started` is the Unix time of its start, `limit` its time limit in minutes; empty if not known.
     """
-    from trainyard.plan.run_plan import JOB_MINUTES
+    from trainyard.plan.job_times import JOB_MINUTES
 
     most = int(limit) if limit.isdigit() else JOB_MINUTES
     minutes = (now - float(started)) / 60 if started.isdigit() else None

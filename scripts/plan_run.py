@@ -89,8 +89,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         own = "" if plan.is_asked_for else " Pushes take another file by: gh variable set TRAINYARD_CONFIG"
         text = f"The run seems not to fit on the machine; the summary says what to change.{own}"
         annotate(Level.WARNING, text)
-    for line in unproven_lines(planned.unproven):
+    for line in unproven_lines(planned.unproven) if plan.trains else ():
         annotate(Level.WARNING, line, title="This run cannot be proven")
+    if os.environ.get("GITHUB_EVENT_NAME") == "schedule" and plan.asked.target == "eks" and plan.trains:
+        text = "On EKS the daily run is not compared with what is proven: it trains the same again each day."
+        annotate(Level.WARNING, f"{text} It is off with: gh variable set TRAINYARD_SCHEDULE --body off")
     set_outputs({**plan.outputs(), "expected": summarize_expectations(planned)})
     return ExitCode.DONE
 

@@ -1,5 +1,6 @@
 """The check of a store meets what the sync of a run meets: each operation is refused with each answer."""
 
+import importlib.util
 import os
 import re
 import socket
@@ -16,6 +17,7 @@ import pytest
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
 from trainyard.artifacts.store_probe import PART_BYTES, StoreAnswer, ask_store
 from trainyard.artifacts.upload.sync import sync_run
+from trainyard.command import handler
 from trainyard.errors import TrainyardError
 from trainyard.gateways import open_store
 from trainyard.machine.preflight import PreflightVerdict
@@ -83,6 +85,8 @@ class RefusingProxy:
         self.seen: list[str] = []
         self.held: dict[str, threading.Event] = {}
         """Operations whose answer is kept back until the event."""
+        self.slow: dict[str, float] = {}
+        """Operations whose answer comes after so many seconds."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -119,6 +123,7 @@ class RefusingProxy:
             answer = b"".join(iter(lambda: upstream.recv(1 << 20), b""))
         if operation in self.held:
             self.held[operation].wait(20)
+        time.sleep(self.slow.get(operation, 0))
         return answer
 
 
@@ -195,7 +200,10 @@ def test_what_the_check_says_is_what_the_sync_meets(
             continue
         assert is_red(answer)
         said = " ".join(answer.problems)
-        if status in NEVER and code != "XAmzContentSHA256Mismatch":
+        if status == "400" and operation == "HeadObject":  # no body: an expired session has the same answer
+            assert answer.is_able
+            assert "Perhaps the session has expired" in said
+        elif status in NEVER and code != "XAmzContentSHA256Mismatch":
             name = operation.partition(" ")[0]
             assert not answer.is_able
             assert f"cannot do {name}: " in said
@@ -240,6 +248,25 @@ def test_an_object_of_somebody_else_under_a_name_of_the_check_is_left_alone(
     answer = checked(f"s3://{bucket}")
     assert "was not written by a check, and was left alone" in " ".join(answer.problems)
     assert left_in(server, bucket) == ([key], [])
+
+
+@pytest.mark.parametrize("server", ["moto"], indirect=True)
+@pytest.mark.parametrize(
+    ("operation", "is_patient"), [("UploadPart", True), ("PutObject", True), ("PutObject if absent", False)]
+)
+def test_a_slow_line_has_time_for_a_part_and_a_store_that_hangs_is_noticed_soon(
+    proxy: RefusingProxy, server: Any, monkeypatch: pytest.MonkeyPatch, operation: str, is_patient: bool
+) -> None:
+    """At 2 Mbit/s the 5 MiB of a part take 20 seconds, most of it after the kernel has taken the bytes."""
+    spec = importlib.util.spec_from_file_location("check_readiness", ROOT / "scripts" / "check_readiness.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script, "CALL_SECONDS", 3.0)
+    proxy.slow = {operation: 6.0}
+    code = handler.exit_code_of(lambda: script.main(["--store", f"s3://{server.new_bucket()}"]))
+    assert (code == 0) is is_patient
 
 
 @pytest.mark.parametrize("operation", ["CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"])

@@ -202,6 +202,24 @@ def test_a_slack_that_is_not_there_is_a_warning(
     assert "verysecret" not in done.stderr + done.stdout
 
 
+@pytest.mark.parametrize("state", ["answers", "refuses", "hangs up", "not set", "switched off"])
+def test_the_output_says_whether_anybody_can_have_heard(
+    program: Program, slack: FakeSlack, loud_run: RunDirectory, tmp_path: Path, state: str
+) -> None:
+    """A job that ends while Slack does not answer has not reported its end: the last job tries again."""
+    output = tmp_path / "output"
+    output.touch()
+    slack.status = 500 if state == "refuses" else 200
+    address = "http://127.0.0.1:9/x" if state == "hangs up" else slack.url
+    variables = {} if state == "not set" else {"SLACK_WEBHOOK_URL": address}
+    if state == "switched off":
+        loud_run.config_file.write_text("notifications:\n  slack:\n    enabled: false\n")
+    arguments = ("notify_slack.py", "failed", "--run-dir", loud_run.path)
+    done = program(*arguments, GITHUB_OUTPUT=str(output), GITHUB_ACTIONS="true", **variables)
+    assert done.returncode == 0
+    assert ("posted" in output.read_text()) is (state not in ("refuses", "hangs up"))
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"run_id": 3, "outcome": "x"}'])
 def test_a_torn_record_still_makes_a_message(
     program: Program, slack: FakeSlack, loud_run: RunDirectory, content: str

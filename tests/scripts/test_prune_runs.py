@@ -175,6 +175,12 @@ STATES: dict[str, Change | None] = {
     "proven, its checkpoints behind a link": lambda w, n: replace_by_link(
         run_of(w, n).checkpoints, w / "checkpoints"
     ),
+    "proven, with a file of somebody": lambda w, n: (run_of(w, n).path / "notes.md").write_text("mine"),
+    "proven, with a folder of somebody": lambda w, n: (run_of(w, n).path / "export").mkdir(),
+    "proven, with a link of somebody": lambda w, n: (run_of(w, n).path / "data").symlink_to(w),
+    "proven, with what the code leaves": lambda w, n: [
+        (run_of(w, n).path / name).write_text("{}") for name in ("slack.json", "node.json", ".lock")
+    ],
     "proven in another store": lambda w, n: prove(run_of(w, n), "s3://elsewhere"),
     "proven under the number of another run": lambda w, n: prove(
         run_of(w, n), f"file://{w}/store", run_number=next(NUMBERS[x] for x in RUNS if x != n)
@@ -200,7 +206,10 @@ RANKS = {
     *(state for state in STATES if state.startswith("proven") and state not in ("proven and in use",)),
 } - {"proven in another store", "proven in three parts"}
 """States that are proven by their record, so that they count among the newest."""
-REMOVABLE = {"proven and stored", "proven and stored, lock left behind"}
+REMOVABLE = {
+    *("proven and stored", "proven and stored, lock left behind"),
+    "proven, with what the code leaves",
+}
 
 
 def rewrite_id(layout: RunDirectory) -> None:
@@ -299,6 +308,38 @@ def test_what_cannot_be_removed_is_named(
     monkeypatch.setattr(shutil, "rmtree", refuse)
     assert pruned(prune_runs, world, "--apply") == 1
     assert "Permission denied" in capsys.readouterr().err
+
+
+def test_a_run_whose_checkpoints_cannot_be_read_stays_and_the_others_go(
+    prune_runs: Any, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable, entries = run_of(world, RUNS[5]).checkpoints, Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path == unreadable:
+            raise PermissionError(13, "Permission denied", str(path))
+        return entries(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert pruned(prune_runs, world, "--apply", "--keep-last", str(KEPT)) == 0
+    assert names_in(world / "runs") == {*RUNS[:KEPT], RUNS[5]}
+
+
+def test_a_file_that_vanishes_while_it_is_counted_is_no_reason_to_stop(
+    prune_runs: Any, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of another program, or the one that has its directory open, removes its own temporary files."""
+    found = Path.lstat
+
+    def lstat(path: Path) -> Any:
+        if path.name == "vanishing":
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return found(path)
+
+    (run_of(world, RUNS[5]).logs / "vanishing").write_text("x")
+    monkeypatch.setattr(Path, "lstat", lstat)
+    assert pruned(prune_runs, world, "--apply", "--keep-last", "5") == 0
+    assert not run_of(world, RUNS[5]).path.exists()
 
 
 def test_a_link_within_a_run_is_removed_and_not_followed(prune_runs: Any, world: Path) -> None:

@@ -200,6 +200,37 @@ def test_plan_run_states_it_in_the_first_lines(
     assert any("This run cannot be proven: network: " in line for line in head) == red
 
 
+@pytest.mark.parametrize("event", ["push", "schedule", "workflow_dispatch"])
+@pytest.mark.parametrize("is_set_up", [True, False])
+def test_a_plan_warns_only_of_what_trains(
+    event: str,
+    is_set_up: bool,
+    load_script: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Not of a proof that no run is owed; and of a daily run on EKS, which nothing compares."""
+    variables = {
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_EVENT_NAME": event,
+        "TRAINYARD_EKS_CLUSTER": "yard",
+        "TRAINYARD_EKS_ROLE": "arn:aws:iam::123456789012:role/x" if is_set_up else "",
+        "TRAINYARD_EKS_NODES": "2",
+        "TRAINYARD_EKS_INSTANCE_TYPE": "p5.48xlarge",
+        "TRAINYARD_STORE": STORE,
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    changes = "compute.strategy=ddp compute.network=efa"
+    words = ["--config", str(SMOKE), "--overrides", changes, "--target", "eks"]
+    if not is_set_up and event == "workflow_dispatch":
+        words += ["--only-plan", "true"]
+    assert load_script("plan_run").main(words) == 0
+    said = capsys.readouterr().err
+    assert ("title=This run cannot be proven" in said) is is_set_up
+    assert ("gh variable set TRAINYARD_SCHEDULE --body off" in said) is (is_set_up and event == "schedule")
+
+
 @pytest.mark.parametrize("nodes", ["0", "-1", "two", "1.5", "9" * 9])
 def test_plan_run_refuses_a_number_of_pods_that_is_none(nodes: str, program: Program) -> None:
     done = program(

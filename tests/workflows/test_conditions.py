@@ -113,6 +113,18 @@ def test_who_plans_a_training(
         assert not expressions.holds(training.jobs[name]["if"], **context), name
 
 
+@pytest.mark.parametrize("attempt", ["1", "2"])
+@pytest.mark.parametrize("fetch", ["true", "false"])
+def test_a_role_that_only_looks_for_a_proven_run_keeps_nothing_from_training(
+    training_job: Any, expressions: Any, fetch: str, attempt: str
+) -> None:
+    outputs = {"fetch": fetch, "unless_proven": "true"}
+    known = {"needs": {"plan": {"outputs": outputs}}, "github": {"run_attempt": attempt}}
+    reader = step_called(training_job, "Assume the AWS role for reading")
+    may_fail = expressions.value(reader.get("continue-on-error", "${{ false }}"), **every_context() | known)
+    assert may_fail is (fetch == "false" and attempt == "1")
+
+
 @pytest.mark.parametrize("found", [None, "", "812"])
 @pytest.mark.parametrize("attempt", ["1", "2"])
 @pytest.mark.parametrize("unless_proven", ["true", "false", None])
@@ -259,6 +271,8 @@ def test_what_stopped_early_goes_on_and_what_somebody_cancelled_does_not(
         (True, {"succeeded": "skipped", "told": "success", "failed": "skipped"}),
         (True, {"succeeded": "skipped", "told": "skipped", "failed": "success"}),
         (False, {"succeeded": "skipped", "told": "skipped", "failed": "failure"}),
+        (False, {"succeeded": "skipped", "told": "skipped", "failed": "no answer"}),
+        (False, {"succeeded": "skipped", "told": "no answer", "failed": "skipped"}),
     ],
 )
 def test_a_training_job_knows_whether_it_told_its_end(
@@ -268,10 +282,33 @@ def test_a_training_job_knows_whether_it_told_its_end(
     assert [ids[name] for name in steps] == [
         f"Tell Slack that it {what}" for what in ("succeeded", "stopped", "failed")
     ]
-    outcomes = {name: {"outcome": outcome} for name, outcome in steps.items()}
+    # The script succeeds where Slack does not answer: its output says whether it was posted.
+    outcomes = {
+        name: {
+            "outcome": "success" if outcome == "no answer" else outcome,
+            "outputs": {"posted": "true"} if outcome == "success" else {},
+        }
+        for name, outcome in steps.items()
+    }
     context = {"steps": outcomes, "github": {"run_attempt": "2"}}
     reported = expressions.value(training_job["outputs"]["reported"], **context)
     assert reported == ("2" if ended else "")
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ({}, ""),
+        ({"limit": {"outputs": {"reason": "6 hours"}}}, "6 hours"),
+        ({"fit": {"outputs": {"reason": "gpu: none"}}}, "gpu: none"),
+    ],
+)
+def test_the_last_job_knows_why_the_training_was_refused(
+    training_job: Any, expressions: Any, steps: dict[str, Any], reason: str
+) -> None:
+    """It reports the end where the training job could not, and would say `its runner died`."""
+    value = expressions.value(training_job["outputs"]["reason"], **every_context() | {"steps": steps})
+    assert (value or "") == reason
 
 
 @pytest.mark.parametrize(

@@ -188,8 +188,14 @@ def test_the_caller_knows_whether_the_end_was_reported_or_the_watch_handed_over(
         "continue": {"outputs": {"dispatched": dispatched}},
     }
     assert expressions.value(value, jobs=jobs, github={"run_attempt": "2"}) == known
-    for outcome, told in (("success", "2"), ("failure", ""), ("skipped", "")):
-        context = {"steps": {"told": {"outcome": outcome}}, "github": {"run_attempt": "2"}}
+    for outcome, posted, told in (
+        ("success", "true", "2"),
+        ("success", "", ""),  # Slack did not answer
+        ("failure", "", ""),
+        ("skipped", "", ""),
+    ):
+        step = {"outcome": outcome, "outputs": {"posted": posted}}
+        context = {"steps": {"told": step}, "github": {"run_attempt": "2"}}
         assert expressions.value(eks.jobs["report"]["outputs"]["reported"], **context) == told
 
 

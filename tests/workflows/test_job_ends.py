@@ -88,6 +88,8 @@ def unheard_of(needs: Needs) -> list[str]:
     found = []
     for name in ("plan", "ready", "eks", "train", "continue"):
         is_bad = needs[name]["result"] in ("failure", "cancelled")
+        if name == "train" and needs["continue"]["result"] == "success":
+            continue  # stopped early, stored, and continued by the next segment: no end
         if is_bad and needs[name]["outputs"].get("reported") != ATTEMPT:
             found.append(name)
     if found:

@@ -16,14 +16,8 @@ import yaml
 
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
 from trainyard.config.load import load_config
-from trainyard.plan.run_plan import (
-    JOB_MINUTES,
-    LEAST_STORING_MINUTES,
-    ROLE_MINUTES,
-    STORING_MINUTES,
-    Asked,
-    resolve,
-)
+from trainyard.plan.job_times import JOB_MINUTES, LEAST_STORING_MINUTES, ROLE_MINUTES, STORING_MINUTES
+from trainyard.plan.run_plan import Asked, resolve
 from trainyard.plan.target import PLACES
 from trainyard.run.segment import Handover, Segment, first_segment
 
@@ -134,12 +128,15 @@ def test_a_machine_of_github_with_a_limit_beyond_its_life_is_refused_before_anyt
     training_job: dict[str, Any], shell: Shell, tmp_path: Path, machine: str, minutes: str
 ) -> None:
     step = next(
-        s for s in training_job["steps"] if s["name"] == "Refuse a limit that this machine does not keep"
+        s
+        for s in training_job["steps"]
+        if s["name"] == "Refuse a limit or a store that this machine does not keep"
     )
     assert training_job["steps"].index(step) == 1
     output = tmp_path / "output"
     output.touch()
     more = {"RUNNER_ENVIRONMENT": machine, "JOB_MINUTES": minutes, "DEADLINE": f"{int(minutes) - 30}m"}
+    more["STORE"] = "s3://ml-runs/phase2"
     refused = False
     try:
         shell(step["run"], tmp_path, GITHUB_OUTPUT=str(output), **more)
@@ -148,6 +145,26 @@ def test_a_machine_of_github_with_a_limit_beyond_its_life_is_refused_before_anyt
         assert "::error::GitHub ends jobs on its own machines after 360 minutes" in error.stdout
     assert refused is (machine == "github-hosted" and int(minutes) > 360)
     assert ("gh variable set TRAINYARD_JOB_MINUTES --body 355" in output.read_text()) is refused
+
+
+@pytest.mark.parametrize("store", ["file:///mnt/storage/store", "s3://ml-runs/phase2"])
+@pytest.mark.parametrize("machine", ["self-hosted", "github-hosted", ""])
+def test_a_folder_of_a_machine_of_github_is_refused_as_a_store_before_anything_trains(
+    training_job: dict[str, Any], shell: Shell, tmp_path: Path, machine: str, store: str
+) -> None:
+    """GitHub destroys the machine with the job, and with it what is stored there and proven."""
+    step = next(step for step in training_job["steps"] if step.get("id") == "limit")
+    output = tmp_path / "output"
+    output.touch()
+    more = {"RUNNER_ENVIRONMENT": machine, "JOB_MINUTES": "355", "DEADLINE": "325m", "STORE": store}
+    refused = False
+    try:
+        shell(step["run"], tmp_path, GITHUB_OUTPUT=str(output), **more)
+    except subprocess.CalledProcessError as error:
+        refused = True
+        assert f"::error::{store} is a folder of a machine that GitHub destroys" in error.stdout
+    assert refused is (machine == "github-hosted" and store.startswith("file://"))
+    assert ("gh variable set TRAINYARD_STORE --body s3://BUCKET/PREFIX" in output.read_text()) is refused
 
 
 def test_the_deadline_counts_from_the_first_step_as_the_limit_does(training_job: dict[str, Any]) -> None:
@@ -488,7 +505,9 @@ def test_nothing_that_decides_may_fail_in_silence(training_job: dict[str, Any]) 
     scripts = {calls(step["run"])[0][0] for step in quiet if "run" in step}
     unread = {"notify_slack", "training_dashboard", "gather_records", "prune_runs"}
     assert scripts == unread | {"find_proven_run"}, "where nothing is found out, it trains"
-    assert [step["name"] for step in quiet if "uses" in step] == ["Keep report and records for 30 days"]
+    reading = "Assume the AWS role for reading"  # may fail only where it looks for a proven run
+    kept = [reading, "Keep report and records for 30 days"]
+    assert [step["name"] for step in quiet if "uses" in step] == kept
 
 
 def test_the_daily_run_is_off_the_hour(training: Any) -> None:

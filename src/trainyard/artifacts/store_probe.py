@@ -72,16 +72,23 @@ class StoreAnswer:
 
 
 def ask_store(
-    opened: Callable[[], Store], run_id: str, wanted: int | None, *, may_be_stored: bool, writes: bool
+    opened: Callable[[], Store],
+    run_id: str,
+    wanted: int | None,
+    *,
+    may_be_stored: bool,
+    writes: bool,
+    for_files: Callable[[], Store] | None = None,
 ) -> StoreAnswer:
     """Open the store, test it and look up the run number, as `standing_of` does.
 
-    With `writes`, objects are written as a sync does. Failures are problems in the answer.
+    With `writes`, objects are written as a sync does; `for_files` opens the store for calls that send a file,
+    which may need more time than others. Failures are problems in the answer.
     """
     answer = StoreAnswer()
     try:
         store = opened()
-        probe = probe_store(store, secrets.token_hex(8) if writes else None)
+        probe = probe_store(store, secrets.token_hex(8) if writes else None, for_files=for_files)
         answer = StoreAnswer(probe.problems, probe.notes, is_able=probe.is_able)
         if probe.answers:
             standing = standing_of(store, run_id, wanted, may_be_stored=may_be_stored)
@@ -91,10 +98,11 @@ def ask_store(
     return answer
 
 
-def probe_store(store: Store, token: str | None) -> Probe:
+def probe_store(store: Store, token: str | None, *, for_files: Callable[[], Store] | None = None) -> Probe:
     """Make each call that storing a run needs, to report at once all that are refused.
 
     `token` distinguishes this check's object from those of simultaneous checks; with None nothing is written.
+    `for_files` opens the store for calls that send a file.
     """
     asked = _Asked()
     asked.ask(lambda: next(iter(store.folders()), None))
@@ -102,7 +110,9 @@ def probe_store(store: Store, token: str | None) -> Probe:
     written = token is not None and asked.ask(lambda: _write_and_read(store, token, made))
     if not written:
         asked.ask(lambda: store.read_object(READINESS))
-    elif asked.ask(lambda: _send_as_a_run(store, made)) and not _can_abort(store):
+    elif asked.ask(lambda: _send_as_a_run(for_files() if for_files else store, made)) and not _can_abort(
+        store
+    ):
         asked.notes.append(
             "an upload in parts cannot be aborted here: after one that failed, its parts stay until the "
             "bucket's lifecycle rule removes them"

@@ -18,19 +18,11 @@ from typing import Any
 from trainyard.config.registries import store_examples, store_pattern
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
+from trainyard.plan.job_times import deadline_of, job_minutes_of
 from trainyard.plan.target import PLACES, Machine, Target, machine_for, require_recipe
 from trainyard.run.segment import Segment, manifest_place
 
 MOST_SEGMENTS = 20
-JOB_MINUTES = 480
-"""Time limit of the training job, unless TRAINYARD_JOB_MINUTES is shorter."""
-STORING_MINUTES = 30
-"""The part of the job's time that is left for storing by default."""
-ROLE_MINUTES = 2
-"""Most minutes that assuming the role to store with takes: that step's limit (`training_ci.yml`)."""
-LEAST_STORING_MINUTES = ROLE_MINUTES + 8
-"""The part of the job's time that a deadline has to leave, the time for assuming the role included."""
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNASKED = ("push", "schedule")
 """Events that start a run without anybody asking for training."""
 _STORE_EXAMPLE = "s3://BUCKET/PREFIX"
@@ -188,7 +180,7 @@ def resolve(asked: Asked, config: Config, segment: Segment, *, variables: Mappin
     store = _store(variables.get("TRAINYARD_STORE", "")) or (config.artifacts.store or "").rstrip("/")
     machine = machine_for(asked.target, variables, on_cpu=config.model.device == "cpu")
     again = variables.get("GITHUB_RUN_ATTEMPT", "1") != "1"
-    minutes = _job_minutes(variables.get("TRAINYARD_JOB_MINUTES", ""))
+    minutes = job_minutes_of(variables.get("TRAINYARD_JOB_MINUTES", ""))
     is_asked_for = again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _UNASKED
     if asked.target is Target.HERE or machine.is_known or is_asked_for:  # a fresh copy may yet name a cluster
         require_recipe(asked.target, config)
@@ -198,7 +190,7 @@ def resolve(asked: Asked, config: Config, segment: Segment, *, variables: Mappin
         machine,
         resume=_resume(asked.resume, segment, again=again),
         store=store,
-        deadline=_deadline(variables.get("TRAINYARD_DEADLINE", ""), minutes),
+        deadline=deadline_of(variables.get("TRAINYARD_DEADLINE", ""), minutes),
         job_minutes=minutes,
         runs_directory=(variables.get("TRAINYARD_RUNS_DIRECTORY") or "runs").rstrip("/"),
         most_segments=_most(variables.get("TRAINYARD_MAX_SEGMENTS") or str(MOST_SEGMENTS)),
@@ -244,33 +236,6 @@ def _resume(asked: str, segment: Segment, *, again: bool) -> str:
     if asked == "none" and (again or segment.number > 1):
         return "auto"
     return asked
-
-
-def _job_minutes(text: str) -> int:
-    """The time limit of the training job."""
-    minutes, least = int(text) if re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII) else 0, 2 * STORING_MINUTES
-    if text and not least <= minutes <= JOB_MINUTES:
-        raise ConfigError(
-            f"TRAINYARD_JOB_MINUTES: {text!r} is not a whole number from {least} to {JOB_MINUTES}"
-        )
-    return minutes or JOB_MINUTES
-
-
-def _deadline(text: str, job_minutes: int) -> str:
-    """The deadline if it is one that the job lives to see; by default one that leaves time for storing."""
-    if not text:
-        return f"{job_minutes - STORING_MINUTES}m"
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd])", text, re.ASCII)
-    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
-    if not seconds:
-        raise ConfigError(f"TRAINYARD_DEADLINE: {text!r} is not a duration such as 7h, 450m or 90s")
-    latest = job_minutes - LEAST_STORING_MINUTES
-    if seconds > latest * 60:
-        raise ConfigError(
-            f"TRAINYARD_DEADLINE: {text} is too late: the job ends at {job_minutes} minutes, and it has to "
-            f"store what there is. Use at most {latest}m; a longer run continues in a next segment."
-        )
-    return text
 
 
 def _most(text: str) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
+from trainyard.plan.job_times import deadline_of
 from trainyard.repository import rules
 from trainyard.repository.address import GITHUB
 from trainyard.repository.repository_api import Ask, RefusedError, get_every_item, get_if_found, request
@@ -25,6 +26,7 @@ from trainyard.repository.trust_verdict import WORKFLOW, Trusted, is_immutable
 from trainyard.repository.variables import (
     CLUSTER,
     CODEBUILD,
+    DEADLINE,
     DEFAULT_LABELS,
     ENVIRONMENTS,
     HOSTED_MINUTES,
@@ -34,6 +36,7 @@ from trainyard.repository.variables import (
     STORE,
     WATCH,
     RunnerKind,
+    is_pod_of_scale_set,
     is_self_hosted,
     labels_for,
     labels_of_variable,
@@ -120,6 +123,8 @@ class Setup:
         yield "runner labels", self._labels_step
         if self._kind is RunnerKind.HOSTED and JOB_MINUTES not in self._wanted.variables:
             yield "variable", self._job_minutes
+            if DEADLINE not in self._wanted.variables and self._found_value(DEADLINE):
+                yield "variable", self._deadline
         yield "store", self._store_step
         for name, value in self._wanted.variables.items():
             yield "variable", partial(self._variable, "variable", name, value)
@@ -248,6 +253,8 @@ class Setup:
         if not fitting and self._about.organisation:
             fitting, _ = self._runners_of_organisation(labels)
         if fitting:
+            if len(labels) == 1 and is_pod_of_scale_set(str(fitting[0].get("name")), labels[0]):
+                return RunnerKind.SCALE_SET
             names = [str(label.get("name")) for label in fitting[0].get("labels", ())]
             return RunnerKind.SELF_HOSTED if is_self_hosted(names) else RunnerKind.OTHER
         return RunnerKind.HOSTED if len(labels) == 1 and self._hosted_machines(labels[0])[0] else None
@@ -269,11 +276,28 @@ class Setup:
         is_short = found.isascii() and found.isdecimal() and int(found) <= int(HOSTED_MINUTES)
         return self._variable("variable", JOB_MINUTES, found if is_short else HOSTED_MINUTES)
 
+    def _deadline(self) -> SetupStep:
+        """The deadline, which the plan refuses where it is too late for the job's time limit."""
+        found, limit = self._found_value(DEADLINE), self._found_value(JOB_MINUTES)
+        minutes = int(limit if limit.isascii() and limit.isdecimal() else HOSTED_MINUTES)
+        try:
+            wanted = deadline_of(found, min(minutes, int(HOSTED_MINUTES)))
+        except ConfigError:
+            wanted = deadline_of("", min(minutes, int(HOSTED_MINUTES)))
+        return self._variable("variable", DEADLINE, wanted)
+
+    def _found_value(self, name: str) -> str:
+        return str(self._found().get(name, {}).get("value") or "")
+
     def _store_step(self) -> SetupStep:
         role = self._found().get(ROLE, {})
         self._role = self._wanted.role or str(role.get("value") or "")
         self._role_since = str(role.get("updated_at") or "")
         self._store = self._wanted.store or str(self._found().get(STORE, {}).get("value") or "")
+        if self._store.startswith("file://") and self._kind in (RunnerKind.HOSTED, RunnerKind.SCALE_SET):
+            text = f"{self._store} is lost with the machine, which ends with its job; name a bucket"
+            line = f"{SCRIPT} --store s3://BUCKET/PREFIX"
+            return SetupStep("store", SetupVerdict.YOU, text, todo=(Todo(rules.HERE, line),))
         step = self._variable("store", STORE, self._wanted.store or None)
         if step.verdict is SetupVerdict.YOU:
             where = "say where runs are stored: a folder of the machine or s3://bucket/prefix"

@@ -17,6 +17,7 @@ STORE = "TRAINYARD_STORE"
 WATCH = "TRAINYARD_WATCH"
 ROLE = "TRAINYARD_AWS_ROLE"
 JOB_MINUTES = "TRAINYARD_JOB_MINUTES"
+DEADLINE = "TRAINYARD_DEADLINE"
 CODEBUILD, CLUSTER = "TRAINYARD_CODEBUILD_PROJECT", "TRAINYARD_EKS_CLUSTER"
 DEFAULT_LABELS = ("self-hosted", "gpu")
 SELF_HOSTED = "self-hosted"
@@ -43,7 +44,7 @@ OTHERS = frozenset(
         "TRAINYARD_GPU_LOCK",
         "TRAINYARD_CHECK",
         "TRAINYARD_FOLLOW",
-        "TRAINYARD_DEADLINE",
+        DEADLINE,
         JOB_MINUTES,
         "TRAINYARD_RUNS_DIRECTORY",
         "TRAINYARD_AWS_REGION",
@@ -76,6 +77,11 @@ class RunnerKind(StrEnum):
     """A machine of GitHub, such as a larger runner with a GPU: its name is the only label."""
     OTHER = "other"
     """Runners of another service, with the labels that it documents."""
+
+
+def is_pod_of_scale_set(runner: str, scale_set: str) -> bool:
+    """Whether a runner is named as actions-runner-controller names the pods of a scale set."""
+    return re.fullmatch(re.escape(scale_set) + r"-[a-z0-9]+-runner-[a-z0-9]+", runner, re.ASCII) is not None
 
 
 def parse_runner_labels(text: str) -> tuple[str, ...]:

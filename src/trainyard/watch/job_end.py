@@ -32,6 +32,8 @@ class JobWords:
     """The next command after a failure; a cancelled job is run again."""
     taken_up_by: tuple[str, ...] = ()
     """Jobs that continue its work; its own end does not count if one of them ran."""
+    continued_by: str = ""
+    """A job that continues the run: its own end does not count if that one succeeded."""
     not_started: str = ""
     """The same as `after` where it never began to run; empty if that makes no difference."""
     explained_by: tuple[str, ...] = ()
@@ -119,6 +121,7 @@ TRAINING = {
         "gh run view {run} --log-failed, then gh run rerun {run} --failed; where TRAINYARD_WATCH is on, "
         "watch_runners.yml resumes a run whose runner died",
         not_started="nothing was trained",
+        continued_by="continue",
         explained_by=("ready",),
     ),
     "continue": JobWords(
@@ -191,6 +194,8 @@ def _table_of(needs: Json) -> Mapping[str, JobWords]:
 
 def _ended_badly(needs: Json, name: str, words: JobWords) -> bool:
     is_bad = _result(needs, name) in ("failure", "cancelled")
+    if words.continued_by and _result(needs, words.continued_by) == "success":
+        return False
     return is_bad and all(_result(needs, other) == "skipped" for other in words.taken_up_by)
 
 

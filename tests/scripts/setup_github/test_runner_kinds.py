@@ -22,7 +22,8 @@ from trainyard.repository.variables import RunnerKind
 from trainyard.run.segment import Segment
 
 ROOT = Path(__file__).resolve().parents[3]
-STORE = "file:///mnt/storage/store"
+STORE = "s3://lab-runs/phase2"
+FOLDER = "file:///mnt/storage/store"
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,12 @@ class Done:
 
 @pytest.fixture
 def set_up(direct: Any) -> Any:
-    def run(github: Any, *, labels: str = "", flag: str = "", **more: Any) -> Done:
+    def run(github: Any, *, labels: str = "", flag: str = "", store: str = STORE, **more: Any) -> Done:
         ask = direct(github)
         about, _ = repository_api.get_repository(ask, "github.com", "me/lab")
         given = variables.parse_runner_labels(labels) if labels else ()
         kind = RunnerKind(flag) if flag else None
-        wanted = WantedSetup(labels=given, kind=kind, store=STORE, **more)
+        wanted = WantedSetup(labels=given, kind=kind, store=store, **more)
         manner = Manner(False, lambda _: True, lambda _: True, lambda _: None)
         return Done(list(Setup(ask, about, wanted, manner, ask_aws=lambda _: (None, "no aws")).steps()))
 
@@ -186,6 +187,43 @@ def test_a_limit_beyond_six_hours_is_shortened_for_a_machine_of_github(
     github.variables |= {"TRAINYARD_JOB_MINUTES": found} if found else {}
     set_up(github, labels="gpu-t4")
     assert github.variables["TRAINYARD_JOB_MINUTES"] == written
+
+
+@pytest.mark.parametrize("minutes", ["", "480", "355", "200"])
+@pytest.mark.parametrize("deadline", ["450m", "7h", "325m", "90m", "tomorrow"])
+def test_a_deadline_that_is_too_late_for_a_machine_of_github_is_corrected(
+    fresh: Any, set_up: Any, deadline: str, minutes: str
+) -> None:
+    """The plan refuses a deadline behind the limit that the set-up has just shortened."""
+    github = world(fresh, "machine of GitHub, listed", KINDS["machine of GitHub, listed"])
+    github.variables |= {"TRAINYARD_DEADLINE": deadline}
+    github.variables |= {"TRAINYARD_JOB_MINUTES": minutes} if minutes else {}
+    done = set_up(github, labels="gpu-t4")
+    known = {"450m": 450, "7h": 420, "325m": 325, "90m": 90}.get(deadline, 999)
+    limit = int(github.variables["TRAINYARD_JOB_MINUTES"])
+    expected = deadline if known <= limit - 10 else f"{limit - 30}m"
+    assert github.variables["TRAINYARD_DEADLINE"] == expected
+    assert int(planned(github)["job_minutes"]) == limit
+    if expected != deadline:
+        assert any(step.verdict is SetupVerdict.DONE and "DEADLINE" in step.text for step in done.steps)
+
+
+@pytest.mark.parametrize("named", ["wanted", "found"])
+@pytest.mark.parametrize("store", [FOLDER, STORE])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_of_a_machine_that_ends_with_its_job_is_no_store(
+    fresh: Any, set_up: Any, kind: str, store: str, named: str
+) -> None:
+    known = KINDS[kind]
+    github = world(fresh, kind, known)
+    github.variables |= {"TRAINYARD_STORE": store} if named == "found" else {}
+    given = store if named == "wanted" else ""
+    done = set_up(github, labels=",".join(known.names), flag=known.flag, store=given)["store"]
+    is_lost = store == FOLDER and ("scale set" in kind or "of GitHub" in kind or kind == "GitHub's own label")
+    assert (done.verdict is SetupVerdict.YOU) is is_lost
+    if is_lost:
+        assert "s3://" in done.todo[0].command
+        assert github.variables.get("TRAINYARD_STORE") == (store if named == "found" else None)
 
 
 @pytest.mark.parametrize("named", ["wanted", "found"])

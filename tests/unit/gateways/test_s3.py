@@ -18,7 +18,9 @@ from botocore.exceptions import (
 )
 from botocore.utils import parse_timestamp
 
+from trainyard.errors import ServiceError, UnsupportedOperationError
 from trainyard.gateways.s3.access import _time_of as time_of
+from trainyard.gateways.s3.bucket import _refusal as refusal_class
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
 from trainyard.gateways.s3.refusals import UNSUPPORTED, explain_refusal
 from trainyard.gateways.s3.uploads import part_bytes
@@ -118,6 +120,15 @@ def test_what_a_store_cannot_do_is_never_put_off(code: str) -> None:
             text = said(refusal(code, "No.", status=status), operation)
             assert f"cannot do {name}: {code} No. To try again does not help" in text
             assert "later" not in text
+
+
+def test_a_head_request_that_says_only_400_may_mean_an_expired_session() -> None:
+    """The answer to it has no body, so that S3 cannot name the cause: another store would not help."""
+    text = said(refusal("400", "Bad Request", status=400), "head_object")
+    assert "Perhaps the session has expired; sign in or assume the role again" in text
+    assert "another store" not in text
+    assert issubclass(refusal_class("400", 400), ServiceError)
+    assert not issubclass(refusal_class("400", 400), UnsupportedOperationError)
 
 
 @pytest.mark.parametrize("status", [405, 411, 501])

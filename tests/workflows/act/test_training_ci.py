@@ -20,7 +20,7 @@ UNTIL_TRAINING = [
     "Plan",
     "Keep the plan for the watchdog",
     "Note when the job started",
-    "Refuse a limit that this machine does not keep",
+    "Refuse a limit or a store that this machine does not keep",
     "Check out the code",
     "Remove what is not of this commit",
     "Set up",

@@ -4,10 +4,11 @@
                                                                              └──> renamed, then deleted
 
 Only the directory of a workflow's run is ever removed: named `gh-` and a number, with that name in its
-`run.json`, finished, proven, not in use, and with every checkpoint in the store. Anything else stays, and so
-does what cannot be read. The caller reads the proof.
+`run.json`, finished, proven, not in use, with every checkpoint in the store, and with nothing that Trainyard
+did not write. Anything else stays, and so does what cannot be read. The caller reads the proof.
 """
 
+import contextlib
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,14 @@ from trainyard.run.run_lock import is_locked, locked
 from trainyard.run.untrusted_files import read_bytes
 
 _NAME = re.compile(r"gh-[0-9]{1,18}", re.ASCII)
+_LAYOUT = frozenset(
+    {
+        *("run.json", "config.yaml", "metrics.jsonl", "events.jsonl"),
+        *("checkpoints", "logs", "tensorboard", "report"),
+        *("slack.json", "node.json", ".lock"),
+    }
+)
+"""The entries of a run directory that Trainyard writes; any other is somebody's, and is not in the store."""
 _REMOVING = ".removing-"
 """Prefix of a directory whose removal has started; a later call finishes it."""
 
@@ -181,14 +190,24 @@ def _require_stored(run: _ProvenRun, store: Store) -> None:
         raise _ObstacleError(f"its copy in the store does not verify: {'; '.join(verification.problems[:1])}")
     if verification.run_id != run.run_id:
         raise _ObstacleError(f"run {number} in the store is {verification.run_id}")
+    if others := [entry.name for entry in _entries_of(run.directory.path) if entry.name not in _LAYOUT]:
+        raise _ObstacleError(f"{others[0]} is not of a run, and is not in the store")
     stored = {each.step: each.marker.sha256 for each in checkpoints_of(manifest) if each.marker}
     checkpoints = run.directory.checkpoints
     if checkpoints.is_symlink():
         raise _ObstacleError("its checkpoints are behind a link")
-    for entry in sorted(checkpoints.iterdir()) if checkpoints.is_dir() else ():
+    for entry in _entries_of(checkpoints) if checkpoints.is_dir() else ():
         step = step_of(entry.name)
         if step is None or entry.is_symlink() or stored.get(step) != _digest_of(entry / MANIFEST_NAME):
             raise _ObstacleError(f"checkpoints/{entry.name} is not in the store")
+
+
+def _entries_of(folder: Path) -> list[Path]:
+    """The entries of a folder, sorted. Raises _ObstacleError when it cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise _ObstacleError(f"{folder.name}/ cannot be read: {error.strerror}") from None
 
 
 def _digest_of(path: Path) -> str:
@@ -200,4 +219,9 @@ def _digest_of(path: Path) -> str:
 
 
 def _size_of(path: Path) -> int:
-    return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file() or file.is_symlink())
+    """The bytes of the files below a folder; what vanishes meanwhile has none."""
+    total = 0
+    for file in path.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += file.lstat().st_size if file.is_file() or file.is_symlink() else 0
+    return total

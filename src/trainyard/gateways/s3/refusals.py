@@ -19,7 +19,7 @@ DENIED = ("AccessDenied", "403", "AllAccessDisabled", "Forbidden")
 """The store responds, but the role lacks the permission."""
 UNSUPPORTED = (
     *("NotImplemented", "501", "MethodNotAllowed", "405", "MissingContentLength", "411"),
-    *("InvalidArgument", "InvalidRequest", "BadRequest", "400", "MalformedXML", "UnsupportedOperation"),
+    *("InvalidArgument", "InvalidRequest", "BadRequest", "MalformedXML", "UnsupportedOperation"),
     *("XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "InvalidDigest", "NotSupported"),
     *("InvalidEncryptionAlgorithmError", "HeaderNotSupported", "EntityTooSmall", "EntityTooLarge"),
 )
@@ -69,6 +69,11 @@ def _explain_refusal(response: dict[str, Any], *, bucket: str, operation: str, e
         return (
             f"{endpoint} cannot do {called}: {reason}. To try again does not help: use another store, or a "
             "version of this one that can."
+        )
+    if code == "400":  # a HEAD request: its response has no body that could name the cause
+        return (
+            f"{endpoint} refuses {called}: {reason}. Perhaps the session has expired; sign in or assume "
+            "the role again."
         )
     if status >= 500 or code == "SlowDown":
         return f"{endpoint} cannot serve {called} now: {reason}. Try again later."

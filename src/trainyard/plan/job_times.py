@@ -1,0 +1,45 @@
+"""The times of a training job: when GitHub ends it, and when the trainer saves and stops before that.
+
+Of the standard library alone, because the set-up of a repository runs without the lock.
+"""
+
+import re
+
+from trainyard.errors import ConfigError
+
+JOB_MINUTES = 480
+"""Time limit of the training job, unless TRAINYARD_JOB_MINUTES is shorter."""
+STORING_MINUTES = 30
+"""The part of the job's time that is left for storing by default."""
+ROLE_MINUTES = 2
+"""Most minutes that assuming the role to store with takes: that step's limit (`training_ci.yml`)."""
+LEAST_STORING_MINUTES = ROLE_MINUTES + 8
+"""The part of the job's time that a deadline has to leave, the time for assuming the role included."""
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def job_minutes_of(text: str) -> int:
+    """Return the time limit of the training job. Raises ConfigError."""
+    minutes, least = int(text) if re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII) else 0, 2 * STORING_MINUTES
+    if text and not least <= minutes <= JOB_MINUTES:
+        raise ConfigError(
+            f"TRAINYARD_JOB_MINUTES: {text!r} is not a whole number from {least} to {JOB_MINUTES}"
+        )
+    return minutes or JOB_MINUTES
+
+
+def deadline_of(text: str, job_minutes: int) -> str:
+    """Return the deadline; by default one that leaves time for storing. Raises ConfigError if too late."""
+    if not text:
+        return f"{job_minutes - STORING_MINUTES}m"
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd])", text, re.ASCII)
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    if not seconds:
+        raise ConfigError(f"TRAINYARD_DEADLINE: {text!r} is not a duration such as 7h, 450m or 90s")
+    latest = job_minutes - LEAST_STORING_MINUTES
+    if seconds > latest * 60:
+        raise ConfigError(
+            f"TRAINYARD_DEADLINE: {text} is too late: the job ends at {job_minutes} minutes, and it has to "
+            f"store what there is. Use at most {latest}m; a longer run continues in a next segment."
+        )
+    return text
