@@ -6,7 +6,8 @@
 Who tells them apart:
 
     PyTorchJob with a volume   its operator: below 128 is final (ExitCode), so others are changed
-    PyTorchJob without one     nobody: the kubelet restarts the container, so that its disk stays (OnFailure)
+    PyTorchJob without one     `scripts/run_pod.py`, which restarts in its container, whose disk stays (Never)
+    PyTorchJob, auto-resume    nobody: HyperPod requires OnFailure
     TrainJob                   the podFailurePolicy of its Job, made of FINAL_CODES
     RayJob, RayCluster         the entrypoint, which restarts in place; KubeRay looks at no exit code
     HyperPodPyTorchJob         unknown: its operator is not published

@@ -8,8 +8,8 @@ was deleted or evicted is made anew, which the operator does not count.
 The Master stores and proves, and the end of a run that is not proven is final. The operator looks at exit
 codes only with the restart policy `ExitCode`: it then deletes the pod and makes it anew when the code is 128
 or more, without a limit, so `scripts/run_pod.py` counts its starts on the volume. Without a volume the disk
-of the pod holds the run, and HyperPod's auto-resume requires OnFailure: in both cases the Master is restarted
-after every failure.
+of the pod holds the run: the policy is `Never`, and `scripts/run_pod.py` restarts in the same container.
+HyperPod's auto-resume requires OnFailure: there the Master is restarted after every failure.
 """
 
 from collections.abc import Iterator
@@ -34,15 +34,16 @@ def problems(plan: JobPlan) -> Iterator[str]:
 
 
 def rendered(plan: JobPlan) -> Manifests:
-    by_code, pods = restarts_by_exit_code(plan), plan
-    if by_code:
-        asks = ("--restarts", str(plan.restarts), "--restart-by", "operator")
-        pods = replace(plan, program=replace(plan.program, command=(*plan.program.command, *asks)))
     often = "OnFailure" if plan.restarts else "Never"
-    roles = {"Master": _replicas(pods, 1, "ExitCode" if by_code else often)}
+    judged = judges_its_restarts(plan)
+    first = ("ExitCode" if plan.claim else "Never") if judged else often
+    command = (*plan.program.command, *(_restart_options(plan) if judged else ()))
+    master = replace(plan, program=replace(plan.program, command=command))
+    roles = {"Master": _replicas(master, 1, first)}
     if plan.several_nodes:
-        roles["Worker"] = _replicas(pods, plan.nodes - 1, often)
-    counted = max(1, plan.nodes - 1) if by_code else plan.nodes
+        # With ExitCode the pod that counts is the first node, which only the variables of the operator name.
+        roles["Worker"] = _replicas(master if plan.claim else plan, plan.nodes - 1, often)
+    counted = max(1, plan.nodes - 1) if judged else plan.nodes
     policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": plan.restarts * counted}
     if plan.several_nodes:
         policy["schedulingPolicy"] = {"minAvailable": plan.nodes}
@@ -52,10 +53,14 @@ def rendered(plan: JobPlan) -> Manifests:
     return Manifests(job, make_files_config_map(plan))
 
 
-def restarts_by_exit_code(plan: JobPlan) -> bool:
+def judges_its_restarts(plan: JobPlan) -> bool:
     """Return whether the exit code of the Master decides if it is started again."""
-    kept = bool(plan.restarts and plan.claim and plan.program.keeps_run)
-    return kept and not auto_resume(plan)
+    return bool(plan.restarts and plan.program.keeps_run) and not auto_resume(plan)
+
+
+def _restart_options(plan: JobPlan) -> tuple[str, ...]:
+    """Return the options of `scripts/run_pod.py`: who restarts it, and how often."""
+    return ("--restarts", str(plan.restarts), *(("--restart-by", "operator") if plan.claim else ()))
 
 
 def _replicas(plan: JobPlan, count: int, policy: str) -> dict[str, Any]:
