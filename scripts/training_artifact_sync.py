@@ -235,7 +235,7 @@ def _provenance(checkpoint: Path, code: Path | None = None) -> Json:
     if not git and _files().run_file_of(checkpoint) is None:
         LOG.warning(
             "%s: its commit is unknown, because %s; --code DIR names the repository of its code",
-            checkpoint,
+            str(checkpoint).encode(errors="backslashreplace").decode(),
             why,
         )
     return {"git": git, "ci": ci_facts_at(git.get("commit"))}

@@ -67,7 +67,10 @@ def is_older_than_head(path: Path) -> bool:
     answer = _git(place if place.is_dir() else place.parent, "show", "-s", "--format=%ct", "HEAD") or ""
     committed = answer.strip()
     files = [each for each in place.rglob("*") if each.is_file()] if place.is_dir() else [place]
-    return not committed.isdecimal() or any(int(each.stat().st_mtime) < int(committed) for each in files)
+    try:
+        return not committed.isdecimal() or any(int(each.stat().st_mtime) < int(committed) for each in files)
+    except OSError:  # whoever reads the files says what is wrong with them
+        return True
 
 
 def program_git_facts(command: Sequence[str]) -> dict[str, Any]:
