@@ -47,19 +47,21 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    from trainyard.gateways import open_store
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.github import set_output
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.training.weights.pretrained import load_with_weights
 
     config, git = load_with_weights(args.config, args.set).config, git_facts(ROOT)
+    store = open_store(args.store, call_seconds=args.call_seconds)
     number: int | None = None
     evidence: tuple[str, ...] = ()
     why_not = incomparable(config, git)
     if not why_not:
         try:
             with terminal.show_live(PhaseDisplay("proven before", "reading the newest manifests")):
-                number, evidence = find_run(config, str(git["commit"]), args)
+                number, evidence = find_run(config, str(git["commit"]), store, args.runs)
         except (TrainyardError, OSError) as error:
             why_not = f"the store could not be searched: {error}"
     reason = (
@@ -84,17 +86,17 @@ def incomparable(config: "Config", git: Mapping[str, Any]) -> str:
     return ""
 
 
-def find_run(config: "Config", commit: str, args: argparse.Namespace) -> tuple[int | None, tuple[str, ...]]:
-    """Return the number of the newest run that is the same and proven, and the evidence; else None.
+def find_run(
+    config: "Config", commit: str, store: "Store", most: int
+) -> tuple[int | None, tuple[str, ...]]:
+    """Return the newest of the `most` newest runs that is the same and proven, and the evidence; else None.
 
     Raises ServiceError when the store cannot be reached.
     """
     from trainyard.artifacts.record.chain import newest_manifest
     from trainyard.artifacts.record.run_numbers import used_numbers
-    from trainyard.gateways import open_store
 
-    store = open_store(args.store, call_seconds=args.call_seconds)
-    for number in sorted(used_numbers(store), reverse=True)[: args.runs]:
+    for number in sorted(used_numbers(store), reverse=True)[:most]:
         _, manifest, problems = newest_manifest(store, number)
         if manifest is None or problems or manifest.outcome.get("status") != "succeeded":
             continue

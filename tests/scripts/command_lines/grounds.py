@@ -114,6 +114,7 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "run_dir": lambda grounds: str(grounds.run),
     "run_number": lambda _: "1",
     "runs": lambda grounds: str(grounds.run),
+    "runs_directory": lambda grounds: str(grounds.run.parent),
     "step": lambda _: "8",
     "store": lambda grounds: grounds.store,
     "stored": lambda _: "true",
