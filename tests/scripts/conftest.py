@@ -1,7 +1,7 @@
 """A small run directory, and scripts run as people run them, outside any workflow of the machine."""
 
 import http.server
-import importlib.util
+import importlib
 import json
 import os
 import subprocess
@@ -36,12 +36,7 @@ def load_script() -> Callable[[str], Any]:
     """Gives `scripts/NAME.py` as a module, for tests in this process."""
 
     def load(name: str) -> Any:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+        return importlib.import_module(f"trainyard.commands.{name}")
 
     return load
 

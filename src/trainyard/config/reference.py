@@ -8,7 +8,7 @@ from trainyard.config.json_schema import fragment_of, value_fragments
 _INTRODUCTION = """\
 # Configuration
 
-<!-- Written by scripts/write_config_schema.py from src/trainyard/config/schema.py; edits here are lost. -->
+<!-- Written by tools/write_config_schema.py from src/trainyard/config/schema.py; edits here are lost. -->
 
 `configs/training_configuration.yaml` is the one source of truth for a run. Other files extend it and say
 only what differs:

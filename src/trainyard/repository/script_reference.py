@@ -36,7 +36,7 @@ _MEANINGS = {
 _INTRODUCTION = """\
 # Scripts
 
-<!-- Written by scripts/write_script_reference.py from the scripts themselves; edits here are lost. -->
+<!-- Written by tools/write_script_reference.py from the scripts themselves; edits here are lost. -->
 
 Each script is one step, and runs with the Python of the environment, which `make install` creates:
 `.venv/bin/python scripts/train.py …`. Messages go to stderr. Stdout is for data, which is JSON with `--json`.

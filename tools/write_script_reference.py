@@ -6,7 +6,7 @@ Writes: docs/scripts.md, below --root.
 Exit codes: 0 written, or current already; 1 with --check: it is not current, or a script gives no help;
         2 wrong usage.
 
-Example: scripts/write_script_reference.py --check
+Example: tools/write_script_reference.py --check
 """
 
 import argparse
@@ -50,13 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def described(path: Path) -> "Script":
-    """Return a script's docstring and its help, without line breaks inside a text."""
+    """Return the docstring of a script's command and its help, without line breaks inside a text."""
     from trainyard.gateways.process import run_program
     from trainyard.repository.script_reference import Script
 
     line = ["env", "COLUMNS=1000", "PYTHON_COLORS=0", sys.executable, str(path), "--help"]
     done = run_program(line, seconds=HELP_SECONDS)
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    command = _ROOT / "src" / "trainyard" / "commands" / path.name
+    docstring = ast.get_docstring(ast.parse(command.read_text(encoding="utf-8")))
     if not done.ok or docstring is None:
         raise CheckFailedError(f"{path}: gives no help. {done.stderr.strip()}".strip())
     return Script(path.stem, docstring, done.stdout)

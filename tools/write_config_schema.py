@@ -5,7 +5,7 @@ Reads:  src/trainyard/config/schema.py (as imported).
 Writes: configs/training_configuration.schema.json and docs/configuration.md, below --root.
 Exit codes: 0 written, or current already; 1 with --check: a file is not current; 2 bad usage.
 
-Example: scripts/write_config_schema.py --check
+Example: tools/write_config_schema.py --check
 """
 
 import argparse

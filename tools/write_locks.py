@@ -7,7 +7,7 @@ input (of both .in files if the training lock constrains it), so that a changed 
 Reads:      requirements-*.in, the present locks; without --check the package index that uv is set to
 Writes:     requirements-NAME.txt for uv, training, development, and the images megatron and verl
 Exit codes: 0 written, or all fit; 1 a lock does not fit; 2 not the pinned uv; 4 uv could not resolve
-Example:    scripts/write_locks.py --check
+Example:    tools/write_locks.py --check
 """
 
 import argparse
