@@ -149,7 +149,7 @@ lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, and gen
 	"$(RUN)" tools/write_script_reference.py --check
 	"$(RUN)" tools/write_locks.py --check
 	"$(VENV)/bin/pip-licenses" --python "$(RUN)" >/dev/null
-	"$(RUN)" scripts/check_configs.py
+	"$(VENV)/bin/trainyard" config check
 	"$(VENV)/bin/check-jsonschema" --schemafile docs/schemas/buildspec.schema.json buildspec.yml
 
 docs: $(VENV)/development.stamp ## check the documents, and those that are generated

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.repository.generated_files import update_generated
 
-    script = Path(__file__).name
+    script = f"tools/{Path(__file__).name}"
     stale = update_generated(generated(), args.root, script=script, check=args.check, dry_run=args.dry_run)
     for path in stale:
         output.announce("generated", f"{path}{' would be written' if args.dry_run else ' written'}")

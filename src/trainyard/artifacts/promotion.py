@@ -7,6 +7,7 @@ up once more, because retention may have removed it meanwhile. From then on the 
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +20,7 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, ServiceError, VerificationError
 from trainyard.run.checkpoint_manifest import whole_number
+from trainyard.run.commands import trainyard_command
 from trainyard.run.untrusted_files import parse_json_object
 
 _SCHEMA = 1
@@ -206,7 +208,8 @@ def _undone(store: Store, moved: Promotion, old: bytes | None) -> str:
     except ServiceError as error:
         raise ServiceError(
             f"{error}\n{moved.name} points at step {moved.step} of run {moved.run_number}, which was removed "
-            f"meanwhile. When the store answers: scripts/promote_artifact.py --withdraw --name {moved.name}"
+            "meanwhile. When the store answers: "
+            + trainyard_command(f"store promote --withdraw --name {shlex.quote(moved.name)}")
         ) from error
     return f"no checkpoint is {moved.name} now"
 

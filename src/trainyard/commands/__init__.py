@@ -46,6 +46,7 @@ COMMANDS = {
     "lint-environment": "lint_environment",
     "init github": "setup_github",
     "init aws": "setup_codebuild",
+    "init trust-policy": "write_trust_policy",
 }
 # Words of the command line -> the module, and arguments that come before the given ones. The longest match
 # counts: `job status` is `manage_training_job` with `status` as its first argument.
