@@ -4,7 +4,7 @@
 Versions that still fit are kept; --upgrade takes the newest. The first line of a lock has the SHA-256 of its
 input (of both .in files if the training lock constrains it), so that a changed input is noticed offline.
 
-Reads:      requirements-*.in, pyproject.toml, the present locks; without --check the package index that uv is set to
+Reads:      requirements-*.in, pyproject.toml, the present locks; without --check uv's package index
 Writes:     requirements-NAME.txt for uv, training, core, development, and the images megatron and verl
 Exit codes: 0 written, or all fit; 1 a lock does not fit; 2 not the pinned uv; 4 uv could not resolve
 Example:    tools/write_locks.py --check

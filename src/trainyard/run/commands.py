@@ -69,7 +69,7 @@ def cluster_target(given: Mapping[str, Any]) -> ClusterTarget:
 
 
 def script_command(name: str) -> str:
-    """Return the command of a script (`train.py`, `tools/write_locks.py`) that finds the packages of this process.
+    """Return the command of a script (`train.py`) or tool that finds the packages of this process.
 
     A script starts the shell's python3. If that is not this interpreter, because the virtual environment is
     not active, the command names the interpreter.

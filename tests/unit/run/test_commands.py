@@ -15,8 +15,8 @@ from trainyard.run.commands import (
     made_by,
     resume_command,
     script_command,
-    trainyard_command,
     sync_command,
+    trainyard_command,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
