@@ -57,7 +57,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     segment = "number of the segment in its lineage, from 1; default: 1"
     parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help=segment)
     begin = "let a later segment start if the earlier ones stored nothing"
-    parser.add_argument("--may-begin", action="store_true", help=begin)
+    parser.add_argument("--may-begin", choices=("true", "false"), default="false", help=begin)
     deadline = "when training saves and stops, such as 8h"
     parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help=deadline)
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
@@ -148,7 +148,8 @@ class Pipeline:
     """The description of another program than the trainer."""
     lineage: str = ""
     segment: int = 1
-    may_begin: bool = False
+    may_begin: str = "false"
+    """`true` lets a later segment start if the earlier ones stored nothing."""
     notifies: bool = False
     """Whether the configuration enables Slack."""
 
@@ -177,7 +178,7 @@ class Pipeline:
     def fetch(self) -> list[str]:
         """Return the step that restores the checkpoint to resume from, and prints it."""
         words = ["--resume", self.resume, "--fetch", "true", "--segment", str(self.segment)]
-        return step("fetch_resume", *self.stored, *words, "--may-begin", str(self.may_begin).lower())
+        return step("fetch_resume", *self.stored, *words, "--may-begin", self.may_begin)
 
     def train(self) -> list[str]:
         words = [*self.configuration, "--run-dir", str(self.run_dir)]
