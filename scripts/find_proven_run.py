@@ -86,9 +86,7 @@ def incomparable(config: "Config", git: Mapping[str, Any]) -> str:
     return ""
 
 
-def find_run(
-    config: "Config", commit: str, store: "Store", most: int
-) -> tuple[int | None, tuple[str, ...]]:
+def find_run(config: "Config", commit: str, store: "Store", most: int) -> tuple[int | None, tuple[str, ...]]:
     """Return the newest of the `most` newest runs that is the same and proven, and the evidence; else None.
 
     Raises ServiceError when the store cannot be reached.
