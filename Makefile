@@ -145,23 +145,23 @@ lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, and gen
 	"$(VENV)/bin/ruff" format --check .
 	"$(VENV)/bin/ruff" check .
 	"$(VENV)/bin/mypy"
-	"$(RUN)" scripts/write_config_schema.py --check
-	"$(RUN)" scripts/write_script_reference.py --check
-	"$(RUN)" scripts/write_locks.py --check
+	"$(RUN)" tools/write_config_schema.py --check
+	"$(RUN)" tools/write_script_reference.py --check
+	"$(RUN)" tools/write_locks.py --check
 	"$(VENV)/bin/pip-licenses" --python "$(RUN)" >/dev/null
-	"$(RUN)" scripts/check_configs.py
+	"$(VENV)/bin/trainyard" config check
 	"$(VENV)/bin/check-jsonschema" --schemafile docs/schemas/buildspec.schema.json buildspec.yml
 
 docs: $(VENV)/development.stamp ## check the documents, and those that are generated
 	"$(RUN)" -m pytest tests/unit/test_docs.py
-	"$(RUN)" scripts/write_config_schema.py --check
-	"$(RUN)" scripts/write_script_reference.py --check
+	"$(RUN)" tools/write_config_schema.py --check
+	"$(RUN)" tools/write_script_reference.py --check
 
 native: $(VENV)/training.stamp ## build and test the C++ kernels: cmake, a compiler, GoogleTest
 	"$(RUN)" scripts/build_native.py
 
 lock: $(VENV)/training.stamp ## resolve the locks anew from their .in files
-	UV="$(abspath $(UV))" "$(RUN)" scripts/write_locks.py
+	UV="$(abspath $(UV))" "$(RUN)" tools/write_locks.py
 
 clean: ## remove environments, runs, prepared data, the local store, kernels
 	rm -rf "$(VENV)" "$(UV_HOME)" "$(RUNS)" data/prepared trainyard-store native/build native/build-sanitized \

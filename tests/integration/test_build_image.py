@@ -1,5 +1,6 @@
 """Images built in AWS: moto with a scripted CodeBuild, by the script as people call it."""
 
+import importlib
 import json
 import os
 import signal
@@ -9,7 +10,6 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.util import module_from_spec, spec_from_file_location
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,7 @@ def run(
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Run]:
     """Calls the script's `main` in this process, as its last lines do; one start of Python less per call."""
-    spec = spec_from_file_location("build_image_script", ROOT / "scripts" / "build_image.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = importlib.import_module("trainyard.commands.build_image")
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -131,7 +131,7 @@ def run(
 
     def call(script: str, *words: str) -> Said:
         capsys.readouterr()
-        main = importlib.import_module(f"scripts.{script}").main
+        main = importlib.import_module(f"trainyard.commands.{script}").main
         code = exit_code_of(lambda: int(main([*working[script], *words])))
         said = capsys.readouterr()
         return Said(code, said.out, said.err)

@@ -17,8 +17,8 @@ import pytest
 from tests.integration.attachments import read_attachment
 from tests.integration.scripted_aws import REGION, ScriptedAws
 
-from scripts import push_image
 from trainyard.command.handler import exit_code_of
+from trainyard.commands import push_image
 from trainyard.gateways.images.registry import Registry
 from trainyard.image.release.attachments import BOM_TYPE, PROVENANCE_TYPE
 

@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-import importlib.util
+import importlib
 import os
 import re
 import shutil
@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 from trainyard.machine.package_lock import Pin, fits_inputs, read_pins, with_input_digest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "write_locks.py"
+SCRIPT = ROOT / "tools" / "write_locks.py"
 NAMES = ("uv", "training", "development")
 ALL = (*NAMES, "megatron", "verl")
 """The last two are for images: Linux, and Python 3.12 or newer."""
@@ -178,11 +178,7 @@ def test_the_digest_is_replaced_not_piled_up() -> None:
 
 
 def test_resolving_covers_every_platform_and_writes_hashes(capsys: pytest.CaptureFixture[str]) -> None:
-    spec = importlib.util.spec_from_file_location("write_locks", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = importlib.import_module("tools.write_locks")
     assert module.main(["--dry-run", "--uv", "uv"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [re.findall(r"requirements-(\w+)\.in", line) for line in lines] == [[name] for name in ALL]

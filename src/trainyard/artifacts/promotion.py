@@ -7,6 +7,7 @@ up once more, because retention may have removed it meanwhile. From then on the 
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, field, replace
@@ -20,6 +21,7 @@ from trainyard.artifacts.store.layout import PROMOTED, promotion_key
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, ServiceError, VerificationError
+from trainyard.run.commands import trainyard_command
 from trainyard.run.record_models import OF_A_FILE, Count, Number, SchemaNumber, Text, validate_record
 from trainyard.run.untrusted_files import parse_json_object
 
@@ -208,7 +210,8 @@ def _undone(store: Store, moved: Promotion, old: bytes | None) -> str:
     except ServiceError as error:
         raise ServiceError(
             f"{error}\n{moved.name} points at step {moved.step} of run {moved.run_number}, which was removed "
-            f"meanwhile. When the store answers: scripts/promote_artifact.py --withdraw --name {moved.name}"
+            "meanwhile. When the store answers: "
+            + trainyard_command(f"store promote --withdraw --name {shlex.quote(moved.name)}")
         ) from error
     return f"no checkpoint is {moved.name} now"
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_COMMAND = re.compile(r"(?:('?)[^']*python[\d.]*\1 )?scripts/\w+\.py(?: |$)|make (?:resume|train) ")
+_COMMAND = re.compile(
+    r"(?:('?)[^']*python[\d.]*\1 )?scripts/\w+\.py(?: |$)|(?:[^ ]*/)?trainyard \w|make (?:resume|train) "
+)
 
 
 _OF_A_CLUSTER = re.compile(r"\b(kubectl|scripts/manage_cluster\.py \w+)(?= )")
@@ -67,15 +69,22 @@ def cluster_target(given: Mapping[str, Any]) -> ClusterTarget:
 
 
 def script_command(name: str) -> str:
-    """Return the command of the script `name` (`train.py`) that finds the packages of this process.
+    """Return the command of a script (`train.py`) or tool that finds the packages of this process.
 
     A script starts the shell's python3. If that is not this interpreter, because the virtual environment is
     not active, the command names the interpreter.
     """
-    script, active = f"scripts/{name}", os.environ.get("VIRTUAL_ENV")
+    script, active = name if "/" in name else f"scripts/{name}", os.environ.get("VIRTUAL_ENV")
     if sys.prefix == sys.base_prefix or (active and Path(active).resolve() == Path(sys.prefix).resolve()):
         return script
     return f"{shlex.quote(str(from_here(Path(sys.executable))))} {script}"
+
+
+def trainyard_command(words: str) -> str:
+    """Return the command `trainyard WORDS`, by its path if the environment of this process is not active."""
+    if script_command("") == "scripts/":
+        return f"trainyard {words}"
+    return f"{shlex.quote(str(from_here(Path(sys.executable).parent / 'trainyard')))} {words}"
 
 
 def is_command(text: str) -> bool:

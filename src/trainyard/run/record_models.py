@@ -1,6 +1,6 @@
 """The records of a run directory as pydantic models: `run.json`, events and rows of metrics.
 
-`scripts/write_config_schema.py` publishes their JSON Schemas in `docs/schemas/`. Unknown keys are accepted,
+`tools/write_config_schema.py` publishes their JSON Schemas in `docs/schemas/`. Unknown keys are accepted,
 because a later version may write them. A million rows are not validated one by one: `proof` and the reports
 judge them where they use them.
 """

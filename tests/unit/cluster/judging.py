@@ -1,6 +1,6 @@
 """Run the checks of a cluster as the script does, in this process."""
 
-import importlib.util
+import importlib
 import re
 import time
 from functools import cache
@@ -21,12 +21,7 @@ SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "manage_cluster.py"
 
 @cache
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("manage_cluster", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("trainyard.commands.manage_cluster")
 
 
 def look_at(kubeconfig: Path, *options: str, call_seconds: float = 20.0) -> ClusterQuery:

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Set up AWS once for building images with CodeBuild: registry, project, buckets, log group, roles.
 
 It deploys infrastructure/cloudformation.yaml as the stack PROJECT: it creates a change set, executes it and
@@ -14,20 +13,19 @@ Writes:     the stack and its resources, unless --dry-run; a line for each on st
             OIDC provider, which are retained
 Exit codes: 0 the account agrees with the template; 1 with --dry-run: changes are needed; 2 wrong usage, or a
             resource is in the way; 4 AWS refused or could not be reached; 5 the stack did not settle in time
-Example:    scripts/setup_codebuild.py --project-name lab --region us-west-2 --github OWNER/REPO --dry-run
+Example:    trainyard init aws --project-name lab --region us-west-2 --github OWNER/REPO --dry-run
 """
 
 import argparse
 import json
 import logging
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, output
+from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError
 
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("trainyard.setup_codebuild")
 PROJECT = "trainyard"  # the project in CodeBuild that builds are started in where none is named
-TEMPLATE = Path(__file__).resolve().parent.parent / "infrastructure" / "cloudformation.yaml"
+TEMPLATE = REPOSITORY_ROOT / "infrastructure" / "cloudformation.yaml"
 OURS = "ImageRepository"  # a resource that no other template has
 # An action of a change set -> the standing that is printed before and after it is carried out.
 STANDINGS = {
@@ -467,7 +465,3 @@ def next_steps(args: argparse.Namespace, state: "StackState | None", account: "A
     lines.append(f"Images go to {registry}/{repository}; build one by")
     build = "scripts/build_image.py --dockerfile docker/fsdp/Dockerfile"
     return "\n".join([*lines, f"{build} --image {repository} --region {account.region}{project}"])
-
-
-if __name__ == "__main__":
-    sys.exit(handler.exit_code_of(main))

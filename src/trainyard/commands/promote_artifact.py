@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Give a stored checkpoint a name (best, production) that restore takes and retention keeps.
 
 The checkpoint is verified first. A name means one checkpoint in the whole store. It moves atomically: a
@@ -11,16 +10,15 @@ Writes: promoted/NAME.json in the store; with --json the pointer on stdout
 Exit codes: 0 promoted; 1 the checkpoint does not verify or was removed, or somebody else moved the name;
         2 wrong usage; 4 the store cannot be reached or refuses
 
-Example: scripts/promote_artifact.py --store s3://ml-runs --run-number 812 --step 4500 --name production
+Example: trainyard store promote --store s3://ml-runs --run-number 812 --step 4500 --name production
 """
 
 import argparse
 import getpass
 import os
-import sys
 from collections.abc import Sequence
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 
@@ -103,7 +101,3 @@ def _withdraw(args: argparse.Namespace) -> int:
 
 def _by(args: argparse.Namespace) -> str:
     return str(args.by or os.environ.get("GITHUB_ACTOR") or getpass.getuser())
-
-
-if __name__ == "__main__":
-    sys.exit(handler.exit_code_of(main))

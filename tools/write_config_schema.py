@@ -6,7 +6,7 @@ Writes: configs/training_configuration.schema.json, docs/configuration.md and th
         docs/schemas, below --root.
 Exit codes: 0 written, or current already; 1 with --check: a file is not current; 2 bad usage.
 
-Example: scripts/write_config_schema.py --check
+Example: tools/write_config_schema.py --check
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.repository.generated_files import update_generated
 
-    script = Path(__file__).name
+    script = f"tools/{Path(__file__).name}"
     stale = update_generated(generated(), args.root, script=script, check=args.check, dry_run=args.dry_run)
     for path in stale:
         output.announce("generated", f"{path}{' would be written' if args.dry_run else ' written'}")

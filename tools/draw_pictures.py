@@ -8,7 +8,7 @@ Reads:      the command's output on its terminal; runs/*/report/index.html of th
 Writes:     terminal.svg and report.png in --to; what the command itself writes
 Exit codes: 0 drawn; 1 the command failed, or Chromium could not open the report; 2 wrong usage, or Chromium
             is not installed; 5 the command took longer than --seconds
-Example:    scripts/draw_pictures.py --to docs/pictures make train
+Example:    tools/draw_pictures.py --to docs/pictures make train
 """
 
 import argparse

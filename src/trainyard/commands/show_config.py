@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Print the resolved configuration: every value, after extending files and --set.
 
 Reads:  the configuration file, the files it extends, --set; for the keys of the model that are not set,
@@ -6,7 +5,7 @@ Reads:  the configuration file, the files it extends, --set; for the keys of the
 Writes: YAML (JSON with --json) to stdout; with --explain a line per value, with its origin.
 Exit codes: 0 printed; 2 the configuration cannot be used, every error named by file, line and key.
 
-Example: scripts/show_config.py --config configs/smoke.yaml --set training.max_steps=50 --explain
+Example: trainyard config show --config configs/smoke.yaml --set training.max_steps=50 --explain
 """
 
 import argparse
@@ -15,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainyard.command import handler, output
+from trainyard.command import output
 from trainyard.command.parser import script_parser
 
 if TYPE_CHECKING:
@@ -50,7 +49,3 @@ def rendered(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
     if explain:
         return "".join(f"{line}\n" for line in explanation.explanation_lines(values, loaded.origins))
     return json.dumps(values, indent=2) + "\n" if as_json else dump_yaml(loaded.config)
-
-
-if __name__ == "__main__":
-    sys.exit(handler.exit_code_of(main))

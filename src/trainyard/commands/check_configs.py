@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Check configurations and report every problem with its line; in GitHub Actions also as an annotation.
 
 Reads:   the named files, else every .yaml under configs/, and the files that they extend. A preset of a model
@@ -7,7 +6,7 @@ Reads:   the named files, else every .yaml under configs/, and the files that th
          were there.
 Writes:  a line per file on stderr; in GitHub Actions an annotation for each problem; --json prints all.
 Exit codes: 0 all can be used; 2 a file has problems, which are listed, or there is no file to check.
-Example: scripts/check_configs.py configs/smoke.yaml
+Example: trainyard config check configs/smoke.yaml
 """
 
 import argparse
@@ -15,11 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, output
+from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
-
-HOUSE = Path(__file__).resolve().parent.parent
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -36,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import annotate_problems
 
-    files = args.files or [shown(path) for path in sorted((HOUSE / "configs").rglob("*.yaml"))]
+    files = args.files or [shown(path) for path in sorted((REPOSITORY_ROOT / "configs").rglob("*.yaml"))]
     if not files:
-        raise ConfigError(f"{HOUSE / 'configs'}: there is no configuration to check")
+        raise ConfigError(f"{REPOSITORY_ROOT / 'configs'}: there is no configuration to check")
     problems = {str(path): problem_with(path) for path in files}
     wrong = {path: problem for path, problem in problems.items() if problem}
     for problem in dict.fromkeys(wrong.values()):
@@ -71,7 +69,3 @@ def problem_with(path: Path, *weights: str) -> str:
 def shown(path: Path) -> Path:
     """Return the path relative to the working directory, as GitHub annotations need it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-if __name__ == "__main__":
-    sys.exit(handler.exit_code_of(main))

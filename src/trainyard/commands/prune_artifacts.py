@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Remove checkpoints from a store by rule. Without --apply it only prints the plan, with reasons.
 
 --keep-last and --keep-every name checkpoints that are kept; --max-age removes older ones all the same. The
@@ -12,17 +11,16 @@ Reads:  --store: the manifests of all runs, names and checksums; AWS_*; GITHUB_A
 Writes: with --apply a further manifest for each run, and deletes objects; the plan on stdout
 Exit codes: 0 planned, or removed; 1 something could not be removed; 2 wrong usage; 4 the store refuses
 
-Example: scripts/prune_artifacts.py --store s3://ml-runs --all-runs --keep-last 3 --keep-every 5000
+Example: trainyard store prune --store s3://ml-runs --all-runs --keep-last 3 --keep-every 5000
 """
 
 import argparse
 import getpass
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainyard.command import arguments, handler, output, terminal
+from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
@@ -106,7 +104,3 @@ def _apply(store: Any, plans: Sequence[Any], rules: Any, *, by: str | None, prog
             problems += prune(store, plan, by=who, rules=rules, signer=signer)
             progress.advance(len(plan.doomed))
     return problems
-
-
-if __name__ == "__main__":
-    sys.exit(handler.exit_code_of(main))

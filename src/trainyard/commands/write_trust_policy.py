@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Write the trust policy of an AWS role: the jobs of a GitHub repository that may assume it without keys.
 
 GitHub's OIDC token names the job in its subject. Repositories created after 15 July 2026 have immutable
@@ -7,7 +6,7 @@ subjects with numeric ids; older ones have names. --form both trusts either.
 Reads:   its flags; `gh api repos/OWNER/REPO --jq '.owner.id, .id'` prints the ids.
 Writes:  the policy as JSON to stdout, or to --output.
 Exit codes: 0 written; 2 an option is invalid, or an id is missing.
-Example: scripts/write_trust_policy.py --repository me/lab --account 123456789012 --environment training
+Example: trainyard init trust-policy --repository me/lab --account 123456789012 --environment training
 """
 
 import argparse
@@ -15,7 +14,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 
 
@@ -64,7 +63,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_bytes_atomically(args.output, text.encode())
         output.announce("trust", f"{args.output}: {', '.join(subject.texts(form))}", "ok")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(handler.exit_code_of(main))

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """List the contents of a store: runs, checkpoints, sizes, age, completeness, and monthly cost.
 
 Reads:  --store: all names and sizes, the manifests; with --depth the objects that this verification reads;
@@ -7,14 +6,13 @@ Writes: a table on stdout, or JSON
 Exit codes: 0 all runs are complete; 1 something is missing or wrong; 2 wrong usage; 4 the store cannot
         be reached
 
-Example: scripts/list_artifacts.py --store s3://ml-runs --price-per-gb-month 0.0125
+Example: trainyard store ls --store s3://ml-runs --price-per-gb-month 0.0125
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
@@ -52,7 +50,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.print_text(inventory.inventory_table(runs))
     output.print_remarks(problem for run in runs for problem in run.problems)
     return ExitCode.DONE if all(run.ok for run in runs) else ExitCode.NO
-
-
-if __name__ == "__main__":
-    sys.exit(handler.exit_code_of(main))

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Check the settings of a bucket: versions, encryption, aborted uploads, public access. --fix corrects them.
 
 Only settings are changed, never an object. A setting applies only to new objects, so the encryption of the
@@ -10,17 +9,16 @@ Reads:  --store: its settings, the newest run's manifest, the encryption of its 
 Writes: with --fix the wrong settings of the bucket; a line for each setting on stdout
 Exit codes: 0 all is right, or was fixed; 1 something is wrong; 2 wrong usage; 4 the store cannot be reached
 
-Example: scripts/check_store.py --store s3://ml-runs/phase2 --fix
+Example: trainyard store check --store s3://ml-runs/phase2 --fix
 """
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode, ServiceError
 
@@ -69,7 +67,3 @@ def _stored(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
         return
     if newest is not None:
         yield setup.stored([entry.key for entry in newest.objects])
-
-
-if __name__ == "__main__":
-    sys.exit(handler.exit_code_of(main))
