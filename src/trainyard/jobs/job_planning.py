@@ -11,10 +11,10 @@ from trainyard.jobs.job_plan import JobPlan, PodResources, SecretVariable
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.plan_problems import find_plan_problems
-from trainyard.jobs.pod_commands import PROVEN_OF_PROGRAMS
 from trainyard.jobs.recipes import RECIPES, find_job_recipe, own_command, trainyard_trainer
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
 from trainyard.jobs.recipes.trainyard_trainer import settled_config
+from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
 from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.instances import instance_called
