@@ -160,8 +160,19 @@ def imported(path: Path) -> tuple[str, ...]:
 
 
 def imports(node: ast.AST, path: Path) -> Iterator[str]:
-    """The dotted names of everything imported in `node`, `from x import y` as both `x` and `x.y`."""
+    """The dotted names of everything imported in `node`, `from x import y` as both `x` and `x.y`.
+
+    What is imported under TYPE_CHECKING is not: annotations may name a type from anywhere.
+    """
+    typing_only = {
+        id(inside)
+        for found in ast.walk(node)
+        if isinstance(found, ast.If) and ast.unparse(found.test) == "TYPE_CHECKING"
+        for inside in ast.walk(found)
+    }
     for found in ast.walk(node):
+        if id(found) in typing_only:
+            continue
         if isinstance(found, ast.Import):
             yield from (alias.name for alias in found.names)
         elif isinstance(found, ast.ImportFrom):

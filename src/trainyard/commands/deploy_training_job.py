@@ -156,7 +156,7 @@ def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
 
 
 def image_of(args: argparse.Namespace, config: "Config") -> str:
-    from trainyard.gateways.ecr import image_or_newest
+    from trainyard.gateways.images.ecr import image_or_newest
 
     return image_or_newest(args.image_uri or config.cluster.image or "", os.environ, region=args.region)
 
@@ -166,7 +166,7 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
     from trainyard.cluster.demand import demand_of
     from trainyard.cluster.fix import supplies_of
     from trainyard.cluster.job_preflight import preflight
-    from trainyard.gateways.ecr import find_digest
+    from trainyard.gateways.images.ecr import find_digest
     from trainyard.gateways.kubernetes.server_side_apply import apply_all
     from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
     from trainyard.run.untrusted_files import read_yaml_documents
