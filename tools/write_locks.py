@@ -4,15 +4,17 @@
 Versions that still fit are kept; --upgrade takes the newest. The first line of a lock has the SHA-256 of its
 input (of both .in files if the training lock constrains it), so that a changed input is noticed offline.
 
-Reads:      requirements-*.in, the present locks; without --check the package index that uv is set to
-Writes:     requirements-NAME.txt for uv, training, development, and the images megatron and verl
+Reads:      requirements-*.in, pyproject.toml, the present locks; without --check uv's package index
+Writes:     requirements-NAME.txt for uv, training, core, development, and the images megatron and verl
 Exit codes: 0 written, or all fit; 1 a lock does not fit; 2 not the pinned uv; 4 uv could not resolve
 Example:    tools/write_locks.py --check
 """
 
 import argparse
+import json
 import os
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +38,16 @@ class Lock:
     """Names of the locks that constrain it."""
     python: str = PYTHON
     """The oldest Python that it supports."""
+    extras: tuple[str, ...] = ()
+    """The extras of pyproject.toml that it has, beside the core; without any, it has neither."""
 
     def inputs(self, root: Path) -> bytes:
-        names = (f"requirements-{name}.in" for name in (self.name, *self.also))
-        return "".join(text_of(root / name) for name in names).encode()
+        names = [f"requirements-{name}.in" for name in (self.name, *self.also)]
+        texts = [text_of(root / name) for name in names]
+        if self.extras or any(lock.extras for lock in LOCKS if lock.name in self.also):
+            project = tomllib.loads(text_of(root / "pyproject.toml"))["project"]
+            texts.append(json.dumps([project["dependencies"], project["optional-dependencies"]]))
+        return "".join(texts).encode()
 
     def path(self, root: Path) -> Path:
         return root / f"requirements-{self.name}.txt"
@@ -53,7 +61,8 @@ def text_of(path: Path) -> str:
 
 LOCKS = (
     Lock("uv"),
-    Lock("training"),
+    Lock("training", extras=("train", "cluster", "sign", "images")),
+    Lock("core", also=("training",), extras=("cluster", "sign", "images")),
     Lock("development", also=("training",)),
     Lock("megatron", also=("training",), python=IMAGE_PYTHON),
     Lock("verl", python=IMAGE_PYTHON),
@@ -119,7 +128,8 @@ def refuse_other_uv(uv: str, root: Path) -> None:
 
 def resolve_command(uv: str, lock: Lock, *, upgrade: bool) -> list[str]:
     flags = ["--universal", "--python-version", lock.python, "--generate-hashes", "--no-header", "--quiet"]
-    files = [f"requirements-{lock.name}.in", "--output-file", f"requirements-{lock.name}.txt"]
+    project = ["pyproject.toml", *(f"--extra={extra}" for extra in lock.extras)] if lock.extras else []
+    files = [f"requirements-{lock.name}.in", *project, "--output-file", f"requirements-{lock.name}.txt"]
     return [uv, "pip", "compile", *flags, *(["--upgrade"] if upgrade else []), *files]
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write the reference of all scripts, docs/scripts.md, from their docstrings and their --help.
+"""Write the reference of all commands, docs/scripts.md, from their docstrings and their --help.
 
-Reads:  scripts/*.py beside this one; each is asked for its --help.
+Reads:  src/trainyard/commands: docstrings and the help of each command.
 Writes: docs/scripts.md, below --root.
 Exit codes: 0 written, or current already; 1 with --check: it is not current, or a script gives no help;
         2 wrong usage.
@@ -10,10 +10,13 @@ Example: tools/write_script_reference.py --check
 """
 
 import argparse
-import ast
+import inspect
+import io
+import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     from trainyard.repository.script_reference import Script
 
 REFERENCE = Path("docs/scripts.md")
-HELP_SECONDS = 60
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -39,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.repository.generated_files import update_generated
     from trainyard.repository.script_reference import render_script_reference
 
-    with ThreadPoolExecutor() as pool:
-        text = render_script_reference(list(pool.map(described, sorted((_ROOT / "scripts").glob("*.py")))))
-    script = Path(__file__).name
+    modules = sorted((_ROOT / "src" / "trainyard" / "commands").glob("[!_]*.py"))
+    text = render_script_reference([describe(path) for path in modules])
+    script = f"tools/{Path(__file__).name}"
     if update_generated({REFERENCE: text}, args.root, script=script, check=args.check, dry_run=args.dry_run):
         output.announce("generated", f"{REFERENCE}{' would be written' if args.dry_run else ' written'}")
     else:
@@ -49,18 +51,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.DONE
 
 
-def described(path: Path) -> "Script":
-    """Return the docstring of a script's command and its help, without line breaks inside a text."""
-    from trainyard.gateways.process import run_program
+def describe(path: Path) -> "Script":
+    """Return the docstring and the help of the command in the module `path`."""
+    from trainyard.commands import COMMANDS
     from trainyard.repository.script_reference import Script
 
-    line = ["env", "COLUMNS=1000", "PYTHON_COLORS=0", sys.executable, str(path), "--help"]
-    done = run_program(line, seconds=HELP_SECONDS)
-    command = _ROOT / "src" / "trainyard" / "commands" / path.name
-    docstring = ast.get_docstring(ast.parse(command.read_text(encoding="utf-8")))
-    if not done.ok or docstring is None:
-        raise CheckFailedError(f"{path}: gives no help. {done.stderr.strip()}".strip())
-    return Script(path.stem, docstring, done.stdout)
+    module = import_module(f"trainyard.commands.{path.stem}")
+    os.environ.update(COLUMNS="1000", PYTHON_COLORS="0")  # no line breaks inside a text
+    with redirect_stdout(io.StringIO()) as text, suppress(SystemExit):
+        module.main(["--help"])
+    if module.__doc__ is None or not text.getvalue():
+        raise CheckFailedError(f"{path}: gives no help.")
+    has_file = (_ROOT / "scripts" / path.name).exists()
+    words = next((words for words, command in COMMANDS.items() if command == path.stem), "")
+    return Script(
+        path.stem, inspect.cleandoc(module.__doc__), text.getvalue(), words=words, has_file=has_file
+    )
 
 
 if __name__ == "__main__":

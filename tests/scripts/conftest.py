@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.commands import COMMANDS
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
@@ -23,6 +24,7 @@ from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.records import RecordWriter, append_event
 
 ROOT = Path(__file__).resolve().parents[2]
+NAMES = {module: name for name, module in COMMANDS.items()}
 RUN_ID = "20261120-214501-7c1f"
 STEPS = 20
 HEX = "0123456789abcdef" * 4
@@ -41,6 +43,12 @@ def load_script() -> Callable[[str], Any]:
     return load
 
 
+def program_of(name: str) -> list[str]:
+    """The words after `python` that start a command: its script, or `-m` where it has none."""
+    script = ROOT / "scripts" / name
+    return [str(script)] if script.exists() else ["-m", "trainyard", *NAMES[name.removesuffix(".py")].split()]
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
     """Runs `scripts/NAME` in an empty folder; keyword arguments are variables of its environment."""
@@ -48,7 +56,7 @@ def program(tmp_path: Path) -> Program:
     def run(name: str, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         hidden = ("GITHUB_", "SLACK_", "RUNNER_", "CI", "AWS_")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-        line = [sys.executable, str(ROOT / "scripts" / name), *(str(argument) for argument in arguments)]
+        line = [sys.executable, *program_of(name), *(str(argument) for argument in arguments)]
         done = subprocess.run(
             line, capture_output=True, text=True, timeout=240, env=environment | variables, cwd=tmp_path
         )

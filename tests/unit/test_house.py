@@ -24,14 +24,14 @@ MAY_IMPORT = {
     "": set(),
     "errors": set(),
     "__main__": {"commands"},
-    "command": {"errors"},
+    "command": {"config", "errors"},
     "config": {"errors"},
     "run": {"errors"},
     "plan": PURE,
     "image": PURE | {"plan"},
     "cluster": PURE | {"plan"},
     "machine": PURE,
-    "jobs": PURE | {"plan"},
+    "jobs": PURE | {"plan", "cluster"},
     "watch": PURE | {"jobs"},
     "proof": PURE | {"watch"},
     "report": PURE,
@@ -162,16 +162,12 @@ def imported(path: Path) -> tuple[str, ...]:
 def imports(node: ast.AST, path: Path) -> Iterator[str]:
     """The dotted names of everything imported in `node`, `from x import y` as both `x` and `x.y`.
 
-    What is imported under TYPE_CHECKING is not: annotations may name a type from anywhere.
+    Imports under TYPE_CHECKING are left out: a type may be named anywhere.
     """
-    typing_only = {
-        id(inside)
-        for found in ast.walk(node)
-        if isinstance(found, ast.If) and ast.unparse(found.test) == "TYPE_CHECKING"
-        for inside in ast.walk(found)
-    }
+    guards = (n for n in ast.walk(node) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
+    types = {inner for guard in guards for statement in guard.body for inner in ast.walk(statement)}
     for found in ast.walk(node):
-        if id(found) in typing_only:
+        if found in types:
             continue
         if isinstance(found, ast.Import):
             yield from (alias.name for alias in found.names)

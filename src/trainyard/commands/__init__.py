@@ -17,6 +17,7 @@ from trainyard.command.visible_text import visible_line
 from trainyard.errors import ConfigError, ExitCode
 
 COMMANDS = {
+    "run": "run",
     "train": "train",
     "prove": "prove_run",
     "report": "training_dashboard",
@@ -24,6 +25,9 @@ COMMANDS = {
     "export": "export_model",
     "plan": "plan_training",
     "doctor": "check_readiness",
+    "environment": "check_environment",
+    "prepare": "prepare_data",
+    "fetch": "fetch_resume",
     "explain": "explain_failure",
     "config show": "show_config",
     "config check": "check_configs",
@@ -46,6 +50,7 @@ COMMANDS = {
     "lint-environment": "lint_environment",
     "init github": "setup_github",
     "init aws": "setup_codebuild",
+    "init trust-policy": "write_trust_policy",
 }
 # Words of the command line -> the module, and arguments that come before the given ones. The longest match
 # counts: `job status` is `manage_training_job` with `status` as its first argument.

@@ -6,7 +6,7 @@ Reads:   the named files, else every .yaml under configs/, and the files that th
          were there.
 Writes:  a line per file on stderr; in GitHub Actions an annotation for each problem; --json prints all.
 Exit codes: 0 all can be used; 2 a file has problems, which are listed, or there is no file to check.
-Example: scripts/check_configs.py configs/smoke.yaml
+Example: trainyard config check configs/smoke.yaml
 """
 
 import argparse

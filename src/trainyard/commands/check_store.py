@@ -9,7 +9,7 @@ Reads:  --store: its settings, the newest run's manifest, the encryption of its 
 Writes: with --fix the wrong settings of the bucket; a line for each setting on stdout
 Exit codes: 0 all is right, or was fixed; 1 something is wrong; 2 wrong usage; 4 the store cannot be reached
 
-Example: scripts/check_store.py --store s3://ml-runs/phase2 --fix
+Example: trainyard store check --store s3://ml-runs/phase2 --fix
 """
 
 import argparse

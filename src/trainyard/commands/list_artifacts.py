@@ -6,7 +6,7 @@ Writes: a table on stdout, or JSON
 Exit codes: 0 all runs are complete; 1 something is missing or wrong; 2 wrong usage; 4 the store cannot
         be reached
 
-Example: scripts/list_artifacts.py --store s3://ml-runs --price-per-gb-month 0.0125
+Example: trainyard store ls --store s3://ml-runs --price-per-gb-month 0.0125
 """
 
 import argparse

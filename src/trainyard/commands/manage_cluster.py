@@ -174,11 +174,12 @@ def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "ClusterQuery
     from trainyard.cluster.demand import demand_of
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
+    from trainyard.jobs.kinds import KINDS
     from trainyard.run.untrusted_files import read_yaml
 
     access = access_asked_for(vars(args), read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
-    demand = demand_of(vars(args), settings, namespace=access.namespace)
+    demand = demand_of(vars(args), settings, KINDS.values(), namespace=access.namespace)
     return ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
 
 

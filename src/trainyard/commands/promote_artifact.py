@@ -10,7 +10,7 @@ Writes: promoted/NAME.json in the store; with --json the pointer on stdout
 Exit codes: 0 promoted; 1 the checkpoint does not verify or was removed, or somebody else moved the name;
         2 wrong usage; 4 the store cannot be reached or refuses
 
-Example: scripts/promote_artifact.py --store s3://ml-runs --run-number 812 --step 4500 --name production
+Example: trainyard store promote --store s3://ml-runs --run-number 812 --step 4500 --name production
 """
 
 import argparse

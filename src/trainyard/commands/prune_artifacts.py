@@ -11,7 +11,7 @@ Reads:  --store: the manifests of all runs, names and checksums; AWS_*; GITHUB_A
 Writes: with --apply a further manifest for each run, and deletes objects; the plan on stdout
 Exit codes: 0 planned, or removed; 1 something could not be removed; 2 wrong usage; 4 the store refuses
 
-Example: scripts/prune_artifacts.py --store s3://ml-runs --all-runs --keep-last 3 --keep-every 5000
+Example: trainyard store prune --store s3://ml-runs --all-runs --keep-last 3 --keep-every 5000
 """
 
 import argparse

@@ -13,7 +13,7 @@ Writes:     the stack and its resources, unless --dry-run; a line for each on st
             OIDC provider, which are retained
 Exit codes: 0 the account agrees with the template; 1 with --dry-run: changes are needed; 2 wrong usage, or a
             resource is in the way; 4 AWS refused or could not be reached; 5 the stack did not settle in time
-Example:    scripts/setup_codebuild.py --project-name lab --region us-west-2 --github OWNER/REPO --dry-run
+Example:    trainyard init aws --project-name lab --region us-west-2 --github OWNER/REPO --dry-run
 """
 
 import argparse

@@ -5,7 +5,7 @@ Reads:  the configuration file, the files it extends, --set; for the keys of the
 Writes: YAML (JSON with --json) to stdout; with --explain a line per value, with its origin.
 Exit codes: 0 printed; 2 the configuration cannot be used, every error named by file, line and key.
 
-Example: scripts/show_config.py --config configs/smoke.yaml --set training.max_steps=50 --explain
+Example: trainyard config show --config configs/smoke.yaml --set training.max_steps=50 --explain
 """
 
 import argparse

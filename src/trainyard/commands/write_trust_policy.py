@@ -6,7 +6,7 @@ subjects with numeric ids; older ones have names. --form both trusts either.
 Reads:   its flags; `gh api repos/OWNER/REPO --jq '.owner.id, .id'` prints the ids.
 Writes:  the policy as JSON to stdout, or to --output.
 Exit codes: 0 written; 2 an option is invalid, or an id is missing.
-Example: scripts/write_trust_policy.py --repository me/lab --account 123456789012 --environment training
+Example: trainyard init trust-policy --repository me/lab --account 123456789012 --environment training
 """
 
 import argparse

@@ -26,7 +26,7 @@ is changed on the command line with `--set training.max_steps=50`, which wins ov
 prints the result, and the file and line of each value:
 
 ```
-scripts/show_config.py --config configs/smoke.yaml --explain
+trainyard config show --config configs/smoke.yaml --explain
 ```
 
 Files are read as YAML 1.2: `5e-5` is a number, `012` is twelve, and `yes`, `on` and `1:30` are text. Unknown
