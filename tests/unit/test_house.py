@@ -160,8 +160,15 @@ def imported(path: Path) -> tuple[str, ...]:
 
 
 def imports(node: ast.AST, path: Path) -> Iterator[str]:
-    """The dotted names of everything imported in `node`, `from x import y` as both `x` and `x.y`."""
+    """The dotted names of everything imported in `node`, `from x import y` as both `x` and `x.y`.
+
+    Imports under TYPE_CHECKING are left out: a type may be named anywhere.
+    """
+    guards = (n for n in ast.walk(node) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
+    types = {inner for guard in guards for statement in guard.body for inner in ast.walk(statement)}
     for found in ast.walk(node):
+        if found in types:
+            continue
         if isinstance(found, ast.Import):
             yield from (alias.name for alias in found.names)
         elif isinstance(found, ast.ImportFrom):

@@ -125,6 +125,13 @@ def test_each_wrong_value_is_refused_by_file_and_field(name: str) -> None:
             assert str(path[0]) in str(refused.value), (dotted, wrong)
 
 
+@pytest.mark.parametrize("name", ["checkpoint's manifest", "run's manifest"])
+def test_another_form_of_a_manifest_is_refused(name: str) -> None:
+    document, parse, _ = RECORDS[name]
+    with pytest.raises(TrainyardError, match="schema: this version reads 1, not 2"):
+        parse(json.dumps(document | {"schema": 2}).encode(), "the file")
+
+
 @pytest.mark.parametrize("name", RECORDS)
 @pytest.mark.parametrize("number", [10**90, 1 << 63, -1, float("inf"), float("nan")])
 def test_no_number_ends_with_a_traceback(name: str, number: float) -> None:
