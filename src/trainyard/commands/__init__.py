@@ -17,6 +17,7 @@ from trainyard.command.visible_text import visible_line
 from trainyard.errors import ConfigError, ExitCode
 
 COMMANDS = {
+    "run": "run",
     "train": "train",
     "prove": "prove_run",
     "report": "training_dashboard",
@@ -24,6 +25,9 @@ COMMANDS = {
     "export": "export_model",
     "plan": "plan_training",
     "doctor": "check_readiness",
+    "environment": "check_environment",
+    "prepare": "prepare_data",
+    "fetch": "fetch_resume",
     "explain": "explain_failure",
     "config show": "show_config",
     "config check": "check_configs",

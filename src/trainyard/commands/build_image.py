@@ -23,10 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, output, signals, terminal
+from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
     from trainyard.image.building.build_request import BuildRequest
@@ -116,13 +116,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.DONE
     with refusal_in_summary("Image not built"):
         build = build_here if args.builder == "local" else build_in_aws
-        return tell(args, build(args, requests))
+        return report(args, build(args, requests))
 
 
 def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build one after the other, because they share the machine."""
     from trainyard.gateways.images.context_files import copy_files
-    from trainyard.gateways.images.ecr_repository import login_to
+    from trainyard.gateways.images.ecr import login_to
     from trainyard.gateways.images.local_builder import find_builder
     from trainyard.image.context.image_names import parse_reference
 
@@ -130,7 +130,7 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
     if args.cache:
         builder.log_in(login_to(parse_reference(args.cache).host))
     for request in requests:
-        name, begun = f"{request.image}:{request.tag}", time.monotonic()
+        name, started = f"{request.image}:{request.tag}", time.monotonic()
         built = args.rebuild or bool(request.unpinned) or not builder.has(name)
         if built:
             with tempfile.TemporaryDirectory(prefix="trainyard-context-") as folder:
@@ -144,22 +144,20 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
                 )
         else:
             builder.tag(name, f"{request.image}:latest")  # the tag may name another content by now
-        facts = {"uri": name, "digest": "", "built": built, "seconds": round(time.monotonic() - begun, 1)}
+        facts = {"uri": name, "digest": "", "built": built, "seconds": round(time.monotonic() - started, 1)}
         results.append(request.record() | facts)
     return results
 
 
 def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build in parallel; raise the first failure when all have ended."""
-    from trainyard.gateways.ecr import ecr_client, find_digest
     from trainyard.gateways.git import origin_address, tags_at_head
-    from trainyard.gateways.images import context_files
     from trainyard.gateways.images.codebuild import CodeBuild
+    from trainyard.gateways.images.context_files import tool_files, write_archive
+    from trainyard.gateways.images.ecr import ecr_client, find_digest
     from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
-    from trainyard.image.building.build_fleet import Fleet
+    from trainyard.image.building.build_poll import BuildPoll
 
-    aws, by_name = CodeBuild(args.region), {request.image: request for request in requests}
-    fleet: Fleet[dict[str, Any]] = Fleet(list(by_name), time.monotonic)
     # A tag of git at HEAD is the version of that commit only: not of a changed tree, nor of another --commit.
     is_head = not args.commit and not any(request.dirty for request in requests)
     version = next(iter(tags_at_head(args.context)), "") if is_head else ""
@@ -172,36 +170,35 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
         version=version,
         cache=args.cache,
         rebuild=args.rebuild,
-        seconds=args.time_limit,
-        poll_seconds=args.poll,
     )
-
+    aws = CodeBuild(args.region)
     builder = AwsBuilder(
         aws,
-        context_files,
+        BuildPoll(
+            aws,
+            lambda image, text: _logger.info("%s | %s", image, text),
+            time.monotonic,
+            time.sleep,
+            seconds=args.time_limit,
+            poll_seconds=args.poll,
+        ),
+        tool_files,
+        write_archive,
         partial(find_digest, client=ecr_client(aws.region, aws.session), needs_repository=True),
         partial(needed_tags, args.tags, version),
         account=aws.account(),
         options=options,
         root=REPOSITORY_ROOT,
-        clock=time.monotonic,
-        pause=fleet.pause,
+        origin=origin_address(args.context),
+        token=f"{time.time_ns():x}",
     )
-    origin, now = origin_address(args.context), time.time_ns()
-
-    def build(name: str) -> dict[str, Any]:
-        say = partial(_logger.info, "%s | %s", name)
-        token = f"{by_name[name].tag}-{now:x}"
-        return builder.build(by_name[name], fleet.progress[name], say=say, token=token, origin=origin)
-
-    with terminal.show_live(fleet):
-        done = fleet.run(build)
-    failed = [error for error in done.values() if isinstance(error, BaseException)]
+    results = builder.build(requests)
+    failed = [result for result in results if isinstance(result, TrainyardError)]
     for error in failed[1:]:
         _logger.error("%s", error)
     if failed:
         raise failed[0]
-    return [result for result in done.values() if isinstance(result, dict)]
+    return [result for result in results if isinstance(result, dict)]
 
 
 def needed_tags(strategy: str, version: str, request: "BuildRequest") -> list[str]:
@@ -213,7 +210,7 @@ def needed_tags(strategy: str, version: str, request: "BuildRequest") -> list[st
     return [tag.name for tag in tags if tag.needed]
 
 
-def tell(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
+def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
     from trainyard.gateways.github import append_summary, set_outputs
     from trainyard.image.building.build_record import result_lines, result_markdown
     from trainyard.run.atomic_files import write_json_atomically

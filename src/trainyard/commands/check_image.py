@@ -19,14 +19,13 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, output, signals, terminal
+from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
@@ -92,18 +91,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         plan = {"image": args.image, "level": args.level, "checks": list(LEVELS[args.level])}
         output.print_json(plan) if args.json else print("\n".join(f"  {one}" for one in LEVELS[args.level]))
         return ExitCode.DONE
-    return check_in_aws(args) if args.builder == "codebuild" else tell(args, check_here(args))
+    return check_in_aws(args) if args.builder == "codebuild" else report(args, check_here(args))
 
 
 def check_here(args: argparse.Namespace) -> "list[Answer]":
-    from trainyard.gateways.images.ecr_repository import login_to
+    from trainyard.gateways.images.ecr import login_to
     from trainyard.gateways.images.image_layers import secrets_in_layers
     from trainyard.gateways.images.local_builder import find_builder
     from trainyard.image.context.context_secrets import secret_in
     from trainyard.image.context.image_names import parse_reference
     from trainyard.image.release.check_levels import LEVELS, judge_declared, judge_layers
 
-    builder, answers = find_builder(args.program), []
+    builder = find_builder(args.program)
     reference = parse_reference(args.image)
     # A tag in a registry may have moved since it was pulled. buildah calls its own images localhost/NAME.
     moves = reference.host not in ("", "localhost") and not reference.digest
@@ -127,9 +126,9 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
     asked = probe_request(args.level, packages, cpu=args.cpu, efa=args.efa, model=MODEL)
     source = PROBE.read_text(encoding="utf-8")
     command = [args.python or PYTHON, "-", json.dumps(asked)]
-    begun = time.monotonic()
+    started = time.monotonic()
     done = builder.run(args.image, command, stdin=source, seconds=args.time_limit, gpus=args.gpus)
-    _logger.info("the probe ended with %s after %.0f s", done.exit_code, time.monotonic() - begun)
+    _logger.info("the probe ended with %s after %.0f s", done.exit_code, time.monotonic() - started)
     words = " ".join(done.stderr.split())[-400:]
     how = "it did not end in time"
     if done.exit_code is not None:
@@ -162,43 +161,36 @@ def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict
 
 
 def check_in_aws(args: argparse.Namespace) -> int:
-    """The buildspec's task `check` runs this script in AWS, with --builder local."""
+    """Start the buildspec's task `check`, which runs this command in AWS with --builder local."""
     from trainyard.gateways.images.codebuild import CodeBuild
-    from trainyard.image.building.build_fleet import Fleet
-    from trainyard.image.building.build_progress import Follower
+    from trainyard.image.building.build_poll import BuildPoll
 
-    aws, fleet = CodeBuild(args.region), Fleet[Any](["check"], time.monotonic)
+    aws = CodeBuild(args.region)
     flags = [flag for flag in ("cpu", "efa") if getattr(args, flag)]
     variables = {"TASK": "check", "IMAGE_URI": args.image, "LEVEL": args.level}
     variables["CHECK_FLAGS"] = " ".join(f"--{flag}" for flag in flags)
     token = f"check-{time.time_ns():x}"
 
-    def follow(name: str) -> Any:
-        follower = Follower(
-            aws,
-            fleet.progress[name],
-            time.monotonic,
-            fleet.pause,
-            partial(_logger.info, "%s | %s", name),
-            seconds=args.time_limit,
-            poll_seconds=args.poll,
-        )
-        return follower.run(
-            lambda attempt: aws.start(
-                args.project, source={}, variables=variables, token=f"{token}-{attempt}"
-            )
-        )
+    def start(attempt: int) -> str:
+        return aws.start(args.project, source={}, variables=variables, token=f"{token}-{attempt}")
 
-    with terminal.show_live(fleet):
-        ended = fleet.run(follow)["check"]
-    if isinstance(ended, BaseException):
+    poll = BuildPoll(
+        aws,
+        lambda name, text: _logger.info("%s | %s", name, text),
+        time.monotonic,
+        time.sleep,
+        seconds=args.time_limit,
+        poll_seconds=args.poll,
+    )
+    ended = poll.follow({"check": start})["check"]
+    if isinstance(ended, TrainyardError):
         raise ended
-    data = {"image": args.image, "level": args.level, "ok": True, "build_id": ended.build_id}
+    data = {"image": args.image, "level": args.level, "ok": True, "build_id": ended.state.build_id}
     output.print_json(data) if args.json else print(f"  {args.image}: {args.level}: every check holds")
     return ExitCode.DONE
 
 
-def tell(args: argparse.Namespace, answers: "list[Answer]") -> int:
+def report(args: argparse.Namespace, answers: "list[Answer]") -> int:
     from trainyard.image.release.check_levels import check_lines, junit
     from trainyard.run.atomic_files import make_folder, write_bytes_atomically, write_json_atomically
 

@@ -31,6 +31,7 @@ from typing import Any
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.commands.run import settings
 from trainyard.errors import ConfigError, ExitCode
 
 SCRIPTS = REPOSITORY_ROOT / "scripts"
@@ -66,9 +67,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--timeout", type=arguments.duration, default="10m", metavar="TIME", help="time limit of the job"
     )
+    several = "change values: KEY=VALUE words, quoted as in a shell"
+    parser.add_argument("--settings", default="", metavar="WORDS", help=several)
     parser.add_argument("--keep-logs", action="store_true", help="leave the logs of cluster and operator")
     parser.add_argument("--dry-run", action="store_true", help="only say whether this machine can show it")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    args.set += settings(args.settings)
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -156,7 +156,7 @@ def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
 
 
 def image_of(args: argparse.Namespace, config: "Config") -> str:
-    from trainyard.gateways.ecr import image_or_newest
+    from trainyard.gateways.images.ecr import image_or_newest
 
     return image_or_newest(args.image_uri or config.cluster.image or "", os.environ, region=args.region)
 
@@ -166,8 +166,9 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
     from trainyard.cluster.demand import demand_of
     from trainyard.cluster.fix import supplies_of
     from trainyard.cluster.job_preflight import preflight
-    from trainyard.gateways.ecr import find_digest
+    from trainyard.gateways.images.ecr import find_digest
     from trainyard.gateways.kubernetes.server_side_apply import apply_all
+    from trainyard.jobs.kinds import KINDS
     from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
     from trainyard.run.untrusted_files import read_yaml_documents
 
@@ -176,7 +177,7 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
         apply_all(api, step.objects)
 
     given = {**vars(args), "image_uri": image_of(args, config)}
-    demand = demand_of(given, config.cluster, namespace=access.namespace)
+    demand = demand_of(given, config.cluster, KINDS.values(), namespace=access.namespace)
     look = ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
     supplies = supplies_of(config.cluster, read_yaml_documents)
     change = None if args.dry_run else apply
@@ -258,15 +259,15 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     from trainyard.gateways.kubernetes.job_submission import refusals
     from trainyard.jobs.kinds import KINDS
 
-    manifests = KINDS[plan.kind].rendered(plan)
+    kind = KINDS[plan.kind]
+    manifests = kind.render(plan)
     if args.json:
         output.print_json({"plan": plan.to_json(), "objects": list(manifests.all)})
     else:
         from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
         print(kubernetes_yaml(manifests.all), end="")
-    # A TrainJob cannot be tested: Kubeflow Trainer refuses it while its runtime does not exist.
-    asked = manifests.before_job if plan.kind == "trainjob" else manifests.all
+    asked = manifests.before_job if kind.needs_runtime else manifests.all
     problems = refusals(api, asked) if api else []
     for problem in problems:
         _logger.error("%s", problem)
@@ -282,7 +283,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
     from trainyard.run.commands import cluster_target
 
     target = cluster_target(vars(args))
-    manifests, kind = KINDS[plan.kind].rendered(plan), KINDS[plan.kind].FOLLOWED
+    manifests, kind = KINDS[plan.kind].render(plan), KINDS[plan.kind].followed
     if there := stands(partial(find, api), plan):
         output.announce("job", f"{plan.name} exists already, with the same plan")
     else:

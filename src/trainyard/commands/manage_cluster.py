@@ -115,8 +115,8 @@ def show_clusters(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace, look: "ClusterQuery") -> int:
     from trainyard.cluster.verdict import judge_cluster, verdict_record
-    from trainyard.gateways.ecr import find_digest
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
+    from trainyard.gateways.images.ecr import find_digest
     from trainyard.report.cluster.verdict_text import verdict_lines, verdict_markdown, verdict_refusal
 
     snapshot = look.snapshot(find_digest)
@@ -154,7 +154,7 @@ def show_usage(args: argparse.Namespace, look: "ClusterQuery") -> int:
 def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "ClusterQuery") -> int:
     from trainyard.cluster.fix import plan_fix, steps_record, supplies_of
     from trainyard.cluster.verdict import judge_cluster
-    from trainyard.gateways.ecr import find_digest
+    from trainyard.gateways.images.ecr import find_digest
     from trainyard.gateways.kubernetes.server_side_apply import apply_all
     from trainyard.report.cluster.fix_text import fix_lines
     from trainyard.run.untrusted_files import read_yaml_documents
@@ -174,11 +174,12 @@ def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "ClusterQuery
     from trainyard.cluster.demand import demand_of
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
+    from trainyard.jobs.kinds import KINDS
     from trainyard.run.untrusted_files import read_yaml
 
     access = access_asked_for(vars(args), read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
-    demand = demand_of(vars(args), settings, namespace=access.namespace)
+    demand = demand_of(vars(args), settings, KINDS.values(), namespace=access.namespace)
     return ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
 
 

@@ -1,13 +1,14 @@
 """Push an image that was built here, read its digest back, scan it, and only then set its tags.
 
-An immutable tag is never moved: a version names one image permanently. The list of packages (CycloneDX) and
-the provenance (SLSA) are attached to the pushed digest. Each of several --region gets the same digest.
+An immutable tag is never moved: a version names one image permanently. The locks and facts of the image are
+attached to the pushed digest as its record, with oras. SBOM and provenance of BuildKit are pushed with the
+image. Each of several --region gets the same digest.
 
-Reads:      --image, from docker or buildah here; git, or --commit and --version; --lock; AWS_*
-Writes:     the image, its tags and attachments into ECR, or into --registry; --output; in GitHub Actions the
+Reads:      --image, from docker or buildah here, with oras; git, or --commit and --version; --lock; AWS_*
+Writes:     the image, its tags and its record into ECR, or into --registry; --output; in GitHub Actions the
             outputs `image` and `digest`
 Exit codes: 0 pushed, and read back equal; 1 read back otherwise, a tag is taken, or the scan found too much;
-            2 wrong usage, no such image or repository; 4 AWS or the registry refused or failed
+            2 wrong usage, no such image or repository, no oras; 4 AWS or the registry refused or failed
 Example:    scripts/push_image.py --image fsdp:latest --repository fsdp --tags auto --region us-west-2
 """
 
@@ -26,7 +27,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.gateways.images.ecr_repository import EcrRepository
+    from trainyard.gateways.images.ecr import EcrRepository
     from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
     from trainyard.image.release.release_order import ReleasePlace
     from trainyard.image.release.tag_strategy import Tag
@@ -71,9 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways.images.local_builder import find_builder
     from trainyard.image.building.build_request import CONTENT_LABEL
     from trainyard.image.context.image_names import require_region, require_repository
-    from trainyard.image.release.label_origin import is_own_build, without_origin
     from trainyard.image.release.release_order import release
-    from trainyard.image.release.tag_strategy import check_tags
+    from trainyard.image.release.tag_strategy import check_tags, is_own_build, without_origin
 
     signals.end_at_signals()
     require_repository(args.repository)
@@ -92,14 +92,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.DONE
     named = dict.fromkeys(args.region) or [os.environ.get("AWS_REGION", "")]
     places = [place_of(args, region, builder) for region in ([""] if args.registry else named)]
-    texts, content = lock_texts(args, facts), facts.labels.get(CONTENT_LABEL, "")
+    content = facts.labels.get(CONTENT_LABEL, "")
     found = release(
         places,
         image_id=facts.image_id,
         tags=lambda digest: [*tags, *check_tags(args.checked, content, digest)],
-        files=partial(attachments_of, args, facts, texts),
+        facts=record_facts(args, facts),
+        files=locks_of(args, facts),
     )
-    return tell(args, [one.record() for one in found])
+    if not found[0].is_attested:
+        _logger.warning(
+            "%s was built by %s without SBOM and provenance; docker writes them with buildx and the "
+            "containerd image store",
+            args.image,
+            builder.program,
+        )
+    return report(args, [one.record() for one in found])
 
 
 def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "list[Tag]":
@@ -131,7 +139,7 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
 
 def place_of(args: argparse.Namespace, region: str, builder: "LocalBuilder") -> "ReleasePlace":
     """Ask for the repository and log in, before anything is pushed anywhere."""
-    from trainyard.gateways.images.ecr_repository import EcrRepository
+    from trainyard.gateways.images.ecr import EcrRepository
     from trainyard.gateways.images.local_builder import Login
     from trainyard.gateways.images.registry import Registry
     from trainyard.image.release.release_order import ReleasePlace
@@ -145,14 +153,14 @@ def place_of(args: argparse.Namespace, region: str, builder: "LocalBuilder") -> 
         _logger.info("%s@%s pushed", target, digest)
         return digest
 
-    scan = partial(scanned, args, ecr) if ecr else lambda _digest: "the registry does not scan"
+    scan = partial(scan_result, args, ecr) if ecr else lambda _digest: "the registry does not scan"
     name = f"{login.host}/{args.repository}"
     return ReleasePlace(Registry(login), args.repository, name, fixed, push, scan)
 
 
-def scanned(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
+def scan_result(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
     """Return the result of the scan. Raises CheckFailedError if it found too much."""
-    from trainyard.image.release.scan_verdict import judge_scan
+    from trainyard.image.release.release_order import judge_scan
 
     seconds = 0.0 if args.fail_on == "none" else args.scan_limit
     scan = ecr.scan(digest, seconds=seconds)
@@ -162,50 +170,38 @@ def scanned(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
     return verdict.says
 
 
-def attachments_of(
-    args: argparse.Namespace, facts: "ImageFacts", locks: list[str], digest: str
-) -> dict[str, bytes]:
-    """Packages, if a lock is known, and provenance, by media type."""
-    from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL
-    from trainyard.image.release import attachments
-    from trainyard.image.release.check_levels import linux_markers
-    from trainyard.machine.package_lock import read_pins
+def record_facts(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
+    """Return the facts of the record that is attached: the labels of our build, and what built it."""
+    from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
 
-    linux = linux_markers(facts.architecture)
-    pins = [pin for text in locks for pin in read_pins(text) if pin.applies(linux)]
-    labels = {
-        "commit": facts.labels.get(COMMIT_LABEL, args.commit),
-        "content": facts.labels.get(CONTENT_LABEL, ""),
+    names = (BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL)
+    known = {
+        COMMIT_LABEL: args.commit,
+        "dev.trainyard.builder": os.environ.get("CODEBUILD_BUILD_ARN", "local"),
     }
-    bases = facts.labels.get(BASES_LABEL, "").split()
-    builder = os.environ.get("CODEBUILD_BUILD_ARN") or "https://trainyard.dev/local-builder"
-    origin = attachments.provenance_statement(
-        args.repository, digest, facts=labels, bases=bases, builder=builder
-    )
-    if not locks:
-        _logger.warning("%s names no lock, so no list of its packages is attached; see --lock", args.image)
-        return {attachments.PROVENANCE_TYPE: origin}
-    packages = attachments.bill_of_materials(args.repository, digest, pins)
-    return {attachments.BOM_TYPE: packages, attachments.PROVENANCE_TYPE: origin}
+    known |= {name: facts.labels[name] for name in names if facts.labels.get(name)}
+    return {name: text for name, text in known.items() if text}
 
 
-def lock_texts(args: argparse.Namespace, facts: "ImageFacts") -> list[str]:
-    """The locks of the image. Raises ConfigError if one of this checkout is not the one that is in it."""
+def locks_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
+    """Return the locks of the image by name. Raises ConfigError if one here is not the one that is in it."""
     from trainyard.image.release.image_locks import find_locks
     from trainyard.run.untrusted_files import read_named_text
 
     if args.lock:
-        return [read_named_text(path, "name a lock with --lock FILE") for path in args.lock]
+        return {path.name: read_named_text(path, "name a lock with --lock FILE") for path in args.lock}
     found = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
     for name in found.missing:
         raise ConfigError(
             f"{name} of this checkout is not the lock that is in {args.image}, so its packages are not "
             "known. Check out the commit that it was built from, or name its lock with --lock FILE."
         )
-    return list(found.texts.values())
+    if not found.texts:
+        _logger.warning("%s names no lock, so its record lists no packages; see --lock", args.image)
+    return dict(found.texts)
 
 
-def tell(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
+def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
     from trainyard.gateways.github import set_outputs
     from trainyard.run.atomic_files import write_json_atomically
 

@@ -23,24 +23,63 @@ Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /ch
 import argparse
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.errors import ExitCode, TrainyardError
+from trainyard.commands.run import Pipeline, run_steps, step
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.jobs.pod_commands import PodRun
     from trainyard.run.node_folder import NodeFolder
 
 OUTCOME_SECONDS = 120.0
+# How long pods that start again wait for each other to store what they have left of the time before.
+SETTLE_SECONDS = 60
+# The pod itself knows when training ends, so a follower waits for anything else as long as it takes.
+ENDLESS = "3650d"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod(Pipeline):
+    """The commands of one pod.
+
+        shared directory     train ──> on the first node: store, prove, report
+        one per machine      [store what is left] ──> fetch ──> train, beside it: store parts ──> store
+                             on the main machine: ──> prove, report
+
+    Without a shared directory (`checkpointing.shared: false`) every pod stores its own part of each
+    checkpoint while it trains. A pod that starts again first stores what it has left of the time before, so
+    that the main machine can list it, and then fetches the newest checkpoint that is stored completely.
+    """
+
+    grace: float = 30.0
+
+    def restore(self, node: "NodeFolder | None") -> list[list[str]]:
+        """Return the steps before the training, where each machine has a directory of its own.
+
+        `node` is the mark that an earlier start left in the directory; None in a fresh one.
+        """
+        fetch = step("fetch_resume", *self.stored, "--resume", "auto", "--fetch", "true")
+        if node is None:
+            return [fetch]
+        settle = f"{SETTLE_SECONDS}s"
+        left = step("training_artifact_sync", *self.stored, "--once", "--others", settle)
+        return [left, fetch if node.is_main else [*fetch, "--wait", settle]]
+
+    def beside(self) -> list[str]:
+        """Return the command that stores this machine's part of each checkpoint while it trains.
+
+        At the end the main machine waits for parts of others as long as their pods may live.
+        """
+        waits = ("--silence", ENDLESS, "--outage", ENDLESS, "--others", f"{self.grace:.3f}s")
+        return step("training_artifact_sync", *self.stored, "--follow", *waits)
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -89,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_counted(lambda: run(pod, apart=apart), args.run_dir, args.restarts)
 
 
-def run(pod: "PodRun", *, apart: bool) -> int:
+def run(pod: Pod, *, apart: bool) -> int:
     """Train unless that is done, then store and prove; return the exit code of this pod."""
     if apart and (code := fetched(pod)) != ExitCode.DONE:
         return code
@@ -105,12 +144,12 @@ def run(pod: "PodRun", *, apart: bool) -> int:
     return finish(pod, following)
 
 
-def finish(pod: "PodRun", commands: Sequence[list[str]]) -> int:
+def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
     """Store, prove and report; a run that is stored and not proven has an exit code of its own."""
     from trainyard.jobs.pod_exit_codes import describe_not_proven
 
     for command in commands:
-        code = run_in_order([command])
+        code = run_steps([command])
         if code == ExitCode.NO and Path(command[1]).name == "prove_run.py":
             output.announce("proof", describe_not_proven(failing_parts(pod)), "failed")
             return ExitCode.NOT_PROVEN
@@ -119,7 +158,7 @@ def finish(pod: "PodRun", commands: Sequence[list[str]]) -> int:
     return ExitCode.DONE
 
 
-def failing_parts(pod: "PodRun") -> list[tuple[str, str]]:
+def failing_parts(pod: Pod) -> list[tuple[str, str]]:
     """Return the parts of the proof that do not hold, with their evidence; empty without a proof of now."""
     from trainyard.report.facts.proof_record import read_proof
     from trainyard.run.directory import RunDirectory
@@ -166,13 +205,10 @@ def tell_restart(text: str) -> None:
     output.announce("pod", text, "degraded")
 
 
-def pod_of(args: argparse.Namespace, config: "Config") -> "PodRun":
-    from trainyard.jobs.pod_commands import PodRun
-
-    return PodRun(
-        (sys.executable, str(REPOSITORY_ROOT / "scripts")),
-        args.run_dir,
-        args.config,
+def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
+    return Pod(
+        run_dir=args.run_dir,
+        config=args.config,
         changes=args.set,
         store=config.artifacts.store or "",
         grace=args.grace,
@@ -183,7 +219,6 @@ def pod_of(args: argparse.Namespace, config: "Config") -> "PodRun":
 
 def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     """Return whether this is one of several pods that have run directories of their own."""
-    from trainyard.jobs.pod_commands import require_resumable
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
     if args.program or config.checkpointing.shared:
@@ -196,34 +231,49 @@ def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     return True
 
 
-def plan_of(pod: "PodRun", *, apart: bool) -> dict[str, Any]:
+def require_resumable(run_id: str, run_dir: Path, store: str | None) -> None:
+    """Raise ConfigError unless pods with directories of their own could find their run in the store again."""
+    if not store:
+        raise ConfigError(
+            "checkpointing.shared is false, so each pod has only its part of a checkpoint, and there is no "
+            "store to resume from. Set artifacts.store, or checkpointing.shared to true and --run-dir to a "
+            "volume that all pods share. Nothing was started."
+        )
+    if run_id != run_dir.name:
+        raise ConfigError(
+            f"TRAINYARD_RUN_ID is {run_id}, and --run-dir ends in {run_dir.name}: the store finds a run by "
+            "the name of its directory, so both must be the same. Nothing was started."
+        )
+
+
+def plan_of(pod: Pod, *, apart: bool) -> dict[str, Any]:
     """Return what would be run; without a shared directory, also what runs beside the training."""
     trains = not is_trained(pod)
-    first = pod.before(node_of(pod.run_dir)) if apart and trains else []
+    first = pod.restore(node_of(pod.run_dir)) if apart and trains else []
     commands = [*first, *([pod.train()] if trains else []), *after(pod, apart=apart)]
     return {"commands": commands, **({"beside_training": pod.beside()} if apart and trains else {})}
 
 
-def fetched(pod: "PodRun") -> int:
+def fetched(pod: Pod) -> int:
     """Store what an earlier start of this pod left, and bring the newest stored checkpoint."""
     from trainyard.run.directory import RunDirectory
     from trainyard.run.node_folder import forget_node
 
     if is_trained(pod):
         return ExitCode.DONE
-    *left, bring = pod.before(node_of(pod.run_dir))
-    code = run_in_order(left)
+    *left, bring = pod.restore(node_of(pod.run_dir))
+    code = run_steps(left)
     if code == ExitCode.NO:  # such as the part of a machine that is gone
         said = "not all that was saved could be stored; the run goes on from the newest that is stored whole"
         output.announce("artifacts", said, "degraded")
     elif code != ExitCode.DONE:
         return code
-    if (code := run_in_order([bring])) == ExitCode.DONE and not is_trained(pod):
+    if (code := run_steps([bring])) == ExitCode.DONE and not is_trained(pod):
         forget_node(RunDirectory(pod.run_dir))  # the trainer marks it again, and is followed from then on
     return code
 
 
-def trained(pod: "PodRun", *, apart: bool) -> int:
+def trained(pod: Pod, *, apart: bool) -> int:
     """Train, and without a shared directory store this machine's parts beside it."""
     from trainyard.gateways.process import run_beside, run_passing_signals
 
@@ -232,15 +282,15 @@ def trained(pod: "PodRun", *, apart: bool) -> int:
     return ExitCode.NO if code == ExitCode.NOT_PROVEN else code
 
 
-def after(pod: "PodRun", *, apart: bool) -> list[list[str]]:
+def after(pod: Pod, *, apart: bool) -> list[list[str]]:
     """Return the commands that this pod runs once the training is done."""
     from trainyard.run.launch_environment import is_first_node
 
     if not pod.store:
         return []
     if apart and (node := node_of(pod.run_dir)) is not None:
-        return pod.after(is_main=node.is_main)
-    return pod.after(is_main=True) if is_first_node(os.environ) else []
+        return pod.after() if node.is_main else [pod.store_run()]
+    return pod.after() if is_first_node(os.environ) else []
 
 
 def tell_short_grace(run_dir: Path, grace: float) -> None:
@@ -258,7 +308,7 @@ def tell_short_grace(run_dir: Path, grace: float) -> None:
         output.announce("grace", text, "degraded")
 
 
-def is_trained(pod: "PodRun") -> bool:
+def is_trained(pod: Pod) -> bool:
     """Return whether this configuration was trained to its end in the run directory."""
     from trainyard.training.data.config_of_run import was_trained
 
@@ -283,14 +333,6 @@ def record_of(run_dir: Path) -> dict[str, Any]:
         return read_run(run_dir / "run.json")
     except (OSError, TrainyardError):
         return {}
-
-
-def run_in_order(commands: Sequence[list[str]]) -> int:
-    """Run the commands in order until one fails; return its exit code, else 0."""
-    from trainyard.gateways.process import run_passing_signals
-
-    codes = (run_passing_signals(command) for command in commands)
-    return next((code for code in codes if code != ExitCode.DONE), ExitCode.DONE)
 
 
 def wait_for_outcome(run_dir: Path) -> None:

@@ -35,7 +35,7 @@ def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **cont
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
 
 
-def problems_without_ray(plan: JobPlan) -> Iterator[str]:
+def find_problems_without_ray(plan: JobPlan) -> Iterator[str]:
     """The problem of a plan that names a shared RayCluster, for the kinds that use none."""
     if plan.ray_cluster:
         yield (
