@@ -222,14 +222,29 @@ class MetricRow(Section):
     learning_rate: Number | None = None
     grad_norm: Number | Text | None = None
     reward: Number | None = None
+    reward_std: Number | None = None
+    accuracy: Number | None = None
+    kl: Number | None = None
+    entropy: Number | None = None
+    completion_length: Number | None = None
+    """Tokens, on average."""
     tokens: Number | None = None
     samples: Number | None = None
     tokens_per_second: Number | None = None
     samples_per_second: Number | None = None
     step_seconds: Number | None = None
+    data_seconds: Number | None = None
+    forward_seconds: Number | None = None
+    backward_seconds: Number | None = None
+    optimizer_seconds: Number | None = None
+    checkpoint_seconds: Number | None = None
+    """Time that a save held up the training."""
     mfu: Number | None = None
     """Share of the peak, 0 to 1."""
+    memory_peak_bytes: Number | None = None
+    """Of main memory, where there is no GPU."""
     gpu_memory_bytes: Number | None = None
+    gpu_memory_peak_bytes: Number | None = None
     gpu_memory_total_bytes: Number | None = None
     gpu_utilization_percent: Number | None = None
     gpu_temperature_celsius: Number | None = None
