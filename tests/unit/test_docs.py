@@ -4,7 +4,6 @@ Only the text is read, and the help of the scripts that it names.
 """
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests import warm_start
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -77,7 +77,9 @@ def problem_with(target: str, start: Path) -> str | None:
 @cache
 def help_of(script: str) -> str:
     line = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), "--help"]
-    return subprocess.run(line, capture_output=True, text=True, timeout=240, check=True).stdout
+    done = warm_start.run(line, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def calls(text: str) -> Iterator[tuple[str, list[str]]]:
