@@ -1,90 +1,10 @@
 #!/usr/bin/env python3
-"""Export a run's model: as a Hugging Face folder for transformers, or as a GGUF file for llama.cpp.
+"""Export a run's model: as a Hugging Face folder for transformers, or as a GGUF file for llama.cpp."""
 
-The checkpoint is verified first. The folder gets the run's tokenizer files, and safetensors (several files
-above 2 GiB) with config.json, or with --format gguf one weights.gguf that includes the tokenizer. A run on
-bytes gets a tokenizer that maps each byte of UTF-8 to its own number; 0 ends a document.
-
-Reads:   the run directory (config.yaml, checkpoints/) and the tokenizer that its model.tokenizer names.
-Writes:  the folder --to, complete or not at all; nothing with --dry-run; with --json its contents on stdout.
-Exit codes: 0 exported; 1 no checkpoint verifies, or the folder cannot be written; 2 the run, the step or the
-         tokenizer does not exist, llama.cpp does not know the tokenizer, or --to exists; 4 the tokenizer is
-         on the Hugging Face Hub, which cannot be reached.
-Example: scripts/export_model.py --run-dir runs/20261120-214501-7c1f --to exported
-"""
-
-import argparse
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, handler, output, terminal
-from trainyard.command.parser import script_parser
-
-if TYPE_CHECKING:
-    from trainyard.training.export.export import Export
-
-
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run")
-    which = "the checkpoint; newest, the default, is the newest that verifies"
-    parser.add_argument("--step", type=arguments.step_or_newest, metavar="S|newest", help=which)
-    parser.add_argument(
-        "--to", type=arguments.path, required=True, metavar="DIR", help="a folder that does not exist yet"
-    )
-    formats = "safetensors for transformers and vLLM, gguf for llama.cpp; default: safetensors"
-    parser.add_argument("--format", choices=("safetensors", "gguf"), default="safetensors", help=formats)
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of the numbers"
-    )
-    parser.add_argument("--no-tokenizer", action="store_true", help="export the weights without a tokenizer")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
-    parser.add_argument("--json", action="store_true", help="print the contents of the folder as JSON")
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_args(argv)
-    output.configure_logging(args.log_level)
-    from trainyard.report.terminal.phase import PhaseDisplay
-    from trainyard.run.directory import RunDirectory
-
-    with terminal.show_live(PhaseDisplay("export", "importing torch")) as display:
-        from trainyard.training.export.export import plan_export, require_absent, write_export
-
-        require_absent(args.to)
-        export = plan_export(
-            RunDirectory(args.run_dir),
-            args.step,
-            dtype=args.dtype,
-            tokenizer=not args.no_tokenizer,
-            gguf=args.format == "gguf",
-            progress=display,
-        )
-    facts = {"to": str(args.to), **export.to_json()}
-    if args.dry_run:
-        output.announce("export", f"would write {summary(export)} → {args.to}")
-    else:
-        with terminal.show_live(display):
-            files = write_export(export, args.to, display)
-        facts["files"] = [{"path": f.path, "size": f.size, "sha256": f.sha256} for f in files]
-        output.announce("export", f"{summary(export)} → {args.to}", "ok")
-    if args.json:
-        output.print_json(facts)
-    return 0
-
-
-def summary(export: "Export") -> str:
-    """`step 600: 1.2 M parameters, 4.9 MB of float32 in 1 file`."""
-    from trainyard.report.facts.quantities import format_count, format_scaled, format_size
-
-    facts = export.to_json()
-    amount = (
-        f"{format_scaled(facts['parameters'])} parameters, {format_size(facts['bytes'])} of {export.dtype}"
-    )
-    return f"step {export.step}: {amount} in {format_count(len(export.shards), 'file')}"
-
+from trainyard.command.handler import exit_code_of
+from trainyard.commands.export_model import main
 
 if __name__ == "__main__":
-    sys.exit(handler.exit_code_of(main))
+    sys.exit(exit_code_of(main))

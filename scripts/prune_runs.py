@@ -1,93 +1,10 @@
 #!/usr/bin/env python3
-"""Remove directories of old runs that are proven and stored. Without --apply it only prints the plan.
+"""Remove directories of old runs that are proven and stored."""
 
-The newest --keep-last proven runs stay. An older one is removed if it is a workflow's run (`gh-NUMBER`), its
-proof is of its present records, nothing uses it, its copy in the store verifies, and the store has each of
-its checkpoints. Everything else in the folder stays: runs that failed, stopped or were not proven, other
-folders, links, and what cannot be read.
-
-Reads:  --runs-directory: run.json, report/proof.json, the checkpoints' manifests; --store: manifests, names
-        and checksums; AWS_*
-Writes: with --apply deletes directories; the plan, with reasons, on stdout
-Exit codes: 0 planned, or removed; 1 something could not be removed; 2 wrong usage; 4 the store refuses,
-        and nothing was removed
-
-Example: scripts/prune_runs.py --runs-directory /mnt/storage/runs --store s3://ml-runs --keep-last 3
-"""
-
-import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, handler, output, terminal
-from trainyard.command.parser import script_parser
-from trainyard.errors import ExitCode
-
-if TYPE_CHECKING:
-    from trainyard.artifacts.retention.run_directories import RunProof
-    from trainyard.run.directory import RunDirectory
-
-
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    folder = "the folder of the run directories"
-    parser.add_argument("--runs-directory", type=arguments.path, required=True, metavar="DIR", help=folder)
-    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
-    newest = "keep the newest N proven runs; default: 3"
-    parser.add_argument("--keep-last", type=arguments.positive, default=3, metavar="N", help=newest)
-    current = "the run in progress, which stays"
-    parser.add_argument("--current", type=arguments.path, metavar="DIR", help=current)
-    limit = "time limit of a read; default: 30"
-    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.add_argument("--apply", action="store_true", help="carry out the plan")
-    parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")
-    args = parser.parse_args(argv)
-    if args.apply and args.dry_run:
-        parser.error("--apply and --dry-run contradict each other")
-    return args
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_args(argv)
-    output.configure_logging(args.log_level)
-    from trainyard.artifacts.record.sync_report import size_text
-    from trainyard.artifacts.retention.run_directories import RemovalRule, plan_removal, remove_directories
-    from trainyard.gateways import open_store
-    from trainyard.report.terminal.phase import PhaseDisplay
-
-    store = open_store(args.store, call_seconds=args.call_seconds)
-    rule = RemovalRule(args.keep_last, args.current)
-    with terminal.show_live(PhaseDisplay("old runs", "reading the runs")):
-        plan = plan_removal(args.runs_directory, store, rule=rule, proof_of=proof_of)
-    if args.json:
-        output.print_json({"store": store.url, "directories": [each.to_json() for each in plan]})
-    else:
-        words = {True: "kept", False: "removed"}
-        output.print_text("\n".join(f"{each.path.name}: {words[each.keep]}: {each.reason}" for each in plan))
-    doomed = [each for each in plan if not each.keep]
-    problems = []
-    if args.apply:
-        with terminal.show_live(PhaseDisplay("old runs", "removing")):
-            problems = [problem for _, problem in remove_directories(plan) if problem]
-    output.print_remarks(problems)
-    what = f"{len(doomed) - len(problems)} of {len(plan)}, {size_text(sum(each.size for each in doomed))},"
-    ending = "removed" if args.apply else "would be removed; nothing was changed; --apply removes them"
-    output.announce("old runs", f"{what} {ending}", "failed" if problems else "ok")
-    return ExitCode.NO if problems else ExitCode.DONE
-
-
-def proof_of(directory: "RunDirectory", run: Mapping[str, Any]) -> "RunProof | None":
-    """Return where the proven run is stored; None without a proof of its present records."""
-    from trainyard.artifacts.retention.run_directories import RunProof
-    from trainyard.report.facts.proof_record import read_proof
-
-    proof = read_proof(directory, run)
-    if proof is None or not proof.proven or proof.run_number is None or proof.store is None:
-        return None
-    return RunProof(proof.run_number, proof.store)
-
+from trainyard.command.handler import exit_code_of
+from trainyard.commands.prune_runs import main
 
 if __name__ == "__main__":
-    sys.exit(handler.exit_code_of(main))
+    sys.exit(exit_code_of(main))

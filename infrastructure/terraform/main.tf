@@ -1,4 +1,4 @@
-# The stack of ../cloudformation.yaml as a module: the same resources and parameters as scripts/setup_codebuild.py.
+# The stack of ../cloudformation.yaml as a module: the same resources and parameters as trainyard init aws.
 #
 #   module "trainyard" {
 #     source  = "./infrastructure/terraform"

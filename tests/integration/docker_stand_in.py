@@ -2,7 +2,8 @@
 """Stands in for docker in tests of the buildspec: records each call in `docker-calls`, builds nothing.
 
 A push really puts a manifest into the registry it names; a run answers every check of the probe.
-STAND_IN_FAILS names a word (build, run, push) that fails.
+STAND_IN_FAILS names a word (build, run, push) that fails, STAND_IN_INDEX is the index that a push puts there.
+STAND_IN_STORE is what `docker info` says of the image store; with STAND_IN_BUILDX there is buildx.
 """
 
 import json
@@ -46,8 +47,10 @@ def main(words: list[str]) -> int:
         assert sys.stdin.read() == "password"
     elif words[0] == "push":
         print(f"latest: digest: {push(words[1])} size: 1")
+    elif words[0] == "info":
+        print(os.environ.get("STAND_IN_STORE", "[[Backing Filesystem extfs]]"))
     elif words == ["buildx", "version"]:
-        return 1
+        return 0 if "STAND_IN_BUILDX" in os.environ else 1
     return 0
 
 
@@ -57,8 +60,9 @@ def push(target: str) -> str:
 
     host, _, rest = target.partition("/")
     name, _, tag = rest.rpartition(":")
-    kind = "application/vnd.oci.image.manifest.v1+json"
-    manifest = json.dumps({"schemaVersion": 2, "mediaType": kind, "layers": []}).encode()
+    more = json.loads(os.environ.get("STAND_IN_INDEX", '{"layers": []}'))
+    kind = f"application/vnd.oci.image.{'index' if 'manifests' in more else 'manifest'}.v1+json"
+    manifest = json.dumps({"schemaVersion": 2, "mediaType": kind} | more).encode()
     url = f"http://{host}/v2/{name}/manifests/{tag}"
     request = urllib.request.Request(url, data=manifest, method="PUT", headers={"Content-Type": kind})
     urllib.request.urlopen(request, timeout=20).close()

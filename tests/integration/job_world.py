@@ -17,8 +17,8 @@ from tests.integration.control_plane import kit, operator
 
 from trainyard.gateways.kubernetes.cluster_access import Access, read_access
 from trainyard.gateways.kubernetes.job_follower import follow_job
+from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.state.job_state import JobState
-from trainyard.jobs.state.kind_api import kind_of_job
 
 Json = dict[str, Any]
 END = "pod-end.stage.kwok.x-k8s.io"
@@ -53,7 +53,7 @@ class World:
 
         def created() -> bool:
             try:
-                self.request("POST", kind_of_job(kind).path(NAMESPACE), body)
+                self.request("POST", find_kind(kind).path(NAMESPACE), body)
             except RuntimeError as error:
                 if "must be created before the TrainJob" in str(error):  # the webhook has not seen it yet
                     return False
@@ -63,13 +63,13 @@ class World:
         eventually(created, f"{body['metadata']['name']} to be created", within=15)
 
     def job(self, kind: str, name: str) -> Json:
-        return self.request("GET", kind_of_job(kind).path(NAMESPACE, name))
+        return self.request("GET", find_kind(kind).path(NAMESPACE, name))
 
     def change(self, kind: str, name: str, body: Json) -> None:
-        self.request("PATCH", kind_of_job(kind).path(NAMESPACE, name), body)
+        self.request("PATCH", find_kind(kind).path(NAMESPACE, name), body)
 
     def delete(self, kind: str, name: str) -> None:
-        self.request("DELETE", kind_of_job(kind).path(NAMESPACE, name), {"propagationPolicy": "Background"})
+        self.request("DELETE", find_kind(kind).path(NAMESPACE, name), {"propagationPolicy": "Background"})
 
     def pods(self, name: str) -> dict[str, Json]:
         """The pods of a job by name."""

@@ -109,6 +109,8 @@ class ScriptedAws:
         self.immutable = False
         """Whether the registry takes a tag only once, as ECR then does, even for the same image."""
         self.scan: dict[str, Any] = {"imageScanStatus": {"status": "COMPLETE"}, "imageScanFindings": {}}
+        self.scanned: list[str] = []
+        """The digests whose scan was read."""
         self.regions: dict[str, ScriptedAws] = {}
         """Servers for other regions: a call is signed for its region."""
         self.registry: dict[str, bytes] = {}
@@ -169,15 +171,16 @@ class ScriptedAws:
                 return 200, {"build": {"id": build.build_id}}
             if operation == "GetLogEvents":
                 build = next(b for b in self.builds if b.build_id == request["logStreamName"])
-                first = 0 if "nextToken" not in request else int(request["nextToken"])
-                lines = build.script.lines[first : first + 2]
-                events = [{"timestamp": 0, "message": f"{line}\n"} for line in lines]
-                return 200, {"events": events, "nextForwardToken": str(first + len(lines))}
+                lines = build.script.lines[-request["limit"] :]
+                return 200, {"events": [{"timestamp": 0, "message": f"{line}\n"} for line in lines]}
             if operation == "GetAuthorizationToken":
                 token = base64.b64encode(b"AWS:password").decode()
                 data = {"authorizationToken": token, "proxyEndpoint": self.url, "expiresAt": 0}
                 return 200, {"authorizationData": [data]}
-            return (200, self.scan) if operation == "DescribeImageScanFindings" else None
+            if operation == "DescribeImageScanFindings":
+                self.scanned.append(request["imageId"]["imageDigest"])
+                return 200, self.scan
+            return None
 
     def refusal_in_xml(self, method: str, path: str, body: bytes) -> tuple[int, bytes] | None:
         """Return the scripted error of a call of S3 or of a service that names the operation in a form."""
@@ -204,13 +207,9 @@ class ScriptedAws:
         with self._lock:
             if method == "POST":
                 return 202, {"Location": f"{plain}1"}, b""
-            if method == "PATCH":
-                self.registry[plain] = body
-                return 202, {"Location": plain}, b""
             if method == "PUT" and "/uploads/" in plain:
                 name = plain.partition("/blobs/")[0]
-                content = self.registry.pop(plain, b"") + body
-                self.registry[f"{name}/blobs/{query.removeprefix('digest=')}"] = content
+                self.registry[f"{name}/blobs/{urllib.parse.parse_qs(query)['digest'][0]}"] = body
                 return 201, {}, b""
             digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
             if method == "PUT":
@@ -256,7 +255,7 @@ class ScriptedAws:
                     headers = {"Content-Type": "application/x-amz-json-1.1"}
                     self._send(told[0], headers, json.dumps(told[1]).encode())
 
-            do_GET = do_PUT = do_POST = do_HEAD = do_PATCH = do_DELETE = do  # noqa: N815 - http.server's names
+            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = do  # noqa: N815 - http.server's names
 
             def _body(self) -> bytes:
                 if self.headers.get("Expect", "").lower() == "100-continue":

@@ -142,14 +142,9 @@ def test_the_script_ends_with_1_then_0_and_says_each_setting(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import importlib.util
-    from pathlib import Path
+    import importlib
 
-    path = Path(__file__).resolve().parents[2] / "scripts" / "check_store.py"
-    spec = importlib.util.spec_from_file_location("check_store", path)
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = importlib.import_module("trainyard.commands.check_store")
     assert script.main(["--store", f"s3://{bucket}"]) == 1
     assert "versioning           not ok     never switched on" in capsys.readouterr().out
     assert script.main(["--store", f"s3://{bucket}", "--fix", "--json"]) == 0

@@ -1,5 +1,6 @@
 """Images built in AWS: moto with a scripted CodeBuild, by the script as people call it."""
 
+import importlib
 import json
 import os
 import signal
@@ -9,7 +10,6 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.util import module_from_spec, spec_from_file_location
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,7 @@ def run(
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Run]:
     """Calls the script's `main` in this process, as its last lines do; one start of Python less per call."""
-    spec = spec_from_file_location("build_image_script", ROOT / "scripts" / "build_image.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = importlib.import_module("trainyard.commands.build_image")
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -127,15 +123,16 @@ def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
         pushed(aws, context.name, lambda: f"git-{'a' * 12}")
         pushed(aws, context.name, lambda: checked_tag("full", plan["tag"], digest))
 
-    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest}, at_end=at_end, lines=("one", "two", "three"))]
+    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest}, at_end=at_end)]
     done = run("--json", "--project", "images", "--level", "full", "--tags", "git-sha", "--commit", "a" * 40)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["digest"] == digest
     assert data["image"] == f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{context.name}@{digest}"
     assert data["builds"][0]["attempts"] == 1
-    for said in ("| one", "| two", "| three", "phase PROVISIONING succeeded in 1 s", "phase BUILD succeeded"):
-        assert said in done.stderr
+    for said in ("phase PROVISIONING succeeded in 1 s", "phase BUILD succeeded"):
+        assert f"{context.name} | {said}" in done.stderr
+    assert "GetLogEvents" not in aws.calls
     (build,) = aws.builds
     assert build.request["projectName"] == "images"
     assert build.variables["TASK"] == "image"
@@ -219,8 +216,7 @@ def test_a_failure_in_a_phase_of_ours_is_the_answer_no(
     [
         Script("FAULT", "PROVISIONING"),
         Script("FAILED", "PROVISIONING", "CLIENT_ERROR", "BUILD_CONTAINER_UNABLE_TO_PULL_IMAGE"),
-        Script("FAILED", "BUILD", lines=("toomanyrequests: You have reached your pull rate limit",)),
-        Script("FAILED", "INSTALL", lines=("connection reset by peer",)),
+        Script("FAILED", "BUILD", "FAULT"),
     ],
     ids=lambda script: f"{script.status}-{script.fails_in}",
 )
@@ -242,7 +238,7 @@ def test_what_can_heal_is_tried_again_three_times_at_most(
     [
         (Script("FAULT", "PROVISIONING"), 4),
         (Script("TIMED_OUT", "QUEUED"), 5),
-        (Script("FAILED", "BUILD", lines=("i/o timeout",)), 1),
+        (Script("FAILED", "BUILD", "FAULT"), 1),
     ],
 )
 def test_three_attempts_are_the_most(
@@ -261,7 +257,7 @@ def test_three_attempts_are_the_most(
     [
         (Script("TIMED_OUT", "BUILD"), 5),
         (Script("STOPPED", "BUILD"), 1),
-        (Script("FAILED", "BUILD", lines=("connection reset by peer", "no space left on device")), 1),
+        (Script("FAILED", "BUILD", lines=("connection reset by peer",)), 1),
         (Script("FAILED", "DOWNLOAD_SOURCE", "CLIENT_ERROR", "AccessDenied"), 4),
     ],
 )
@@ -283,7 +279,7 @@ def test_what_cannot_heal_is_not_tried_again(
         ("StartBuild", "AccessDeniedException", 4, "docs/runbooks/permissions.md"),
         ("StartBuild", "UnrecognizedClientException", 4, "the region is off for the account"),
         ("DescribeImages", "AccessDeniedException", 4, "refused to look for"),
-        ("BatchGetBuilds", "AccessDeniedException", 4, "refused to look at the build"),
+        ("BatchGetBuilds", "AccessDeniedException", 4, "refused to read the state of the build"),
     ],
 )
 def test_a_refusal_of_aws_names_what_mends_it(
@@ -335,7 +331,7 @@ def test_an_interrupt_stops_the_build(aws: ScriptedAws, bucket: str, context: Pa
     process = subprocess.Popen(line(context, bucket), stderr=subprocess.PIPE, text=True, env=environment)
     try:
         end = time.monotonic() + 60
-        while "GetLogEvents" not in aws.calls and time.monotonic() < end:
+        while "BatchGetBuilds" not in aws.calls and time.monotonic() < end:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)

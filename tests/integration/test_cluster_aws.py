@@ -21,7 +21,7 @@ from tests import warm_start
 from tests.integration.conftest import Endpoint
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceTroubleError
-from trainyard.gateways.ecr import find_digest
+from trainyard.gateways.images.ecr import find_digest
 from trainyard.gateways.kubernetes.cluster_connection import access_by_name
 from trainyard.gateways.kubernetes.eks import describe_cluster, list_clusters
 from trainyard.gateways.kubernetes.eks_token import eks_token

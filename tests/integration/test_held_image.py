@@ -1,18 +1,20 @@
 """The image that a run was trained in, and what its registry holds when the run is proven."""
 
 import contextlib
+import hashlib
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
+import boto3
 import pytest
-from tests.integration.scripted_aws import ScriptedAws
+from tests.integration.scripted_aws import ACCOUNT, REGION, ScriptedAws
 
+from trainyard.gateways.images.ecr import MANIFEST_TYPES
 from trainyard.gateways.images.held_image import look_for
-from trainyard.gateways.images.local_builder import Login
-from trainyard.gateways.images.registry import OCI_MANIFEST, Registry
 
 
 @pytest.fixture
@@ -21,13 +23,12 @@ def registry() -> Iterator[ScriptedAws]:
         yield server
 
 
+MANIFEST = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST_TYPES[0], "layers": []})
+
+
 def held(registry: ScriptedAws) -> str:
-    client = Registry(Login(registry.host, "", ""))
-    content = json.dumps({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "layers": []}).encode()
-    client._put_manifest("team/image", "1", content, OCI_MANIFEST)
-    digest = client.digest_of("team/image", "1")
-    assert digest is not None
-    return digest
+    registry.distribution("PUT", "/v2/team/image/manifests/1", MANIFEST.encode(), MANIFEST_TYPES[0])
+    return f"sha256:{hashlib.sha256(MANIFEST.encode()).hexdigest()}"
 
 
 def test_an_image_that_is_held_is_evidence_and_one_that_is_gone_is_a_reason(registry: ScriptedAws) -> None:
@@ -94,3 +95,25 @@ def test_a_registry_that_cannot_be_asked_is_said_and_nothing_more(name: str) -> 
     problem, said = look_for(name, "sha256:" + "0" * 64)
     assert problem is None
     assert "asked" in said
+
+
+def test_ecr_is_asked_by_the_call_of_a_pull(moto: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    with ScriptedAws(moto.url).serving() as aws:
+        for name, value in aws.environment().items():
+            monkeypatch.setenv(name, value)
+        ecr, repository = boto3.client("ecr"), f"team/image-{time.time_ns()}"
+        name = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{repository}"
+        gone = "sha256:" + "0" * 64
+        assert "it was deleted, or never pushed" in str(look_for(name, gone)[0])  # no such repository
+        ecr.create_repository(repositoryName=repository)
+        made = ecr.put_image(repositoryName=repository, imageManifest=MANIFEST, imageTag="1")
+        digest = str(made["image"]["imageId"]["imageDigest"])
+        assert "holds the image under that digest" in look_for(name, digest)[1]
+        assert "it was deleted, or never pushed" in str(look_for(name, gone)[0])
+        for code in ("AccessDeniedException", "ThrottlingException", "ServerException"):
+            aws.refusals = {"BatchGetImage": [(code, "because")] * 9}
+            problem, observation = look_for(name, digest)
+            assert problem is None and code in observation
+        aws.refusals = {}
+        assert {call for call in aws.calls if "Image" in call} == {"BatchGetImage", "PutImage"}

@@ -17,7 +17,7 @@ import pytest
 from tests.integration.job_world import NAMESPACE, World, eventually, pytorchjob, world
 
 from trainyard.gateways.kubernetes.job_retries import Healed, Healing
-from trainyard.jobs.state.kind_api import kind_of_job
+from trainyard.jobs.kinds import find_kind
 from trainyard.watch import retry_decision
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def heal(cluster: World, name: str, seconds: float = 240.0) -> Healed:
 
 
 def names(cluster: World, first: str) -> list[str]:
-    items = cluster.request("GET", kind_of_job("pytorchjob").path(NAMESPACE))["items"]
+    items = cluster.request("GET", find_kind("pytorchjob").path(NAMESPACE))["items"]
     found = (item["metadata"]["name"] for item in items)
     return sorted(name for name in found if name == first or name.startswith(f"{first}-"))
 

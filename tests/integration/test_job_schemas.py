@@ -12,7 +12,6 @@ from tests.unit.jobs.recipe_orders import NODES as RECIPE_NODES
 
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.recipes.recipe_order import RAY_KINDS
 from trainyard.plan.instances import CATALOGUE
 
 pytestmark = pytest.mark.slow
@@ -66,7 +65,7 @@ def test_every_combination_passes_the_schemas(kind: str) -> None:
 
 @pytest.mark.parametrize("recipe", GIVEN)
 def test_every_recipe_passes_the_schemas_of_every_kind_it_runs_on(recipe: str) -> None:
-    kinds = [kind for kind in KINDS if kind != "hyperpod" and (recipe != "verl" or kind in RAY_KINDS)]
+    kinds = [kind for kind in KINDS if kind != "hyperpod" and (recipe != "verl" or KINDS[kind].on_ray)]
     seen: set[str] = set()
     for kind, nodes in itertools.product(kinds, RECIPE_NODES):
         require_valid(objects(recipe_plan(recipe, kind=kind, nodes=nodes, queue="research")), seen)

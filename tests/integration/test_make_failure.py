@@ -1,4 +1,4 @@
-"""`make train` and `make resume` when a step fails or is interrupted: real make, real shell, real signals.
+"""`make train` and `make resume` when a step fails or is interrupted: real make, real pipeline, real signals.
 
 The steps themselves are stood in for, so that each can fail in each way; `test_make_train.py` has real ones.
 """
@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from trainyard.config.load import dump_yaml, load_config
 
 HOUSE = Path(__file__).resolve().parents[2]
 BEFORE = ("check_environment", "check_readiness", "prepare_data")
@@ -32,10 +34,7 @@ if name == "train":
     (run / "run.json").write_text("{{}}")
 plan = folder / name
 how = plan.read_text() if plan.exists() else "0"
-if how == "starts":  # a shell's background jobs ignore SIGINT until they say otherwise
-    (folder / "waiting").touch()
-    time.sleep(0.5)
-if how in ("waits", "starts"):
+if how == "waits":
     def stopped(number, frame):
         time.sleep(0.3)  # the save
         (folder / "saved").touch()
@@ -46,6 +45,13 @@ if how in ("waits", "starts"):
     time.sleep(60)
 sys.exit(int(how))
 """
+PIPELINE = """\
+import pathlib, sys
+from trainyard.command.handler import exit_code_of
+from trainyard.commands import run, run_command
+run.step = lambda name, *words: [sys.executable, {folder!r} + "/stand_in.py", name, *words]
+sys.exit(exit_code_of(lambda: run_command(sys.argv[1:])))
+"""
 
 
 class Stage:
@@ -55,15 +61,17 @@ class Stage:
         self.folder, self.run = folder, folder / "runs" / "one run"
         (folder / "bin").mkdir()
         (folder / "stand_in.py").write_text(STAND_IN.format(folder=str(folder)))
-        line = shlex.join(["exec", sys.executable, str(folder / "stand_in.py")])  # "#!" takes no spaces
-        (folder / "bin" / "python").write_text(f'#!/bin/sh\n{line} "$@"\n')
+        (folder / "pipeline.py").write_text(PIPELINE.format(folder=str(folder)))
+        line = shlex.join([sys.executable, str(folder / "pipeline.py")])  # "#!" takes no spaces
+        (folder / "bin" / "python").write_text(f'#!/bin/sh\nshift 2\nexec {line} "$@"\n')
         (folder / "bin" / "python").chmod(0o755)
         for name in ("training.stamp", "development.stamp"):
             (folder / name).touch()
 
     def line(self, target: str, *words: str) -> list[str]:
         stand_in = [f"VENV={self.folder}", "-o", f"{self.folder}/training.stamp"]
-        return ["make", "-C", str(HOUSE), target, *stand_in, f"RUN_DIR={self.run}", *words]
+        slack = "SET=notifications.slack.enabled=true"
+        return ["make", "-C", str(HOUSE), target, *stand_in, f"RUN_DIR={self.run}", slack, *words]
 
     @property
     def calls(self) -> list[str]:
@@ -79,7 +87,8 @@ def stage(tmp_path: Path) -> Stage:
 
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-TELLING = ["training_dashboard", "notify_slack"]
+STARTED = ["notify_slack"]
+REPORTED = ["training_dashboard", "notify_slack", "notify_slack"]
 
 
 @pytest.mark.parametrize(
@@ -92,12 +101,15 @@ def test_the_report_follows_a_step_that_fails_and_make_names_its_exit_code(
     done = subprocess.run(stage.line("train"), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2, "of make, whatever fails"
     assert f"train] Error {code}\n" in done.stderr
-    before = list(STEPS[: STEPS.index(step) + 1])
     if step in BEFORE:
-        assert stage.calls == before
+        assert stage.calls == list(STEPS[: STEPS.index(step) + 1])
         return
-    judged = ["prove_run"] if step in ("train", "training_artifact_sync") and code != 75 else []
-    assert stage.calls == [*before, *judged, *TELLING]
+    before = [*BEFORE, *STARTED, *STEPS[len(BEFORE) : STEPS.index(step) + 1]]
+    if step == "train" and code == 75:
+        before.append("training_artifact_sync")  # the checkpoint that it stopped with
+    elif step != "prove_run":
+        before.append("prove_run")
+    assert stage.calls == [*before, *REPORTED]
     said = (stage.folder / "calls").read_text().splitlines()[-1]
     assert said.startswith(f"notify_slack {'stopped' if code == 75 else 'failed'} ")
 
@@ -108,17 +120,18 @@ def test_a_run_that_is_there_already_is_reported_on_also_when_it_does_not_go_on(
 ) -> None:
     stage.run.mkdir(parents=True)
     (stage.run / "run.json").write_text("{}")
-    (stage.run / "config.yaml").touch()
+    config = load_config(HOUSE / "configs" / "smoke.yaml", []).config
+    (stage.run / "config.yaml").write_text(dump_yaml(config))
     (stage.folder / step).write_text("2")
     done = subprocess.run(stage.line("resume"), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
-    assert f"\n  resume        {stage.run}\n" in f"\n{done.stderr}", "which run it is"
+    assert f"resume: {stage.run}\n" in done.stderr, "which run it is"
     assert "resume] Error 2\n" in done.stderr
-    assert stage.calls == [*STEPS[: STEPS.index(step) + 1], *TELLING]
+    assert stage.calls == [*STEPS[: STEPS.index(step) + 1], *REPORTED]
 
 
 def test_a_report_that_fails_after_a_failure_does_not_hide_it(stage: Stage) -> None:
     (stage.folder / "train").write_text("4")
-    for name in ("prove_run", *TELLING):
+    for name in ("prove_run", "training_dashboard", "notify_slack"):
         (stage.folder / name).write_text("3")
     done = subprocess.run(stage.line("train"), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert "train] Error 4\n" in done.stderr
@@ -131,9 +144,8 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("how", ["waits", "starts"])
-def test_ctrl_c_reaches_the_trainer_and_the_report_follows_its_save(stage: Stage, how: str) -> None:
-    (stage.folder / "train").write_text(how)
+def test_ctrl_c_reaches_the_trainer_and_the_report_follows_its_save(stage: Stage) -> None:
+    (stage.folder / "train").write_text("waits")
     process, terminal = pty.fork()
     if not process:
         os.execvpe("make", stage.line("train"), ENVIRONMENT)
@@ -143,7 +155,7 @@ def test_ctrl_c_reaches_the_trainer_and_the_report_follows_its_save(stage: Stage
     os.close(terminal)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 2
     assert (stage.folder / "saved").exists()
-    assert stage.calls == [*BEFORE, "train", *TELLING]
+    assert stage.calls == [*BEFORE, *STARTED, "train", "training_artifact_sync", *REPORTED]
 
 
 @pytest.mark.parametrize("group", [False, True])
@@ -159,7 +171,7 @@ def test_sigterm_to_make_reaches_the_trainer_and_the_report_follows_its_save(
     (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
     assert process.wait(30) in (-signal.SIGTERM, 2)
     assert (stage.folder / "saved").exists()
-    assert stage.calls == [*BEFORE, "train", *TELLING]
+    assert stage.calls == [*BEFORE, *STARTED, "train", "training_artifact_sync", *REPORTED]
 
 
 @pytest.mark.parametrize(
@@ -170,5 +182,5 @@ def test_make_says_that_it_started_the_run_and_with_which_store(
 ) -> None:
     plain = {name: value for name, value in ENVIRONMENT.items() if name != "STORE"}
     subprocess.run(stage.line("train", *words), env=plain, check=True, capture_output=True, timeout=60)
-    assert (stage.folder / "started_with").read_text() == said
-    assert stage.calls == [*STEPS, *TELLING]
+    assert (stage.folder / "started_with").read_text().strip() == said.strip()
+    assert stage.calls == [*BEFORE, *STARTED, *STEPS[len(BEFORE) :], *REPORTED]

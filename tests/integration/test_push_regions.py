@@ -17,10 +17,9 @@ import pytest
 from tests.integration.attachments import read_attachment
 from tests.integration.scripted_aws import REGION, ScriptedAws
 
-from scripts import push_image
 from trainyard.command.handler import exit_code_of
-from trainyard.gateways.images.registry import Registry
-from trainyard.image.release.attachments import BOM_TYPE, PROVENANCE_TYPE
+from trainyard.commands import push_image
+from trainyard.gateways.images.registry import RECORD_TYPE, Registry
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements-training.txt"
@@ -45,11 +44,11 @@ class Places:
     def final(self, region: str) -> set[str]:
         return {tag for tag in self.tags(region) if not tag.startswith(("build-", "sha256-"))}
 
-    def attached(self, region: str) -> dict[str, str]:
-        """Media type -> digest, of the manifests with a subject."""
+    def records(self, region: str) -> list[dict[str, Any]]:
+        """The manifests with a subject."""
         stored = self.servers[region].registry
         found = [json.loads(body) for path, body in stored.items() if "/manifests/sha256:" in path]
-        return {one["artifactType"]: one["layers"][0]["digest"] for one in found if "subject" in one}
+        return [one for one in found if "subject" in one]
 
 
 @pytest.fixture
@@ -58,7 +57,8 @@ def places(moto: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         monkeypatch.delenv(name)
     programs = tmp_path / "programs"
     programs.mkdir()
-    (programs / "docker").symlink_to(ROOT / "tests" / "integration" / "docker_stand_in.py")
+    for program in ("docker", "oras"):
+        (programs / program).symlink_to(ROOT / "tests" / "integration" / f"{program}_stand_in.py")
     monkeypatch.setenv("PATH", f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path))
     name = f"team/trainer-{time.time_ns()}"
@@ -108,7 +108,7 @@ REGIONS = ("--region", REGION, "--region", OTHER, "--region", THIRD)
 FINAL = {f"git-{COMMIT[:12]}", CONTENT_TAG}
 
 
-def test_every_region_gets_the_same_digest_tags_and_attachments(places: Places, push: Any) -> None:
+def test_every_region_gets_the_same_digest_tags_and_record(places: Places, push: Any) -> None:
     code, said = push(*REGIONS, "--checked", "standard", "--json")
     assert code == 0, said
     data, _ = json.JSONDecoder().raw_decode(said)
@@ -117,16 +117,35 @@ def test_every_region_gets_the_same_digest_tags_and_attachments(places: Places, 
         checked = {tag for tag in places.final(region) if tag.startswith("checked-standard-")}
         assert places.final(region) - checked == FINAL and len(checked) == 1
         assert {places.tags(region)[tag] for tag in places.final(region)} == {data["digest"]}
-        assert set(places.attached(region)) == {BOM_TYPE, PROVENANCE_TYPE}
-    host = places.servers[OTHER].host
-    kinds = data["places"][1]["attached"]
-    packages = json.loads(read_attachment(host, places.repository, kinds[BOM_TYPE]))
-    assert "torch" in {one["name"] for one in packages["components"]}
-    origin = json.loads(read_attachment(host, places.repository, kinds[PROVENANCE_TYPE]))
-    assert origin["subject"][0]["digest"]["sha256"] == data["digest"].removeprefix("sha256:")
-    needs = origin["predicate"]["buildDefinition"]["resolvedDependencies"]
-    assert {"uri": "git+local", "digest": {"gitCommit": COMMIT}} in needs
-    assert {"uri": "docker://ubuntu", "digest": {"sha256": "d" * 64}} in needs
+    host, found = places.servers[OTHER].host, data["places"][1]
+    assert read_attachment(host, places.repository, found["record"]) == LOCK.read_bytes()
+    (record,) = places.records(OTHER)
+    assert (record["subject"]["digest"], record["artifactType"]) == (data["digest"], RECORD_TYPE)
+    facts = {"dev.trainyard.content": CONTENT, "org.opencontainers.image.revision": COMMIT}
+    facts |= {"dev.trainyard.bases": "ubuntu@sha256:" + "d" * 64, "dev.trainyard.builder": "local"}
+    assert facts.items() <= record["annotations"].items()
+    assert found["attested"] is False and "without SBOM and provenance" in said
+
+
+def test_the_scan_is_that_of_the_image_in_an_index_with_attestations(
+    places: Places, push: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docker with the containerd image store pushes one, and ECR scans no index."""
+    image, beside = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+    kind = {"annotations": {"vnd.docker.reference.type": "attestation-manifest"}}
+    index = {"manifests": [{"digest": image}, {"digest": beside} | kind]}
+    monkeypatch.setenv("STAND_IN_INDEX", json.dumps(index))
+    code, said = push("--region", REGION, "--json")
+    assert code == 0, said
+    data, _ = json.JSONDecoder().raw_decode(said)
+    assert data["places"][0]["attested"] is True and "without SBOM" not in said
+    assert set(places.servers[REGION].scanned) == {image}
+    assert set(places.tags(REGION).values()) == {data["digest"]}
+    monkeypatch.setenv("STAND_IN_INDEX", json.dumps({"manifests": index["manifests"][1:]}))
+    places.servers[REGION].registry.clear()
+    code, said = push("--region", REGION)
+    assert code == 1, said
+    assert "holds no such image" in said and places.final(REGION) == set()
 
 
 def refuse(operation: str, error: str) -> Callable[[Places, str], None]:
@@ -159,7 +178,7 @@ FAILURES: dict[str, tuple[Callable[[Places, str], None], int, str]] = {
 }
 
 
-@pytest.mark.parametrize("failing", [REGION, OTHER, THIRD])
+@pytest.mark.parametrize("failing", [REGION, THIRD])
 @pytest.mark.parametrize("case", FAILURES)
 def test_a_region_that_fails_leaves_every_region_without_a_tag(
     places: Places, push: Any, case: str, failing: str
@@ -182,11 +201,11 @@ def test_a_registry_that_refuses_the_tag_itself_says_where_the_tags_are_set(
 ) -> None:
     tag = Registry.tag
 
-    def fails_in_the_second(self: Registry, repository: str, digest: str, name: str) -> None:
+    def fails_in_the_second(self: Registry, repository: str, digest: str, tags: list[str]) -> None:
         if self.host == places.servers[OTHER].host:
-            key = f"/v2/{repository}/manifests/{name}"  # somebody else was quicker
+            key = f"/v2/{repository}/manifests/{tags[0]}"  # somebody else was quicker
             places.servers[OTHER].registry[key] = b'{"schemaVersion": 2, "layers": []}'
-        tag(self, repository, digest, name)
+        tag(self, repository, digest, tags)
 
     monkeypatch.setattr(Registry, "tag", fails_in_the_second)
     code, said = push(*REGIONS)
@@ -218,7 +237,7 @@ def test_findings_count_although_the_counts_are_missing(places: Places, push: An
     assert "CVE-9" in said and places.final(REGION) == set()
 
 
-def test_a_lock_that_is_not_the_one_in_the_image_is_not_listed_as_its_packages(
+def test_a_lock_that_is_not_the_one_in_the_image_is_not_in_its_record(
     places: Places, push: Any, tmp_path: Path
 ) -> None:
     places.labels = {"dev.trainyard.locks": f"{LOCK.name}@{'0' * 64}"}
@@ -232,9 +251,21 @@ def test_a_lock_that_is_not_the_one_in_the_image_is_not_listed_as_its_packages(
     assert code == 0, said
 
 
-def test_an_image_without_a_lock_gets_no_list_of_packages_and_that_is_said(places: Places, push: Any) -> None:
+def test_an_image_without_a_lock_gets_a_record_without_one_and_that_is_reported(
+    places: Places, push: Any
+) -> None:
     places.labels = {"dev.trainyard.locks": ""}
     code, said = push("--region", REGION)
     assert code == 0, said
-    assert "no list of its packages is attached" in said
-    assert set(places.attached(REGION)) == {PROVENANCE_TYPE}
+    assert "its record lists no packages" in said
+    (record,) = places.records(REGION)
+    assert record["annotations"]["dev.trainyard.content"] == CONTENT
+    assert [layer["mediaType"] for layer in record["layers"]] == ["application/vnd.oci.empty.v1+json"]
+
+
+def test_without_oras_nothing_is_pushed(places: Places, push: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (places.home / "programs" / "oras").unlink()
+    monkeypatch.setenv("PATH", f"{places.home / 'programs'}:{Path(sys.executable).parent}:/usr/bin:/bin")
+    code, said = push("--region", REGION)
+    assert code == 2, said
+    assert "oras is not installed" in said and places.tags(REGION) == {}

@@ -1,6 +1,6 @@
 """The check before a run on real stores: each way to be wrong is red, with its reason."""
 
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -44,11 +44,7 @@ Check = Callable[..., Done]
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
     """Runs the script's `main` in this process; keyword arguments are variables, empty ones are not set."""
-    spec = importlib.util.spec_from_file_location("check_readiness", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = importlib.import_module("trainyard.commands.check_readiness")
     hidden = ("GITHUB_", "TRAINYARD_", "RUNNER_")
 
     def run(*words: str, **variables: str) -> Done:

@@ -1,6 +1,6 @@
 """The check of a store meets what the sync of a run meets: each operation is refused with each answer."""
 
-import importlib.util
+import importlib
 import os
 import re
 import socket
@@ -258,11 +258,7 @@ def test_a_slow_line_has_time_for_a_part_and_a_store_that_hangs_is_noticed_soon(
     proxy: RefusingProxy, server: Any, monkeypatch: pytest.MonkeyPatch, operation: str, is_patient: bool
 ) -> None:
     """At 2 Mbit/s the 5 MiB of a part take 20 seconds, most of it after the kernel has taken the bytes."""
-    spec = importlib.util.spec_from_file_location("check_readiness", ROOT / "scripts" / "check_readiness.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = importlib.import_module("trainyard.commands.check_readiness")
     monkeypatch.setattr(script, "CALL_SECONDS", 3.0)
     proxy.slow = {operation: 6.0}
     code = handler.exit_code_of(lambda: script.main(["--store", f"s3://{server.new_bucket()}"]))

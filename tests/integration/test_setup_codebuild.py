@@ -24,8 +24,8 @@ from tests.integration.conftest import Endpoint
 from tests.integration.scripted_aws import ScriptedAws
 from tests.integration.test_image_refusals import REFUSALS
 
-from scripts import build_image, setup_codebuild
 from trainyard.command import handler
+from trainyard.commands import build_image, setup_codebuild
 from trainyard.gateways import cloudformation
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,8 @@ import pytest
 from tests.integration.scripted_cloudformation import NAMED_BY, READS, ScriptedCloudFormation, parsed
 from tests.unit.infrastructure.template_reader import ACCOUNT, REGION, SUBJECT, ResolvedTemplate
 
-from scripts import setup_codebuild
 from trainyard.command import handler
+from trainyard.commands import setup_codebuild
 from trainyard.gateways import cloudformation
 from trainyard.image.building.stack_template import IDENTIFIERS, Account, importable_template
 

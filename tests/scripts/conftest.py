@@ -1,7 +1,7 @@
 """A small run directory, and scripts run as people run them, outside any workflow of the machine."""
 
 import http.server
-import importlib.util
+import importlib
 import json
 import os
 import subprocess
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests import warm_start
 
+from trainyard.commands import COMMANDS
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
@@ -24,6 +25,7 @@ from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.records import RecordWriter, append_event
 
 ROOT = Path(__file__).resolve().parents[2]
+NAMES = {module: name for name, module in COMMANDS.items()}
 RUN_ID = "20261120-214501-7c1f"
 STEPS = 20
 HEX = "0123456789abcdef" * 4
@@ -37,14 +39,15 @@ def load_script() -> Callable[[str], Any]:
     """Gives `scripts/NAME.py` as a module, for tests in this process."""
 
     def load(name: str) -> Any:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+        return importlib.import_module(f"trainyard.commands.{name}")
 
     return load
+
+
+def program_of(name: str) -> list[str]:
+    """The words after `python` that start a command: its script, or `-m` where it has none."""
+    script = ROOT / "scripts" / name
+    return [str(script)] if script.exists() else ["-m", "trainyard", *NAMES[name.removesuffix(".py")].split()]
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def program(tmp_path: Path) -> Program:
     def run(name: str, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         hidden = ("GITHUB_", "SLACK_", "RUNNER_", "CI", "AWS_")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-        line = [sys.executable, str(ROOT / "scripts" / name), *(str(argument) for argument in arguments)]
+        line = [sys.executable, *program_of(name), *(str(argument) for argument in arguments)]
         done = warm_start.run(line, timeout=240, env=environment | variables, cwd=tmp_path)
         assert "Traceback" not in done.stderr
         return done

@@ -1,4 +1,4 @@
-"""scripts/check_configs.py: every problem of every file, at its place."""
+"""trainyard config check: every problem of every file, at its place."""
 
 import json
 from collections.abc import Callable

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.images import ecr_repository, local_builder
+from trainyard.gateways.images import ecr, local_builder
 from trainyard.image.building.build_request import LOCKS_LABEL
 from trainyard.image.release.check_levels import Answer, linux_markers, probe_answers, probe_request
 from trainyard.image.release.image_locks import demanded_packages
@@ -68,7 +68,7 @@ def test_a_tag_in_a_registry_is_pulled_although_an_older_copy_is_here(
         has=lambda _: here, inspect=lambda _: facts, pull=lambda name, _: pulled.append(name)
     )
     monkeypatch.setattr(local_builder, "find_builder", lambda _: builder)
-    monkeypatch.setattr(ecr_repository, "login_to", lambda _: None)
+    monkeypatch.setattr(ecr, "login_to", lambda _: None)
     monkeypatch.setattr(script, "probe", lambda *_: [])
     script.check_here(script.parse_args(["--image", image, "--builder", "local", "--level", "quick"]))
     assert pulled == [image] * pulls
@@ -202,6 +202,6 @@ def test_what_is_unknown_is_neither_a_yes_nor_a_failure(
 ) -> None:
     args = script.parse_args(["--image", "a:1", "--builder", "local", "--junit", str(tmp_path / "r.xml")])
     found = [Answer(name, ok, "words") for name, ok in zip("ab", answers, strict=True)]
-    assert script.tell(args, found) == code
+    assert script.report(args, found) == code
     assert says in capsys.readouterr().out
     assert (tmp_path / "r.xml").read_text().count("<skipped") == answers.count(None)

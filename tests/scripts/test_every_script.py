@@ -11,8 +11,15 @@ from tests import warm_start
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
+TOOLS = sorted((ROOT / "tools").glob("*.py"))
+COMMANDS = ROOT / "src" / "trainyard" / "commands"
 SECTIONS = ("Reads:", "Writes:", "Exit codes:", "Example:")
-every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+every_script = pytest.mark.parametrize("script", [*SCRIPTS, *TOOLS], ids=lambda path: path.stem)
+
+
+def source(script: Path) -> str:
+    """The text of the module whose `main` the script calls."""
+    return (script if script in TOOLS else COMMANDS / script.name).read_text()
 
 
 def test_there_are_scripts() -> None:
@@ -24,7 +31,7 @@ def test_help_is_the_docstring_and_does_not_need_the_heavy_libraries(script: Pat
     line = [sys.executable, "-X", "importtime", str(script), "--help"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
-    docstring = ast.get_docstring(ast.parse(script.read_text()))
+    docstring = ast.get_docstring(ast.parse(source(script)))
     assert docstring is not None
     assert docstring.splitlines()[0] in done.stdout
     assert "--log-level" in done.stdout
@@ -37,13 +44,13 @@ def test_help_is_the_docstring_and_does_not_need_the_heavy_libraries(script: Pat
 
 @every_script
 def test_the_docstring_says_what_is_read_written_and_returned(script: Path) -> None:
-    docstring = ast.get_docstring(ast.parse(script.read_text())) or ""
+    docstring = ast.get_docstring(ast.parse(source(script))) or ""
     starts = [line.strip() for line in docstring.splitlines()]
     missing = [section for section in SECTIONS if not any(line.startswith(section) for line in starts)]
     assert missing == []
     example = next(line for line in starts if line.startswith("Example:"))
     follows = " ".join([example, *starts[starts.index(example) + 1 :]])
-    assert f"scripts/{script.name}" in follows
+    assert f"{script.parent.name}/{script.name}" in follows
 
 
 @every_script
@@ -51,7 +58,8 @@ def test_it_is_an_executable_with_the_one_frame(script: Path) -> None:
     text = script.read_text()
     assert text.startswith("#!/usr/bin/env python3\n")
     assert os.access(script, os.X_OK)
-    assert text.endswith('if __name__ == "__main__":\n    sys.exit(handler.exit_code_of(main))\n')
+    assert text.endswith("exit_code_of(main))\n")
+    text = source(script)
     assert "def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:" in text
     assert "def main(argv: Sequence[str] | None = None) -> int:" in text
 

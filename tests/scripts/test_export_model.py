@@ -1,6 +1,6 @@
 """scripts/export_model.py on a run of scripts/train.py: once as people run it, else in this process."""
 
-import importlib.util
+import importlib
 import json
 import subprocess
 import sys
@@ -24,11 +24,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def export(capsys: pytest.CaptureFixture[str]) -> Export:
     """Runs the script here, without the seconds that importing torch takes: its status, stdout and stderr."""
-    spec = importlib.util.spec_from_file_location("export_model", ROOT / "scripts" / "export_model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = importlib.import_module("trainyard.commands.export_model")
 
     def call(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()

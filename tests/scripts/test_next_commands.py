@@ -18,6 +18,7 @@ from trainyard.cluster.snapshot import Snapshot, Unseen
 from trainyard.cluster.verdict import Finding, Verdict, facts_of, verdict_record
 from trainyard.config.cluster import ClusterConfig
 from trainyard.jobs.job_labels import FOLLOWED_BY
+from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.report.jobs.job_actions import state_markdown
 from trainyard.report.jobs.job_text import status_lines
@@ -176,7 +177,7 @@ def verdict_on(demand: Demand, remedy: str) -> Verdict:
 def test_remedies_of_every_check_reach_the_cluster(script: str, given: list[str], load_script: Load) -> None:
     words = ["--config", "c.yaml"] if script == "deploy_training_job" else ["check"]
     args = load_script(script).parse_args([*words, *given])
-    demand = demand_of(vars(args), ClusterConfig())
+    demand = demand_of(vars(args), ClusterConfig(), KINDS.values())
     for remedy in ("kubectl -n kube-system get pods", "scripts/manage_cluster.py fix --apply"):
         verdict = verdict_on(demand, remedy)
         texts = [entry["remedy"] for entry in verdict_record(verdict)["findings"]]

@@ -1,6 +1,6 @@
 """scripts/notify_image.py with a local server as Slack: one thread per build, and never a failed build."""
 
-import importlib.util
+import importlib
 import json
 import os
 from collections.abc import Callable
@@ -29,11 +29,7 @@ TITLES = {
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
-    spec = importlib.util.spec_from_file_location("notify_image", ROOT / "scripts" / "notify_image.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = importlib.import_module("trainyard.commands.notify_image")
     for name in [name for name in os.environ if name.startswith(("GITHUB_", "SLACK_", "RUNNER_", "CI"))]:
         monkeypatch.delenv(name)
     for name, value in WORKFLOW.items():

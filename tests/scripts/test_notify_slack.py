@@ -1,6 +1,6 @@
 """scripts/notify_slack.py with a local server as Slack: it tells what is on record, and never fails a run."""
 
-import importlib.util
+import importlib
 import json
 import os
 import threading
@@ -43,11 +43,7 @@ class Done:
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
     """Runs the script in this process, which spares the start of forty; in an empty folder, outside CI."""
-    spec = importlib.util.spec_from_file_location("notify_slack", ROOT / "scripts" / "notify_slack.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = importlib.import_module("trainyard.commands.notify_slack")
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith(("GITHUB_", "SLACK_", "RUNNER_", "CI"))]:
         monkeypatch.delenv(name)

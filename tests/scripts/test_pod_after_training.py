@@ -86,7 +86,7 @@ class Pod:
         code: int = self.script.main([*words, *more.get(self.launcher, [])])
         return code
 
-    def play(self, command: Sequence[str], _companion: Sequence[str] = ()) -> int:
+    def play(self, command: Sequence[str], _companion: Sequence[str] = (), **_: Any) -> int:
         name = Path(command[1]).stem
         self.ran.append(name)
         if name in ("train", "run_program"):

@@ -3,7 +3,7 @@
 The runs are trained once; every case damages a copy of a run and of the store it is in.
 """
 
-import importlib.util
+import importlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -120,12 +120,7 @@ class Yard:
 
 
 def prove_run() -> Any:
-    spec = importlib.util.spec_from_file_location("prove_run", ROOT / "scripts" / "prove_run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("trainyard.commands.prove_run")
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 from trainyard.gateways.images.local_builder import ImageFacts
 from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
 from trainyard.image.context.build_context import content_tag
-from trainyard.image.release.label_origin import is_own_build, without_origin
+from trainyard.image.release.tag_strategy import is_own_build, without_origin
 
 CONTENT, COMMIT = "c" * 64, "a1" * 20
 OWN = f"fsdp:{content_tag(CONTENT)}"
@@ -31,7 +31,7 @@ def image(image_id: str) -> ImageFacts:
 def test_a_derived_image_gets_no_tag_of_the_content_and_commit_that_it_inherits(
     here: dict[str, ImageFacts], own: bool, script: Any
 ) -> None:
-    builder = SimpleNamespace(has=here.__contains__, inspect=here.__getitem__)
+    builder: Any = SimpleNamespace(has=here.__contains__, inspect=here.__getitem__)
     assert is_own_build("fsdp:latest", builder, image("one")) is own
     args = script.parse_args(["--image", "fsdp:latest", "--repository", "fsdp", "--version", ""])
     names = [tag.name for tag in script.tags_of(args, image("one"), own=own)]

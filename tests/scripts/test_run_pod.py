@@ -15,7 +15,6 @@ import pytest
 
 from trainyard.config.load import config_sha256, load_config
 from trainyard.gateways.process import run_passing_signals
-from trainyard.jobs.pod_commands import PodRun
 from trainyard.jobs.recipes.wrapped_program import save_seconds
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
@@ -181,7 +180,7 @@ def test_a_record_that_is_none_is_no_end_of_a_training(
         os.mkfifo(tmp_path / "run.json")
     else:
         (tmp_path / "run.json").write_text(content)
-    assert script.is_trained(PodRun((sys.executable, str(script.HERE)), tmp_path, SMOKE)) is False
+    assert script.is_trained(script.Pod(run_dir=tmp_path, config=SMOKE, store="")) is False
     script.wait_for_outcome(tmp_path)
 
 
@@ -194,16 +193,16 @@ def test_an_earlier_verdict_is_not_taken_for_that_of_now(
     parts = [{"name": name, "holds": True} for name in ("trained", "network", "stored", "repeatable")]
     (tmp_path / "report" / "proof.json").write_text(json.dumps({"proven": True, "parts": parts}))
     (tmp_path / "run.json").write_text("{")
-    pod = PodRun((sys.executable, str(script.HERE)), tmp_path, SMOKE, store=(tmp_path / "store").as_uri())
-    _, proving, _ = replace(pod, program=Path("x")).after(is_main=True)
-    assert script.run_in_order([proving]) == 1
+    pod = script.Pod(run_dir=tmp_path, config=SMOKE, store=(tmp_path / "store").as_uri())
+    _, proving, _ = replace(pod, program=Path("x")).after()
+    assert script.run_steps([proving]) == 1
 
 
 @pytest.mark.parametrize(("code", "ran"), [(0, True), (1, False), (75, False)])
 def test_what_comes_after_a_failure_is_left_out(code: int, ran: bool, script: Any, tmp_path: Path) -> None:
     train = [sys.executable, "-c", f"raise SystemExit({code})"]
     mark = [sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"]
-    assert script.run_in_order([train, mark]) == code
+    assert script.run_steps([train, mark]) == code
     assert (tmp_path / "ran").exists() is ran
 
 

@@ -1,4 +1,4 @@
-"""scripts/show_config.py as people call it: output, exit status, and never a traceback."""
+"""trainyard config show as people call it: output, exit status, and never a traceback."""
 
 import json
 import os
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def show(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    script = [sys.executable, str(ROOT / "scripts/show_config.py"), *arguments]
+    script = [sys.executable, "-m", "trainyard", "config", "show", *arguments]
     done = warm_start.run(script, cwd=cwd, timeout=240)
     assert "Traceback" not in done.stderr
     return done
@@ -87,7 +87,7 @@ def test_a_bad_set_ends_with_2() -> None:
 @pytest.mark.parametrize(("unbuffered", "code", "said"), [("", 0, ""), ("1", 1, "Interrupted: ")])
 def test_a_reader_that_leaves_early_is_met_without_a_traceback(unbuffered: str, code: int, said: str) -> None:
     """Whether the script had all said, or was cut short in the middle, is a matter of buffers."""
-    line = shlex.join([sys.executable, "scripts/show_config.py", "--config", "configs/smoke.yaml"])
+    line = shlex.join([sys.executable, "-m", "trainyard", "config", "show", "--config", "configs/smoke.yaml"])
     command = f"{line} | true; exit ${{PIPESTATUS[0]}}"
     environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(

@@ -1,6 +1,6 @@
 """The sync as a program: its two forms, its exit codes, and the functions of source document 004."""
 
-import importlib.util
+import importlib
 import json
 import os
 import signal
@@ -35,11 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("training_artifact_sync", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("trainyard.commands.training_artifact_sync")
 
 
 def make_run(path: Path, run_id: str) -> RunDirectory:

@@ -1,6 +1,6 @@
-"""scripts/write_config_schema.py: what it writes, and when --check says no."""
+"""tools/write_config_schema.py: what it writes, and when --check says no."""
 
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -14,14 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "write_config_schema", ROOT / "scripts/write_config_schema.py"
-    )
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("tools.write_config_schema")
 
 
 def run(script: ModuleType, *arguments: str) -> int:
@@ -47,4 +40,4 @@ def test_check_names_the_file_that_is_not_current(
     run(script, "--root", str(tmp_path))
     (tmp_path / script.REFERENCE).write_text("edited by hand\n")
     assert run(script, "--root", str(tmp_path), "--check") == 1
-    assert "Not current: docs/configuration.md. Run scripts/write_config_schema.py" in capsys.readouterr().err
+    assert "Not current: docs/configuration.md. Run tools/write_config_schema.py" in capsys.readouterr().err

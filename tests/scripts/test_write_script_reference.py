@@ -1,4 +1,4 @@
-"""scripts/write_script_reference.py: what it writes, and when --check says no."""
+"""tools/write_script_reference.py: what it writes, and when --check says no."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from tests import warm_start
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "write_script_reference.py"
+SCRIPT = ROOT / "tools" / "write_script_reference.py"
 REFERENCE = Path("docs/scripts.md")
 
 
@@ -31,7 +31,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_reference_of_this_checkout_is_current(written: Path) -> None:
     assert (ROOT / REFERENCE).read_text() == (written / REFERENCE).read_text(), (
-        "run scripts/write_script_reference.py and commit the result"
+        "run tools/write_script_reference.py and commit the result"
     )
 
 
@@ -43,7 +43,7 @@ def test_check_accepts_what_was_written_and_names_an_edited_file(written: Path) 
     refused = write("--root", written, "--check")
     path.write_text(text)
     assert refused.returncode == 1
-    assert "Not current: docs/scripts.md. Run scripts/write_script_reference.py" in refused.stderr
+    assert "Not current: docs/scripts.md. Run tools/write_script_reference.py" in refused.stderr
 
 
 def test_every_script_has_a_section_and_the_pipeline_comes_first_in_its_order(written: Path) -> None:

@@ -1,4 +1,4 @@
-"""scripts/write_trust_policy.py: the form by what is known, the policy to stdout or a file."""
+"""trainyard init trust-policy: the form by what is known, the policy to stdout or a file."""
 
 import json
 from collections.abc import Callable

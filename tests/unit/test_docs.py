@@ -3,8 +3,10 @@
 Only the text is read, and the help of the scripts that it names.
 """
 
+import contextlib
+import importlib
+import io
 import re
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,7 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests import warm_start
+
+from trainyard.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -30,7 +33,11 @@ FOLDERS = ("src", "scripts", "configs", "docs", "tests", "benchmarks", "native",
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 CODE_BLOCK = re.compile(r"^```.*?^```$", flags=re.M | re.S)
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
-SCRIPT = re.compile(r"(?<![\w/])scripts/(?P<name>\w+)\.py(?P<rest>[^\n`|]*)")
+WORDS = "|".join(sorted(COMMANDS, key=len, reverse=True))
+CALL = re.compile(
+    rf"(?<![\w/])(?:scripts/(?P<script>\w+)\.py|(?:\.venv/bin/|-m )?trainyard (?P<words>{WORDS})\b)"
+    r"(?P<rest>[^\n`|]*)"
+)
 KEY_START = (
     r"model|training|compute|data|checkpointing|monitoring|grpo|program|kernel_optimization|artifacts|cluster|"
     r"notifications"
@@ -76,17 +83,18 @@ def problem_with(target: str, start: Path) -> str | None:
 
 @cache
 def help_of(script: str) -> str:
-    line = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), "--help"]
-    done = warm_start.run(line, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        importlib.import_module(f"trainyard.commands.{script}").main(["--help"])
+    return said.getvalue()
 
 
 def calls(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Each script that a text names, with the flags that stand behind it on its line."""
-    for found in SCRIPT.finditer(re.sub(r"\\\n\s*", " ", text)):
+    """The module of each command that a text names, with the flags that follow it on its line."""
+    for found in CALL.finditer(re.sub(r"\\\n\s*", " ", text)):
         rest = found["rest"].partition("scripts/")[0].partition(" #")[0]
-        yield found["name"], re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", rest)
+        name = found["script"] or COMMANDS[found["words"]].split()[0]
+        yield name, re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", rest)
 
 
 def code_of(path: Path) -> Iterator[str]:
@@ -167,13 +175,13 @@ def test_every_script_that_is_called_knows_its_flags(path: Path) -> None:
         for script, flags in calls(code):
             if script == "verb_noun":  # the placeholder of the recipe
                 continue
-            assert (ROOT / "scripts" / f"{script}.py").is_file(), script
+            assert (ROOT / "src/trainyard/commands" / f"{script}.py").is_file(), script
             unknown += [f"{script}.py {f}" for f in flags if not re.search(rf"{f}(?![\w-])", help_of(script))]
     assert unknown == []
 
 
 def test_flags_are_found_behind_their_script() -> None:
-    text = "scripts/train.py --config a \\\n  --resume auto  # --not-this\nscripts/show_config.py --explain"
+    text = "scripts/train.py --config a \\\n  --resume auto  # --not-this\ntrainyard config show --explain"
     assert list(calls(text)) == [("train", ["--config", "--resume"]), ("show_config", ["--explain"])]
 
 

@@ -86,11 +86,11 @@ def pipeline() -> list[str]:
 
 @pytest.fixture(scope="session")
 def help_of() -> Callable[[str], str]:
-    """Gives what `scripts/NAME.py --help` says, asked once."""
+    """Gives the help of a command, read once."""
 
     @cache
     def ask(script: str) -> str:
-        line = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), "--help"]
+        line = [sys.executable, "-c", f"from trainyard.commands.{script} import main; main(['--help'])"]
         return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
 
     return ask

@@ -5,7 +5,7 @@ words that reach a script, and the script's own parser has to take them. What a 
 given by the test, and goes to the later jobs as GitHub hands it on.
 """
 
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -169,11 +169,7 @@ def flow(expressions: Expressions, tmp_path: Path) -> Started:
 
 def parsed(script: str, words: list[str]) -> Any:
     """What the script's own parser makes of the words; it ends with SystemExit where it refuses them."""
-    spec = importlib.util.spec_from_file_location(script, ROOT / "scripts" / f"{script}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[script] = module
-    spec.loader.exec_module(module)
+    module = importlib.import_module(f"trainyard.commands.{script}")
     return module.parse_args(words)
 
 

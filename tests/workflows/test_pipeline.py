@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
+from trainyard.commands.run import parse_args, pipeline_of
 from trainyard.config.load import load_config
 from trainyard.plan.job_times import JOB_MINUTES, LEAST_STORING_MINUTES, ROLE_MINUTES, STORING_MINUTES
 from trainyard.plan.run_plan import Asked, resolve
@@ -45,14 +47,12 @@ def step_that_runs(job: dict[str, Any], script: str) -> dict[str, Any]:
     return found
 
 
-def make_train(root: Path) -> str:
-    """What `make train` would run, asked in an environment that no outer make has coloured."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    line = ["make", "-n", "--no-print-directory", "train", "SET=training.max_steps=5 training.seed=7"]
-    done = subprocess.run(line, cwd=root, env=plain, capture_output=True, text=True, timeout=60, check=True)
-    lines = re.sub(r"\\\n\s*", " ", done.stdout).splitlines()
-    # What follows `||`, and the wait for a step in the background, is for a step that fails.
-    return "\n".join(re.split(r" & step=| \|\| ", line)[0] for line in lines)
+def pipeline_steps(root: Path) -> list[list[str]]:
+    """The commands of `trainyard run`, each as its script's name and words."""
+    words = ["--config", str(root / "configs" / "smoke.yaml"), "--set", "training.max_steps=5"]
+    found = replace(pipeline_of(parse_args(words)), notifies=True)
+    steps = [*found.before(), found.train(), *found.after(), *found.notify("succeeded")]
+    return [[Path(step[1]).stem, *step[2:]] for step in steps]
 
 
 def test_the_workflow_runs_the_pipeline_in_order(training_job: dict[str, Any], pipeline: list[str]) -> None:
@@ -70,8 +70,8 @@ def test_the_workflow_runs_the_pipeline_in_order(training_job: dict[str, Any], p
     assert first_calls([name for run in steps for name, _ in calls(run)]) == pipeline
 
 
-def test_make_train_runs_the_same_scripts_in_the_same_order(root: Path, pipeline: list[str]) -> None:
-    assert first_calls([name for name, _ in calls(make_train(root))]) == pipeline
+def test_trainyard_run_runs_the_same_scripts_in_the_same_order(root: Path, pipeline: list[str]) -> None:
+    assert [name for name, *_ in pipeline_steps(root)] == pipeline
 
 
 def test_started_is_said_before_training(training_job: dict[str, Any]) -> None:
@@ -90,8 +90,8 @@ def test_every_called_script_exists_and_knows_its_flags(shipped: Any, root: Path
                 assert "--set" in help_of(script)
 
 
-def test_make_train_gives_flags_that_the_scripts_know(root: Path, help_of: Help) -> None:
-    for script, words in calls(make_train(root)):
+def test_trainyard_run_gives_flags_that_the_scripts_know(root: Path, help_of: Help) -> None:
+    for script, *words in pipeline_steps(root):
         for flag in (word for word in words if word.startswith("--")):
             assert re.search(rf"{flag}\b", help_of(script)), f"{script}.py {flag}"
 

@@ -7,10 +7,13 @@ up once more, because retention may have removed it meanwhile. From then on the 
 
 import json
 import re
+import shlex
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import asdict, field, replace
 from typing import Any
+
+from pydantic.dataclasses import dataclass
 
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.checkpoints import Checkpoint, checkpoints_of, own_manifest
@@ -18,34 +21,35 @@ from trainyard.artifacts.store.layout import PROMOTED, promotion_key
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, ServiceError, VerificationError
-from trainyard.run.checkpoint_manifest import whole_number
+from trainyard.run.commands import trainyard_command
+from trainyard.run.record_models import OF_A_FILE, Count, Number, SchemaNumber, Text, validate_record
 from trainyard.run.untrusted_files import parse_json_object
 
-_SCHEMA = 1
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _RESERVED = ("newest", "auto", "none")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=OF_A_FILE)
 class Promotion:
     """A name, its checkpoint, and who gave it when."""
 
-    name: str
-    run_number: int
-    run_id: str
-    step: int
-    digest: str
+    schema: SchemaNumber = field(default=1, kw_only=True)
+    name: Text
+    run_number: Count
+    run_id: Text
+    step: Count
+    digest: Text
     """The SHA-256 of the checkpoint's own manifest; empty when the name was withdrawn."""
-    time: float
+    time: Number
     """Unix seconds."""
-    by: str
-    depth: str
+    by: Text
+    depth: Text
     """The depth to which the checkpoint was verified before the promotion."""
-    previous: Mapping[str, Any] = field(default_factory=dict)
+    previous: dict[str, Any] = field(default_factory=dict)
     """Run number, step and digest of the checkpoint that had the name before; empty for the first."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": _SCHEMA, **asdict(self)}
+        return asdict(self)
 
     @property
     def content(self) -> bytes:
@@ -206,7 +210,8 @@ def _undone(store: Store, moved: Promotion, old: bytes | None) -> str:
     except ServiceError as error:
         raise ServiceError(
             f"{error}\n{moved.name} points at step {moved.step} of run {moved.run_number}, which was removed "
-            f"meanwhile. When the store answers: scripts/promote_artifact.py --withdraw --name {moved.name}"
+            "meanwhile. When the store answers: "
+            + trainyard_command(f"store promote --withdraw --name {shlex.quote(moved.name)}")
         ) from error
     return f"no checkpoint is {moved.name} now"
 
@@ -223,23 +228,13 @@ def require_name(name: str) -> None:
 def _parse(content: bytes, key: str) -> Promotion:
     try:
         value = parse_json_object(content, key)
-        if whole_number(value["schema"]) != _SCHEMA:
-            raise ValueError(f"schema {value['schema']}, this version reads {_SCHEMA}")
-        found = Promotion(
-            name=str(value["name"]),
-            run_number=whole_number(value["run_number"]),
-            run_id=str(value["run_id"]),
-            step=whole_number(value["step"]),
-            digest=str(value["digest"]),
-            time=float(value["time"]),
-            by=str(value["by"]),
-            depth=str(value["depth"]),
-            previous=dict(value.get("previous", {})),
-        )
+        if "schema" not in value:
+            raise ValueError("schema is missing")
+        found = validate_record(Promotion, value)
     except DamagedFileError as error:
         raise VerificationError(str(error)) from None
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise VerificationError(f"{key}: not a readable pointer ({type(error).__name__}: {error})") from None
+    except ValueError as error:
+        raise VerificationError(f"{key}: not a readable pointer ({error})") from None
     if promotion_key(found.name) != key:
         raise VerificationError(f"{key}: is the pointer of {found.name!r}")
     return found

@@ -13,7 +13,7 @@ from trainyard.cluster.admission import Outlook
 from trainyard.cluster.capacity import Capacity
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, Obstacle
-from trainyard.cluster.needed_apis import JobKind
+from trainyard.cluster.needed_apis import ServedKind
 from trainyard.cluster.node_pools import pools_for
 from trainyard.cluster.snapshot import Snapshot, Unseen
 
@@ -47,7 +47,7 @@ class Facts:
 
     snapshot: Snapshot
     demand: Demand
-    kind: JobKind
+    kind: ServedKind
     fits: tuple[Fitness, ...]
     capacity: Capacity
     outlook: Outlook

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from trainyard.cluster import api_objects
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.image_digest import look_for_image
-from trainyard.cluster.needed_apis import GROUPS, JobKind, choose_kind, serves, trial_job, trial_pod
+from trainyard.cluster.needed_apis import ServedKind, choose_kind, serves, trial_job, trial_pod
 from trainyard.cluster.permissions import apply_review, needed_permissions, review_of
 from trainyard.cluster.record import cluster_record, plan_record
 from trainyard.cluster.snapshot import Namespace, Permission, Snapshot, Trial, Unseen, Volume
@@ -196,7 +196,8 @@ class ClusterQuery:
         groups = self._seen(self._groups)
         if isinstance(groups, Unseen):
             return Served(groups, {})
-        names = [f"{group}/{version}" for group in GROUPS for version in groups.get(group, ())]
+        ours = dict.fromkeys(api.group for kind in self.demand.kinds for api in kind.apis)
+        names = [f"{group}/{version}" for group in ours for version in groups.get(group, ())]
         found = {name: pool.submit(self._seen, partial(self._resources, name)) for name in names}
         seen = {name: future.result() for name, future in found.items()}
         known = {name: kept for name, kept in seen.items() if not isinstance(kept, Unseen)}
@@ -215,7 +216,7 @@ class ClusterQuery:
         answer = self.api.get(f"/apis/{group_version}") or {}
         return tuple(str(item.get("name")) for item in answer.get("resources") or ())
 
-    def _kind(self, served: Served) -> JobKind:
+    def _kind(self, served: Served) -> ServedKind:
         return choose_kind(self.demand, served.resources, served.undiscovered)
 
     def _permission(self, permission: Permission) -> Permission:
@@ -275,10 +276,10 @@ class ClusterQuery:
             unknown = served.undiscovered.get(kind.api.group_version)
             return unknown or Unseen(NOT_SERVED.format(kind.api.name), absent=True)
         runtime = ""
-        if kind.name == "trainjob":
+        if kind.needs_runtime:
             found = self._seen(lambda: self._work(served)["runtimes"]())
             if not found or isinstance(found, Unseen):
-                return Unseen("a TrainJob cannot be tried before its runtime is there", absent=True)
+                return Unseen(f"a {kind.api_kind} cannot be tried before its runtime is there", absent=True)
             runtime = found[0]
         path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{_part(self.demand.namespace)}"
         body = trial_job(kind, self.demand, runtime=runtime)

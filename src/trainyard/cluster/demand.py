@@ -4,13 +4,16 @@ Values that are left open are not guessed: without an instance type every node w
 without `gpus_per_node` a whole node.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.config.cluster import ClusterConfig
 from trainyard.plan.instances import HYPERPOD
 from trainyard.run.commands import DEFAULT_CLUSTER, ClusterTarget, cluster_target
+
+if TYPE_CHECKING:
+    from trainyard.cluster.needed_apis import ServedKind
 
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
@@ -18,7 +21,6 @@ GPU_DRIVER = "gpu.nvidia.com"
 """The driver of Dynamic Resource Allocation that publishes a node's GPUs as ResourceSlices."""
 EFA_DRIVER = "dra.net"
 """The same for EFA (DRANET); its DeviceClass is efa.networking.k8s.aws."""
-KINDS = ("auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
 TOLERATED = (GPU, EFA)
 """Taints that every job here tolerates. They keep other pods away from such nodes."""
 
@@ -33,7 +35,9 @@ class Demand:
     instance_type: str = ""
     """EC2's name, without HyperPod's prefix; empty allows any type."""
     kind: str = "auto"
-    """One of KINDS; auto uses the first that the cluster serves."""
+    """The name of one of `kinds`; auto uses the first that the cluster serves."""
+    kinds: "tuple[ServedKind, ...]" = ()
+    """Every kind of job that is known, in the order in which auto tries them."""
     namespace: str = "default"
     queue: str = ""
     """A LocalQueue of Kueue in the namespace."""
@@ -72,7 +76,13 @@ class Demand:
         return f"{self.nodes} {'node' if self.nodes == 1 else 'nodes'} with {each}"
 
 
-def demand_of(given: Mapping[str, Any], settings: ClusterConfig, *, namespace: str = "") -> Demand:
+def demand_of(
+    given: Mapping[str, Any],
+    settings: ClusterConfig,
+    kinds: "Iterable[ServedKind]",
+    *,
+    namespace: str = "",
+) -> Demand:
     """The command line (`given`) over the configuration; `namespace` is that of the context.
 
     A script without --hf-token-secret gives none.
@@ -82,6 +92,7 @@ def demand_of(given: Mapping[str, Any], settings: ClusterConfig, *, namespace: s
         gpus_per_node=given["gpu_per_node"],
         instance_type=plain_type(given["instance_type"]),
         kind=given["kind"] or settings.kind,
+        kinds=tuple(kinds),
         namespace=given["namespace"] or settings.namespace or namespace or "default",
         queue=given["queue"] or settings.queue or "",
         image=given["image_uri"] or settings.image or "",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from trainyard.cluster.needed_apis import ServedKind
 from trainyard.cluster.snapshot import Workload
 
 RESUMING_OPERATORS = ("1.7.0", "1.8.0", "1.8.1")
@@ -54,11 +55,13 @@ def _node_record(raw: Json) -> dict[str, str]:
     }
 
 
-def reasons_against_auto_resume(*, kind: str, namespace: str, operators: Sequence[Workload]) -> list[str]:
+def reasons_against_auto_resume(
+    *, kind: ServedKind, namespace: str, operators: Sequence[Workload]
+) -> list[str]:
     """Why HyperPod would not resume a job of this kind after a node was replaced; empty if it would."""
     reasons = []
-    if kind != "pytorchjob":
-        reasons.append(f"auto-resume exists for PyTorchJobs only, and this is a {kind}")
+    if not kind.resumes_on_hyperpod:
+        reasons.append(f"auto-resume exists for PyTorchJobs only, and this is a {kind.name}")
     elif not operators:
         reasons.append("no training operator was found")
     else:

@@ -1,22 +1,16 @@
-"""The APIs and controllers that a cluster must have for each kind of job.
+"""The APIs and controllers that a cluster must have for a kind of job, and the objects that try it out.
 
-The names and labels of the controllers are those of their released manifests and of HyperPod's charts.
+`jobs.kinds` states them for each kind; a `Demand` holds the kinds that are known.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.cluster.demand import GPU, KINDS, Demand
+from trainyard.cluster.demand import GPU, Demand
 
 TRIAL_NAME = "trainyard-preflight"
 _ANY_IMAGE = "registry.invalid/trainyard-preflight"
-_MANIFESTS = {
-    "kubeflow.org": "training_operator",
-    "trainer.kubeflow.org": "trainer",
-    "jobset.x-k8s.io": "jobset",
-    "ray.io": "kuberay",
-}
 
 
 @dataclass(frozen=True)
@@ -28,6 +22,10 @@ class NeededApi:
     resource: str
     installs: str
     """The software that installs it."""
+    manifest: str = ""
+    """The key of cluster.manifests for that software; empty for an add-on of EKS."""
+    add_on: str = ""
+    """The name of the add-on of EKS that installs it."""
 
     @property
     def name(self) -> str:
@@ -37,15 +35,13 @@ class NeededApi:
     def group_version(self) -> str:
         return f"{self.group}/{self.version}"
 
-    @property
-    def manifest(self) -> str:
-        """The key of cluster.manifests for the software that installs it; empty for an add-on of EKS."""
-        return _MANIFESTS.get(self.group, "")
-
 
 @dataclass(frozen=True)
 class Controller:
-    """The controller that acts on the objects; without it nothing happens to them."""
+    """The controller that acts on the objects; without it nothing happens to them.
+
+    Names and labels are those of the released manifests and charts.
+    """
 
     name: str
     """Name for people."""
@@ -57,108 +53,60 @@ class Controller:
     """Parts of names of other controllers that hold one of `deployments`."""
 
 
-@dataclass(frozen=True)
-class JobKind:
+@dataclass(frozen=True, kw_only=True)
+class ServedKind:
+    """A kind of job, as far as a cluster has to support it."""
+
     name: str
+    """As in `cluster.kind`."""
     api_kind: str
     apis: tuple[NeededApi, ...]
     """The kind itself first, then the kinds that it consists of."""
     controllers: tuple[Controller, ...]
+    trial_spec: Callable[[dict[str, Any], str], dict[str, Any]]
+    """The smallest `spec` that its schema and webhooks accept, from a pod template and the runtime's name."""
+    parts: tuple[tuple[str, str], ...] = ()
+    """Group and version, and resource, of the objects that are created with it, besides a ConfigMap."""
+    has_webhook: bool = True
+    """Its controller has a webhook, so that a dry run shows whether it runs."""
+    has_dry_run: bool = True
+    """A dry run that is refused shows that a job would be refused."""
+    needs_runtime: bool = False
+    """It refers to a TrainingRuntime, without which it cannot be created, not even as a dry run."""
+    resumes_on_hyperpod: bool = False
+    """HyperPod's auto-resume continues it after a node was replaced."""
 
     @property
     def api(self) -> NeededApi:
         return self.apis[0]
 
 
-_TRAINING_OPERATOR = Controller(
-    "training operator",
-    ("training-operator",),
-    labels=("kubeflow-training-operator",),
-    others=("hp-training-operator", "hyperpod-training-operator"),
-)
-_KUBERAY = Controller("KubeRay operator", ("kuberay-operator",))
-_JOBSET = Controller("JobSet controller", ("jobset-controller-manager", "jobset-controller"))
-_RAY = "the KubeRay operator"
-JOB_KINDS = (
-    JobKind(
-        "pytorchjob",
-        "PyTorchJob",
-        (NeededApi("kubeflow.org", "v1", "pytorchjobs", "the Kubeflow training operator"),),
-        (_TRAINING_OPERATOR,),
-    ),
-    JobKind(
-        "trainjob",
-        "TrainJob",
-        (
-            NeededApi("trainer.kubeflow.org", "v1alpha1", "trainjobs", "Kubeflow Trainer 2"),
-            NeededApi("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet, which Kubeflow Trainer 2 brings"),
-        ),
-        (
-            Controller(
-                "Trainer controller", ("kubeflow-trainer-controller-manager", "trainer-controller-manager")
-            ),
-            _JOBSET,
-        ),
-    ),
-    JobKind("rayjob", "RayJob", (NeededApi("ray.io", "v1", "rayjobs", _RAY),), (_KUBERAY,)),
-    JobKind("raycluster", "RayCluster", (NeededApi("ray.io", "v1", "rayclusters", _RAY),), (_KUBERAY,)),
-    JobKind(
-        "hyperpod",
-        "HyperPodPyTorchJob",
-        (
-            NeededApi(
-                "sagemaker.amazonaws.com",
-                "v1",
-                "hyperpodpytorchjobs",
-                "the add-on HyperPod training operator",
-            ),
-        ),
-        (
-            Controller(
-                "HyperPod training operator",
-                ("hp-training-operator-hp-training-controller-manager", "hyperpod-training-operator"),
-            ),
-        ),
-    ),
-)
-"""In the order in which `auto` tries them."""
-GROUPS = tuple(dict.fromkeys(api.group for kind in JOB_KINDS for api in kind.apis))
-
-
 def choose_kind(
     demand: Demand, resources: Mapping[str, tuple[str, ...]], undiscovered: Container[str] = ()
-) -> JobKind:
+) -> ServedKind:
     """The kind that is demanded; for auto the first that is or may be served, else the first of all."""
-    assert demand.kind in KINDS
-    for kind in JOB_KINDS:
+    assert demand.kind in ("auto", *(kind.name for kind in demand.kinds))
+    for kind in demand.kinds:
         possible = serves(kind.api, resources) or kind.api.group_version in undiscovered
         if demand.kind == kind.name or (demand.kind == "auto" and possible):
             return kind
-    return JOB_KINDS[0]
+    return demand.kinds[0]
 
 
 def serves(api: NeededApi, resources: Mapping[str, tuple[str, ...]]) -> bool:
     return api.resource in resources.get(api.group_version, ())
 
 
-def trial_job(kind: JobKind, demand: Demand, *, runtime: str = "") -> dict[str, Any]:
+def trial_job(kind: ServedKind, demand: Demand, *, runtime: str = "") -> dict[str, Any]:
     """A job of this kind for a dry run: the smallest one that its schema and webhooks accept."""
     labels = {"kueue.x-k8s.io/queue-name": demand.queue} if demand.queue else {}
-    body: dict[str, Any] = {
-        "apiVersion": f"{kind.api.group}/{kind.api.version}",
+    template = {"spec": {"containers": [_container("pytorch", demand)], "restartPolicy": "Never"}}
+    return {
+        "apiVersion": kind.api.group_version,
         "kind": kind.api_kind,
         "metadata": {"name": TRIAL_NAME, "namespace": demand.namespace, "labels": labels},
+        "spec": kind.trial_spec(template, runtime),
     }
-    template = {"spec": {"containers": [_container("pytorch", demand)], "restartPolicy": "Never"}}
-    ray = {"headGroupSpec": {"rayStartParams": {}, "template": template}}
-    specs: dict[str, dict[str, Any]] = {
-        "pytorchjob": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}},
-        "trainjob": {"runtimeRef": {"name": runtime or "torch-distributed"}},
-        "raycluster": ray,
-        "rayjob": {"entrypoint": "true", "rayClusterSpec": ray, "shutdownAfterJobFinishes": True},
-        "hyperpod": {"replicaSpecs": [{"name": "pods", "replicas": 1, "template": template}]},
-    }
-    return {**body, "spec": specs[kind.name]}
 
 
 def trial_pod(demand: Demand) -> dict[str, Any]:

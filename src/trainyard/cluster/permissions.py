@@ -5,17 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from trainyard.cluster.demand import Demand
-from trainyard.cluster.needed_apis import JobKind
+from trainyard.cluster.needed_apis import ServedKind
 from trainyard.cluster.snapshot import Permission
 
 
-def needed_permissions(demand: Demand, kind: JobKind) -> tuple[Permission, ...]:
+def needed_permissions(demand: Demand, kind: ServedKind) -> tuple[Permission, ...]:
     """The permissions to start a job of this kind in the namespace, watch it, read its logs and end it."""
     space = demand.namespace
     job = [Permission(verb, kind.api.group, kind.api.resource, space) for verb in _JOB_VERBS]
     parts = [
-        Permission(verb, group, resource, space)
-        for group, resource in (("", "configmaps"), *_PARTS.get(kind.name, ()))
+        Permission(verb, root.partition("/")[0], resource, space)
+        for root, resource in (("", "configmaps"), *kind.parts)
         for verb in _PART_VERBS
     ]
     watched = (("list", "pods"), ("get", "pods/log"), ("list", "events"))
@@ -29,11 +29,6 @@ def needed_permissions(demand: Demand, kind: JobKind) -> tuple[Permission, ...]:
 _JOB_VERBS = ("create", "patch", "get", "list", "watch", "delete")
 _PART_VERBS = ("create", "patch", "get")
 """Server-side apply needs both create and patch."""
-_PARTS = {
-    "trainjob": (("trainer.kubeflow.org", "trainingruntimes"),),
-    "raycluster": (("ray.io", "rayjobs"),),
-}
-"""Objects that a job needs, besides the ConfigMap with its configuration."""
 
 
 def review_of(permission: Permission) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 import argparse
 
 from trainyard.command import arguments
+from trainyard.config import registries
 
-JOB_KINDS = ("pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod")
-"""The kinds of jobs that a script takes as --kind."""
+JOB_KINDS = tuple(registries.JOB_KINDS)
+"""The kinds of jobs that a command takes as --kind."""
 _TEXTS = (
     ("--context", "NAME", "context of the kubeconfig; default: the current one"),
     ("--cluster", "NAME", "an EKS or HyperPod cluster instead of a kubeconfig"),

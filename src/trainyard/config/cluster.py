@@ -1,10 +1,11 @@
 """The section `cluster`: settings of Kubernetes jobs, and objects that a cluster may be given."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from trainyard.config.section import Name, Section
+from trainyard.config.registries import JOB_KIND_CHOICES
+from trainyard.config.section import Name, OneOf, Section
 
 LONGEST_DNS_NAME = 253
 DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -77,8 +78,7 @@ class ClusterPodConfig(Section):
 class ClusterConfig(Section):
     """Jobs on Kubernetes: kind, namespace, queue, image; options of scripts override these."""
 
-    kind: Literal["auto", "pytorchjob", "trainjob", "raycluster", "rayjob", "hyperpod"] = "auto"
-    """Kind of job; auto takes the first that the cluster serves."""
+    kind: Annotated[str, OneOf(JOB_KIND_CHOICES)] = "auto"
     namespace: DnsName | None = None
     """Namespace of the jobs; null takes that of the kubeconfig's context, or default."""
     queue: DnsName | None = None

@@ -8,7 +8,7 @@ from trainyard.config.json_schema import fragment_of, value_fragments
 _INTRODUCTION = """\
 # Configuration
 
-<!-- Written by scripts/write_config_schema.py from src/trainyard/config/schema.py; edits here are lost. -->
+<!-- Written by tools/write_config_schema.py from src/trainyard/config/schema.py; edits here are lost. -->
 
 `configs/training_configuration.yaml` is the one source of truth for a run. Other files extend it and say
 only what differs:
@@ -26,7 +26,7 @@ is changed on the command line with `--set training.max_steps=50`, which wins ov
 prints the result, and the file and line of each value:
 
 ```
-scripts/show_config.py --config configs/smoke.yaml --explain
+trainyard config show --config configs/smoke.yaml --explain
 ```
 
 Files are read as YAML 1.2: `5e-5` is a number, `012` is twelve, and `yes`, `on` and `1:30` are text. Unknown

@@ -1,4 +1,4 @@
-"""The lists of choices by name: recipes, optimizers, kinds of store.
+"""The lists of choices by name: recipes, optimizers, kinds of store, kinds of jobs.
 
 To add one, write a module and add one line here: the configuration's schema, its reference, the plans and the
 error messages read these lists. The modules are named and not imported, because importing them takes seconds.
@@ -132,3 +132,28 @@ def store_pattern() -> str:
 def store_examples() -> str:
     """Return `s3://bucket/prefix or file:///folder`, for messages."""
     return " or ".join(scheme.example for scheme in STORE_SCHEMES.values())
+
+
+@dataclass(frozen=True)
+class JobKindEntry:
+    """A kind of job on a cluster: `cluster.kind` in the configuration."""
+
+    module: str
+    """The dotted name of a module that defines a `jobs.job_kind.JobKind` as `KIND`."""
+    meaning: str
+    """The kind in a few words, for the reference of the configuration."""
+
+
+DEFAULT_JOB_KIND = "pytorchjob"
+"""Planned where no cluster is asked, and where a cluster serves none."""
+JOB_KINDS = {
+    DEFAULT_JOB_KIND: JobKindEntry("trainyard.jobs.kinds.pytorch_job", "Kubeflow's PyTorchJob"),
+    "trainjob": JobKindEntry("trainyard.jobs.kinds.train_job", "TrainJob of Kubeflow Trainer 2"),
+    "rayjob": JobKindEntry("trainyard.jobs.kinds.ray_job", "KubeRay's RayJob, with a cluster of its own"),
+    "raycluster": JobKindEntry("trainyard.jobs.kinds.ray_cluster", "a RayJob on a RayCluster that stays"),
+    "hyperpod": JobKindEntry("trainyard.jobs.kinds.hyperpod_pytorch_job", "HyperPod's HyperPodPyTorchJob"),
+}
+"""In the order in which `auto` tries them."""
+_ANY_KIND = JobKindEntry("", "the first that the cluster serves")
+JOB_KIND_CHOICES = ChainMap(dict[str, JobKindEntry](), JOB_KINDS, {"auto": _ANY_KIND})
+"""The valid values of `cluster.kind`."""

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 _LONGEST_LINE = 1 << 16
 """Longest piece of a line, in bytes, that is passed on at once."""
@@ -148,13 +149,17 @@ def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[s
     return None if late.is_set() else code
 
 
-def run_passing_signals(command: Sequence[str]) -> int:
+def run_passing_signals(
+    command: Sequence[str], *, always: signal.Signals | None = None, stdout: IO[bytes] | None = None
+) -> int:
     """Run `command`, pass SIGTERM and SIGINT on to it, and return its exit code; 128 + N for signal N.
 
-    It inherits everything and has no time limit. A signal that arrives before it runs is passed on too.
+    It inherits everything but a given `stdout`, and has no time limit. A signal that arrives before it runs
+    is passed on too. `always` is passed on whichever signal came: on a terminal a Ctrl-C reaches the command
+    by itself, and a second SIGINT would be a second Ctrl-C.
     """
-    with PassedSignals() as signals:
-        return _run(command, signals)
+    with PassedSignals(always=always) as signals:
+        return _run(command, signals, stdout)
 
 
 def run_beside(
@@ -173,8 +178,8 @@ def run_beside(
             beside.end(patience)
 
 
-def _run(command: Sequence[str], signals: "PassedSignals") -> int:
-    process = subprocess.Popen(list(command))
+def _run(command: Sequence[str], signals: "PassedSignals", stdout: IO[bytes] | None = None) -> int:
+    process = subprocess.Popen(list(command), stdout=stdout)
     signals.pass_to(process)
     return _status(process.wait())
 

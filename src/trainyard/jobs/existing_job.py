@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.jobs.job_kind import Manifests
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.kinds.kind_protocol import Manifests
-from trainyard.jobs.state.kind_api import KINDS_OF_JOBS, annotations_of, name_of, read_labels
+from trainyard.jobs.state.reading import annotations_of, name_of, read_labels
 
 Json = Mapping[str, Any]
 _BY_NODES = ("cpu_millis", "memory_mib", "hugepages_mib", "shared_memory_mib")
@@ -27,16 +27,15 @@ def stands(find: Callable[[Json], Json | None], plan: JobPlan) -> bool:
 
     Raises ConfigError if an object of that name exists and differs from the plan; it is not changed.
     """
-    manifests = KINDS[plan.kind].rendered(plan)
+    manifests = KINDS[plan.kind].render(plan)
     found = find(manifests.job)
     if found is not None:
         require_same_plan(found, plan)
         return True
     _require_free_names(find, manifests, plan)
-    for cluster in manifests.clusters:
-        before = find(cluster)
-        if before is not None:
-            require_same_cluster(before, cluster)
+    for part in manifests.before_job:
+        if CLUSTER_DIGEST in annotations_of(part) and (before := find(part)) is not None:
+            require_same_cluster(before, part)
     return False
 
 
@@ -46,9 +45,9 @@ def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifest
     Parts are found by the job's name, so two jobs with one name would overwrite and delete each other's.
     """
     own = {(part["kind"], part["metadata"]["name"]) for part in manifests.all}
-    for kind in KINDS_OF_JOBS:
+    for kind in KINDS.values():
         metadata = {"name": plan.name, "namespace": plan.namespace}
-        other = {"apiVersion": f"{kind.group}/{kind.version}", "kind": kind.api_kind, "metadata": metadata}
+        other = {"apiVersion": kind.api.group_version, "kind": kind.api_kind, "metadata": metadata}
         if (kind.api_kind, plan.name) not in own and find(other) is not None:
             raise ConfigError(f"{kind.api_kind} {plan.name} is there already. {_ANOTHER_NAME}")
     for part in manifests.parts:
@@ -88,11 +87,11 @@ _ANOTHER_NAME = "Nothing was sent. Use another --job-name, or delete that job fi
 
 
 def require_same_cluster(found: Json, wanted: Json) -> None:
-    """Raise ConfigError if the existing RayCluster has another specification than the wanted one."""
+    """Raise ConfigError if the existing cluster has another specification than the wanted one."""
     if annotations_of(found).get(CLUSTER_DIGEST) == annotations_of(wanted)[CLUSTER_DIGEST]:
         return
     raise ConfigError(
-        f"RayCluster {name_of(found)} is there already, with another specification, and is left alone. "
+        f"{wanted['kind']} {name_of(found)} is there already, with another specification, and is left alone. "
         "Nothing was sent. Name another one with --ray-cluster, or delete it first"
     )
 

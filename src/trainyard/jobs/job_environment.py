@@ -37,7 +37,7 @@ _BEFORE_VARIABLES = ("env", "export", "exec", "time")
 def job_findings(plan: JobPlan) -> list[LintFinding]:
     """Return what the linter of the environment finds in the job, each finding once, the worst first."""
     place = variable_scope(plan)
-    file = read_environment_objects("the job", KINDS[plan.kind].rendered(plan).all, place)
+    file = read_environment_objects("the job", KINDS[plan.kind].render(plan).all, place)
     beside = (
         SettingGroup("the program", tuple(_program_settings(plan)), place),
         SettingGroup("the command", tuple(command_settings(plan.program.command)), place),

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainyard.errors import DamagedFileError
+from trainyard.run.record_models import validate_record
 
 SCHEMA = 1
 FILES_DIRECTORY = "/etc/trainyard"
@@ -68,6 +69,8 @@ class SecretVariable:
 class JobPlan:
     """One job."""
 
+    # A key of a later version may change the job.
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
     name: str
     namespace: str
     kind: str
@@ -127,15 +130,7 @@ def plan_from_json(value: object) -> JobPlan:
     """The plan that `to_json` wrote. Raises DamagedFileError for anything else."""
     try:
         if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-            raise TypeError(f"schema {SCHEMA} is expected")
-        given = {key: part for key, part in value.items() if key != "schema"}
-        program = Program(**{**given["program"], "command": tuple(given["program"]["command"])})
-        built = {
-            "program": program,
-            "resources": PodResources(**given["resources"]),
-            "secrets": tuple(SecretVariable(**secret) for secret in given.get("secrets", ())),
-            "tolerations": tuple(given.get("tolerations", ())),
-        }
-        return JobPlan(**{**given, **built})
-    except (TypeError, KeyError, ValueError) as error:
+            raise ValueError(f"schema {SCHEMA} is expected")
+        return validate_record(JobPlan, {key: part for key, part in value.items() if key != "schema"})
+    except ValueError as error:
         raise DamagedFileError(f"the plan in the job's annotations cannot be read: {error}") from None

@@ -9,11 +9,12 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan, PodResources, SecretVariable
 from trainyard.jobs.job_request import JobRequest
+from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.plan_problems import find_plan_problems
-from trainyard.jobs.pod_commands import PROVEN_OF_PROGRAMS
 from trainyard.jobs.recipes import RECIPES, find_job_recipe, own_command, trainyard_trainer
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
 from trainyard.jobs.recipes.trainyard_trainer import settled_config
+from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
 from trainyard.plan.environment.network_environment import network_environment
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.instances import instance_called
@@ -72,9 +73,10 @@ def warnings_of(plan: JobPlan) -> list[str]:
         found.append(
             "no volume: checkpoints are on the pod's own disk, and gone with it. Name a claim with --volume"
         )
-    if plan.program.name == own_command.NAME and own_command.without_agent(plan.program.command, plan.kind):
+    kind, is_own = KINDS[plan.kind], plan.program.name == own_command.NAME
+    if is_own and own_command.lacks_agent(plan.program.command, kind):
         found.append(
-            "torchrun in a HyperPodPyTorchJob: its operator expects hyperpodrun in place of it, and sets "
+            f"torchrun in a {kind.api_kind}: its operator expects {kind.agent} instead of it, and sets "
             "NNODES and NPROC_PER_NODE only, which torchrun does not read"
         )
     gpus, processes = plan.resources.gpus, plan.processes_per_node
@@ -98,7 +100,7 @@ def _drafted(
     order = RecipeOrder(
         settled,
         request.name,
-        request.kind,
+        KINDS[request.kind],
         request.nodes,
         processes,
         gpus,

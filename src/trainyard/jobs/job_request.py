@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard import __version__
 from trainyard.config.load import load_config
-from trainyard.config.registries import EVERY_RECIPE
+from trainyard.config.registries import DEFAULT_JOB_KIND, EVERY_RECIPE
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.recipes.program_settings import with_settings
@@ -23,7 +23,7 @@ class JobRequest:
     name: str = ""
     """Empty: derived from the model's name."""
     namespace: str = "default"
-    kind: str = "pytorchjob"
+    kind: str = DEFAULT_JOB_KIND
     image: str = ""
     nodes: int = 1
     gpus_per_node: int | None = None
@@ -75,7 +75,7 @@ def make_job_request(
     return JobRequest(
         name=given["job_name"] or name_from(config.model.name),
         namespace=given["namespace"] or cluster.namespace or "default",
-        kind=(given["kind"] or cluster.kind).replace("auto", "pytorchjob"),
+        kind=(given["kind"] or cluster.kind).replace("auto", DEFAULT_JOB_KIND),
         image=image,
         nodes=given["num_nodes"],
         gpus_per_node=given["gpu_per_node"],

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 
 from trainyard.config.cluster import DNS_NAME, LONGEST_DNS_NAME
 from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.kinds import KINDS
 
 _MOST_SHOWN = 80
 _PLAIN = re.compile(r"[!-~]+")
-_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 """A DNS-1035 label, because operators name Services after it."""
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_NAME = re.compile(DNS_NAME)
@@ -22,8 +21,6 @@ _DNS_RULE = (
     "at most {} characters"
 )
 _LONGEST_LABEL_VALUE = 63
-_LONGEST_RAY_CLUSTER = 53
-"""KubeRay's limit."""
 _SECRET_KEY = re.compile(r"(?!\.\.)[-._A-Za-z0-9]{1,253}")
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 """The key of a taint, after its optional prefix `example.com/`."""
@@ -37,15 +34,15 @@ _IMAGE = re.compile(
 _LONGEST_IMAGE = 512
 
 
-def find_name_problems(plan: JobPlan) -> Iterator[str]:
-    longest = KINDS[plan.kind].LONGEST_NAME
-    if not _LABEL.fullmatch(plan.name) or len(plan.name) > longest:
+def find_name_problems(plan: JobPlan, *, longest: int) -> Iterator[str]:
+    """Yield the problems; the job's own name may have at most `longest` characters."""
+    if not LABEL.fullmatch(plan.name) or len(plan.name) > longest:
         yield (
-            f"--job-name {_quoted(plan.name)}: the name of a {plan.kind} has lower-case letters, digits, "
+            f"--job-name {quote_name(plan.name)}: the name of a {plan.kind} has lower-case letters, digits, "
             f"dashes, begins with a letter, and has at most {longest} characters"
         )
     if not _NAMESPACE.fullmatch(plan.namespace):
-        yield f"--namespace {_quoted(plan.namespace)}: not a valid name of a namespace"
+        yield f"--namespace {quote_name(plan.namespace)}: not a valid name of a namespace"
     yield from _image_problems(plan)
     for flag, name, most in (
         ("--queue", plan.queue, _LONGEST_LABEL_VALUE),
@@ -54,13 +51,12 @@ def find_name_problems(plan: JobPlan) -> Iterator[str]:
         ("--secret", plan.secret_environment, LONGEST_DNS_NAME),
     ):
         if name and not _is_dns_name(name, most):
-            yield f"{flag} {_quoted(name)}: {_DNS_RULE.format(most)}"
+            yield f"{flag} {quote_name(name)}: {_DNS_RULE.format(most)}"
     yield from _token_problems(plan)
-    yield from _ray_cluster_problems(plan)
     for key in plan.tolerations:
         if not _is_taint_key(key):
             yield (
-                f"--tolerate {_quoted(key)}: the key of a taint has letters, digits and -_., at most "
+                f"--tolerate {quote_name(key)}: the key of a taint has letters, digits and -_., at most "
                 f"{_LONGEST_LABEL_VALUE}, and may have a prefix such as example.com/"
                 f"{'' if key else '; an empty key would tolerate every taint'}"
             )
@@ -71,7 +67,7 @@ def _image_problems(plan: JobPlan) -> Iterator[str]:
         yield "no image: name it with --image-uri, or set cluster.image"
     elif len(plan.image) > _LONGEST_IMAGE or not _IMAGE.fullmatch(plan.image):
         yield (
-            f"--image-uri {_quoted(plan.image)}: not the name of an image, such as "
+            f"--image-uri {quote_name(plan.image)}: not the name of an image, such as "
             "registry.example.com/team/train:1 or …/train@sha256:…"
         )
 
@@ -79,23 +75,12 @@ def _image_problems(plan: JobPlan) -> Iterator[str]:
 def _token_problems(plan: JobPlan) -> Iterator[str]:
     for token in plan.secrets:
         if not _is_dns_name(token.secret, LONGEST_DNS_NAME):
-            yield f"--hf-token-secret {_quoted(token.secret)}: {_DNS_RULE.format(LONGEST_DNS_NAME)}"
+            yield f"--hf-token-secret {quote_name(token.secret)}: {_DNS_RULE.format(LONGEST_DNS_NAME)}"
         if token.key == "." or not _SECRET_KEY.fullmatch(token.key):
             yield (
-                f"--hf-token-secret, key {_quoted(token.key)}: a key of a Secret has letters, digits and "
+                f"--hf-token-secret, key {quote_name(token.key)}: a key of a Secret has letters, digits and "
                 "-_., and at most 253 characters"
             )
-
-
-def _ray_cluster_problems(plan: JobPlan) -> Iterator[str]:
-    name = plan.ray_cluster
-    if name and not (_LABEL.fullmatch(name) and len(name) <= _LONGEST_RAY_CLUSTER):
-        yield (
-            f"--ray-cluster {_quoted(name)}: the name of a RayCluster has lower-case letters, digits, "
-            f"dashes, begins with a letter, and has at most {_LONGEST_RAY_CLUSTER} characters"
-        )
-    elif name and name == plan.name:
-        yield f"--ray-cluster {name}: the job has that name; deleting it would delete the cluster"
 
 
 def _is_dns_name(name: str, most: int) -> bool:
@@ -108,7 +93,7 @@ def _is_taint_key(key: str) -> bool:
     return known and _QUALIFIED.fullmatch(name) is not None
 
 
-def _quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """The first characters of a wrong name, in quotes unless it is one plain word."""
     shown = name[:_MOST_SHOWN]
     return (shown if _PLAIN.fullmatch(shown) else repr(shown)) + ("…" if shown != name else "")

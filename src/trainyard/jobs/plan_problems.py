@@ -10,7 +10,7 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_environment import job_findings
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan
 from trainyard.jobs.job_request import JobRequest
-from trainyard.jobs.kinds import KINDS, hyperpod_pytorch_job
+from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.name_problems import find_name_problems
 from trainyard.jobs.recipes import own_command, trainyard_trainer
 from trainyard.plan.environment.secret_forms import secret_kind
@@ -22,7 +22,7 @@ _OPERATORS = re.compile(
     r"PET_.*|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|JOB_COMPLETION_INDEX"
 )
 _COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
-"""Set by the operator of HyperPod and read by our launcher; elsewhere a user's own command may have them."""
+"""Set by an operator with an agent and read by our launcher; elsewhere a user's own command may have them."""
 _OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
 _MOST_NODES = 100_000
 """The largest number that a pod believes (`run.launch_environment`), and that fits the names of its pods."""
@@ -37,12 +37,13 @@ _SYSTEM = (
 def find_plan_problems(
     config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
 ) -> Iterator[str]:
-    yield from find_name_problems(plan)
+    kind = KINDS[plan.kind]
+    yield from find_name_problems(plan, longest=kind.longest_name)
     yield from _room_problems(config, request, plan, room)
     yield from _storage_problems(config, request, plan)
     yield from _network_problems(request, plan, room)
     yield from _variable_problems(request, plan)
-    yield from KINDS[plan.kind].problems(plan)
+    yield from kind.find_problems(plan)
 
 
 def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
@@ -66,7 +67,7 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
 
 def _reserved(name: str, plan: JobPlan) -> str:
     """The reason why a variable is not the user's to set; empty if it is."""
-    counted = plan.kind == hyperpod_pytorch_job.NAME or plan.program.name != own_command.NAME
+    counted = bool(KINDS[plan.kind].agent) or plan.program.name != own_command.NAME
     if _OPERATORS.fullmatch(name) or (counted and _COUNTS.fullmatch(name)):
         return "set by the operator of the job"
     if _OURS.fullmatch(name):

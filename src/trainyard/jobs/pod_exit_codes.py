@@ -3,14 +3,7 @@
     final       0 done, 2 configuration, 3 bug, 6 trained and stored but not proven: again would be the same
     restart     everything else, at most `cluster.pod.restarts` times
 
-Who tells them apart:
-
-    PyTorchJob with a volume   its operator: below 128 is final (ExitCode), so others are changed
-    PyTorchJob without one     `scripts/run_pod.py`, which restarts in its container, whose disk stays (Never)
-    PyTorchJob, auto-resume    nobody: HyperPod requires OnFailure
-    TrainJob                   the podFailurePolicy of its Job, made of FINAL_CODES
-    RayJob, RayCluster         the entrypoint, which restarts in place; KubeRay looks at no exit code
-    HyperPodPyTorchJob         unknown: its operator is not published
+Who distinguishes them depends on the kind of job; each module of `kinds` says it.
 """
 
 import re

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ConfigError
+from trainyard.jobs.job_kind import JobKind
 from trainyard.jobs.job_labels import (
     BEFORE,
     CANCELLED,
@@ -25,11 +26,9 @@ from trainyard.jobs.job_labels import (
     RETRY_RECORD,
 )
 from trainyard.jobs.state.job_state import JobState
-from trainyard.jobs.state.kind_api import KindOfJob, annotations_of, name_of
+from trainyard.jobs.state.reading import annotations_of, name_of
 
 Json = Mapping[str, Any]
-LONGEST_NAME = 47
-"""The limit for a RayJob, the shortest of all kinds."""
 _FOREIGN = re.compile(
     r"(^|\.)(kueue\.x-k8s\.io/(podset|workload|managed)|kubectl\.kubernetes\.io/|sagemaker\.amazonaws\.com/fault)"
 )
@@ -53,11 +52,11 @@ class Resubmission:
         return [f"create {str(body['kind']).lower()}s/{name_of(body)}" for body in (*self.parts, self.job)]
 
 
-def next_name(job: Json, taken: Iterable[str]) -> str:
+def next_name(kind: JobKind, job: Json, taken: Iterable[str]) -> str:
     """The first name of the job with the next free number: `llama`, `llama-2`, `llama-3`."""
     first = str(annotations_of(job).get(FIRST_NAME) or name_of(job))
     known, number = set(taken), 2
-    while (name := _numbered(first, number)) in known:
+    while (name := _numbered(first, number, longest=kind.longest_name)) in known:
         number += 1
     return name
 
@@ -72,13 +71,13 @@ def check_it_has_ended(state: JobState) -> None:
         )
 
 
-def _numbered(first: str, number: int) -> str:
+def _numbered(first: str, number: int, *, longest: int) -> str:
     ending = f"-{number}"
-    return first[: LONGEST_NAME - len(ending)].rstrip("-") + ending
+    return first[: longest - len(ending)].rstrip("-") + ending
 
 
 def resubmitted(
-    kind: KindOfJob, job: Json, parts: Sequence[Json], *, name: str, retries: int = 0
+    kind: JobKind, job: Json, parts: Sequence[Json], *, name: str, retries: int = 0
 ) -> Resubmission:
     """The job and its parts under the new name; `retries` is the number of times it was submitted again."""
     old = name_of(job)
@@ -135,12 +134,12 @@ def _plan_named(plan: str, name: str) -> str:
     return json.dumps({**read, "name": name}, sort_keys=True, separators=(",", ":"))
 
 
-def _resume(kind: KindOfJob, body: dict[str, Any]) -> None:
+def _resume(kind: JobKind, body: dict[str, Any]) -> None:
     """Resume a suspended job, whoever suspended it: it is created without the suspension."""
     inner: Any = body
     for part in kind.suspend[:-1]:
         inner = inner.get(part) if isinstance(inner, dict) else None
     if isinstance(inner, dict) and kind.suspend:
         inner.pop(kind.suspend[-1], None)
-    if kind.name == "rayjob":
-        (body.get("spec") or {}).pop("jobId", None)
+    for name in kind.of_one_run:
+        (body.get("spec") or {}).pop(name, None)

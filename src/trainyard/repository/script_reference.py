@@ -34,13 +34,14 @@ _MEANINGS = {
     ExitCode.INTERRUPTED: "interrupted",
 }
 _INTRODUCTION = """\
-# Scripts
+# Commands
 
-<!-- Written by scripts/write_script_reference.py from the scripts themselves; edits here are lost. -->
+<!-- Written by tools/write_script_reference.py from the commands themselves; edits here are lost. -->
 
-Each script is one step, and runs with the Python of the environment, which `make install` creates:
-`.venv/bin/python scripts/train.py …`. Messages go to stderr. Stdout is for data, which is JSON with `--json`.
-`--dry-run` changes nothing. Every script also takes `--help` and `--log-level debug|info|warning|error`.
+Each command is one step. `make install` creates the environment that runs it: `.venv/bin/trainyard train …`,
+or for those with a script `.venv/bin/python scripts/train.py …`. Messages go to stderr. Stdout is for data,
+which is JSON with `--json`.
+`--dry-run` changes nothing. Every command also takes `--help` and `--log-level debug|info|warning|error`.
 
 | exit code | meaning |
 |---|---|
@@ -56,12 +57,20 @@ _CODE = re.compile(r"--\w|[/_*<|=$]|[A-Za-z]\.[a-z]")
 
 @dataclass(frozen=True)
 class Script:
-    """A script's docstring and help."""
+    """The docstring and the help of a command."""
 
     name: str
     """Without `.py`."""
     docstring: str
     help: str
+    words: str = ""
+    """The words after `trainyard`; empty where only a script calls it."""
+    has_file: bool = True
+    """Whether `scripts/NAME.py` calls it."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}.py" if self.has_file else f"trainyard {self.words}"
 
 
 @dataclass(frozen=True)
@@ -79,14 +88,14 @@ def render_script_reference(scripts: Sequence[Script]) -> str:
     """The whole document: the pipeline in its order, then the other scripts by name."""
     by_name = {script.name: script for script in scripts}
     codes = "\n".join(f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode)
-    others = sorted(by_name.keys() - set(PIPELINE))
+    others = sorted(by_name.keys() - set(PIPELINE), key=lambda name: by_name[name].title)
     return "\n".join(
         [
             _INTRODUCTION + codes,
             "\n## The pipeline",
             "\nThese are the steps of `make train` and of `training_ci.yml`, in their order.",
             *(_section(by_name[name]) for name in PIPELINE),
-            "\n## Other scripts",
+            "\n## Other commands",
             *(_section(by_name[name]) for name in others),
             "",
         ]
@@ -101,7 +110,8 @@ def _section(script: Script) -> str:
     example = " \\\n  ".join(line.strip() for line in said["Example"].strip().splitlines())
     return "\n\n".join(
         [
-            f"\n### {script.name}.py",
+            f"\n### {script.title}",
+            *([f"The same as `trainyard {script.words}`."] if script.words and script.has_file else []),
             *paragraphs,
             _table(script.help),
             "\n".join(facts),

@@ -70,7 +70,7 @@ class Trusted:
         ids = f" --owner-id {self.owner_id} --repository-id {self.repository_id}" if self.immutable else ""
         part = "" if partition == "aws" else f" --partition {partition}"
         write = (
-            f"PYTHONPATH=src python3 scripts/write_trust_policy.py --repository {self.repository} "
+            f"PYTHONPATH=src python3 -m trainyard init trust-policy --repository {self.repository} "
             f"--account {account} --environment {ENVIRONMENT}{ids}{part} --output trust.json"
         )
         return (

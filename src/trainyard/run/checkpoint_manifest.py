@@ -7,56 +7,87 @@ read it first. The trainer alone knows the contents of the files.
 import hashlib
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field, model_validator
+from pydantic.dataclasses import dataclass
 
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
-from trainyard.run.digests import FileDigests, PartDigests, digests_of_file, require_digest
+from trainyard.run.digests import FileDigests, PartDigests, digests_of_file
 from trainyard.run.directory import step_of
+from trainyard.run.record_models import OF_A_FILE, Count, Digest, Name, Number, SchemaNumber, validate_record
 from trainyard.run.untrusted_files import is_utf8, open_regular, parse_json_object, read_bytes
 
 MANIFEST_NAME = "manifest.json"
-_SCHEMA = 1
 
 
-@dataclass(frozen=True)
+def _file_inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name or path == PurePosixPath():
+        raise ValueError(f"{name!r:.80} is not a file of the checkpoint")
+    return str(path)
+
+
+def _require_parts(value: object) -> object:
+    if value is None:
+        raise ValueError("is null")
+    return value
+
+
+@dataclass(frozen=True, config=OF_A_FILE)
 class ManifestFile:
     """One file of a checkpoint."""
 
-    path: str
+    path: Annotated[Name, AfterValidator(_file_inside)]
     """Relative to the checkpoint's directory, with forward slashes."""
-    size: int
+    size: Count
     """Bytes."""
-    sha256: str
+    sha256: Digest
     """Lower-case hex."""
-    parts: PartDigests | None = None
+    parts: Annotated[PartDigests | None, BeforeValidator(_require_parts), Field(alias="blake3")] = None
     """Digests of the parts of a large file, which allow it to be compared part by part."""
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        count = len(self.parts.digests) if self.parts else 0
+        if self.parts and (not count or count != -(-self.size // self.parts.part_bytes)):
+            raise ValueError(f"{count} digests of parts do not make up {self.size:,} bytes")
+        return self
 
     @classmethod
     def of(cls, path: str, digests: FileDigests) -> Self:
         """Return the entry of the file `path` whose bytes went through `digests`."""
-        return cls(path, digests.size, digests.sha256, digests.parts)
+        known = (digests.parts,) if digests.parts else ()
+        return cls(path, digests.size, digests.sha256, *known)
 
     def to_json(self) -> dict[str, Any]:
         parts = {"blake3": self.parts.to_json()} if self.parts else {}
         return {"path": self.path, "size": self.size, "sha256": self.sha256, **parts}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=OF_A_FILE)
 class CheckpointManifest:
     """The files of a complete checkpoint."""
 
-    step: int
-    run_id: str
-    created: float
+    schema: SchemaNumber = field(default=1, kw_only=True)
+    step: Count
+    run_id: Name
+    created: Number
     """Unix seconds."""
-    files: tuple[ManifestFile, ...]
+    files: Annotated[tuple[ManifestFile, ...], FailFast()]
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        if len({file.path for file in self.files}) < len(self.files):
+            raise ValueError("a file is listed twice")
+        return self
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "schema": _SCHEMA,
+            "schema": self.schema,
             "step": self.step,
             "run_id": self.run_id,
             "created": self.created,
@@ -123,17 +154,10 @@ def read_described_manifest(directory: Path) -> tuple[CheckpointManifest, Manife
 def parse_checkpoint_manifest(content: bytes, name: str) -> CheckpointManifest:
     """Parse the bytes of a manifest. Raises CheckpointError naming `name` when they are not one."""
     try:
-        value = parse_json_object(content, name)
-        if whole_number(value.get("schema", _SCHEMA)) != _SCHEMA:
-            raise ValueError(f"schema {value['schema']}, this version reads {_SCHEMA}")
-        files = tuple(_manifest_file(entry) for entry in value["files"])
-        if len({file.path for file in files}) < len(files):
-            raise ValueError("a file is listed twice")
-        step, run_id = whole_number(value["step"]), require_text(value["run_id"])
-        return CheckpointManifest(step, run_id, float(value["created"]), files)
+        return validate_record(CheckpointManifest, parse_json_object(content, name))
     except DamagedFileError as error:
         raise CheckpointError(str(error)) from None
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{name}: not a readable manifest ({error})") from None
 
 
@@ -142,15 +166,6 @@ def _require_own(manifest: CheckpointManifest, directory: Path, run_id: str | No
         raise CheckpointError(f"{directory}: its {MANIFEST_NAME} is of step {manifest.step}")
     if run_id is not None and manifest.run_id != run_id:
         raise CheckpointError(f"{directory}: is of run {manifest.run_id}, not of run {run_id}")
-
-
-def _manifest_file(entry: dict[str, Any]) -> ManifestFile:
-    path = PurePosixPath(require_text(entry["path"]))
-    if path.is_absolute() or ".." in path.parts or "\0" in str(path) or path == PurePosixPath():
-        raise ValueError(f"{path} is not a file of the checkpoint")
-    size = whole_number(entry["size"])
-    parts = PartDigests.from_json(entry["blake3"], size) if "blake3" in entry else None
-    return ManifestFile(str(path), size, require_digest(entry["sha256"]), parts)
 
 
 def verify_checkpoint(
@@ -182,22 +197,6 @@ def verify_checkpoint(
                 f"{path}: SHA-256 {digest[:12]}…, the manifest says {expected.sha256[:12]}…"
             )
     return manifest
-
-
-def whole_number(value: object) -> int:
-    """Return a count of 0 or more from a record. Raises TypeError or ValueError for anything else."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{str(value)[:80]!r} is not a whole number")
-    if not 0 <= value < 1 << 63:
-        raise ValueError(f"{value} is not a count")
-    return value
-
-
-def require_text(value: object) -> str:
-    """Return a non-empty string from a record. Raises TypeError for anything else."""
-    if not isinstance(value, str) or not value:
-        raise TypeError(f"{str(value)[:80]!r} is not a text")
-    return value
 
 
 def regular_file_size(path: Path) -> int:

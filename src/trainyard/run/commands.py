@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_COMMAND = re.compile(r"(?:('?)[^']*python[\d.]*\1 )?scripts/\w+\.py(?: |$)|make (?:resume|train) ")
+_COMMAND = re.compile(
+    r"(?:('?)[^']*python[\d.]*\1 )?scripts/\w+\.py(?: |$)|(?:[^ ]*/)?trainyard \w|make (?:resume|train) "
+)
 
 
 _OF_A_CLUSTER = re.compile(r"\b(kubectl|scripts/manage_cluster\.py \w+)(?= )")
@@ -67,15 +69,22 @@ def cluster_target(given: Mapping[str, Any]) -> ClusterTarget:
 
 
 def script_command(name: str) -> str:
-    """Return the command of the script `name` (`train.py`) that finds the packages of this process.
+    """Return the command of a script (`train.py`) or tool that finds the packages of this process.
 
     A script starts the shell's python3. If that is not this interpreter, because the virtual environment is
     not active, the command names the interpreter.
     """
-    script, active = f"scripts/{name}", os.environ.get("VIRTUAL_ENV")
+    script, active = name if "/" in name else f"scripts/{name}", os.environ.get("VIRTUAL_ENV")
     if sys.prefix == sys.base_prefix or (active and Path(active).resolve() == Path(sys.prefix).resolve()):
         return script
     return f"{shlex.quote(str(from_here(Path(sys.executable))))} {script}"
+
+
+def trainyard_command(words: str) -> str:
+    """Return the command `trainyard WORDS`, by its path if the environment of this process is not active."""
+    if script_command("") == "scripts/":
+        return f"trainyard {words}"
+    return f"{shlex.quote(str(from_here(Path(sys.executable).parent / 'trainyard')))} {words}"
 
 
 def is_command(text: str) -> bool:
@@ -84,19 +93,24 @@ def is_command(text: str) -> bool:
 
 
 def made_by(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return `make` and its variables if `make train` runs this process; otherwise an empty list."""
+    """Return the words of `make train` or `trainyard run` that started this process; otherwise an empty list.
+
+    They are `make` and its variables, or `trainyard run` and its options.
+    """
     try:
         words = shlex.split(environment.get("TRAINYARD_STARTED_WITH", ""))
     except ValueError:
         return []
-    return words if words[:1] == ["make"] else []
+    return words if words[:1] == ["make"] or words[:2] == ["trainyard", "run"] else []
 
 
 def resume_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
     """Return the command that resumes a run from its newest checkpoint that verifies.
 
-    A run that make started (`made_by`) resumes with `make resume`, which also stores and proves it.
+    A run that a pipeline started (`made_by`) resumes with the pipeline, which also stores and proves it.
     """
+    if started_with[:1] == ["trainyard"]:
+        return trainyard_command(shlex.join(["run", "--run-dir", str(directory), *started_with[2:]]))
     if started_with:
         return shlex.join(["make", "resume", f"RUN_DIR={from_here(directory)}", *started_with[1:]])
     return f"{again_command(directory)} --run-dir {shlex.quote(str(directory))} --resume auto"
@@ -114,6 +128,11 @@ def changed_command(
     The new run starts from `checkpoint`. Make cannot name a checkpoint, so a run by make starts at step 0.
     """
     settings = [f"{key}={_setting(value)}" for key, value in changes.items()]
+    if started_with[:1] == ["trainyard"]:
+        words = [word for setting in settings for word in ("--set", setting)]
+        words += [] if checkpoint is None else ["--resume", str(from_here(checkpoint))]
+        config = str(from_here(directory / "config.yaml"))
+        return trainyard_command(shlex.join(["run", "--config", config, *words, *started_with[2:]]))
     if started_with:
         config = f"CONFIG={from_here(directory / 'config.yaml')}"
         rest = "".join(f" {shlex.quote(word)}" for word in started_with[1:])
@@ -130,8 +149,11 @@ def _setting(value: object) -> str:
 def again_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
     """Return the command that trains the run's configuration again, as a new run.
 
-    It uses make if that started the run (`made_by`), so that the new run is stored and proven too.
+    It is the pipeline that started the run (`made_by`), so that the new run is stored and proven too.
     """
+    if started_with[:1] == ["trainyard"]:
+        config = str(from_here(directory / "config.yaml"))
+        return trainyard_command(shlex.join(["run", "--config", config, *started_with[2:]]))
     if started_with:
         config = f"CONFIG={from_here(directory / 'config.yaml')}"
         return shlex.join(["make", "train", config, *started_with[1:]])

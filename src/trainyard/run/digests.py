@@ -6,26 +6,27 @@ pass, let a reader of the file compare each part separately, in any order and on
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from trainyard.run.record_models import OF_A_FILE, Digest
 
 if TYPE_CHECKING:
     from blake3 import blake3
 
 PART_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 20
-_HEX = frozenset("0123456789abcdef")
-_HEX_LENGTH = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=OF_A_FILE)
 class PartDigests:
     """The BLAKE3 of every part of a file, in order; all parts except the last have the same size."""
 
-    part_bytes: int
-    digests: tuple[str, ...]
+    part_bytes: Annotated[int, Field(strict=True, ge=1)]
+    digests: Annotated[tuple[Digest, ...], Field(alias="parts")]
     """Lower-case hex."""
 
     def span(self, number: int, size: int) -> tuple[int, int]:
@@ -35,14 +36,6 @@ class PartDigests:
 
     def to_json(self) -> dict[str, Any]:
         return {"part_bytes": self.part_bytes, "parts": list(self.digests)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any], size: int) -> Self:
-        """Parse the digests for a file of `size` bytes. Raises ValueError, KeyError or TypeError."""
-        found = cls(int(value["part_bytes"]), tuple(require_digest(digest) for digest in value["parts"]))
-        if found.part_bytes < 1 or len(found.digests) != -(-size // found.part_bytes) or not found.digests:
-            raise ValueError(f"{len(found.digests)} digests of parts do not make up {size:,} bytes")
-        return found
 
 
 def part_digest() -> "blake3":
@@ -101,13 +94,6 @@ class FileDigests:
     def parts(self) -> PartDigests | None:
         """The part digests; None for a file of one part, because its SHA-256 is enough."""
         return PartDigests(self._part_bytes, self._parts.digests) if self.size > self._part_bytes else None
-
-
-def require_digest(value: object) -> str:
-    """Return the lower-case hex of 32 bytes. Raises ValueError for anything else."""
-    if not isinstance(value, str) or len(value) != _HEX_LENGTH or not _HEX.issuperset(value):
-        raise ValueError(f"{str(value)[:80]!r} is not a digest: 64 hex digits in lower case")
-    return value
 
 
 def digests_of_file(path: Path) -> FileDigests:

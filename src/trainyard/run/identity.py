@@ -17,7 +17,8 @@ from trainyard import __version__
 from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
 from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
 from trainyard.run.commands import made_by
-from trainyard.run.untrusted_files import parse_json, read_bytes
+from trainyard.run.record_models import RunRecord, validate_record
+from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
 SCHEMA = 1
 ORIGIN_KEYS = (
@@ -32,39 +33,6 @@ _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _GIVEN_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _LONGEST_GRACE_SECONDS = 86400.0
-_ABSENT = object()
-_NUMBERS = (
-    *("created", "plan.epochs", "plan.parameters", "plan.flops_per_token", "hardware.peak_flops"),
-    *(f"outcome.{name}" for name in ("first_loss", "final_loss", "validation_loss", "bits_per_byte")),
-    *(f"outcome.{name}" for name in ("first_reward", "final_reward", "seconds", "tokens", "finished")),
-    *(f"outcome.{name}" for name in ("grace_seconds_needed", "seconds_since_signal")),
-)
-_WHOLE = (
-    *("seed", "plan.steps", "plan.steps_per_epoch", "plan.log_steps"),
-    *("hardware.world_size", "hardware.local_world_size", "hardware.threads"),
-    *("data.train_tokens", "data.validation_tokens"),
-    *("outcome.steps", "outcome.exit_code", "outcome.checkpoint.step"),
-)
-_TEXTS = (
-    *("run_id", "config_file", "config_sha256", "lock_sha256", "image_digest", "image_name", "version"),
-    *("git.commit", "git.branch", "git.diff_sha256", "data.name", "data.fingerprint"),
-    *("parent.manifest_sha256", "parent.checkpoint", "hardware.device", "hardware.device_name"),
-    *("outcome.status", "outcome.reason", "outcome.sample", "outcome.checkpoint.manifest_sha256"),
-    *("outcome.state_sha256.model", "outcome.state_sha256.optimizer"),
-)
-_OBJECTS = (
-    *("git", "data", "hardware", "ci", "parent", "plan", "model", "outcome"),
-    *("outcome.state_sha256", "outcome.checkpoint"),
-)
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    **dict.fromkeys(_OBJECTS, ((dict,), "an object")),
-    "history": ((list,), "a list"),
-    "git.dirty": ((bool,), "true or false"),
-    **dict.fromkeys(_TEXTS, ((str,), "a text")),
-    **dict.fromkeys(_WHOLE, ((int,), "a whole number")),
-    **dict.fromkeys(_NUMBERS, ((int, float), "a number")),
-}
-"""The types of the parts of `run.json` that other modules use, if they are present."""
 CI_VARIABLES = {
     "repository": "GITHUB_REPOSITORY",
     "workflow": "GITHUB_WORKFLOW",
@@ -191,30 +159,13 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def parse_run(content: bytes, name: str) -> dict[str, Any]:
-    """Parse a `run.json`, called `name` in messages. Raises TrainyardError as `read_run` does."""
-    value = parse_json(content, name)
-    if not isinstance(value, dict) or not value.get("run_id"):
-        raise DamagedFileError(f"{name}: has no run_id, so it is not the record of a run")
-    for part, (kinds, words) in _KINDS.items():
-        found = _part(value, part)
-        unknown = found is None and kinds not in ((dict,), (list,))
-        if found is not _ABSENT and not unknown and not _is_a(found, kinds):
-            raise DamagedFileError(f"{name}: {part} is not {words}, so it is not the record of a run")
+    """Parse a `run.json`, called `name` in messages. Raises DamagedFileError as `read_run` does."""
+    value = parse_json_object(content, name)
+    try:
+        validate_record(RunRecord, value)
+    except ValueError as error:
+        raise DamagedFileError(f"{name}: {error}, so it is not the record of a run") from None
     return value
-
-
-def _part(run: Mapping[str, Any], dotted: str) -> Any:
-    """Return the part of a record; _ABSENT when there is none."""
-    found: Any = run
-    for key in dotted.split("."):
-        if not isinstance(found, Mapping) or key not in found:
-            return _ABSENT
-        found = found[key]
-    return found
-
-
-def _is_a(value: object, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
 
 
 def history_of(run: Mapping[str, Any], *, until: int) -> list[dict[str, Any]]:

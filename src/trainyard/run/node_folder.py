@@ -7,30 +7,32 @@ Every machine has the whole manifest of each checkpoint. Storing reads this mark
 """
 
 import contextlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
+
+from pydantic.dataclasses import dataclass
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.atomic_files import write_json_atomically
-from trainyard.run.checkpoint_manifest import require_text, whole_number
 from trainyard.run.directory import RunDirectory
+from trainyard.run.record_models import OF_A_FILE, Count, Name, Truth, validate_record
 from trainyard.run.run_settings import read_settings, setting
 from trainyard.run.untrusted_files import read_bytes, read_json_object
 
 _NAME = "node.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=OF_A_FILE)
 class NodeFolder:
     """The run directory of one of several machines."""
 
-    run_id: str
-    node: int
+    run_id: Name
+    node: Count
     """Number of the machine; the main one is 0."""
-    nodes: int
-    is_over: bool = False
+    nodes: Count
+    is_over: Truth = False
     """Whether the trainer has ended, so that no further checkpoint comes."""
-    trained: str | None = None
+    trained: Name | None = None
     """The SHA-256 of the configuration that was trained to its end here; None before."""
 
     @property
@@ -69,16 +71,11 @@ def read_node(directory: RunDirectory) -> NodeFolder | None:
     """Return the mark; None for a directory without one. Raises DamagedFileError when it is unreadable."""
     path = node_file(directory)
     try:
-        value = read_json_object(path, links=False)
+        return validate_record(NodeFolder, read_json_object(path, links=False))
     except FileNotFoundError:
         return None
-    try:
-        run_id = require_text(value["run_id"])
-        node, nodes = whole_number(value["node"]), whole_number(value["nodes"])
-        trained = require_text(value["trained"]) if value.get("trained") is not None else None
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise DamagedFileError(f"{path}: not the mark of a machine ({error})") from None
-    return NodeFolder(run_id, node, nodes, value.get("is_over") is True, trained)
 
 
 def keeps_parts(directory: RunDirectory) -> bool:

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import stat
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -38,11 +39,10 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_MAYBE_LONG = re.compile(rf"[0-9]{{{MOST_DIGITS + 1},}}|[0-9][eE]\+?[0-9]{{3,}}")
+_MAYBE_LARGE = re.compile(r"[0-9][eE]\+?[0-9]{3,}")
 """Fast, and also true of digests, in which 1e400 is usual."""
-_LONG_NUMBER = re.compile(
-    rf"""[0-9]{{{MOST_DIGITS + 1},}}|(?<![\w"])-?[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{{3,}}"""
-)
+_LARGE_NUMBER = re.compile(r"""(?<![\w"])-?[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3,}""")
+_LONG_RUN, _ZEROS = b"0" * (MOST_DIGITS + 1), bytes.maketrans(b"123456789", b"0" * 9)
 
 
 class _EndlessLineError(Exception):
@@ -115,7 +115,22 @@ def parse_json(content: bytes | str, name: str) -> Any:
     """
     if len(content) > MOST_BYTES:
         raise DamagedFileError(f"{name}: damaged: more than {MOST_BYTES:,} bytes")
-    return _value_of(content, name, _DOCUMENT, finite=True)
+    text = decode_utf8(content, name) if isinstance(content, bytes) else content
+    try:
+        value = _DOCUMENT.decode(text)
+    except json.JSONDecodeError as error:
+        raise DamagedFileError(
+            f"{name}:{error.lineno}: damaged, not readable as JSON ({error.msg})"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        reason = "too deep" if isinstance(error, RecursionError) else str(error)
+        raise DamagedFileError(f"{name}: damaged, not readable as JSON ({reason})") from None
+    # The check of every value takes longer than the parser, so it runs only when one of them can be invalid.
+    if (_MAYBE_LARGE.search(text) and _LARGE_NUMBER.search(text)) or _SURROGATE.search(text):
+        _require_usable(value, name, finite=True)
+    elif text.count("[") + text.count("{") > MOST_DEPTH:
+        _require_flat(value, name)
+    return value
 
 
 def parse_json_object(content: bytes | str, name: str) -> dict[str, Any]:
@@ -126,14 +141,22 @@ def parse_json_object(content: bytes | str, name: str) -> dict[str, Any]:
     return value
 
 
-def parse_json_line(content: bytes | str) -> dict[str, Any] | None:
-    """Parse the object of one line, None if invalid. NaN and infinity are allowed; the proof reports them."""
+def parse_json_line(content: bytes) -> dict[str, Any] | None:
+    """Parse the object of one line, None if invalid, as a document is, but three times as fast.
+
+    NaN and infinity are allowed, and a longer whole number counts as infinite; the proof reports them.
+    """
+    from jiter import from_json
+
     try:
-        value = _value_of(content, "line", _LINE, finite=False)
-        colons = content.count(b":") if isinstance(content, bytes) else content.count(":")
-        if isinstance(value, dict) and colons > len(value):  # also where a key is given twice
-            value = _value_of(content, "line", _CAREFUL_LINE, finite=False)
-    except DamagedFileError:
+        if _LONG_RUN in content.translate(_ZEROS):
+            value = _LINE_WITH_LONG_NUMBERS.decode(decode_utf8(content, "line"))
+            _require_usable(value, "line", finite=False)
+        else:
+            value = from_json(content.removeprefix(BOM_UTF8), catch_duplicate_keys=True, cache_mode="keys")
+            if content.count(b"[") + content.count(b"{") > MOST_DEPTH:
+                _require_flat(value, "line")
+    except (ValueError, RecursionError, DamagedFileError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -277,31 +300,10 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DOCUMENT = json.JSONDecoder(
     parse_constant=_refuse_constant, parse_int=_whole_number, object_pairs_hook=_without_twins
 )
-_LINE = json.JSONDecoder()
-_CAREFUL_LINE = json.JSONDecoder(
+_LINE_WITH_LONG_NUMBERS = json.JSONDecoder(
     parse_int=lambda text: int(text) if len(text) <= MOST_DIGITS else math.inf,
     object_pairs_hook=_without_twins,
 )
-
-
-def _value_of(content: bytes | str, name: str, decoder: json.JSONDecoder, *, finite: bool) -> Any:
-    text = decode_utf8(content, name) if isinstance(content, bytes) else content
-    has_long = bool(_MAYBE_LONG.search(text) and _LONG_NUMBER.search(text))
-    try:
-        value = (_CAREFUL_LINE if has_long and decoder is _LINE else decoder).decode(text)
-    except json.JSONDecodeError as error:
-        raise DamagedFileError(
-            f"{name}:{error.lineno}: damaged, not readable as JSON ({error.msg})"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        reason = "too deep" if isinstance(error, RecursionError) else str(error)
-        raise DamagedFileError(f"{name}: damaged, not readable as JSON ({reason})") from None
-    # The check of every value takes longer than the parser, so it runs only when one of them can be invalid.
-    if has_long or _SURROGATE.search(text):
-        _require_usable(value, name, finite=finite)
-    elif text.count("[") + text.count("{") > MOST_DEPTH:
-        _require_flat(value, name)
-    return value
 
 
 def _require_flat(value: Any, name: str) -> None:

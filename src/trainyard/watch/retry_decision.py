@@ -19,7 +19,7 @@ from trainyard.errors import DamagedFileError, ExitCode
 from trainyard.jobs.job_labels import AUTO_RETRY, RETRY_RECORD
 from trainyard.jobs.node_avoidance import AvoidedNode
 from trainyard.jobs.state.job_state import JobFailure, JobState, State
-from trainyard.jobs.state.kind_api import annotations_of
+from trainyard.jobs.state.reading import annotations_of
 from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]

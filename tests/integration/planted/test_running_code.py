@@ -198,7 +198,7 @@ def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
     flags = ('"--run-dir"', '"--store"', "RUN_DIR")
     found = {
         path.stem
-        for path in (ROOT / "scripts").glob("*.py")
+        for path in (ROOT / "src/trainyard/commands").glob("*.py")
         if any(flag in path.read_text() for flag in flags)
     }
     assert found - asked - unread.keys() == set()

@@ -3,7 +3,7 @@
 They are trained once; whoever damages something damages a copy.
 """
 
-import importlib.util
+import importlib
 import json
 import shutil
 import sys
@@ -259,12 +259,7 @@ def in_image(base: Path) -> Yard:
 @cache
 def script(name: str) -> Any:
     """`scripts/NAME.py` as a module, to be called in this process."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module(f"trainyard.commands.{name}")
 
 
 def _config(base: Path, *, keep_last: int, seed: int, shared: bool) -> Config:

@@ -9,7 +9,7 @@ from unittest import mock
 
 from tests.integration.planted.yard import ROOT, script
 
-SCRIPTS = tuple(sorted(path.stem for path in (ROOT / "scripts").glob("*.py")))
+SCRIPTS = tuple(sorted(path.stem for path in (ROOT / "src/trainyard/commands").glob("[!_]*.py")))
 
 
 class Kind(Enum):
@@ -90,7 +90,7 @@ class _Parser(Exception):  # noqa: N818 - carries a parser out of a script
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """The parser that `scripts/NAME.py` makes."""
+    """The parser that `trainyard.commands.NAME` makes."""
 
     def caught(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         raise _Parser(parser)
@@ -100,7 +100,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
             script(name).parse_args([])
         except _Parser as found:
             return found.parser
-    raise AssertionError(f"scripts/{name}.py: parse_args has made no parser")
+    raise AssertionError(f"{name}: parse_args has made no parser")
 
 
 def options_of(name: str) -> Iterator[Option]:

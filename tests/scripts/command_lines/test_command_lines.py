@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from tests.integration.planted.judging import HUNG, LIMIT_SECONDS, Answer, call
-from tests.integration.planted.yard import ROOT
 from tests.scripts.command_lines.grounds import GOOD, Grounds, lay_out, line_for
 from tests.scripts.command_lines.options import SCRIPTS, Kind, Option, options_of
 from tests.scripts.command_lines.values import RAW, Expected, Value, values_for
@@ -195,7 +194,9 @@ def test_a_process_answers_as_the_call_does(grounds: Grounds, name: str, wanted:
     os.mkfifo(grounds.path / "pipe")
     option = next(option for option in options_of(name) if option.name == wanted)
     words = line_for(grounds, name, option, text)
-    line = [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *words]
+    code = f"import sys; from trainyard.commands.{name} import main"
+    code += "; from trainyard.command.handler import exit_code_of; sys.exit(exit_code_of(main))"
+    line = [sys.executable, "-c", code, *words]
     environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     began = time.monotonic()
     done = subprocess.run(line, env=environment, capture_output=True, timeout=60, check=False)

@@ -1,6 +1,6 @@
 """Run the checks of a cluster as the script does, in this process."""
 
-import importlib.util
+import importlib
 import re
 import time
 from functools import cache
@@ -14,6 +14,7 @@ from trainyard.cluster.verdict import Verdict, judge_cluster, verdict_record
 from trainyard.config.cluster import ClusterConfig
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
+from trainyard.jobs.kinds import KINDS
 from trainyard.run.untrusted_files import read_yaml
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "manage_cluster.py"
@@ -21,19 +22,14 @@ SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "manage_cluster.py"
 
 @cache
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("manage_cluster", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("trainyard.commands.manage_cluster")
 
 
 def look_at(kubeconfig: Path, *options: str, call_seconds: float = 20.0) -> ClusterQuery:
     args = script().parse_args(["check", "--kubeconfig", str(kubeconfig), *options])
     access = access_by_kubeconfig(kubeconfig, "", read=read_yaml, environment={})
     api = Api(access, call_seconds=call_seconds)
-    demand = demand_of(vars(args), ClusterConfig(), namespace=access.namespace)
+    demand = demand_of(vars(args), ClusterConfig(), KINDS.values(), namespace=access.namespace)
     return ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time() + 3600)
 
 

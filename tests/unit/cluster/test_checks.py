@@ -30,6 +30,7 @@ from trainyard.cluster.demand import demand_of
 from trainyard.cluster.fix import Supplies, plan_fix
 from trainyard.cluster.verdict import judge_cluster, verdict_record
 from trainyard.config.cluster import ClusterConfig, ClusterPodConfig
+from trainyard.jobs.kinds import KINDS
 
 PLAN = ("--num-nodes", "4", "--instance-type", "p5.48xlarge")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -153,7 +154,7 @@ def errors_of_job(
     """The errors for a job that `deploy_training_job.py` plans, by check."""
     look = look_at(recorded.kubeconfig(folder), *PLAN)
     options = vars(script().parse_args(["check", *PLAN])) | given
-    demand = demand_of(options, settings or ClusterConfig(), namespace=NAMESPACE)
+    demand = demand_of(options, settings or ClusterConfig(), KINDS.values(), namespace=NAMESPACE)
     job = ClusterQuery(look.api, demand, server=recorded.url, context="", now=time.time())
     verdict = judge_cluster(job.snapshot(lambda **_: None), demand)
     told: dict[str, str] = {}

@@ -19,6 +19,7 @@ from trainyard.cluster.hyperpod import (
 )
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError
 from trainyard.gateways.prometheus import Prometheus
+from trainyard.jobs.kinds import KINDS
 
 
 def operator(image: str) -> Any:
@@ -44,7 +45,7 @@ def test_the_release_is_read_from_the_image(image: str, version: str | None) -> 
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
 def test_auto_resume_needs_kind_release_and_namespace(kind: str, version: str, namespace: str) -> None:
     reasons = reasons_against_auto_resume(
-        kind=kind, namespace=namespace, operators=[operator(f"x/training-operator:v{version}")]
+        kind=KINDS[kind], namespace=namespace, operators=[operator(f"x/training-operator:v{version}")]
     )
     fits = kind == "pytorchjob" and version in ("1.7.0", "1.8.0", "1.8.1") and namespace != "team"
     assert bool(reasons) != fits

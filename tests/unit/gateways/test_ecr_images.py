@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.gateways.ecr import newest_digest
+from trainyard.gateways.images.ecr import newest_digest
 
 OLD = {"imageDigest": "old", "imagePushedAt": "2026-01-01", "imageTags": ["build-1", "git-a"]}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.gateways.images.ecr_repository import scan_of
+from trainyard.gateways.images.ecr import scan_of
 
 DONE = {"imageScanCompletedAt": "2026-01-01", "findingSeverityCounts": {"HIGH": 1}}
 

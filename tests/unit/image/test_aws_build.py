@@ -1,14 +1,17 @@
 """An image that is in ECR already: when it is taken, checked again, or built anew."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import boto3
 import pytest
 
-from trainyard.image.building import aws_build
+from trainyard.gateways.images.codebuild import BuildState
 from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
-from trainyard.image.building.build_progress import BuildProgress
+from trainyard.image.building.build_poll import BuildPoll
+from trainyard.image.building.build_record import github_source
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.context.build_context import checked_tag
 
@@ -54,7 +57,7 @@ def passed(level: str, digest: str = ONE) -> dict[str, str]:
     ],
 )
 def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
-    held: dict[str, str], needed: list[str], level: str, task: str, monkeypatch: pytest.MonkeyPatch
+    held: dict[str, str], needed: list[str], level: str, task: str
 ) -> None:
     started: list[str] = []
 
@@ -64,25 +67,36 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
         assert variables["TASK"] != "check" or variables["IMAGE_URI"].endswith(f"/fsdp@{ONE}")
         return "id"
 
-    ended = SimpleNamespace(
-        exported={"IMAGE_DIGEST": ONE}, build_id="", attempts=1, phases=(), log_address=""
+    ended = BuildState("id", "SUCCEEDED", (), "", "", "", {"IMAGE_DIGEST": ONE})
+    aws: Any = SimpleNamespace(
+        region="us-west-2",
+        upload_source=lambda *_, **__: True,
+        start=start,
+        states=lambda ids: dict.fromkeys(ids, ended),
     )
-    monkeypatch.setattr(
-        aws_build, "Follower", lambda *_, **__: SimpleNamespace(run=lambda begin: (begin(1), ended)[1])
-    )
-    archive = SimpleNamespace(tool_files=lambda _: {}, write_archive=lambda *_: "0")
-    aws: Any = SimpleNamespace(region="us-west-2", upload_source=lambda *_, **__: True, start=start)
     builder = AwsBuilder(
         aws,
-        archive,
-        lambda *, tag, digest, **_: digest or held.get(tag),
-        lambda _: needed,
+        BuildPoll(aws, lambda *_: None, lambda: 0.0, lambda _: None, seconds=1.0, poll_seconds=1.0),
+        tool_files=lambda _: {},
+        write_archive=lambda *_: "0",
+        find_digest=lambda *, tag, digest, **_: digest or held.get(tag),
+        needed_tags=lambda _: needed,
         account="123456789012",
-        options=AwsOptions("p", "", "s3", level, "auto", "", "", False, 1.0, 1.0),
+        options=AwsOptions("p", "", "s3", level, "auto", "", "", rebuild=False),
         root=Path(),
-        clock=lambda: 0.0,
-        pause=lambda _: True,
+        origin="",
+        token="t",
     )
-    result = builder.build(REQUEST, BuildProgress("fsdp"), say=lambda _: None, token="t", origin="")
+    (result,) = builder.build([REQUEST])
+    assert isinstance(result, dict)
     assert started == [task] * bool(task)
     assert result["built"] is (task == "image")
+
+
+def test_a_source_on_github_has_only_what_start_build_takes() -> None:
+    request = replace(REQUEST, commit="a" * 40)
+    source = github_source(request, "git@github.com:me/lab.git", ".")
+    assert source["sourceLocationOverride"] == "https://github.com/me/lab.git"
+    client = boto3.client("codebuild", "us-west-2", aws_access_key_id="a", aws_secret_access_key="b")
+    model = client.meta.service_model.operation_model("StartBuild").input_shape
+    assert model is not None and source.keys() <= model.members.keys()

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,8 @@ import pytest
 from trainyard.errors import ConfigError
 from trainyard.gateways.images.context_files import (
     LISTING,
+    FileOnDisk,
+    HashedFile,
     copy_files,
     hash_files,
     list_files,
@@ -26,13 +28,12 @@ from trainyard.image.context.context_secrets import secret_by_content, secret_by
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
 
 
-@dataclass(frozen=True)
-class File:
-    name: str
-    size: int = 1
-    mode: str = "file"
-    sha256: str = "0" * 64
-    secret: str | None = None
+def listed(name: str, size: int = 1) -> FileOnDisk:
+    return FileOnDisk(name, size, "file")
+
+
+def hashed(name: str, digit: str) -> HashedFile:
+    return HashedFile(name, "file", digit * 64, None)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ HARMLESS = (
 def test_a_file_with_the_name_of_a_secret_is_refused_by_its_name(name: str) -> None:
     assert secret_by_name(name)
     with pytest.raises(ConfigError, match="secret") as caught:
-        require_usable([File("a"), File(name)], where="ctx", most_bytes=10)
+        require_usable([listed("a"), listed(name)], where="ctx", most_bytes=10)
     assert name in str(caught.value)
 
 
@@ -187,7 +188,7 @@ def test_what_only_looks_a_little_like_a_secret_is_none(content: bytes) -> None:
 
 
 def test_a_large_context_is_refused_with_its_largest_files() -> None:
-    files = [File("small", 10), File("weights.bin", 5 * 1024**3), File("b", 20)]
+    files = [listed("small", 10), listed("weights.bin", 5 * 1024**3), listed("b", 20)]
     with pytest.raises(ConfigError, match=r"5\.4 GB in 3 files.*weights\.bin \(5\.4 GB\).*--max-context"):
         require_usable(files, where="ctx", most_bytes=500_000_000)
 
@@ -197,7 +198,7 @@ def test_a_context_without_files_is_refused() -> None:
         require_usable([], where="ctx", most_bytes=1)
 
 
-BASE = [File("a", sha256="1" * 64), File("b", sha256="2" * 64)]
+BASE = [hashed("a", "1"), hashed("b", "2")]
 INPUTS = {"dockerfile": "FROM x", "platform": "linux/amd64"}
 
 
@@ -211,10 +212,12 @@ INPUTS = {"dockerfile": "FROM x", "platform": "linux/amd64"}
         (BASE, {**INPUTS, "dockerfile": "FROM y"}),
         (BASE, {**INPUTS, "arg A": "1"}),
         (BASE, {"dockerfile": "FROM x"}),
-        ([File("ab", sha256="1" * 64), File("", sha256="2" * 64)], INPUTS),
+        ([hashed("ab", "1"), hashed("", "2")], INPUTS),
     ],
 )
-def test_every_change_of_what_goes_in_changes_the_digest(files: list[File], inputs: dict[str, str]) -> None:
+def test_every_change_of_what_goes_in_changes_the_digest(
+    files: list[HashedFile], inputs: dict[str, str]
+) -> None:
     assert content_digest(files, inputs) != content_digest(BASE, INPUTS)
 
 

@@ -1,7 +1,6 @@
-"""A built image on its way: check levels, tags and the tags that are taken, scans, attachments, names."""
+"""The release of an image: check levels, tags and the tags that are taken, scans, names."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,6 +9,7 @@ import pytest
 
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.gateways.images import context_files
+from trainyard.gateways.images.local_builder import ImageFacts
 from trainyard.image.building.build_request import COMMIT_LABEL, image_name, parse_build_args
 from trainyard.image.building.planning import BuildOptions, plan_build
 from trainyard.image.context.image_names import (
@@ -18,7 +18,6 @@ from trainyard.image.context.image_names import (
     require_region,
     require_repository,
 )
-from trainyard.image.release.attachments import bill_of_materials, provenance_statement
 from trainyard.image.release.check_levels import (
     IN_CONTAINER,
     LEVELS,
@@ -30,7 +29,7 @@ from trainyard.image.release.check_levels import (
     linux_markers,
     probe_answers,
 )
-from trainyard.image.release.scan_verdict import SEVERITIES, judge_scan
+from trainyard.image.release.release_order import SEVERITIES, judge_scan
 from trainyard.image.release.tag_strategy import (
     ImageSource,
     Tag,
@@ -178,30 +177,31 @@ def test_enhanced_scanning_is_judged_once_it_has_findings(counts: dict[str, int]
     assert not judge_scan("FAILED", counts, {}, "critical", completed=completed).ok
 
 
-@dataclass(frozen=True)
-class Facts:
-    user: str = "1000"
-    entrypoint: tuple[str, ...] = ("a",)
-    command: tuple[str, ...] = ()
-    size: int | None = 10
+def image(
+    user: str = "1000",
+    entrypoint: tuple[str, ...] = ("a",),
+    command: tuple[str, ...] = (),
+    size: int | None = 10,
+) -> ImageFacts:
+    return ImageFacts(user, entrypoint, command, {}, {}, "amd64", "id", size)
 
 
 @pytest.mark.parametrize(
     ("facts", "failed"),
     [
-        (Facts(), set()),
-        (Facts(user="trainer:trainer"), set()),
-        (Facts(user=""), {"user"}),
-        (Facts(user="root:x"), {"user"}),
-        (Facts(user="0"), {"user"}),
-        (Facts(entrypoint=(), command=("b",)), set()),
-        (Facts(entrypoint=()), {"entry-point"}),
-        (Facts(size=None), {"size"}),
-        (Facts(size=101), {"size"}),
-        (Facts(size=100), set()),
+        (image(), set()),
+        (image(user="trainer:trainer"), set()),
+        (image(user=""), {"user"}),
+        (image(user="root:x"), {"user"}),
+        (image(user="0"), {"user"}),
+        (image(entrypoint=(), command=("b",)), set()),
+        (image(entrypoint=()), {"entry-point"}),
+        (image(size=None), {"size"}),
+        (image(size=101), {"size"}),
+        (image(size=100), set()),
     ],
 )
-def test_user_entry_point_and_size(facts: Facts, failed: set[str]) -> None:
+def test_user_entry_point_and_size(facts: ImageFacts, failed: set[str]) -> None:
     assert {one.check for one in judge_declared(facts, most_bytes=100) if not one.ok} == failed
 
 
@@ -258,30 +258,6 @@ def test_secrets_in_layers_are_named_without_a_wall() -> None:
 def test_markers_are_those_of_the_image_and_not_of_who_checks_it() -> None:
     assert linux_markers("arm64")["platform_machine"] == "aarch64"
     assert linux_markers("amd64")["platform_machine"] == "x86_64"
-
-
-@dataclass(frozen=True)
-class Pin:
-    name: str
-    version: str
-    hashes: tuple[str, ...] = ()
-
-
-def test_attachments_are_the_same_bytes_for_the_same_image() -> None:
-    pins = [Pin("b", "1+cu130"), Pin("a", "2")]
-    first = bill_of_materials("i", ONE, pins)
-    assert first == bill_of_materials("i", ONE, pins[::-1])
-    content = json.loads(first)
-    assert [c["purl"] for c in content["components"]] == ["pkg:pypi/a@2", "pkg:pypi/b@1%2Bcu130"]
-    base = f"python:3.11@{OTHER}"
-    facts = {"commit": COMMIT, "content": "c" * 64, "dockerfile": ""}
-    statement = json.loads(provenance_statement("i", ONE, facts=facts, bases=[base, "moving:1"], builder="b"))
-    definition = statement["predicate"]["buildDefinition"]
-    assert definition["externalParameters"] == {"content": "c" * 64}
-    assert definition["resolvedDependencies"] == [
-        {"uri": "docker://python:3.11", "digest": {"sha256": "2" * 64}},
-        {"uri": "git+local", "digest": {"gitCommit": COMMIT}},
-    ]
 
 
 GOOD = ("ab", "a1", "team/a-b", "a.b_c-d/e", "x" * 256)

@@ -51,7 +51,7 @@ def instance_for(kind: str, name: str) -> str:
 
 
 def objects(wanted: JobPlan) -> list[dict[str, Any]]:
-    return list(KINDS[wanted.kind].rendered(wanted).all)
+    return list(KINDS[wanted.kind].render(wanted).all)
 
 
 def containers(body: Any) -> list[dict[str, Any]]:

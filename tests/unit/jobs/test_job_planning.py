@@ -178,7 +178,7 @@ def test_a_name_is_made_from_that_of_the_model(text: str, name: str) -> None:
 def test_a_job_of_the_same_plan_is_taken_up_and_another_one_left_alone(kind: str) -> None:
     instance = "ml.p5.48xlarge" if kind == "hyperpod" else "p5.48xlarge"
     made = plan(kind=kind, nodes=2, instance_type=instance)
-    there = {(body["kind"], body["metadata"]["name"]): body for body in KINDS[kind].rendered(made).all}
+    there = {(body["kind"], body["metadata"]["name"]): body for body in KINDS[kind].render(made).all}
 
     def find(body: Any) -> Any:
         return there.get((body["kind"], body["metadata"]["name"]))
@@ -220,7 +220,7 @@ def test_a_name_that_another_job_has_is_left_alone(kind: str, taken: str) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_of_another_job_is_left_alone(kind: str) -> None:
     made = plan(kind=kind, nodes=2, instance_type=instance_for(kind, "p5.48xlarge"))
-    parts = [part for part in KINDS[kind].rendered(made).parts if part["kind"] != "RayCluster"]
+    parts = [part for part in KINDS[kind].render(made).parts if part["kind"] != "RayCluster"]
     for part in parts:
         labels = {**part["metadata"]["labels"], "trainyard.dev/kind": "other"}
         for changed in ({}, labels):
@@ -243,7 +243,7 @@ def test_a_shared_cluster_has_another_name_than_the_job() -> None:
 
 def test_a_ray_cluster_that_differs_is_named_and_left_alone() -> None:
     made = plan(kind="raycluster", nodes=2, ray_cluster="shared")
-    cluster = KINDS["raycluster"].rendered(made).shared[0]
+    cluster = KINDS["raycluster"].render(made).shared[0]
 
     def find_with(digest: str) -> Any:
         found = {**cluster, "metadata": {"name": "shared", "annotations": {CLUSTER_DIGEST: digest}}}

@@ -26,7 +26,7 @@ def pod_specs(value: Any) -> list[Json]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_pod_of_every_kind_stays_away(kind: str) -> None:
     wanted = plan(kind=kind, instance_type=instance_for(kind, "p5.48xlarge"), nodes=2)
-    manifests = KINDS[kind].rendered(wanted)
+    manifests = KINDS[kind].render(wanted)
     specs = []
     for body in manifests.all:
         before = copy.deepcopy(body)

@@ -22,7 +22,6 @@ from trainyard.jobs.pod_exit_codes import (
     is_final,
     restart_in_place,
 )
-from trainyard.jobs.recipes.recipe_order import RAY_KINDS
 
 CODES = range(1, 256)
 FINAL = {2, 3, 6}
@@ -88,7 +87,7 @@ def test_the_exit_codes_that_a_restart_cannot_help_are_final_for_every_operator(
 ) -> None:
     """The operator of HyperPodPyTorchJob is not published, so nothing is claimed of it."""
     apart = () if claim else ("checkpointing.shared=false", "artifacts.store=s3://runs/phase2")
-    if apart and kind in RAY_KINDS and nodes > 1:
+    if apart and KINDS[kind].on_ray and nodes > 1:
         return  # Ray's nodes share a volume
     made = plan(
         "compute.strategy=ddp",
@@ -106,7 +105,7 @@ def test_the_exit_codes_that_a_restart_cannot_help_are_final_for_every_operator(
 
 @pytest.mark.parametrize("recipe", GIVEN)
 def test_so_it_is_for_the_recipes_of_other_programs(recipe: str) -> None:
-    kinds = [kind for kind in KINDS if kind != "hyperpod" and (recipe != "verl" or kind in RAY_KINDS)]
+    kinds = [kind for kind in KINDS if kind != "hyperpod" and (recipe != "verl" or KINDS[kind].on_ray)]
     for kind, nodes in itertools.product(kinds, (1, 2)):
         bodies = objects(recipe_plan(recipe, kind=kind, nodes=nodes))
         assert {code for code in CODES if not restarted(bodies, code)} == FINAL, kind

@@ -196,7 +196,7 @@ def test_a_setting_that_contradicts_the_plan_is_refused(recipe: str, key: str) -
 def recipe_order(recipe: str, config: Any, nodes: int = 1) -> Any:
     from trainyard.jobs.recipes.recipe_order import RecipeOrder
 
-    return RecipeOrder(config, "llama", "rayjob" if recipe == "verl" else "pytorchjob", nodes, 8, 8)
+    return RecipeOrder(config, "llama", KINDS["rayjob" if recipe == "verl" else "pytorchjob"], nodes, 8, 8)
 
 
 def test_settings_of_a_program_are_nothing_for_the_trainer() -> None:

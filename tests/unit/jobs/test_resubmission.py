@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.jobs.cancellation import suspension
-from trainyard.jobs.resubmission import LONGEST_NAME, check_it_has_ended, next_name, resubmitted
+from trainyard.jobs.job_kind import JobKind
+from trainyard.jobs.kinds import KINDS, find_kind
+from trainyard.jobs.resubmission import check_it_has_ended, next_name, resubmitted
 from trainyard.jobs.state.job_state import JobState, State
-from trainyard.jobs.state.kind_api import KINDS_OF_JOBS, kind_of_job
 
 Json = dict[str, Any]
 SERVER_FIELDS: Json = {
@@ -27,9 +27,9 @@ SERVER_FIELDS: Json = {
 
 
 def job(kind: str, spec: Json, **annotations: str) -> Json:
-    of_kind = kind_of_job(kind)
+    of_kind = find_kind(kind)
     return {
-        "apiVersion": f"{of_kind.group}/{of_kind.version}",
+        "apiVersion": of_kind.api.group_version,
         "kind": of_kind.api_kind,
         "metadata": {
             "name": "llama",
@@ -92,7 +92,7 @@ PARTS: list[Json] = [
 def test_only_what_is_ours_is_created_again(kind: str) -> None:
     raw, parts = job(kind, SPECS[kind], **{"trainyard.dev/cancelled": "x"}), PARTS
     before = copy.deepcopy((raw, parts))
-    new = resubmitted(kind_of_job(kind), raw, parts, name="llama-2", retries=1)
+    new = resubmitted(find_kind(kind), raw, parts, name="llama-2", retries=1)
     assert (raw, parts) == before
     for body in (new.job, *new.parts):
         assert set(body["metadata"]) <= {"name", "namespace", "labels", "annotations"}
@@ -109,9 +109,7 @@ def test_only_what_is_ours_is_created_again(kind: str) -> None:
 
 
 def test_references_follow_and_nothing_else_does() -> None:
-    new = resubmitted(
-        kind_of_job("pytorchjob"), job("pytorchjob", SPECS["pytorchjob"]), PARTS, name="llama-2"
-    )
+    new = resubmitted(find_kind("pytorchjob"), job("pytorchjob", SPECS["pytorchjob"]), PARTS, name="llama-2")
     pod = new.job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
     assert pod["metadata"]["labels"] == {"trainyard.dev/job": "llama-2"}
     assert pod["spec"]["containers"] == template()["spec"]["containers"]
@@ -119,7 +117,7 @@ def test_references_follow_and_nothing_else_does() -> None:
     assert pod["spec"]["volumes"][1] == template()["spec"]["volumes"][1]
     assert new.job["metadata"]["labels"]["team"] == "llama"
     assert new.job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "main"
-    train = resubmitted(kind_of_job("trainjob"), job("trainjob", SPECS["trainjob"]), PARTS, name="llama-2")
+    train = resubmitted(find_kind("trainjob"), job("trainjob", SPECS["trainjob"]), PARTS, name="llama-2")
     assert train.job["spec"]["runtimeRef"]["name"] == "llama-2"
     assert train.lines == [
         "create configmaps/llama-2-files",
@@ -128,23 +126,24 @@ def test_references_follow_and_nothing_else_does() -> None:
     ]
 
 
-def test_the_next_name_is_the_first_that_is_free_and_never_too_long() -> None:
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_the_next_name_is_the_first_that_is_free_and_never_too_long(kind: JobKind) -> None:
     raw = job("pytorchjob", {})
-    assert next_name(raw, []) == "llama-2"
-    assert next_name(raw, ["llama", "llama-2", "llama-4"]) == "llama-3"
+    assert next_name(kind, raw, []) == "llama-2"
+    assert next_name(kind, raw, ["llama", "llama-2", "llama-4"]) == "llama-3"
     third = job("pytorchjob", {}, **{"trainyard.dev/first-name": "llama"})
     third["metadata"]["name"] = "llama-3"
-    assert next_name(third, ["llama-2", "llama-3"]) == "llama-4"
+    assert next_name(kind, third, ["llama-2", "llama-3"]) == "llama-4"
     long = job("pytorchjob", {})
-    long["metadata"]["name"] = "a" * 45 + "-bcdefgh"
-    assert len(next_name(long, [])) <= LONGEST_NAME
-    assert "--" not in next_name(long, [])
+    long["metadata"]["name"] = "a" * (kind.longest_name - 3) + "-bcdefgh"
+    assert len(next_name(kind, long, [])) <= kind.longest_name
+    assert "--" not in next_name(kind, long, [])
 
 
 @pytest.mark.parametrize("plan", ["", "{", "[]", '"x"', "{}"])
 def test_a_plan_that_cannot_be_read_is_left_as_it_is(plan: str) -> None:
     raw = job("pytorchjob", {}, **{"trainyard.dev/plan": plan})
-    new = resubmitted(kind_of_job("pytorchjob"), raw, [], name="llama-2")
+    new = resubmitted(find_kind("pytorchjob"), raw, [], name="llama-2")
     assert new.job["metadata"]["annotations"].get("trainyard.dev/plan", "") == plan
 
 
@@ -159,15 +158,14 @@ def test_a_job_is_sent_again_only_when_nothing_of_it_goes_on(state: State, holds
         check_it_has_ended(found)
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_JOBS, ids=lambda kind: kind.name)
-def test_a_job_is_suspended_where_its_kind_has_the_field(kind: Any) -> None:
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_a_job_is_suspended_where_its_kind_has_the_field(kind: JobKind) -> None:
     raw = job(kind.name, {"shutdownAfterJobFinishes": True})
     if kind.name == "hyperpod":
         with pytest.raises(ConfigError, match="delete"):
-            suspension(kind, raw, moment="now")
+            kind.suspension(raw)
         return
-    patch = suspension(kind, raw, moment="now")
-    assert patch["metadata"]["annotations"] == {"trainyard.dev/cancelled": "now"}
+    patch = kind.suspension(raw)
     inner = patch["spec"]["runPolicy"] if kind.name == "pytorchjob" else patch["spec"]
     assert inner == {"suspend": True}
 
@@ -177,4 +175,4 @@ def test_a_job_is_suspended_where_its_kind_has_the_field(kind: Any) -> None:
 )
 def test_a_rayjob_that_kuberay_would_refuse_to_suspend_is_left_alone(spec: Json) -> None:
     with pytest.raises(ConfigError, match="delete"):
-        suspension(kind_of_job("rayjob"), job("rayjob", spec), moment="now")
+        find_kind("rayjob").suspension(job("rayjob", spec))

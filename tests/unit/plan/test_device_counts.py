@@ -13,6 +13,7 @@ from trainyard.cluster.snapshot import Condition, Node, Snapshot, Unseen
 from trainyard.cluster.verdict import facts_of
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.kinds import KINDS
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import EFA, GPU, read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
@@ -118,7 +119,7 @@ def severities(check: Any, instance: InstanceType, *rooms: dict[str, int]) -> se
     snapshot = Snapshot(
         **{**fields, "nodes": tuple(nodes), "pods": (), "now": 0.0, "resources": {}, "undiscovered": {}}
     )
-    facts = facts_of(snapshot, Demand(nodes=2, instance_type=instance.name))
+    facts = facts_of(snapshot, Demand(nodes=2, instance_type=instance.name, kinds=tuple(KINDS.values())))
     return {outcome.severity for outcome in check.judge(facts)}
 
 

@@ -16,6 +16,7 @@ from trainyard.run.commands import (
     resume_command,
     script_command,
     sync_command,
+    trainyard_command,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -93,9 +94,10 @@ def test_the_command_runs_in_a_shell_without_an_active_environment(monkeypatch: 
     monkeypatch.delenv("VIRTUAL_ENV")
     monkeypatch.chdir(ROOT)
     bare = {key: value for key, value in os.environ.items() if key != "PATH"} | {"PATH": "/usr/bin:/bin"}
-    line = f"{script_command('show_config.py')} --config configs/smoke.yaml"
-    done = subprocess.run(["/bin/sh", "-c", line], env=bare, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    for command in (script_command("plan_training.py"), trainyard_command("config show")):
+        line = f"{command} --config configs/smoke.yaml"
+        done = subprocess.run(["/bin/sh", "-c", line], env=bare, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("text", ["restore r/config.yaml", "Run scripts/train.py again", "scripts", ""])

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.run import digests
+from trainyard.run.checkpoint_manifest import ManifestFile
 from trainyard.run.digests import FileDigests, PartDigests, digests_of_file
+from trainyard.run.record_models import validate_record
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +35,7 @@ def test_those_of_a_file_are_those_of_its_bytes(tmp_path: Path) -> None:
     taken = digests_of_file(tmp_path / "file")
     assert taken.parts is not None
     assert [len(taken.parts.digests), taken.size] == [4, 35]
-    assert PartDigests.from_json(taken.parts.to_json(), 35) == taken.parts
+    assert validate_record(PartDigests, taken.parts.to_json()) == taken.parts
 
 
 DIGEST = "0" * 64
@@ -55,5 +57,6 @@ DIGEST = "0" * 64
     ],
 )
 def test_what_cannot_be_the_digests_of_a_file_is_refused(value: Any) -> None:
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        PartDigests.from_json(value, 20)
+    file = {"path": "a", "size": 20, "sha256": DIGEST, "blake3": value}
+    with pytest.raises(ValueError, match=r"^blake3|2 digests|1 digests|3 digests|the record"):
+        validate_record(ManifestFile, file)

@@ -95,7 +95,7 @@ def test_a_directory_without_the_record_is_no_run_and_that_is_wrong_usage(tmp_pa
         ("parent", "a", "parent is not an object"),
         ("history", {}, "history is not a list"),
         ("run_id", 7, "run_id is not a text"),
-        ("run_id", "", "has no run_id"),
+        ("run_id", "", "run_id is empty"),
     ],
 )
 def test_a_part_of_another_type_is_named(tmp_path: Path, part: str, value: object, words: str) -> None:

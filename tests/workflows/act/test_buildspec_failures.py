@@ -33,7 +33,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs, folder = tmp_path / "programs", tmp_path / "machine"
     (folder / ".venv" / "bin").mkdir(parents=True)
     programs.mkdir()
-    for path in (programs / "make", programs / "docker", folder / ".venv" / "bin" / "python"):
+    names = ("make", "docker", "oras")
+    for path in (*(programs / name for name in names), folder / ".venv" / "bin" / "python"):
         path.write_text(STAND_IN)
         path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")

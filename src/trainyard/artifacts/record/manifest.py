@@ -8,8 +8,12 @@ manifests; `sync` decides, `verify` judges.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, field
+from typing import Annotated, Any, Self, cast
+
+from pydantic import AfterValidator, ConfigDict, FailFast, Field, ValidationInfo, model_validator
+from pydantic.dataclasses import dataclass
+from typing_extensions import TypedDict
 
 from trainyard.artifacts.store.layout import (
     belongs_to_checkpoint,
@@ -22,71 +26,125 @@ from trainyard.artifacts.store.layout import (
 )
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.errors import DamagedFileError, VerificationError
-from trainyard.run.checkpoint_manifest import require_text, whole_number
-from trainyard.run.digests import require_digest
+from trainyard.run.record_models import (
+    OF_A_FILE,
+    Count,
+    Digest,
+    Name,
+    SchemaNumber,
+    Text,
+    Whole,
+    validate_record,
+)
 from trainyard.run.untrusted_files import parse_json_object
 
-_SCHEMA = 1
-_END_OF_TIME = 253402300800.0
-"""The year 10000 in Unix seconds."""
+
+def _own_key(key: str, info: ValidationInfo) -> str:
+    """Return a key without the prefix of its store, which a manifest that is read has as its context."""
+    prefix = str(info.context or "")
+    if not key.startswith(prefix):
+        raise ValueError(f"{key!r:.80} is outside the prefix {prefix!r:.80}")
+    return key.removeprefix(prefix)
 
 
-@dataclass(frozen=True)
+def _any_key(key: str, info: ValidationInfo) -> str:
+    return key.removeprefix(str(info.context or ""))
+
+
+# The year 10000 can be displayed, and no later one.
+Time = Annotated[float, Field(strict=True, ge=0, lt=253402300800)]
+
+
+class Checksum(TypedDict, total=False):
+    """A store's own checksum of an object (see `store.StoredObject`)."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    algorithm: Text
+    value: Text
+    type: Text
+    part_size: Whole
+
+
+def _known_checksum(checksum: Checksum) -> Checksum:
+    if checksum and not {"algorithm", "value"} <= checksum.keys():
+        raise ValueError("has no algorithm, or no value")
+    return checksum
+
+
+def _known_reference(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    if value and not isinstance(value.get("key"), str):
+        raise ValueError("key is not a text")
+    return {**value, "key": _any_key(value["key"], info)} if value else {}
+
+
+@dataclass(frozen=True, config=OF_A_FILE)
 class ManifestObject:
     """One object of a run."""
 
-    key: str
+    key: Annotated[Name, AfterValidator(_own_key)]
     """Relative to the store's prefix."""
-    size: int
+    size: Count
     """Bytes."""
-    sha256: str
+    sha256: Digest
     """Lower-case hex, of the bytes on the trainer's disk."""
-    checksum: Mapping[str, Any] = field(default_factory=dict)
-    """The store's own checksum (see `store.StoredObject`); empty if it computes none and was read back."""
-    etag: str = ""
+    checksum: Annotated[Checksum, AfterValidator(_known_checksum), Field(alias="store_checksum")] = field(
+        default_factory=lambda: Checksum()
+    )
+    """Empty if the store computes none and the object was read back."""
+    etag: Text = ""
 
     @classmethod
     def of(cls, stored: StoredObject, sha256: str) -> "ManifestObject":
-        return cls(stored.key, stored.size, sha256, dict(stored.checksum), stored.etag)
+        return cls(stored.key, stored.size, sha256, cast(Checksum, dict(stored.checksum)), stored.etag)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=OF_A_FILE)
 class PrunedCheckpoint:
     """A checkpoint that retention removed: its description stays on record after its bytes are gone."""
 
-    step: int
-    digest: str
+    step: Count
+    digest: Text
     """The SHA-256 of its own manifest, which identifies it in runs that started from it."""
-    size: int
+    size: Count
     """Bytes."""
-    time: float
+    time: Time
     """Unix seconds."""
-    by: str
-    reason: str
+    by: Text
+    reason: Text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=OF_A_FILE)
 class RunManifest:
     """The objects that a run left in the store, and its provenance."""
 
-    run_id: str
-    run_number: int
-    created: float
+    schema: SchemaNumber = field(default=1, kw_only=True)
+    run_id: Name
+    run_number: Count
+    created: Time
     """Unix seconds."""
-    objects: tuple[ManifestObject, ...]
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    objects: Annotated[tuple[ManifestObject, ...], FailFast()]
+    provenance: dict[str, Any] = field(default_factory=dict)
     """`run.json` without its outcome."""
-    outcome: Mapping[str, Any] = field(default_factory=dict)
-    supersedes: Mapping[str, str] = field(default_factory=dict)
+    outcome: dict[str, Any] = field(default_factory=dict)
+    supersedes: Annotated[dict[str, Any], AfterValidator(_known_reference)] = field(default_factory=dict)
     """`key` (relative) and `sha256` of the manifest before this one; empty for the first."""
-    leftovers: tuple[str, ...] = ()
+    leftovers: Annotated[tuple[Annotated[Text, AfterValidator(_any_key)], ...], FailFast()] = ()
     """Keys of checkpoint files that an interrupted sync sent and that can no longer be verified."""
-    records: str = ""
+    records: Annotated[Text, AfterValidator(_any_key)] = ""
     """Prefix of this manifest's records if the run was still going; else empty."""
-    pruned: tuple[PrunedCheckpoint, ...] = ()
+    pruned: Annotated[tuple[PrunedCheckpoint, ...], FailFast()] = ()
     """Checkpoints removed since the chain's first manifest, which still lists them; oldest step first."""
-    statement: Mapping[str, Any] = field(default_factory=dict)
+    statement: dict[str, Any] = field(default_factory=dict)
     """The in-toto statement about the objects (`statement`); keys in it are relative to the prefix."""
+
+    @model_validator(mode="after")
+    def _check_records(self) -> Self:
+        version = records_version_of(self.records)
+        if self.records and (version is None or self.records != records_prefix(self.run_number, version)):
+            raise ValueError(
+                f"records are in {self.records[:200]!r}, which is not a folder of run {self.run_number}"
+            )
+        return self
 
     @property
     def version(self) -> int:
@@ -146,14 +204,14 @@ class RunManifest:
             "parent": self.provenance.get("parent"),
             "provenance": dict(self.provenance),
             "outcome": dict(self.outcome),
-            "supersedes": _key_with(self.supersedes, prefix),
+            "supersedes": self.supersedes and {**self.supersedes, "key": prefix + self.supersedes["key"]},
             "leftovers": [prefix + key for key in self.leftovers],
             "records": self.records and prefix + self.records,
             "pruned": [asdict(each) for each in self.pruned],
             "statement": dict(self.statement),
         }
         return {
-            "schema": _SCHEMA,
+            "schema": self.schema,
             "run_id": self.run_id,
             "run_number": self.run_number,
             "created": self.created,
@@ -213,84 +271,15 @@ def parse_run_manifest(content: bytes, key: str) -> RunManifest:
     """Read a manifest object. Raises VerificationError naming `key` when it is not one."""
     try:
         value = parse_json_object(content, key)
-        if whole_number(value["schema"]) != _SCHEMA:
-            raise ValueError(f"schema {value['schema']}, this version reads {_SCHEMA}")
-        prefix = _text(value.get("prefix", ""))
-        run_number = whole_number(value["run_number"])
-        return RunManifest(
-            run_id=require_text(value["run_id"]),
-            run_number=run_number,
-            created=_seconds(value["created"]),
-            objects=tuple(_object_from_json(entry, prefix) for entry in _list(value["objects"])),
-            provenance=_object(value.get("provenance", {})),
-            outcome=_object(value.get("outcome", {})),
-            supersedes=_key_without(_object(value.get("supersedes", {})), prefix),
-            leftovers=tuple(_text(each).removeprefix(prefix) for each in _list(value.get("leftovers", []))),
-            records=_own_records(_text(value.get("records", "")).removeprefix(prefix), run_number),
-            pruned=tuple(_pruned_from_json(each) for each in _list(value.get("pruned", []))),
-            statement=_object(value.get("statement", {})),
-        )
+        if "schema" not in value:
+            raise ValueError("schema is missing")
+        if not isinstance(prefix := value.get("prefix", ""), str):
+            raise ValueError("prefix is not a text")
+        return validate_record(RunManifest, value, context=prefix)
     except DamagedFileError as error:
         raise VerificationError(str(error)) from None
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise VerificationError(f"{key}: not a readable manifest ({type(error).__name__}: {error})") from None
-
-
-def _own_records(records: str, run_number: int) -> str:
-    """Return the records prefix of an open manifest, which must be a folder of its own run."""
-    version = records_version_of(records)
-    if records and (version is None or records != records_prefix(run_number, version)):
-        raise ValueError(f"records are in {records[:200]!r}, which is not a folder of run {run_number}")
-    return records
-
-
-def _object(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{str(value)[:80]!r} is not an object")
-    return value
-
-
-def _list(value: object) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"{str(value)[:80]!r} is not a list")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{str(value)[:80]!r} is not a text")
-    return value
-
-
-def _seconds(value: object) -> float:
-    """Return a time that can be displayed. Raises TypeError or ValueError for anything else."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{str(value)[:80]!r} is not a time")
-    if not 0 <= value < _END_OF_TIME:
-        raise ValueError(f"{value} is not a time in Unix seconds")
-    return float(value)
-
-
-def _checksum(value: object) -> dict[str, Any]:
-    """Return a store's checksum, or an empty mapping. Raises TypeError for anything else."""
-    found = _object(value)
-    kinds = {"algorithm": str, "type": str, "value": str, "part_size": int}
-    for name, kind in kinds.items():
-        if name in found and (not isinstance(found[name], kind) or found[name] is True):
-            raise TypeError(f"store_checksum's {name} is {str(found[name])[:80]!r}")
-    if found and ("algorithm" not in found or "value" not in found):
-        raise TypeError("store_checksum has no algorithm, or no value")
-    return found
-
-
-def _key_with(reference: Mapping[str, str], prefix: str) -> dict[str, str]:
-    return {**reference, "key": prefix + reference["key"]} if reference else {}
-
-
-def _key_without(reference: Mapping[str, str], prefix: str) -> dict[str, str]:
-    if not reference:
-        return {}
-    return {**reference, "key": _text(reference["key"]).removeprefix(prefix)}
+    except ValueError as error:
+        raise VerificationError(f"{key}: not a readable manifest ({error})") from None
 
 
 def _object_to_json(entry: ManifestObject, prefix: str) -> dict[str, Any]:
@@ -300,27 +289,3 @@ def _object_to_json(entry: ManifestObject, prefix: str) -> dict[str, Any]:
     if entry.etag:
         value["etag"] = entry.etag
     return value
-
-
-def _pruned_from_json(value: Mapping[str, Any]) -> PrunedCheckpoint:
-    return PrunedCheckpoint(
-        step=whole_number(value["step"]),
-        digest=_text(value["digest"]),
-        size=whole_number(value["size"]),
-        time=_seconds(value["time"]),
-        by=_text(value["by"]),
-        reason=_text(value["reason"]),
-    )
-
-
-def _object_from_json(value: Mapping[str, Any], prefix: str) -> ManifestObject:
-    key, sha256 = require_text(value["key"]), require_digest(value["sha256"])
-    if not key.startswith(prefix):
-        raise ValueError(f"{key} is outside the prefix {prefix}")
-    return ManifestObject(
-        key=key.removeprefix(prefix),
-        size=whole_number(value["size"]),
-        sha256=sha256,
-        checksum=_checksum(value.get("store_checksum", {})),
-        etag=_text(value.get("etag", "")),
-    )

@@ -13,7 +13,6 @@ from trainyard.artifacts.record.manifest import read_chain
 from trainyard.artifacts.store.layout import identity_key, run_number_of
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, VerificationError
-from trainyard.run.checkpoint_manifest import require_text
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.untrusted_files import parse_json_object
@@ -70,9 +69,10 @@ def owner_of(store: Store, number: int) -> str | None:
     if content is None:
         return None
     try:
-        return require_text(parse_json_object(content, identity_key(number))["run_id"])
-    except (DamagedFileError, KeyError, TypeError):
+        owner = parse_json_object(content, identity_key(number)).get("run_id")
+    except DamagedFileError:
         return ""
+    return owner if isinstance(owner, str) else ""
 
 
 def number_of_run(store: Store, run_id: str) -> int | None:

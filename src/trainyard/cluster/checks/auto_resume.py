@@ -19,7 +19,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         return
     operators = [d for c in facts.kind.controllers for d in deployments_of(c, deployments)]
     reasons = reasons_against_auto_resume(
-        kind=facts.kind.name, namespace=facts.demand.namespace, operators=operators
+        kind=facts.kind, namespace=facts.demand.namespace, operators=operators
     )
     if reasons:
         yield info(

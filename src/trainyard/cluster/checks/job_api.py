@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainyard.cluster.check_definition import Check, Facts, Outcome, error, not_seen, passed
-from trainyard.cluster.needed_apis import JOB_KINDS, NeededApi, serves
+from trainyard.cluster.needed_apis import NeededApi, serves
 from trainyard.cluster.snapshot import Unseen
 
 
@@ -17,8 +17,8 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if unknown:
         yield not_seen(unknown[0])
         return
-    if facts.demand.kind == "auto" and not any(serves(kind.api, resources) for kind in JOB_KINDS):
-        known = ", ".join(kind.api_kind for kind in JOB_KINDS)
+    if facts.demand.kind == "auto" and not any(serves(kind.api, resources) for kind in facts.demand.kinds):
+        known = ", ".join(kind.api_kind for kind in facts.demand.kinds)
         yield error(f"none of {known} is served", _install(facts.kind.api))
         return
     missing = [api for api in facts.kind.apis if not serves(api, resources)]
@@ -39,7 +39,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 def _install(api: NeededApi) -> str:
     how = f"name its manifest as cluster.manifests.{api.manifest}, then scripts/manage_cluster.py fix --apply"
     if not api.manifest:
-        how = "aws eks create-addon --addon-name amazon-sagemaker-hyperpod-training-operator"
+        how = f"aws eks create-addon --addon-name {api.add_on}"
     return f"install {api.installs}: {how}"
 
 

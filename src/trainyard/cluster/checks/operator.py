@@ -19,8 +19,6 @@ from trainyard.cluster.check_definition import (
 from trainyard.cluster.needed_apis import Controller, serves
 from trainyard.cluster.snapshot import Unseen, Workload
 
-_WITHOUT_WEBHOOK = "ray.io"
-
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     unknown = facts.snapshot.undiscovered.get(facts.kind.api.group_version)
@@ -38,7 +36,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     elsewhere = not any(found.values()) and _webhook_answered(facts)
     for controller in facts.kind.controllers:
         yield _judge_controller(controller, found[controller.name], facts, elsewhere=elsewhere)
-    if facts.kind.name == "trainjob":
+    if facts.kind.needs_runtime:
         yield from _runtimes(facts)
 
 
@@ -59,7 +57,7 @@ def _judge_controller(
         )
     if elsewhere:
         return passed(f"{controller.name}: no Deployment of its name, and its webhook has answered")
-    judge_it = warning if facts.kind.api.group == _WITHOUT_WEBHOOK else error
+    judge_it = error if facts.kind.has_webhook else warning
     return judge_it(
         f"{controller.name}: no Deployment of it was found ({', '.join(controller.deployments)}); its API is "
         "served, but nothing acts on it",

@@ -37,7 +37,7 @@ def _refused(trial: Trial, facts: Facts) -> Outcome:
         return not_asked("there is no such namespace: see check namespace")
     if trial.status in (0, 429) or trial.status >= 500:
         return warning(f"{trial.what} could not be tried: {trial.message or trial.status}", "try again")
-    if _NO_DRY_RUN.search(trial.message) or facts.kind.name == "hyperpod":
+    if _NO_DRY_RUN.search(trial.message) or not facts.kind.has_dry_run:
         return not_asked(f"cannot be tried without creating it: {trial.message[:200]}")
     return error(
         f"{trial.what} is refused ({trial.status}): {trial.message[:300]}",

@@ -1,10 +1,9 @@
-"""Use CodeBuild: send it a source, start a build, follow its phases and its log, stop it.
+"""Use CodeBuild: send it a source, start a build, read its state and the end of its log, stop it.
 
 Every call has a time limit and bounded retries. The caller decides whether a build may be started again.
 """
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from trainyard.errors import ServiceError
 from trainyard.gateways.aws_refusals import ask_aws, client_settings, unsent
 
 _ATTEMPTS = 5
-_LOG_EVENTS = 1000
+_TAIL_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -61,22 +60,18 @@ class CodeBuild:
         except BotoCoreError as error:
             raise unsent(error, "start", region=region) from None
         self.region = str(self.session.region_name)
-        self._making, self._clients = threading.Lock(), dict[str, Any]()
+        self._clients: dict[str, Any] = {}
 
     def client(self, service: str) -> Any:
-        """The client of a service, made when it is first needed: making one takes a fifth of a second.
-
-        A session must not make two at a time, and builds run in threads.
-        """
-        with self._making:
-            if service not in self._clients:
-                self._clients[service] = self.session.client(service, config=self._config)
-            return self._clients[service]
+        """Return the client of a service, made when it is first needed: that takes a fifth of a second."""
+        if service not in self._clients:
+            self._clients[service] = self.session.client(service, config=self._config)
+        return self._clients[service]
 
     def account(self) -> str:
-        """The account of the credentials."""
-        what = "tell whose account this is"
-        answer = self._asked(lambda: self.client("sts").get_caller_identity(), what, service="sts")
+        """Return the account of the credentials."""
+        what = "name the account of these credentials"
+        answer = self._ask(lambda: self.client("sts").get_caller_identity(), what, service="sts")
         return str(answer["Account"])
 
     def upload_source(self, archive: Path, *, bucket: str, key: str) -> bool:
@@ -90,7 +85,7 @@ class CodeBuild:
             f"infrastructure/setup-codebuild.sh --region {self.region}, or name another with --source-bucket."
         )
         missing = dict.fromkeys(("NoSuchBucket", "404"), text)
-        found = self._asked(
+        found = self._ask(
             lambda: self.client("s3").head_object(Bucket=bucket, Key=key),
             what,
             service="s3",
@@ -99,7 +94,7 @@ class CodeBuild:
         )
         if found is None:
             send = self.client("s3").upload_file
-            self._asked(lambda: send(str(archive), bucket, key), what, service="s3", missing=missing)
+            self._ask(lambda: send(str(archive), bucket, key), what, service="s3", missing=missing)
         return found is None
 
     def start(
@@ -115,7 +110,7 @@ class CodeBuild:
             f"infrastructure/setup-codebuild.sh --project-name {project} --region {self.region}, or name "
             "another with --project."
         )
-        answer = self._asked(
+        answer = self._ask(
             lambda: self.client("codebuild").start_build(
                 projectName=project,
                 environmentVariablesOverride=environment,
@@ -127,42 +122,36 @@ class CodeBuild:
         )
         return str(answer["build"]["id"])
 
-    def look(self, build_id: str) -> BuildState:
-        """The present state of a build."""
-        found = self._asked(
-            lambda: self.client("codebuild").batch_get_builds(ids=[build_id])["builds"],
-            f"look at the build {build_id}",
+    def states(self, build_ids: Sequence[str]) -> dict[str, BuildState]:
+        """Return the present states of builds by their ids. Raises ServiceError if one is unknown."""
+        found = self._ask(
+            lambda: self.client("codebuild").batch_get_builds(ids=list(build_ids))["builds"],
+            f"read the state of the build {', '.join(build_ids)}",
         )
-        if not found:
-            raise ServiceError(f"CodeBuild knows no build {build_id}")
-        return _state(found[0])
+        states = {str(one["id"]): _state(one) for one in found}
+        if unknown := [one for one in build_ids if one not in states]:
+            raise ServiceError(f"CodeBuild knows no build {', '.join(unknown)}")
+        return states
 
-    def read_log(self, state: BuildState, position: str) -> tuple[list[str], str]:
-        """The lines of a build's log after `position`, and the new position.
-
-        An empty position means the beginning. A log that does not exist yet has no lines.
-        """
+    def log_tail(self, state: BuildState) -> list[str]:
+        """Return the last lines of a build's log; none if there is no log."""
         if not state.log_group or not state.log_stream:
-            return [], position
-        words: dict[str, Any] = {"logGroupName": state.log_group, "logStreamName": state.log_stream}
-        words |= {"startFromHead": True, "limit": _LOG_EVENTS}
-        words |= {"nextToken": position} if position else {}
-        answer = self._asked(
-            lambda: self.client("logs").get_log_events(**words),
+            return []
+        answer = self._ask(
+            lambda: self.client("logs").get_log_events(
+                logGroupName=state.log_group, logStreamName=state.log_stream, limit=_TAIL_LINES
+            ),
             "read the build's log",
             service="logs",
             absent=("ResourceNotFoundException",),
         )
-        if answer is None:
-            return [], position
-        lines = [str(event["message"]).rstrip("\r\n") for event in answer["events"]]
-        return lines, str(answer.get("nextForwardToken") or position)
+        return [str(event["message"]).rstrip("\r\n") for event in (answer or {}).get("events", ())]
 
     def stop(self, build_id: str) -> None:
         """Stop a build. A build that has ended is not changed."""
-        self._asked(lambda: self.client("codebuild").stop_build(id=build_id), f"stop the build {build_id}")
+        self._ask(lambda: self.client("codebuild").stop_build(id=build_id), f"stop the build {build_id}")
 
-    def _asked(
+    def _ask(
         self,
         work: Callable[[], Any],
         what: str,
@@ -190,11 +179,11 @@ def _state(found: Mapping[str, Any]) -> BuildState:
 
 def _phase(found: Mapping[str, Any]) -> CodeBuildPhase:
     contexts = found.get("contexts") or ()
-    said = " ".join(str(one.get("message") or "").strip() for one in contexts).strip()
+    message = " ".join(str(one.get("message") or "").strip() for one in contexts).strip()
     seconds = found.get("durationInSeconds")
     return CodeBuildPhase(
         name=str(found.get("phaseType", "")),
         status=str(found.get("phaseStatus") or ""),
         seconds=float(seconds) if seconds is not None else None,
-        message=said,
+        message=message,
     )

@@ -1,32 +1,31 @@
-"""Ask whether a registry still holds an image by its digest, so that it can be pulled again.
+"""Find out whether a registry still holds an image by its digest, so that it can be pulled again.
 
-ECR is asked by its API, any other registry by the distribution API without a login. Name and digest come from
-a run's record, which anybody may have written: the answer comes within seconds, whatever host they name.
+ECR answers through its API, any other registry to one request without a login. Name and digest come from a
+run's record, which anybody may have written: the answer comes within seconds, whatever host they name.
 """
 
+import hashlib
 import re
 import threading
 from concurrent.futures import Future
 
 from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
-from trainyard.gateways.images.ecr_repository import login_to
-from trainyard.gateways.images.local_builder import Login
-from trainyard.gateways.images.registry import Registry
+from trainyard.gateways.images.ecr import MANIFEST_TYPES, ecr_place, has_image
+from trainyard.gateways.images.local_builder import is_loopback
 
 _ATTEMPT_SECONDS = 3.0
+# For the complete answer: a registry may send its bytes one by one, or redirect to others.
 _SECONDS = 8.0
-"""For the whole answer: a registry may send its bytes one by one, or send us on to others."""
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?|\[[0-9a-fA-F:]{2,39}\](?::[0-9]{1,5})?")
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9._/-]{0,254}")
-"""https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests"""
 _Found = tuple[str | None, str]
 
 
 def look_for(name: str, digest: str, *, seconds: float = _SECONDS) -> _Found:
-    """Why the image cannot be pulled again (None: nothing is known against it), and what was found.
+    """Return why the image cannot be pulled again (None: nothing is known against it), and what was found.
 
-    A registry that cannot be asked is no such reason; the observation then says that it was not asked.
+    A registry that cannot be reached is no such reason; the observation then says so.
     """
     host, slash, rest = name.partition("/")
     if not slash or not ("." in host or ":" in host or host == "localhost"):
@@ -38,7 +37,7 @@ def look_for(name: str, digest: str, *, seconds: float = _SECONDS) -> _Found:
 
     def ask() -> None:
         try:
-            answer.set_result(_asked(host, repository, f"sha256:{digits[1]}"))
+            answer.set_result(_ask(host, repository, f"sha256:{digits[1]}"))
         except (TrainyardError, OSError, ValueError) as error:
             answer.set_exception(error)
 
@@ -49,14 +48,40 @@ def look_for(name: str, digest: str, *, seconds: float = _SECONDS) -> _Found:
         return None, f"the image's registry could not be asked: {host} did not answer within {seconds:.0f} s"
 
 
-def _asked(host: str, repository: str, digest: str) -> _Found:
+def _ask(host: str, repository: str, digest: str) -> _Found:
     try:
-        registry = Registry(login_to(host) or Login(host, "", ""), attempts=2, seconds=_ATTEMPT_SECONDS)
-        held = registry.digest_of(repository, digest)
+        place = ecr_place(host)
+        is_held = has_image(place, repository, digest) if place else _has_manifest(host, repository, digest)
     except VerificationError as error:
         return str(error), ""
     except (ConfigError, ServiceError) as error:
         return None, f"the image's registry could not be asked: {error}"
-    if held is None:
+    if not is_held:
         return f"{host} holds no image {repository}@{digest}: it was deleted, or never pushed", ""
     return None, f"{host} holds the image under that digest"
+
+
+def _has_manifest(host: str, repository: str, digest: str) -> bool:
+    """Whether a registry that is not ECR has the manifest. Raises VerificationError if its bytes are others.
+
+    https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests
+    """
+    import urllib3
+
+    scheme = "http" if is_loopback(host) else "https"
+    headers = {"Accept": ", ".join(MANIFEST_TYPES), "User-Agent": "Trainyard"}
+    retries = urllib3.Retry(total=1, redirect=3, status_forcelist=(429, 502, 503, 504))
+    try:
+        with urllib3.PoolManager(timeout=_ATTEMPT_SECONDS, retries=retries, headers=headers) as pool:
+            answer = pool.request("GET", f"{scheme}://{host}/v2/{repository}/manifests/{digest}")
+    except urllib3.exceptions.HTTPError as error:
+        reason = str(getattr(error, "reason", None) or error)  # without the URL and the name of the pool
+        raise ServiceError(
+            f"{host} could not be reached: {(reason.partition(': ')[2] or reason)[:200]}"
+        ) from None
+    if answer.status not in (200, 404):
+        raise ServiceError(f"{host} answered {answer.status}")
+    found = f"sha256:{hashlib.sha256(answer.data).hexdigest()}"
+    if answer.status == 200 and found != digest:
+        raise VerificationError(f"{host}/{repository}: the manifest of {digest} has the digest {found}")
+    return answer.status == 200

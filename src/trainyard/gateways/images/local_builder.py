@@ -13,15 +13,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError, ServiceTroubleError
 from trainyard.gateways.process import Finished, run_program, run_streamed
+
+if TYPE_CHECKING:
+    from trainyard.image.building.build_request import BuildRequest
 
 BUILD_SECONDS, PUSH_SECONDS = 7200.0, 3600.0
 _ASK_SECONDS = 60.0
 _SAVE_SECONDS = 1800.0
 _TAIL_LINES = 15
+# https://docs.docker.com/engine/storage/containerd/
+_CONTAINERD_STORE = "io.containerd.snapshotter.v1"
 _logger = logging.getLogger(__name__)
 
 
@@ -42,36 +47,28 @@ class ImageFacts:
     """Bytes of all layers, unpacked; None if the builder does not say."""
 
 
-class Plan(Protocol):
-    """The image to build; see `image.building.build_request`."""
-
-    @property
-    def image(self) -> str: ...
-    @property
-    def tag(self) -> str: ...
-    @property
-    def platform(self) -> str: ...
-    @property
-    def target(self) -> str: ...
-    @property
-    def labels(self) -> Mapping[str, str]: ...
-    @property
-    def all_build_args(self) -> Mapping[str, str]: ...
-
-
 class LocalBuilder:
-    """Runs docker or buildah, whichever `program` names."""
+    """Runs docker or buildah, whichever `program` names.
 
-    def __init__(self, program: str, *, buildx: bool = False) -> None:
+    `attests`: whether docker keeps attestations beside an image, which its classic image store cannot.
+    """
+
+    def __init__(self, program: str, *, buildx: bool = False, attests: bool = False) -> None:
         self.program = program
-        self._buildx = buildx
+        self._buildx, self._attests = buildx, buildx and attests
 
     @property
     def is_docker(self) -> bool:
         return self.program == "docker"
 
     def build(
-        self, plan: "Plan", *, context: Path, dockerfile: Path, cache: str, on_line: Callable[[str], None]
+        self,
+        plan: "BuildRequest",
+        *,
+        context: Path,
+        dockerfile: Path,
+        cache: str,
+        on_line: Callable[[str], None],
     ) -> None:
         """Build an image and keep it on this machine; `cache` is a reference in a registry, or empty.
 
@@ -122,16 +119,16 @@ class LocalBuilder:
         """Give an image of this machine the name `name` as well. Raises ServiceTroubleError if that fails."""
         done = self._run("tag", image, name)
         if not done.ok:
-            raise ServiceTroubleError(f"{image} could not be tagged {name}: {_last_line(done)}")
+            raise ServiceTroubleError(f"{image} could not be tagged {name}: {last_line(done)}")
 
     def pull(self, image: str, login: "Login | None" = None) -> None:
         """Fetch an image from its registry. Raises ServiceError when that is refused or fails."""
-        with _auth_file(login) as auth:
+        with auth_file(login) as auth:
             self.log_in(login)
             words = [] if self.is_docker else [*_plain_http(image), f"--authfile={auth}"]
             done = run_program([self.program, "pull", *words, image], seconds=PUSH_SECONDS)
         if not done.ok:
-            raise ServiceError(f"{image} could not be pulled: {_last_line(done)}")
+            raise ServiceError(f"{image} could not be pulled: {last_line(done)}")
 
     def run(self, image: str, command: Sequence[str], *, stdin: str, seconds: float, gpus: bool) -> Finished:
         """Run a command in a container of the image, with its user and network; then remove the container."""
@@ -155,14 +152,14 @@ class LocalBuilder:
             words = ["push", "--quiet", image, f"docker-archive:{target}"]
         done = run_program([self.program, *words], seconds=_SAVE_SECONDS)
         if not done.ok:
-            raise ServiceTroubleError(f"{image} could not be saved to be looked at: {_last_line(done)}")
+            raise ServiceTroubleError(f"{image} could not be saved to be looked at: {last_line(done)}")
 
     def push(self, image: str, target: str, login: "Login | None") -> str:
         """Push the image under the name `target`; return the digest that the builder reports.
 
         Raises ServiceError when the registry refuses.
         """
-        with _auth_file(login) as auth:
+        with auth_file(login) as auth:
             self.log_in(login)
             if self.is_docker:
                 self._run("tag", image, target)
@@ -176,7 +173,7 @@ class LocalBuilder:
                 done = run_program(["buildah", *words], seconds=PUSH_SECONDS)
                 digest = file.read_text().strip() if file.is_file() else ""
         if not done.ok or not digest:
-            raise ServiceError(f"{target} could not be pushed: {_last_line(done)}")
+            raise ServiceError(f"{target} could not be pushed: {last_line(done)}")
         return digest
 
     def _build_words(self, cache: str) -> list[str]:
@@ -188,6 +185,9 @@ class LocalBuilder:
         if not self._buildx:
             return ["docker", "build"]
         words = ["docker", "buildx", "build", "--load", "--progress=plain"]
+        # BuildKit lists the packages that it finds in the image, and records how it was built. docker pushes
+        # both with the image. https://docs.docker.com/build/metadata/attestations/
+        words += ["--sbom=true", "--provenance=mode=max"] if self._attests else []
         if cache:
             options = "mode=max,image-manifest=true,oci-mediatypes=true"
             words += [f"--cache-from=type=registry,ref={cache}"]
@@ -201,7 +201,7 @@ class LocalBuilder:
         words = ["docker", "login", "--username", login.user, "--password-stdin", login.host]
         done = run_program(words, seconds=_ASK_SECONDS, stdin=login.password)
         if not done.ok:
-            raise ServiceError(f"docker could not log in to {login.host}: {_last_line(done)}")
+            raise ServiceError(f"docker could not log in to {login.host}: {last_line(done)}")
 
     def _run(self, *words: str) -> Finished:
         return run_program([self.program, *words], seconds=_ASK_SECONDS)
@@ -218,9 +218,11 @@ class Login:
 
 def find_builder(wanted: str = "") -> LocalBuilder:
     """The builder of this machine, or `wanted` (docker, buildah). Raises ConfigError if there is none."""
-    if wanted in ("", "docker") and run_program(["docker", "info"], seconds=_ASK_SECONDS).ok:
-        buildx = run_program(["docker", "buildx", "version"], seconds=_ASK_SECONDS).ok
-        return LocalBuilder("docker", buildx=buildx)
+    if wanted in ("", "docker"):
+        info = run_program(["docker", "info", "--format={{.DriverStatus}}"], seconds=_ASK_SECONDS)
+        if info.ok:
+            buildx = run_program(["docker", "buildx", "version"], seconds=_ASK_SECONDS).ok
+            return LocalBuilder("docker", buildx=buildx, attests=_CONTAINERD_STORE in info.stdout)
     if wanted in ("", "buildah") and run_program(["buildah", "--version"], seconds=_ASK_SECONDS).ok:
         return LocalBuilder("buildah")
     missing = "docker answers" if wanted == "docker" else "buildah is here" if wanted else "docker or buildah"
@@ -231,8 +233,8 @@ def find_builder(wanted: str = "") -> LocalBuilder:
 
 
 @contextmanager
-def _auth_file(login: Login | None) -> Iterator[Path]:
-    """A temporary file with a login in docker's format that only this user can read."""
+def auth_file(login: Login | None) -> Iterator[Path]:
+    """A file in a temporary folder, with a login in docker's format, that only this user can read."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.json")
         auths: dict[str, Any] = {}
@@ -254,7 +256,8 @@ def _plain_http(image: str) -> list[str]:
     return ["--tls-verify=false"] if is_loopback(image.partition("/")[0]) else []
 
 
-def _last_line(done: Finished) -> str:
+def last_line(done: Finished) -> str:
+    """Return the last line that a program printed, which names the reason for its failure."""
     lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
     return lines[-1].strip()[:400] if lines else f"it ended with {done.exit_code}"
 

@@ -25,7 +25,7 @@ from trainyard.gateways.kubernetes.api_path import path_part
 from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
 from trainyard.gateways.kubernetes.job_submission import owned_by, reference_to
 from trainyard.gateways.kubernetes.server_side_apply import UNSEEN, apply_all
-from trainyard.jobs.cancellation import DEACTIVATION, record_of_cancellation, suspension
+from trainyard.jobs.job_kind import JobKind
 from trainyard.jobs.job_labels import (
     BEFORE,
     CANCELLED,
@@ -35,34 +35,28 @@ from trainyard.jobs.job_labels import (
     RETRIES,
     RETRY_RECORD,
 )
+from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.node_avoidance import avoiding
 from trainyard.jobs.resubmission import Resubmission, check_it_has_ended, next_name, resubmitted
-from trainyard.jobs.state.kind_api import KINDS_OF_JOBS, annotations_of, name_of, read_labels, uid_of
+from trainyard.jobs.state.reading import annotations_of, name_of, read_labels, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch.retry_decision import RetryClaim
 
 Json = Mapping[str, Any]
 CLAIMS = "persistentvolumeclaims"
-_PARTS = (
-    ("/api/v1", "configmaps"),
-    ("/apis/trainer.kubeflow.org/v1alpha1", "trainingruntimes"),
-    ("/apis/ray.io/v1", "rayclusters"),
-)
-"""Kinds of the parts that we create with a job, and copy when it is submitted again."""
+_DEACTIVATION = {"spec": {"active": False}}
+"""The patch for a Workload: Kueue would start the job again."""
+_CONFIG_MAPS = ("/api/v1", "configmaps")
 _LABELLED = (
-    *_PARTS,
-    ("/apis/ray.io/v1", "rayjobs"),
     ("/api/v1", "services"),
     ("/api/v1", "secrets"),
     ("/api/v1", CLAIMS),
     ("/apis/policy/v1", "poddisruptionbudgets"),
     ("/apis/networking.k8s.io/v1", "networkpolicies"),
 )
-"""Kinds that are deleted with a job if they have the job's label."""
+"""Kinds that are deleted with a job if they have the job's label, besides its parts."""
 _OWNED = (("/api/v1", "pods"), ("/api/v1", "services"), ("/apis/batch/v1", "jobs"))
 """Kinds that the operators create, and the garbage collector deletes after the job."""
-_ALSO = {"rayjob": ("raycluster",)}
-"""Kinds whose objects belong to a job of the kind: a RayJob runs on a RayCluster of the job's plan."""
 _PAUSE = 0.5
 _SEEN_SECONDS = 15.0
 _DONE = (200, 201, 202)
@@ -98,12 +92,13 @@ class JobChanging:
         state = judge_job(observed)
         if state.ended and not state.holds:
             raise ConfigError(f"{job.name} has ended already: {state.state}")
+        record: dict[str, Any] = {"metadata": {"annotations": {CANCELLED: moment}}}
         workloads = observed.owned_of("Workload")
         if workloads:
-            patches = [(job.path, record_of_cancellation(moment))]
-            patches += [(self._path_of_workload(workload), DEACTIVATION) for workload in workloads]
+            patches = [(job.path, record)]
+            patches += [(self._path_of_workload(workload), _DEACTIVATION) for workload in workloads]
         else:
-            patches = [(job.path, suspension(job.kind, job.raw, moment=moment))]
+            patches = [(job.path, {**record, **job.kind.suspension(job.raw)})]
         if not dry_run:
             self._patch_all(patches)
         return self._stops(workloads)
@@ -115,11 +110,9 @@ class JobChanging:
         """
         workloads = self._look.look(self._job).owned_of("Workload")
         for workload in workloads:
-            self._patch(self._path_of_workload(workload), DEACTIVATION)
+            self._patch(self._path_of_workload(workload), _DEACTIVATION)
         if not workloads:
-            patch = suspension(self._job.kind, self._job.raw, moment="")
-            del patch["metadata"]
-            self._patch(self._job.path, patch)
+            self._patch(self._job.path, self._job.kind.suspension(self._job.raw))
         return self._stops(workloads)
 
     def _stops(self, workloads: Iterable[Json]) -> list[str]:
@@ -234,7 +227,7 @@ class JobChanging:
             made = self._api.get(self._job.path_of(name_of(new.job))) or {}
             if annotations_of(made).get(BEFORE) != self._job.name:
                 raise RunConflictError(
-                    f"{self._job.kind.resource}/{name_of(new.job)} is there already, and does not follow "
+                    f"{self._job.kind.api.resource}/{name_of(new.job)} is there already, and does not follow "
                     f"{self._job.name}; delete one of them"
                 ) from None
             return False
@@ -244,13 +237,26 @@ class JobChanging:
 
     @property
     def _own(self) -> Thing:
-        return Thing(self._job.kind.resource, self._job.name, self._job.path)
+        return Thing(self._job.kind.api.resource, self._job.name, self._job.path)
+
+    @property
+    def _kinds(self) -> list[JobKind]:
+        """The kinds of the job's plan: its own, and those that are submitted as it, as a RayCluster is."""
+        return [kind for kind in KINDS.values() if self._job.kind.name in (kind.name, kind.submitted_as)]
+
+    @property
+    def _part_kinds(self) -> list[tuple[str, str]]:
+        """Kinds of the parts that we create with the job, and copy when it is submitted again."""
+        parts = [(f"/apis/{root}", resource) for kind in self._kinds for root, resource in kind.parts]
+        others = [kind.api for kind in self._kinds if kind != self._job.kind]
+        apis = [(f"/apis/{api.group_version}", api.resource) for api in others]
+        return [_CONFIG_MAPS, *dict.fromkeys((*parts, *apis))]
 
     @property
     def _labels(self) -> str:
         """The selector of objects with the label of the job, except those of a job of another kind."""
-        own = {self._job.kind.name, *_ALSO.get(self._job.kind.name, ())}
-        others = ",".join(kind.name for kind in KINDS_OF_JOBS if kind.name not in own)
+        own = self._kinds
+        others = ",".join(name for name, kind in KINDS.items() if kind not in own)
         equal = ",".join(f"{k}={v}" for k, v in {**MANAGED_BY, JOB_LABEL: self._job.name}.items())
         return f"{equal},{KIND_LABEL} notin ({others})"
 
@@ -261,11 +267,12 @@ class JobChanging:
 
     def next_name(self) -> str:
         """The first free name for a job that follows this one. Raises ServiceError."""
-        return next_name(self._job.raw, self._taken())
+        return next_name(self._job.kind, self._job.raw, self._taken())
 
     def _parts(self) -> list[Json]:
         """The parts that we created with the job."""
-        parts = [self._api.get(thing.path) for thing in self._labelled(_PARTS)]
+        labelled = self._labelled(self._part_kinds)
+        parts = [self._api.get(thing.path) for thing in labelled if thing != self._own]
         return [part for part in parts if part is not None]
 
     def _path_of_workload(self, workload: Json) -> str:
@@ -274,7 +281,8 @@ class JobChanging:
 
     def _belongings(self, *, keep_claims: bool) -> list[Thing]:
         """The objects with the label of the job, except the job itself and objects of its operator."""
-        kinds = [entry for entry in _LABELLED if not (keep_claims and entry[1] == CLAIMS)]
+        known = (*self._part_kinds, *_LABELLED)
+        kinds = [entry for entry in known if not (keep_claims and entry[1] == CLAIMS)]
         return [thing for thing in self._labelled(kinds) if thing != self._own]
 
     def _left(self, *, keep_claims: bool) -> list[Thing]:

@@ -13,6 +13,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
@@ -21,10 +22,11 @@ from trainyard.gateways.kubernetes.api_path import path_part
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
 from trainyard.gateways.kubernetes.list_watch import News, Report, Watch
+from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.state.job_state import JobState, State
-from trainyard.jobs.state.kind_api import kind_of_job, uid_of
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
+from trainyard.jobs.state.reading import uid_of
 from trainyard.jobs.state.state_machine import after, judge_job
 from trainyard.run.failure_classes import FailureClass
 
@@ -60,7 +62,7 @@ def follow_job(
     WaitTimeoutError if the job could not be seen at all in this time, PermissionRefusedError if it may not be
     seen, ConfigError if there is none.
     """
-    known = Observed(kind_of_job(kind), namespace, name, None)
+    known = Observed(find_kind(kind), namespace, name, None)
     return _Following(access, known, tell, lost_seconds=lost_seconds).to_the_end(seconds)
 
 
@@ -205,7 +207,7 @@ class _Following:
             return
         self._selector = selector
         path = f"/api/v1/namespaces/{path_part(self._known.namespace)}/pods"
-        self._watch(_PODS, path, pod_facts, labelSelector=selector)
+        self._watch(_PODS, path, partial(pod_facts, kind=self._known.kind), labelSelector=selector)
 
     def _watch(self, source: str, path: str, keep: Callable[[Json], Any], **query: str) -> None:
         if source in self._watches:

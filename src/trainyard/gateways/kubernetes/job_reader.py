@@ -7,24 +7,20 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
 from trainyard.errors import ConfigError, CredentialsRefusedError, ServiceError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.api_path import path_part
+from trainyard.jobs.job_kind import JobKind, OwnedObjects
 from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY
+from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.state.job_state import JobState
-from trainyard.jobs.state.kind_api import (
-    KINDS_OF_JOBS,
-    KindOfJob,
-    kind_of_job,
-    name_of,
-    read_labels,
-    uid_of,
-)
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
+from trainyard.jobs.state.reading import name_of, read_labels, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 
 Json = Mapping[str, Any]
@@ -38,7 +34,7 @@ _logger = logging.getLogger(__name__)
 class FoundJob:
     """A job that exists."""
 
-    kind: KindOfJob
+    kind: JobKind
     namespace: str
     name: str
     raw: Json
@@ -73,7 +69,7 @@ class JobLooking:
 
         Raises ConfigError if there is none, ServiceError if that cannot be known.
         """
-        kinds = (kind_of_job(kind),) if kind else KINDS_OF_JOBS
+        kinds = [find_kind(kind)] if kind else KINDS.values()
         refused: ServiceError | None = None
         for each in kinds:
             try:
@@ -93,7 +89,7 @@ class JobLooking:
         """The jobs that we submitted to a namespace; an empty name means all. Raises ServiceError."""
         selector = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
         space, found = path_part(namespace) if namespace else "", list[FoundJob]()
-        for kind in filter(self._serves, KINDS_OF_JOBS):
+        for kind in filter(self._serves, KINDS.values()):
             with _left_out(f"{kind.api_kind}s are not listed", logging.WARNING):
                 raws = self.api.whole_list(kind.path(space), dict, labelSelector=selector)
                 found += [
@@ -124,7 +120,7 @@ class JobLooking:
 
     def pods(self, job: FoundJob) -> tuple[PodFacts, ...]:
         path = f"/api/v1/namespaces/{path_part(job.namespace)}/pods"
-        return tuple(self._listed(path, pod_facts, labelSelector=job.pod_selector))
+        return tuple(self._listed(path, partial(pod_facts, kind=job.kind), labelSelector=job.pod_selector))
 
     def raw_pods(self, job: FoundJob) -> tuple[Json, ...]:
         """The pods as the API returns them. Raises ServiceError."""
@@ -145,22 +141,22 @@ class JobLooking:
     def _owned(self, observed: Observed) -> Iterator[Json]:
         space = f"namespaces/{path_part(observed.namespace)}"
         uids = [uid_of(observed.job or {})]
-        if observed.kind.name == "trainjob":
-            jobset = f"/apis/jobset.x-k8s.io/v1alpha2/{space}/jobsets/{path_part(observed.name)}"
-            yield from self._one(jobset, "JobSet")
-            selector = f"jobset.sigs.k8s.io/jobset-name={observed.name}"
-            for raw in self._listed(f"/apis/batch/v1/{space}/jobs", dict, labelSelector=selector):
-                yield {**raw, "kind": "Job"}
-        if observed.kind.name == "rayjob":
-            cluster = str(((observed.job or {}).get("status") or {}).get("rayClusterName") or "")
-            if cluster:  # between two attempts there is none
-                path = f"/apis/ray.io/v1/{space}/rayclusters/{path_part(cluster)}"
-                for raw in self._one(path, "RayCluster"):
-                    uids.append(uid_of(raw))
-                    yield raw
+        for objects in observed.kind.owned:
+            for raw in self._owned_as(objects, space, observed.job or {}):
+                uids += [uid_of(raw)] if objects.in_queue else []
+                yield {**raw, "kind": objects.api_kind}
         for uid in uids:
             for raw in self._workloads(space, uid):
                 yield {**raw, "kind": "Workload"}
+
+    def _owned_as(self, objects: OwnedObjects, space: str, job: Json) -> Iterator[Json]:
+        path = f"{objects.root}/{space}/{objects.resource}"
+        if objects.selector_in is not None:
+            yield from self._listed(path, dict, labelSelector=objects.selector_in(job))
+        elif objects.name_in is not None and (name := objects.name_in(job)):
+            with _left_out(f"{path}/{name} is not seen"):
+                found = self.api.get(f"{path}/{path_part(name)}")
+                yield from () if found is None else (found,)
 
     def _workloads(self, space: str, uid: str) -> list[Json]:
         selector = f"kueue.x-k8s.io/job-uid={uid}"
@@ -189,19 +185,13 @@ class JobLooking:
         for pod in troubled[:_MOST_PODS_ASKED]:
             yield from self._listed(path, dict, fieldSelector=f"involvedObject.uid={pod.uid}")
 
-    def _one(self, path: str, kind: str) -> Iterator[Json]:
-        with _left_out(f"{path} is not seen"):
-            found = self.api.get(path)
-            if found is not None:
-                yield {**found, "kind": kind}
-
     def _listed(self, path: str, reduce: Any, **query: str) -> Iterator[Any]:
         with _left_out(f"{path} is not seen"):
             yield from self.api.whole_list(path, reduce, **query)
 
-    def _serves(self, kind: KindOfJob) -> bool:
-        answer = self.api.get(f"/apis/{kind.group}/{kind.version}") or {}
-        return any(r.get("name") == kind.resource for r in answer.get("resources") or ())
+    def _serves(self, kind: JobKind) -> bool:
+        answer = self.api.get(f"/apis/{kind.api.group_version}") or {}
+        return any(r.get("name") == kind.api.resource for r in answer.get("resources") or ())
 
 
 @contextmanager
@@ -216,8 +206,8 @@ def _left_out(message: str, level: int = logging.DEBUG) -> Iterator[None]:
 
 
 def _without_clusters_of_jobs(found: list[FoundJob]) -> Iterator[FoundJob]:
-    """Leave out the RayClusters that our RayJobs run on."""
-    on_ray = {read_labels(job.raw).get(JOB_LABEL) for job in found if job.kind.name == "rayjob"}
+    """Leave out what a job of another kind runs on: the RayClusters of our RayJobs."""
+    jobs = {(job.kind.name, read_labels(job.raw).get(JOB_LABEL)) for job in found}
     for job in found:
-        if job.kind.name != "raycluster" or read_labels(job.raw).get(JOB_LABEL) not in on_ray:
+        if (job.kind.submitted_as, read_labels(job.raw).get(JOB_LABEL)) not in jobs:
             yield job

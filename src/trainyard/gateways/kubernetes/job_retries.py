@@ -26,7 +26,7 @@ from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
 from trainyard.gateways.kubernetes.volumes.checkpoint_search import newest_step_on_claim
 from trainyard.jobs.job_labels import CANCELLED, FOLLOWED_BY, RETRY_CLAIM
 from trainyard.jobs.state.job_state import JobState, State
-from trainyard.jobs.state.kind_api import annotations_of, uid_of
+from trainyard.jobs.state.reading import annotations_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.run.commands import DEFAULT_CLUSTER, ClusterTarget
 from trainyard.run.failure_classes import FailureClass

@@ -1,4 +1,4 @@
-"""Build one image in AWS: unless ECR has its content, send the source, follow the build, compare the digests.
+"""Build images in AWS: unless ECR has the content, send the source, follow the builds, compare the digests.
 
 An image that exists under every requested tag is not built again; if it was checked only at a lower level, it
 is checked again. CodeBuild, ECR and the archive writer are passed in; this module holds the order of the
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from trainyard.image.building.build_progress import BuildEnded, BuildProgress, Builds, Follower
+from trainyard.errors import TrainyardError
+from trainyard.image.building.build_poll import BuildEnded, BuildPoll
 from trainyard.image.building.build_record import (
     FOREIGN,
     aws_result,
@@ -25,26 +26,11 @@ from trainyard.image.building.build_record import (
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.context.build_context import checked_tag
 
+if TYPE_CHECKING:
+    from trainyard.gateways.images.codebuild import CodeBuild
+
+# Levels of the check; each includes the one before.
 _LEVELS = ("quick", "standard", "full")
-"""Levels of the check; each includes the one before."""
-
-
-class Aws(Builds, Protocol):
-    """Uploads sources and starts builds; see `gateways.images.codebuild`."""
-
-    region: str
-
-    def upload_source(self, archive: Path, *, bucket: str, key: str) -> bool: ...
-    def start(
-        self, project: str, *, source: Mapping[str, str], variables: Mapping[str, str], token: str
-    ) -> str: ...
-
-
-class Archive(Protocol):
-    """Writes archives; see `gateways.images.context_files`."""
-
-    def tool_files(self, root: Path) -> dict[str, Path]: ...
-    def write_archive(self, sources: Mapping[str, Path], target: Path) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -62,8 +48,6 @@ class AwsOptions:
     """Version of the image; empty: none was given and the commit has no git tag."""
     cache: str
     rebuild: bool
-    seconds: float
-    poll_seconds: float
 
 
 @dataclass(frozen=True)
@@ -79,8 +63,12 @@ class HeldImage:
 class AwsBuilder:
     """Builds images in one account and region."""
 
-    aws: Aws
-    archive: Archive
+    aws: "CodeBuild"
+    poll: BuildPoll
+    tool_files: Callable[[Path], dict[str, Path]]
+    """Returns the files of this repository that a build needs."""
+    write_archive: Callable[[Mapping[str, Path], Path], str]
+    """Writes files into an archive; returns its digest."""
     find_digest: Callable[..., str | None]
     """Returns the digest for `account`, `region`, `repository`, `tag` and `digest`; None if there is none."""
     needed_tags: Callable[[BuildRequest], Sequence[str]]
@@ -88,92 +76,94 @@ class AwsBuilder:
     account: str
     options: AwsOptions
     root: Path
-    """The commit of this repository, whose scripts run in the build."""
-    clock: Callable[[], float]
-    pause: Callable[[float], bool]
-    """Waits some seconds; returns True as soon as everything must end."""
+    """The checkout of this repository, whose scripts run in the build."""
+    origin: str
+    """git's remote of the context."""
+    token: str
+    """Two starts of the same content with one token are one build."""
 
-    def build(
-        self,
-        request: BuildRequest,
-        progress: BuildProgress,
-        *,
-        say: Callable[[str], None],
-        token: str,
-        origin: str,
-    ) -> dict[str, Any]:
-        """The result as plain data. Two starts with one `token` are one build; `origin` is git's remote."""
-        place = (self.account, self.aws.region)
-        held = self._held_as_asked(request)  # asked always: a missing repository is told before a build
-        if self.options.rebuild or request.unpinned:
-            held = None
-        if held is not None and held.is_checked:
-            progress.ended = "there already"
-            return aws_result(request, place, held.digest, None)
+    def build(self, requests: Sequence[BuildRequest]) -> list[dict[str, Any] | TrainyardError]:
+        """Return, for each request, the result as plain data or why its build failed.
+
+        Raises ConfigError and ServiceError before any build is started, and what `BuildPoll.follow` raises.
+        """
+        held = {request.image: self._usable_image(request) for request in requests}
+        starts = {
+            request.image: self._start(request, held[request.image])
+            for request in requests
+            if not ((one := held[request.image]) and one.is_checked)
+        }
+        ended = self.poll.follow(starts)
+        return [self._result(one, held[one.image], ended.get(one.image)) for one in requests]
+
+    def _usable_image(self, request: BuildRequest) -> HeldImage | None:
+        """Return the image in ECR with which nothing needs to be built; None if the image must be built."""
+        held = self._held_image(request)  # always: a missing repository is found before a build
+        return None if self.options.rebuild or request.unpinned else held
+
+    def _start(self, request: BuildRequest, held: HeldImage | None) -> Callable[[int], str]:
+        """Send the source; return the function that starts the build, or the check of a held image."""
         if request.unpinned:
             named = ", ".join(request.unpinned)
-            say(f"built again: {named} is not pinned by digest, so it may have changed")
-        source, context = self._source(request, say, origin)
-        follow = partial(self._follow, progress, say, token=token, source=source)
-        if held is not None:
-            found = aws_result(request, place, held.digest, None)
-            say(f"there already, but not known to have passed the check {self.options.level}: checked again")
-            follow(variables={"TASK": "check", "IMAGE_URI": found["uri"], "LEVEL": self.options.level})
-            progress.ended = "checked again"
-            return found
-        variables = build_variables(
-            request,
-            level=self.options.level,
-            tags=self.options.tags,
-            context=context,
-            version=self.options.version,
-            cache=self.options.cache,
-        )
-        ended = follow(variables=variables)
-        progress.ended = "done"
-        return aws_result(request, place, same_digest(request, ended, partial(self._held, request)), ended)
-
-    def _follow(
-        self,
-        progress: BuildProgress,
-        say: Callable[[str], None],
-        *,
-        token: str,
-        source: Mapping[str, str],
-        variables: Mapping[str, str],
-    ) -> BuildEnded:
-        """Start a build and wait for its end."""
-        follower = Follower(
-            self.aws,
-            progress,
-            self.clock,
-            self.pause,
-            say,
-            seconds=self.options.seconds,
-            poll_seconds=self.options.poll_seconds,
-        )
-        return follower.run(
-            lambda attempt: self.aws.start(
-                self.options.project, source=source, variables=variables, token=f"{token}-{attempt}"
+            self._say(request, f"built again: {named} is not pinned by digest, so it may have changed")
+        source, context = self._source(request)
+        options = self.options
+        if held is None:
+            variables = build_variables(
+                request,
+                level=options.level,
+                tags=options.tags,
+                context=context,
+                version=options.version,
+                cache=options.cache,
             )
+        else:
+            why = f"not known to have passed the check {options.level}"
+            self._say(request, f"there already, but {why}: checked again")
+            uri = self._record(request, held.digest, None)["uri"]
+            variables = {"TASK": "check", "IMAGE_URI": uri, "LEVEL": options.level}
+        return lambda attempt: self.aws.start(
+            options.project,
+            source=source,
+            variables=variables,
+            token=f"{request.tag}-{self.token}-{attempt}",
         )
 
-    def _held_as_asked(self, request: BuildRequest) -> HeldImage | None:
-        """The image that all needed tags name; None if they name none, several, or another content."""
+    def _result(
+        self, request: BuildRequest, held: HeldImage | None, ended: BuildEnded | TrainyardError | None
+    ) -> dict[str, Any] | TrainyardError:
+        if isinstance(ended, TrainyardError):
+            return ended
+        if held is not None:
+            return self._record(request, held.digest, None)
+        assert ended is not None
+        try:
+            return self._record(request, same_digest(request, ended, partial(self._digest, request)), ended)
+        except TrainyardError as error:
+            return error
+
+    def _record(self, request: BuildRequest, digest: str, ended: BuildEnded | None) -> dict[str, Any]:
+        return aws_result(request, (self.account, self.aws.region), digest, ended)
+
+    def _say(self, request: BuildRequest, text: str) -> None:
+        self.poll.say(request.image, text)
+
+    def _held_image(self, request: BuildRequest) -> HeldImage | None:
+        """Return the image that all needed tags name; None if they name none, several, or another content."""
         names = self.needed_tags(request) or (request.tag,)
-        found = {self._held(request, name, "") for name in names}
+        found = {self._digest(request, name, "") for name in names}
         digest = found.pop() if len(found) == 1 else None
         if digest is None:
             return None
         enough = _LEVELS.index(self.options.level)
         for level in (*_LEVELS[enough:], *_LEVELS[:enough]):
-            if self._held(request, checked_tag(level, request.tag, digest), "") == digest:
+            if self._digest(request, checked_tag(level, request.tag, digest), "") == digest:
                 return HeldImage(digest, is_checked=level in _LEVELS[enough:])
-        has_content = self._held(request, request.tag, "") == digest
+        has_content = self._digest(request, request.tag, "") == digest
         return HeldImage(digest, is_checked=False) if has_content else None
 
-    def _held(self, request: BuildRequest, tag: str, digest: str) -> str | None:
-        """The digest that ECR holds for a tag or a digest."""
+    def _digest(self, request: BuildRequest, tag: str, digest: str) -> str | None:
+        """Return the digest that ECR holds for a tag or a digest."""
         return self.find_digest(
             account=self.account,
             region=self.aws.region,
@@ -182,21 +172,19 @@ class AwsBuilder:
             digest=digest,
         )
 
-    def _source(
-        self, request: BuildRequest, say: Callable[[str], None], origin: str
-    ) -> tuple[dict[str, str], str]:
-        """The override of the project's source, and the context's folder in it; a new source is sent."""
+    def _source(self, request: BuildRequest) -> tuple[dict[str, str], str]:
+        """Return the override of the project's source, and the context's folder in it; send a new source."""
         context = Path(request.context).resolve()
         inside = context.is_relative_to(self.root)
         folder = context.relative_to(self.root).as_posix() if inside else ""
         if self.options.source == "github":
-            return github_source(request, origin, folder), folder
+            return github_source(request, self.origin, folder), folder
         own = {name: context / path for name, path in source_names(request, folder).items()}
         with TemporaryDirectory(prefix="trainyard-source-") as where:
             archive = Path(where) / "source.zip"
-            digest = self.archive.write_archive(self.archive.tool_files(self.root) | own, archive)
+            digest = self.write_archive(self.tool_files(self.root) | own, archive)
             key = source_key(self.options.project, digest)
             bucket = self.options.bucket or f"{self.options.project}-source-{self.account}-{self.aws.region}"
-            sent = self.aws.upload_source(archive, bucket=bucket, key=key)
-        say(f"source s3://{bucket}/{key}{'' if sent else ' was there'}")
+            is_new = self.aws.upload_source(archive, bucket=bucket, key=key)
+        self._say(request, f"source s3://{bucket}/{key}{'' if is_new else ' was there'}")
         return {"sourceTypeOverride": "S3", "sourceLocationOverride": f"{bucket}/{key}"}, folder or FOREIGN

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trainyard.errors import ConfigError, VerificationError
-from trainyard.image.building.build_progress import BuildEnded
+from trainyard.image.building.build_poll import BuildEnded
 from trainyard.image.building.build_request import BuildRequest
 
 FOREIGN = ".image-context"
@@ -111,22 +111,23 @@ def same_digest(request: BuildRequest, ended: BuildEnded, find: Callable[[str, s
 
     `find` returns the registry's digest for a tag and a digest, of which one is empty.
     """
-    said = ended.exported.get("IMAGE_DIGEST", "")
-    if not said:
+    state = ended.state
+    pushed = state.exported.get("IMAGE_DIGEST", "")
+    if not pushed:
         raise VerificationError(
-            f"{request.image}: the build {ended.build_id} succeeded, but exported no IMAGE_DIGEST, so it is "
+            f"{request.image}: the build {state.build_id} succeeded, but exported no IMAGE_DIGEST, so it is "
             "not known to have pushed an image. The project must build with the buildspec.yml of this "
-            f"repository. {ended.log_address}".rstrip()
+            f"repository. {state.log_address}".rstrip()
         )
-    held = find("", said)
+    held = find("", pushed)
     if held is None:
         raise VerificationError(
-            f"{request.image}: the build {ended.build_id} succeeded, but ECR has no image "
-            f"{request.image}@{said}. {ended.log_address}".rstrip()
+            f"{request.image}: the build {state.build_id} succeeded, but ECR has no image "
+            f"{request.image}@{pushed}. {state.log_address}".rstrip()
         )
-    if said != held:
+    if pushed != held:
         raise VerificationError(
-            f"{request.image}: the build {ended.build_id} pushed {said}, but ECR holds {held} for it"
+            f"{request.image}: the build {state.build_id} pushed {pushed}, but ECR holds {held} for it"
         )
     return held
 
@@ -139,8 +140,9 @@ def aws_result(
     host = f"{account}.dkr.ecr.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
     found = {"uri": f"{host}/{request.image}@{digest}", "digest": digest, "built": ended is not None}
     if ended is not None:
-        found |= {"build_id": ended.build_id, "attempts": ended.attempts, "phases": dict(ended.phases)}
-        found |= {"seconds": round(sum(seconds for _, seconds in ended.phases), 1), "log": ended.log_address}
+        phases = {phase.name: phase.seconds or 0.0 for phase in ended.state.phases if phase.status}
+        found |= {"build_id": ended.state.build_id, "attempts": ended.attempts, "phases": phases}
+        found |= {"seconds": round(sum(phases.values()), 1), "log": ended.state.log_address}
     return request.record() | found
 
 

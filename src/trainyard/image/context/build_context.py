@@ -7,41 +7,20 @@ each is pinned by its own digest.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
 from trainyard.image.context.context_secrets import secret_by_name
 from trainyard.image.context.ignore_rules import IgnoreRule, is_ignored
+
+if TYPE_CHECKING:
+    from trainyard.gateways.images.context_files import FileOnDisk, HashedFile
 
 MOST_BYTES = 500 * 1000**2
 """The default size limit of a context; code and locks need a hundredth of it."""
 _SHOWN = 3
 _MOST_NAMED = 5
 _TAG_DIGITS = 24
-
-
-class ListedFile(Protocol):
-    """A file as listed on disk."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def mode(self) -> str: ...
-
-
-class ReadFile(Protocol):
-    """A file that was read: its digest, and the kind of secret in it, if any."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def mode(self) -> str: ...
-    @property
-    def sha256(self) -> str: ...
-    @property
-    def secret(self) -> str | None: ...
 
 
 def content_tag(digest: str) -> str:
@@ -54,12 +33,12 @@ def checked_tag(level: str, tag: str, digest: str) -> str:
     return f"checked-{level}-{tag.removeprefix('content-')}-{digest.removeprefix('sha256:')[:12]}"
 
 
-def choose_files(files: Iterable[ListedFile], rules: tuple[IgnoreRule, ...]) -> list[ListedFile]:
+def choose_files(files: "Iterable[FileOnDisk]", rules: tuple[IgnoreRule, ...]) -> "list[FileOnDisk]":
     """The files that no rule excludes, by name."""
     return sorted((f for f in files if not is_ignored(f.name, rules)), key=lambda f: f.name)
 
 
-def require_usable(files: Sequence[ListedFile], *, where: str, most_bytes: int) -> None:
+def require_usable(files: "Sequence[FileOnDisk]", *, where: str, most_bytes: int) -> None:
     """Raise ConfigError for a context that is empty or too large, or has a file whose name marks a secret."""
     if not files:
         raise ConfigError(
@@ -93,7 +72,7 @@ def refuse_secrets(found: Mapping[str, str], *, where: str) -> None:
     )
 
 
-def content_digest(files: Iterable[ReadFile], inputs: Mapping[str, str]) -> str:
+def content_digest(files: "Iterable[HashedFile]", inputs: Mapping[str, str]) -> str:
     """SHA-256 in hex of the files and of `inputs`, which is everything else that determines the result."""
     digest = hashlib.sha256(b"trainyard build input 1\n")
     for key, value in sorted(inputs.items()):

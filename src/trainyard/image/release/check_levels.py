@@ -10,7 +10,10 @@ A requested check without an answer has failed. One for which the image states n
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainyard.gateways.images.local_builder import ImageFacts
 
 MARK = "TRAINYARD-PROBE "
 """The prefix of every line that the probe prints for us."""
@@ -29,19 +32,6 @@ MODEL = {
     "max_position_embeddings": 64,
 }
 _MOST_NAMED = 5
-
-
-class InspectedImage(Protocol):
-    """A builder's facts about an image; see `gateways.images.local_builder`."""
-
-    @property
-    def user(self) -> str: ...
-    @property
-    def entrypoint(self) -> tuple[str, ...]: ...
-    @property
-    def command(self) -> tuple[str, ...]: ...
-    @property
-    def size(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -98,7 +88,7 @@ def linux_markers(architecture: str) -> dict[str, str]:
     return facts | {"platform_machine": machine}
 
 
-def judge_declared(facts: InspectedImage, *, most_bytes: int) -> list[Answer]:
+def judge_declared(facts: "ImageFacts", *, most_bytes: int) -> list[Answer]:
     """The checks that need no container: user, entry point, size."""
     user = facts.user.partition(":")[0]
     size = facts.size

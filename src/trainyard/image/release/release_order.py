@@ -6,36 +6,33 @@ A registry that refuses, holds another digest or finds too much in its scan ends
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import TrainyardError, VerificationError
 from trainyard.image.release.tag_strategy import Tag, TagStep, plan_tags, temporary_tag
 
+if TYPE_CHECKING:
+    from trainyard.gateways.images.registry import Registry
 
-class Registry(Protocol):
-    """One registry; see `gateways.images.registry`."""
-
-    def digest_of(self, repository: str, reference: str) -> str | None: ...
-    def tag(self, repository: str, digest: str, tag: str) -> None: ...
-    def attach(self, repository: str, digest: str, content: bytes, media_type: str) -> str: ...
+# From the worst to the least.
+SEVERITIES = ("critical", "high", "medium", "low")
 
 
 @dataclass(frozen=True)
 class ReleasePlace:
     """One repository in one registry."""
 
-    registry: Registry
+    registry: "Registry"
     repository: str
     name: str
     """Host and repository."""
     fixed: Callable[[str], bool]
     """Whether a tag can be set only once there."""
     push: Callable[[str], str]
-    """Push the image under this whole name; returns the digest that the builder reports."""
+    """Push the image under this complete name; returns the digest that the builder reports."""
     scan: Callable[[str], str]
-    """The result of the scan of a digest. Raises CheckFailedError if it found too much."""
+    """Returns the result of the scan of a digest. Raises CheckFailedError if it found too much."""
 
 
 @dataclass
@@ -46,17 +43,25 @@ class Released:
     digest: str
     scan: str
     steps: Sequence[TagStep]
-    attached: dict[str, str] = field(default_factory=dict)
-    """Media type -> digest of the attachment."""
+    is_attested: bool
+    """Whether BuildKit's list of packages and its provenance were pushed with the image."""
+    record_digest: str = ""
+    """The digest of the record that is attached."""
 
     @property
     def uri(self) -> str:
         return f"{self.place.name}@{self.digest}"
 
     def record(self) -> dict[str, Any]:
-        """The result as plain data."""
-        facts = {"uri": self.uri, "digest": self.digest, "scan": self.scan, "attached": self.attached}
-        return facts | {"tags": [vars(step) for step in self.steps]}
+        """Return the result as plain data."""
+        return {
+            "uri": self.uri,
+            "digest": self.digest,
+            "scan": self.scan,
+            "attested": self.is_attested,
+            "record": self.record_digest,
+            "tags": [vars(step) for step in self.steps],
+        }
 
 
 def release(
@@ -64,20 +69,22 @@ def release(
     *,
     image_id: str,
     tags: Callable[[str], Sequence[Tag]],
-    files: Callable[[str], Mapping[str, bytes]],
+    facts: Mapping[str, str],
+    files: Mapping[str, str],
 ) -> list[Released]:
-    """Release an image; `tags` and `files` (media type -> attachment) are asked with its digest.
+    """Release an image; `tags` are those of its digest, `facts` and `files` are attached as its record.
 
     Raises what the places raise, and VerificationError when a registry holds something else than was pushed.
     The message says which tags were set before.
     """
     try:
-        found = [_pushed(place, image_id, tags) for place in places]
+        found = [_push(place, image_id, tags) for place in places]
         if len({one.digest for one in found}) > 1:
             held = ", ".join(one.uri for one in found)
             raise VerificationError(f"The registries hold different digests of the same image: {held}")
         for one in found:
-            _attach(one, files(one.digest))
+            registry, repository = one.place.registry, one.place.repository
+            one.record_digest = registry.attach(repository, one.digest, facts=facts, files=files)
     except TrainyardError as error:
         nowhere = " in any registry" if len(places) > 1 else ""
         raise type(error)(f"{error}\nNo tag was set{nowhere}.") from None
@@ -91,30 +98,71 @@ def release(
     return found
 
 
-def _pushed(place: ReleasePlace, image_id: str, tags: Callable[[str], Sequence[Tag]]) -> Released:
+def _push(place: ReleasePlace, image_id: str, tags: Callable[[str], Sequence[Tag]]) -> Released:
     """Push, read back, scan, plan the tags."""
-    held = partial(place.registry.digest_of, place.repository)
-    said = place.push(f"{place.name}:{temporary_tag(image_id, held, fixed=place.fixed)}")
-    if (found := held(said)) != said:
-        raise VerificationError(f"{place.name}: {said} was pushed, the registry holds {found or 'nothing'}")
-    scan = place.scan(said)
-    return Released(place, said, scan, plan_tags(tags(said), said, held, fixed=place.fixed))
+    registry = place.registry
 
+    def held(reference: str) -> str | None:
+        return registry.digest_of(place.repository, reference)
 
-def _attach(one: Released, files: Mapping[str, bytes]) -> None:
-    registry, repository = one.place.registry, one.place.repository
-    for kind, content in files.items():
-        one.attached[kind] = registry.attach(repository, one.digest, content, kind)
+    digest = place.push(f"{place.name}:{temporary_tag(image_id, held, fixed=place.fixed)}")
+    found = registry.manifest(place.repository, digest)
+    if found is None or not found.image_digests:
+        raise VerificationError(f"{place.name}: {digest} was pushed, but the registry holds no such image")
+    # A registry scans images, and no index of an image and its attestations.
+    scan = "; ".join(dict.fromkeys(place.scan(image) for image in found.image_digests))
+    steps = plan_tags(tags(digest), digest, held, fixed=place.fixed)
+    return Released(place, digest, scan, steps, found.is_attested)
 
 
 def _set_tags(one: Released) -> None:
     registry, repository = one.place.registry, one.place.repository
-    for step in one.steps:
-        if step.action == "skipped":
-            continue
-        if step.action != "kept":
-            registry.tag(repository, one.digest, step.tag)
+    steps = [step for step in one.steps if step.action != "skipped"]
+    if missing := [step.tag for step in steps if step.action != "kept"]:
+        registry.tag(repository, one.digest, missing)
+    for step in steps:
         if (held := registry.digest_of(repository, step.tag)) != one.digest:
             raise VerificationError(
                 f"{one.place.name}:{step.tag} names {held or 'nothing'} after it was set to {one.digest}"
             )
+
+
+@dataclass(frozen=True)
+class ScanVerdict:
+    """The verdict."""
+
+    ok: bool
+    says: str
+
+
+def judge_scan(
+    status: str,
+    counts: Mapping[str, int],
+    names: Mapping[str, str],
+    threshold: str,
+    *,
+    completed: bool = False,
+) -> ScanVerdict:
+    """Judge a scan: `status` is ECR's, `counts` its findings by severity, `names` CVE -> severity.
+
+    The threshold `none` passes everything. With any other threshold a scan that did not complete fails.
+    Enhanced scanning is always ACTIVE, so `completed` says whether its findings exist yet.
+    """
+    if threshold == "none":
+        return ScanVerdict(True, "findings are not judged (--fail-on none)")
+    if status != "COMPLETE" and not (status == "ACTIVE" and completed):
+        state = "was not scanned" if status in ("", "NONE") else f"has a scan that is {status.lower()}"
+        return ScanVerdict(
+            False,
+            f"the image {state}; turn on scan on push for the repository, or pass --fail-on none",
+        )
+    found = {key.lower(): count for key, count in counts.items()}
+    for severity in map(str.lower, names.values()):  # a finding counts, whatever the counts say
+        found[severity] = max(found.get(severity, 0), 1)
+    bad = SEVERITIES[: SEVERITIES.index(threshold) + 1]
+    over = {severity: found[severity] for severity in bad if found.get(severity)}
+    if not over:
+        return ScanVerdict(True, f"no finding of severity {threshold} or above")
+    worst = [name for name, severity in sorted(names.items()) if severity.lower() in over][:5]
+    listed = ", ".join(f"{count} {severity}" for severity, count in over.items())
+    return ScanVerdict(False, f"the scan found {listed}: {', '.join(worst) or 'see the registry'}")

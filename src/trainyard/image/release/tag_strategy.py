@@ -1,4 +1,4 @@
-"""Choose the tags of a pushed image, and what to do about a tag that is already taken.
+"""Choose the tags of a pushed image by its source, and what to do about a tag that is already taken.
 
     auto       the version, if a version tag of git is on the commit; else the commit
     semantic   1.2.3, and 1.2 and 1, which move with each release
@@ -8,13 +8,21 @@
 The tag of the content is always set as well.
 """
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, VerificationError
+from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL
 from trainyard.image.context.build_context import checked_tag, content_tag
+from trainyard.image.context.image_names import parse_reference
+
+if TYPE_CHECKING:
+    from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
+
+_logger = logging.getLogger(__name__)
 
 _VERSION = re.compile(
     r"v?(?P<core>(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*))(?P<pre>-[0-9A-Za-z.-]+)?", re.ASCII
@@ -165,3 +173,25 @@ def _of_version(found: Sequence["re.Match[str]"], dirty: bool) -> list[Tag]:
     major, minor, _ = core.split(".")
     shorter = [Tag(f"{major}.{minor}", moves=True, needed=False), Tag(major, moves=True, needed=False)]
     return [exact, *([] if pre else shorter)]
+
+
+def is_own_build(image: str, here: "LocalBuilder", facts: "ImageFacts") -> bool:
+    """Whether build_image.py built exactly this image on this machine, so that its labels are its own.
+
+    An image derived FROM one of ours inherits the labels. The tag of the content distinguishes them.
+    """
+    content = facts.labels.get(CONTENT_LABEL, "")
+    if not content:
+        return True  # it has no label of ours
+    name = f"{parse_reference(image).name}:{content_tag(content)}"
+    if here.has(name) and here.inspect(name).image_id == facts.image_id:
+        return True
+    _logger.warning("%s is not what build_image.py built here as %s: its labels are not used", image, name)
+    return False
+
+
+def without_origin(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels without those that name the source of an image."""
+    return {
+        key: text for key, text in labels.items() if key not in (BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL)
+    }

@@ -1,13 +1,21 @@
-"""The kinds of jobs, one module per kind, all with one protocol (`kind_protocol.KindProtocol`).
+"""The kinds of jobs, one module per kind, which holds everything about it in one `JobKind`.
 
-In: a `JobPlan`. Out: the objects that are applied for it. A new kind is a module here and its line in KINDS.
+In: a `JobPlan`, or what a cluster shows of a job. Out: the objects that are applied for it, or its status. A
+new kind is a module here and its line in JOB_KINDS of `config.registries`.
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 
-from trainyard.jobs.kinds import hyperpod_pytorch_job, pytorch_job, ray_cluster, ray_job, train_job
-from trainyard.jobs.kinds.kind_protocol import KindProtocol
+from trainyard.config.registries import JOB_KINDS
+from trainyard.errors import ConfigError
+from trainyard.jobs.job_kind import JobKind
 
-KINDS: Mapping[str, KindProtocol] = {
-    kind.NAME: kind for kind in (pytorch_job, train_job, ray_job, ray_cluster, hyperpod_pytorch_job)
-}
+KINDS: Mapping[str, JobKind] = {name: import_module(entry.module).KIND for name, entry in JOB_KINDS.items()}
+
+
+def find_kind(name: str) -> JobKind:
+    """Return the kind of this name. Raises ConfigError."""
+    if name not in KINDS:
+        raise ConfigError(f"{name}: not a kind of job; known: {', '.join(KINDS)}")
+    return KINDS[name]

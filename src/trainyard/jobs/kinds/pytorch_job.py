@@ -10,30 +10,53 @@ codes only with the restart policy `ExitCode`: it then deletes the pod and makes
 or more, without a limit, so `scripts/run_pod.py` counts its starts on the volume. Without a volume the disk
 of the pod holds the run: the policy is `Never`, and `scripts/run_pod.py` restarts in the same container.
 HyperPod's auto-resume requires OnFailure: there the Master is restarted after every failure.
+
+The operator's condition `Restarting` is not reliable: it is overwritten within a tenth of a second, or stays
+for ever.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from trainyard.cluster.needed_apis import Controller, NeededApi
+from trainyard.jobs.job_kind import JobKind, Manifests, completion_index, whole_number
+from trainyard.jobs.job_object import find_problems_without_ray, job_object, make_files_config_map
 from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.kinds.job_object import job_object, make_files_config_map, problems_without_ray
-from trainyard.jobs.kinds.kind_protocol import Manifests
 from trainyard.jobs.pod_template import pod_template
+from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.reading import (
+    NOT_ACTED,
+    Phase,
+    Reading,
+    count,
+    field_of,
+    message_of,
+    read_labels,
+    since,
+    time_of,
+    true_conditions,
+)
+from trainyard.run.failure_classes import FailureClass
 
-NAME = FOLLOWED = "pytorchjob"
-LONGEST_NAME = 63 - len("-worker-00000")
+Json = Mapping[str, Any]
+INSTALLS = "the Kubeflow training operator"
 CONTAINER = "pytorch"
 """The container name that the operator's webhook requires."""
 _RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
 _RESUMES = "sagemaker.amazonaws.com/job-max-retry-count"
+_ENDS = (("Failed", Phase.FAILED), ("Succeeded", Phase.SUCCEEDED), ("Completed", Phase.SUCCEEDED))
+"""In this order, because a job with both conditions has not succeeded."""
+_CONTINUES = (
+    ("Restarting", Phase.RESTARTING),
+    ("Running", Phase.RUNNING),
+    ("PodsRunning", Phase.RUNNING),
+    ("Created", Phase.WAITING),
+)
+_TOO_LONG = "active longer than specified deadline"
 
 
-def problems(plan: JobPlan) -> Iterator[str]:
-    yield from problems_without_ray(plan)
-
-
-def rendered(plan: JobPlan) -> Manifests:
+def render(plan: JobPlan) -> Manifests:
     often = "OnFailure" if plan.restarts else "Never"
     judged = judges_its_restarts(plan)
     first = ("ExitCode" if plan.claim else "Never") if judged else often
@@ -76,3 +99,86 @@ def auto_resume(plan: JobPlan) -> dict[str, str]:
     if not (plan.on_hyperpod and eligible and plan.restarts and plan.auto_retry):
         return {}
     return {_RESUME: "true", _RESUMES: str(plan.auto_retry)}
+
+
+def read_status(observed: Observed) -> Reading:
+    """The reading of a PyTorchJob."""
+    spec = (observed.job or {}).get("spec") or {}
+    least = field_of(spec, "elasticPolicy", "minReplicas")
+    workers = count(least) if least is not None else None
+    wanted = sum(
+        workers if name == "Worker" and workers is not None else count(entry.get("replicas"), 1)
+        for name, entry in (spec.get("pytorchReplicaSpecs") or {}).items()
+    )
+    return read_conditions(observed, wanted or None)
+
+
+def read_conditions(observed: Observed, wanted: int | None) -> Reading:
+    """The reading of a job that the conditions of a `runPolicy` describe, and that wants so many pods."""
+    job = observed.job or {}
+    true = true_conditions(job)
+    for name, phase in _ENDS:
+        if name in true:
+            message = message_of(true[name])
+            ended = time_of(field_of(job, "status", "completionTime")) or since(true[name])
+            reached = FailureClass.TIME_LIMIT if _TOO_LONG in message else None
+            return Reading(phase, message, wanted, ended_at=ended, failure_class=reached)
+    if "Suspended" in true or field_of(job, "spec", "runPolicy", "suspend") is True:
+        reason = message_of(true.get("Suspended", {})) or "it is suspended"
+        return Reading(Phase.SUSPENDED, reason, wanted)
+    for name, phase in _CONTINUES:
+        if name in true:
+            return Reading(phase, message_of(true[name]), wanted)
+    return Reading(Phase.NEW, NOT_ACTED, wanted)
+
+
+def rank_of(pod: Json) -> int | None:
+    """The rank: that of the Master is 0."""
+    labels = read_labels(pod)
+    index = whole_number(labels.get("training.kubeflow.org/replica-index"))
+    if index is None:
+        return completion_index(pod)
+    role = labels.get("training.kubeflow.org/replica-type")
+    return index + (0 if role == "master" or not _has_master(pod) else 1)
+
+
+def _has_master(pod: Json) -> bool:
+    """Whether worker 0 has rank 1. Workers of a job without a master have no master address."""
+    for container in field_of(pod, "spec", "containers") or ():
+        for variable in container.get("env") or ():
+            if variable.get("name") == "MASTER_ADDR":
+                return "-master-" in str(variable.get("value"))
+    return True
+
+
+KIND = JobKind(
+    name="pytorchjob",
+    api_kind="PyTorchJob",
+    apis=(
+        NeededApi(
+            "kubeflow.org",
+            "v1",
+            "pytorchjobs",
+            "the Kubeflow training operator",
+            manifest="training_operator",
+        ),
+    ),
+    controllers=(
+        Controller(
+            "training operator",
+            ("training-operator",),
+            labels=("kubeflow-training-operator",),
+            others=("hp-training-operator", "hyperpod-training-operator"),
+        ),
+    ),
+    trial_spec=lambda template, _: {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}},
+    resumes_on_hyperpod=True,
+    longest_name=63 - len("-worker-00000"),
+    find_problems=find_problems_without_ray,
+    render=render,
+    read_status=read_status,
+    pod_label="training.kubeflow.org/job-name",
+    rank_of=rank_of,
+    suspend=("spec", "runPolicy", "suspend"),
+    first_pod_decides=True,
+)

@@ -2,41 +2,112 @@
 
 The first node is the head, which has GPUs like the others. A cluster outlives the command; one of the same
 specification is used again, which is compared by the digest in its annotations.
+
+A program that runs in every pod is started on each node by `scripts/run_on_ray.py`, which also sets what
+other operators set: the number of nodes, the node's rank, and the address of the first. Ray's own drivers run
+once.
+
+KubeRay pastes the entrypoint into a shell script of its submitter, and Ray hands it to another shell on the
+head. Shell syntax would therefore take effect in the wrong place: of `cd a && b` Ray runs only `cd a`, and
+the job succeeds. So an entrypoint has plain words only.
+
+KubeRay restarts a command whatever its exit code is. So the entrypoint restarts what `scripts/run_pod.py`
+runs, which has exit codes that are final; only a command without it is left to KubeRay.
+
+A RayCluster never ends; the command on it does.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from trainyard.cluster.needed_apis import Controller, NeededApi
+from trainyard.jobs.job_kind import COMPLETION_INDEX, JobKind, Manifests, completion_index
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND_LABEL, make_labels
+from trainyard.jobs.job_object import job_object, part_object
 from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, Program
-from trainyard.jobs.kinds.job_object import job_object, part_object
-from trainyard.jobs.kinds.kind_protocol import Manifests
-from trainyard.jobs.kinds.on_ray import entrypoint_of, entrypoint_problems
+from trainyard.jobs.name_problems import LABEL, quote_name
 from trainyard.jobs.pod_template import container_security, pod_template
+from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.reading import (
+    NOT_ACTED,
+    Phase,
+    Reading,
+    conditions,
+    count,
+    field_of,
+    message_of,
+    read_labels,
+    true_conditions,
+)
+from trainyard.run.failure_classes import FailureClass
 
-NAME = "raycluster"
-FOLLOWED = "rayjob"
+Json = Mapping[str, Any]
 LONGEST_NAME = 47
-"""KubeRay's limit for RayJobs; 53 for RayClusters."""
+"""KubeRay's limit for RayJobs."""
+_LONGEST_CLUSTER = 53
 API = "ray.io/v1"
+SUBMITTED_AS = "rayjob"
 GROUP = "workers"
+POD_LABEL = "ray.io/cluster"
+INSTALLS = "the KubeRay operator"
+CONTROLLER = Controller("KubeRay operator", ("kuberay-operator",))
+_INVALID = ("InvalidRayClusterSpec", "InvalidRayClusterMetadata", "InvalidRayClusterStatus")
 _SUBMITTER = {"cpu": "500m", "memory": "1Gi"}
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
-def problems(plan: JobPlan) -> Iterator[str]:
-    yield from entrypoint_problems(plan)
+def find_problems(plan: JobPlan) -> Iterator[str]:
+    yield from find_entrypoint_problems(plan)
+    name = plan.ray_cluster
+    if name and not (LABEL.fullmatch(name) and len(name) <= _LONGEST_CLUSTER):
+        yield (
+            f"--ray-cluster {quote_name(name)}: the name of a RayCluster has lower-case letters, digits, "
+            f"dashes, begins with a letter, and has at most {_LONGEST_CLUSTER} characters"
+        )
+    elif name and name == plan.name:
+        yield f"--ray-cluster {name}: the job has that name; deleting it would delete the cluster"
 
 
-def rendered(plan: JobPlan) -> Manifests:
+def find_entrypoint_problems(plan: JobPlan) -> Iterator[str]:
+    """Yield words of the command that two shells would change."""
+    for word in _words(plan):
+        if not _PLAIN.fullmatch(word):
+            yield (
+                f"{word[:60]!r}: Ray hands a command through two shells, so its words may have only letters, "
+                "digits and _@%+=:,./-; put what you want to run into a script in the image"
+            )
+
+
+def render(plan: JobPlan) -> Manifests:
     cluster = _cluster(plan)
     job = job_object(plan, API, "RayJob", _job_spec(plan))
     labels = job["metadata"]["labels"]
     labels.pop("kueue.x-k8s.io/queue-name", None)  # the cluster holds the quota
-    labels[KIND_LABEL] = FOLLOWED
+    labels[KIND_LABEL] = SUBMITTED_AS
     return Manifests(job, shared=(cluster,)) if plan.ray_cluster else Manifests(job, (cluster,))
+
+
+def make_entrypoint(plan: JobPlan) -> str:
+    """The entrypoint, made of words that passed `find_entrypoint_problems`."""
+    return " ".join(_words(plan))
+
+
+def _words(plan: JobPlan) -> tuple[str, ...]:
+    program = plan.program
+    restarts = ("--restarts", str(plan.restarts)) if program.keeps_run and plan.restarts else ()
+    if program.once:
+        return (*program.command, *restarts)
+    place = ("--directory", program.directory) if program.directory else ()
+    folder = f"{program.directory.rstrip('/')}/" if program.directory else ""
+    return (
+        *(program.python, f"{folder}scripts/run_on_ray.py"),
+        *("--num-nodes", str(plan.nodes), "--nproc-per-node", str(plan.processes_per_node)),
+        *("--gpu-per-node", str(plan.resources.gpus), *place, *restarts, "--", *program.command),
+    )
 
 
 def _cluster(plan: JobPlan) -> dict[str, Any]:
@@ -63,7 +134,7 @@ def _job_spec(plan: JobPlan) -> dict[str, Any]:
         files = {f"{placed}/{name}": text for name, text in plan.program.files.items()}
         variables["TRAINYARD_FILES"] = json.dumps(files)
     return {
-        "entrypoint": entrypoint_of(moved),
+        "entrypoint": make_entrypoint(moved),
         "clusterSelector": {"ray.io/cluster": cluster_name(plan)},
         "runtimeEnvYAML": json.dumps({"env_vars": variables}),
         "submissionMode": "K8sJobMode",
@@ -113,3 +184,74 @@ def submitter(plan: JobPlan) -> dict[str, Any]:
         "tolerations": whole["spec"]["tolerations"],
     }
     return {"metadata": {"labels": make_labels(plan.name, plan.kind)}, "spec": spec}
+
+
+def read_status(observed: Observed) -> Reading:
+    """The reading of a RayCluster; whether a command runs on it is not known."""
+    cluster = observed.job or {}
+    true, status = true_conditions(cluster), cluster.get("status") or {}
+    wanted = count_ray_pods(cluster.get("spec") or {})
+    refused = next((e for e in observed.events if e.get("reason") in _INVALID), None)
+    if refused is not None and not status:
+        return Reading(Phase.FAILED, message_of(refused), wanted, failure_class=FailureClass.CONFIGURATION)
+    if "RayClusterSuspended" in true or field_of(cluster, "spec", "suspend") is True:
+        return Reading(Phase.SUSPENDED, "it is suspended", wanted)
+    if "ReplicaFailure" in true:
+        return Reading(Phase.WAITING, message_of(true["ReplicaFailure"]), wanted)
+    if status.get("state") == "ready" and _head_is_ready(cluster):
+        return Reading(Phase.RUNNING, "the RayCluster is ready", wanted)
+    if not status:
+        return Reading(Phase.NEW, NOT_ACTED, wanted)
+    return Reading(Phase.WAITING, "the RayCluster is not ready", wanted)
+
+
+def _head_is_ready(cluster: Json) -> bool:
+    """`state` stays `ready` while the head is created again; older operators have no condition for that."""
+    head = conditions(cluster).get("HeadPodReady")
+    return head is None or head.get("status") == "True"
+
+
+def count_ray_pods(spec: Json) -> int | None:
+    if "headGroupSpec" not in spec:
+        return None
+    scales = spec.get("enableInTreeAutoscaling") is True
+    groups = [g for g in spec.get("workerGroupSpecs") or () if isinstance(g, dict) and not g.get("suspend")]
+    return 1 + sum(
+        count(g.get("minReplicas") if scales else g.get("replicas"), 0) * count(g.get("numOfHosts"), 1)
+        for g in groups
+    )
+
+
+def make_trial_cluster(template: Json) -> dict[str, Any]:
+    """The smallest cluster for a dry run."""
+    return {"headGroupSpec": {"rayStartParams": {}, "template": template}}
+
+
+def rank_of(pod: Json) -> int | None:
+    """The head has rank 0; other pods have no order unless an indexed Job made them."""
+    return 0 if read_labels(pod).get("ray.io/node-type") == "head" else completion_index(pod)
+
+
+def is_helper(labels: Json) -> bool:
+    """Whether the pod submits the command to Ray."""
+    return "batch.kubernetes.io/job-name" in labels and COMPLETION_INDEX not in labels
+
+
+KIND = JobKind(
+    name="raycluster",
+    api_kind="RayCluster",
+    apis=(NeededApi("ray.io", "v1", "rayclusters", INSTALLS, manifest="kuberay"),),
+    controllers=(CONTROLLER,),
+    trial_spec=lambda template, _: make_trial_cluster(template),
+    parts=((API, "rayjobs"),),
+    has_webhook=False,
+    longest_name=LONGEST_NAME,
+    find_problems=find_problems,
+    render=render,
+    read_status=read_status,
+    pod_label=POD_LABEL,
+    rank_of=rank_of,
+    is_helper=is_helper,
+    submitted_as=SUBMITTED_AS,
+    on_ray=True,
+)

@@ -1,28 +1,50 @@
-"""RayJob of KubeRay, `ray.io/v1`: a Ray cluster for one command, removed after the command has ended."""
+"""RayJob of KubeRay, `ray.io/v1`: a Ray cluster for one command, removed after the command has ended.
 
-from collections.abc import Iterator
+A RayJob has two statuses: that of its deployment and that of the command in Ray. Only both together show
+success, because `Complete` is also set for a command that was stopped.
+"""
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainyard.cluster.needed_apis import NeededApi
+from trainyard.jobs.job_kind import JobKind, Manifests, OwnedObjects
+from trainyard.jobs.job_object import job_object, make_files_config_map
 from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.kinds.job_object import job_object, make_files_config_map
-from trainyard.jobs.kinds.kind_protocol import Manifests
-from trainyard.jobs.kinds.on_ray import entrypoint_of, entrypoint_problems
-from trainyard.jobs.kinds.ray_cluster import API, ray_cluster_spec, submitter
+from trainyard.jobs.kinds.ray_cluster import (
+    API,
+    CONTROLLER,
+    INSTALLS,
+    LONGEST_NAME,
+    POD_LABEL,
+    count_ray_pods,
+    find_entrypoint_problems,
+    is_helper,
+    make_entrypoint,
+    make_trial_cluster,
+    rank_of,
+    ray_cluster_spec,
+    submitter,
+)
+from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.reading import NOT_ACTED, Phase, Reading, count, field_of, time_of
+from trainyard.run.failure_classes import FailureClass
 
-NAME = FOLLOWED = "rayjob"
-LONGEST_NAME = 47
+Json = Mapping[str, Any]
+_ENDS = ("SUCCEEDED", "FAILED", "STOPPED")
 _KEPT_SECONDS = 120
 """The pods stay this long after the end, so that their logs can be read; they hold their GPUs meanwhile."""
 
 
-def problems(plan: JobPlan) -> Iterator[str]:
-    yield from entrypoint_problems(plan)
+def find_problems(plan: JobPlan) -> Iterator[str]:
+    yield from find_entrypoint_problems(plan)
     if plan.ray_cluster:
         yield f"--ray-cluster {plan.ray_cluster}: a RayJob makes a cluster of its own; use --kind raycluster"
 
 
-def rendered(plan: JobPlan) -> Manifests:
+def render(plan: JobPlan) -> Manifests:
     spec = {
-        "entrypoint": entrypoint_of(plan),
+        "entrypoint": make_entrypoint(plan),
         "rayClusterSpec": ray_cluster_spec(plan),
         "submissionMode": "K8sJobMode",
         "submitterPodTemplate": submitter(plan),
@@ -31,3 +53,86 @@ def rendered(plan: JobPlan) -> Manifests:
         "ttlSecondsAfterFinished": _KEPT_SECONDS,
     }
     return Manifests(job_object(plan, API, "RayJob", spec), make_files_config_map(plan))
+
+
+def read_status(observed: Observed) -> Reading:
+    """The reading of a RayJob."""
+    job = observed.job or {}
+    status = job.get("status") or {}
+    deployment, command = str(status.get("jobDeploymentStatus") or ""), str(status.get("jobStatus") or "")
+    wanted = count_ray_pods(field_of(job, "spec", "rayClusterSpec") or {})
+    anew = max(0, count(status.get("failed")) - (1 if deployment == "Failed" else 0))
+    message = " ".join(str(status.get("message") or "").split())
+    if deployment in ("Failed", "ValidationFailed", "Complete"):
+        phase, found = _end_of(deployment, command, str(status.get("reason") or ""))
+        reason = message or f"the operator says {deployment}, Ray says {command or 'nothing'}"
+        ended = time_of(status.get("endTime"))
+        lines = tuple(str(status.get("message") or "").splitlines()) if command == "FAILED" else ()
+        return Reading(phase, reason, wanted, anew, ended, found, lines)
+    if deployment in ("Suspending", "Suspended") or field_of(job, "spec", "suspend") is True:
+        return Reading(Phase.SUSPENDED, message or "it is suspended", wanted, anew)
+    if deployment == "Retrying":
+        return Reading(Phase.RESTARTING, "the operator starts it again on a new RayCluster", wanted, anew)
+    if command in _ENDS:
+        reason = f"Ray says {command}; the operator has not ended the job yet"
+        return Reading(Phase.RUNNING, reason, wanted, anew)
+    if command == "RUNNING":
+        return Reading(Phase.RUNNING, "Ray runs the command", wanted, anew)
+    if not deployment:
+        return Reading(Phase.NEW, NOT_ACTED, wanted, anew)
+    return Reading(
+        Phase.WAITING, f"the operator says {deployment}, Ray says {command or 'nothing yet'}", wanted, anew
+    )
+
+
+def _end_of(deployment: str, command: str, reason: str) -> tuple[Phase, FailureClass | None]:
+    if deployment == "ValidationFailed":
+        return Phase.FAILED, FailureClass.CONFIGURATION
+    if deployment == "Complete" and command == "SUCCEEDED":
+        return Phase.SUCCEEDED, None
+    if command == "STOPPED":
+        return Phase.FAILED, FailureClass.CANCELLED
+    if deployment == "Complete" and command != "FAILED":
+        return Phase.UNCLEAR, None
+    return Phase.FAILED, FailureClass.TIME_LIMIT if "Deadline" in reason else None
+
+
+def why_not_suspended(job: Json) -> str:
+    """KubeRay suspends only a RayJob that has a cluster of its own and removes it after its end."""
+    spec = job.get("spec") or {}
+    if spec.get("clusterSelector"):
+        return "it runs on a RayCluster of its own or of others, which KubeRay does not suspend"
+    if not spec.get("shutdownAfterJobFinishes"):
+        return "KubeRay suspends a RayJob only with shutdownAfterJobFinishes"
+    return ""
+
+
+def cluster_in(job: Json) -> str:
+    """The name of its RayCluster; empty between two attempts."""
+    return str((job.get("status") or {}).get("rayClusterName") or "")
+
+
+KIND = JobKind(
+    name="rayjob",
+    api_kind="RayJob",
+    apis=(NeededApi("ray.io", "v1", "rayjobs", INSTALLS, manifest="kuberay"),),
+    controllers=(CONTROLLER,),
+    trial_spec=lambda template, _: {
+        "entrypoint": "true",
+        "rayClusterSpec": make_trial_cluster(template),
+        "shutdownAfterJobFinishes": True,
+    },
+    has_webhook=False,
+    longest_name=LONGEST_NAME,
+    find_problems=find_problems,
+    render=render,
+    read_status=read_status,
+    pod_label=POD_LABEL,
+    pod_owner=cluster_in,
+    rank_of=rank_of,
+    is_helper=is_helper,
+    owned=(OwnedObjects("/apis/ray.io/v1", "rayclusters", "RayCluster", name_in=cluster_in, in_queue=True),),
+    why_not_suspended=why_not_suspended,
+    of_one_run=("jobId",),
+    on_ray=True,
+)

@@ -6,35 +6,52 @@ has had the same fields since 2.0, so each job brings its own, which is deleted 
 
 When a pod fails, JobSet starts all pods again, at most `restarts` times. What a restart would
 only repeat ends the job at once: a configuration, a bug, a run that is stored and not proven (2, 3, 6).
+
+A running TrainJob has no conditions at all. `jobsStatus` shows that it runs, and counts Jobs, not pods. A
+condition Suspended with status False belongs to a job that was resumed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
+from trainyard.cluster.needed_apis import Controller, NeededApi
+from trainyard.jobs.job_kind import JobKind, Manifests, OwnedObjects
 from trainyard.jobs.job_labels import make_labels
-from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.kinds.job_object import (
+from trainyard.jobs.job_object import (
+    find_problems_without_ray,
     job_object,
     make_files_config_map,
     part_object,
-    problems_without_ray,
 )
-from trainyard.jobs.kinds.kind_protocol import Manifests
+from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.pod_exit_codes import FINAL_CODES
 from trainyard.jobs.pod_template import pod_template, resources_of
+from trainyard.jobs.state.observed import Observed
+from trainyard.jobs.state.reading import (
+    NOT_ACTED,
+    Phase,
+    Reading,
+    count,
+    field_of,
+    message_of,
+    name_of,
+    read_labels,
+    since,
+    true_conditions,
+)
+from trainyard.run.failure_classes import FailureClass
 
-NAME = FOLLOWED = "trainjob"
-LONGEST_NAME = 63 - len("-node-0-00000-xxxxx")
+Json = Mapping[str, Any]
 API = "trainer.kubeflow.org/v1alpha1"
-CONTAINER = "node"
+CONTAINER = TRAINER = "node"
+"""The container, and the replicated Job that trains; other Jobs prepare data and models."""
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
+_JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+_PART_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
+_TOO_LONG = "DeadlineExceeded"
 
 
-def problems(plan: JobPlan) -> Iterator[str]:
-    yield from problems_without_ray(plan)
-
-
-def rendered(plan: JobPlan) -> Manifests:
+def render(plan: JobPlan) -> Manifests:
     trainer: dict[str, Any] = {
         "image": plan.image,
         "command": list(plan.program.command),
@@ -77,3 +94,87 @@ def _runtime(plan: JobPlan) -> dict[str, Any]:
     )
     body["metadata"]["labels"]["trainer.kubeflow.org/framework"] = "torch"
     return body
+
+
+def read_status(observed: Observed) -> Reading:
+    """The reading of a TrainJob."""
+    job, sets, jobs = observed.job or {}, observed.owned_of("JobSet"), observed.owned_of("Job")
+    true, wanted = true_conditions(job), _count_pods(job, jobs)
+    restarts = _count_restarts(sets, jobs, failed="Failed" in true)
+    for name, phase in (("Failed", Phase.FAILED), ("Complete", Phase.SUCCEEDED)):
+        if name in true:
+            too_long = _TOO_LONG in str(true[name].get("reason"))
+            reached = FailureClass.TIME_LIMIT if too_long else None
+            return Reading(phase, message_of(true[name]), wanted, restarts, since(true[name]), reached)
+    if "Suspended" in true or field_of(job, "spec", "suspend") is True:
+        return Reading(
+            Phase.SUSPENDED, message_of(true.get("Suspended", {})) or "it is suspended", wanted, restarts
+        )
+    if any("RestartingJobSet" in true_conditions(found) for found in sets):
+        return Reading(Phase.RESTARTING, "its JobSet creates all Jobs again", wanted, restarts)
+    active = [entry for entry in field_of(job, "status", "jobsStatus") or () if count(entry.get("active"))]
+    if active:
+        names = ", ".join(str(entry.get("name")) for entry in active)
+        return Reading(Phase.RUNNING, f"its Jobs are active: {names}", wanted, restarts)
+    if sets:
+        return Reading(Phase.WAITING, "its JobSet exists, but its Jobs are not active yet", wanted, restarts)
+    return Reading(Phase.NEW, NOT_ACTED, wanted, restarts)
+
+
+def _count_pods(job: Json, jobs: tuple[Json, ...]) -> int | None:
+    nodes = count(field_of(job, "spec", "trainer", "numNodes"))
+    trainers = [j for j in jobs if read_labels(j).get(_PART_LABEL) == TRAINER]
+    return nodes or sum(count(field_of(j, "spec", "parallelism"), 1) for j in trainers) or None
+
+
+def _count_restarts(sets: tuple[Json, ...], jobs: tuple[Json, ...], *, failed: bool) -> int:
+    """Pods that the Jobs created again; a failure that ended a Job is not followed by a new pod."""
+    anew = sum(
+        max(
+            0, count(field_of(j, "status", "failed")) - (1 if "Failed" in true_conditions(j) or failed else 0)
+        )
+        for j in jobs
+    )
+    return anew + sum(count(field_of(found, "status", "restarts")) for found in sets)
+
+
+def is_helper(labels: Json) -> bool:
+    """Whether the pod prepares data or models."""
+    return str(labels.get(_PART_LABEL, TRAINER)) != TRAINER
+
+
+KIND = JobKind(
+    name="trainjob",
+    api_kind="TrainJob",
+    apis=(
+        NeededApi("trainer.kubeflow.org", "v1alpha1", "trainjobs", "Kubeflow Trainer 2", manifest="trainer"),
+        NeededApi(
+            "jobset.x-k8s.io",
+            "v1alpha2",
+            "jobsets",
+            "JobSet, which Kubeflow Trainer 2 brings",
+            manifest="jobset",
+        ),
+    ),
+    controllers=(
+        Controller(
+            "Trainer controller", ("kubeflow-trainer-controller-manager", "trainer-controller-manager")
+        ),
+        Controller("JobSet controller", ("jobset-controller-manager", "jobset-controller")),
+    ),
+    trial_spec=lambda _, runtime: {"runtimeRef": {"name": runtime or "torch-distributed"}},
+    parts=((API, "trainingruntimes"),),
+    needs_runtime=True,
+    longest_name=63 - len("-node-0-00000-xxxxx"),
+    find_problems=find_problems_without_ray,
+    render=render,
+    read_status=read_status,
+    pod_label=_JOBSET_LABEL,
+    is_helper=is_helper,
+    owned=(
+        OwnedObjects("/apis/jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", name_in=name_of),
+        OwnedObjects(
+            "/apis/batch/v1", "jobs", "Job", selector_in=lambda job: f"{_JOBSET_LABEL}={name_of(job)}"
+        ),
+    ),
+)

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
+from trainyard.jobs.job_kind import JobKind
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.recipe_order import RAY_KINDS, RecipeOrder
+from trainyard.jobs.recipes.recipe_order import RecipeOrder
 
 NAME = "command"
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -25,30 +26,31 @@ def problems(order: RecipeOrder) -> Iterator[str]:
         yield "--recipe command: put the command after --, such as -- torchrun train.py"
     elif not _starts_torchrun(command):
         return
-    elif order.kind in RAY_KINDS and order.nodes > 1:
+    elif order.kind.on_ray and order.nodes > 1:
         yield (
             f"-- torchrun: on Ray a command runs once, on the head, so {order.nodes - 1} of {order.nodes} "
             "nodes would do nothing; use --kind pytorchjob or trainjob, or a command that starts tasks on "
             "all of them"
         )
-    elif order.kind == "hyperpod" and not any(map(_PLACED.fullmatch, command)):
+    elif order.kind.agent and not any(map(_PLACED.fullmatch, command)):
         yield (
-            "-- torchrun: it does not read the variables of HyperPod's operator, so each pod would train "
-            f"alone; use -- hyperpodrun --nnodes={order.nodes} --nproc-per-node={order.processes}"
+            f"-- torchrun: it does not read the variables of {order.kind.api.installs}, so each pod would "
+            f"train alone; use -- {order.kind.agent} --nnodes={order.nodes} "
+            f"--nproc-per-node={order.processes}"
         )
 
 
-def without_agent(command: Sequence[str], kind: str) -> bool:
-    """Whether the pods of a job on HyperPod seem to run torchrun without the agent of its operator."""
+def lacks_agent(command: Sequence[str], kind: JobKind) -> bool:
+    """Whether the pods seem to run torchrun, and not the agent that their operator needs."""
     words = " ".join(command)
-    return kind == "hyperpod" and "hyperpodrun" not in words and _MENTIONED.search(words) is not None
+    return bool(kind.agent) and kind.agent not in words and _MENTIONED.search(words) is not None
 
 
 def program(order: RecipeOrder) -> Program:
     """The program that runs the command."""
     pod = order.config.cluster.pod
     return Program(
-        NAME, order.command, once=order.kind in RAY_KINDS, directory=pod.directory or "", python=pod.python
+        NAME, order.command, once=order.kind.on_ray, directory=pod.directory or "", python=pod.python
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from trainyard.config.schema import Config
+from trainyard.jobs.job_kind import JobKind
 from trainyard.jobs.job_plan import SCRATCH, Program
 from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import InstanceType
@@ -17,7 +18,6 @@ from trainyard.plan.parallel_degrees import Degrees, degrees_of
 from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
 
 Row = dict[str, Any]
-RAY_KINDS = ("rayjob", "raycluster")
 _GIB = 2**30
 
 
@@ -28,8 +28,7 @@ class RecipeOrder:
     config: Config
     """The configuration that the pods train with."""
     job: str
-    kind: str
-    """As in `cluster.kind`, never auto."""
+    kind: JobKind
     nodes: int
     processes: int
     """Processes per node."""

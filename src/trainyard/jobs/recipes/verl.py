@@ -15,7 +15,6 @@ from trainyard.jobs.job_plan import Program
 from trainyard.jobs.recipes.log_numbers import format_number, read_figures, without_colour
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import (
-    RAY_KINDS,
     RecipeOrder,
     Row,
     absolute,
@@ -66,8 +65,8 @@ _FIGURES = {
 
 def problems(order: RecipeOrder) -> Iterator[str]:
     config = order.config
-    if order.kind not in RAY_KINDS and order.nodes > 1:
-        yield f"--kind {order.kind}: verl runs on Ray; use --kind rayjob or raycluster"
+    if not order.kind.on_ray and order.nodes > 1:
+        yield f"--kind {order.kind.name}: verl runs on Ray; use --kind rayjob or raycluster"
     yield from steps_problems(order)
     if config.monitoring.log_steps != 1:
         yield f"monitoring.log_steps: {config.monitoring.log_steps}, but verl logs every step; set it to 1"
@@ -148,7 +147,7 @@ def _setting_problems(config: Config) -> Iterator[str]:
 def program(order: RecipeOrder) -> Program:
     command = [order.config.cluster.pod.python, "-m", "verl.trainer.main_ppo"]
     command += [f"{name}={value}" for name, value in overrides(order).items()]
-    return kept_program(NAME, order, command, torchrun=False, once=order.kind in RAY_KINDS)
+    return kept_program(NAME, order, command, torchrun=False, once=order.kind.on_ray)
 
 
 def overrides(order: RecipeOrder) -> dict[str, str]:

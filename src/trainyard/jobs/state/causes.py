@@ -31,7 +31,7 @@ def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFa
     found = suspects_of(observed, past)
     if reading.failure_class is not None:
         return JobFailure(reading.failure_class, (reading.reason,), lines=reading.lines[-LAST_LINES:])
-    if observed.kind.name in ("rayjob", "raycluster"):
+    if observed.kind.on_ray:
         return _of_ray(found, reading)
     if not found:
         return JobFailure(FailureClass.UNKNOWN, (reading.reason, "No pod of it is left that says why."))

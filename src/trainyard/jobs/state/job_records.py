@@ -5,8 +5,7 @@ from typing import Any
 
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.observed import Observed
-from trainyard.jobs.state.pod_facts import time_of
-from trainyard.jobs.state.reading import count
+from trainyard.jobs.state.reading import count, time_of
 
 Json = Mapping[str, Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainyard.jobs.state.job_state import Waiting
 from trainyard.jobs.state.observed import Observed
-from trainyard.jobs.state.reading import conditions, field_of, said, true_conditions
+from trainyard.jobs.state.reading import conditions, field_of, message_of, true_conditions
 from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
@@ -39,7 +39,7 @@ def read_queue(observed: Observed) -> QueueReading | None:
         if "Finished" in true:
             continue
         if field_of(workload, "spec", "active") is False:
-            why = said(true.get("Evicted", {})) or "its Workload was deactivated"
+            why = message_of(true.get("Evicted", {})) or "its Workload was deactivated"
             return QueueReading(
                 Waiting(FailureClass.UNSCHEDULABLE, f"Kueue has given it up: {why}"), given_up=True
             )
@@ -53,9 +53,10 @@ def _why(true: Mapping[str, Json], known: Mapping[str, Json]) -> Waiting:
     if "Evicted" in true:
         reason = str(true["Evicted"].get("reason"))
         return Waiting(
-            _PLACE.get(reason, FailureClass.QUOTA), f"Kueue evicted it ({reason}): {said(true['Evicted'])}"
+            _PLACE.get(reason, FailureClass.QUOTA),
+            f"Kueue evicted it ({reason}): {message_of(true['Evicted'])}",
         )
     if "QuotaReserved" in true:
         return Waiting(FailureClass.QUOTA, "Kueue has reserved quota and waits for its admission checks")
-    held = known.get("QuotaReserved") or {}
-    return Waiting(FailureClass.QUOTA, f"Kueue has not admitted it: {said(held) or 'no reason is given yet'}")
+    why = message_of(known.get("QuotaReserved") or {}) or "no reason is given yet"
+    return Waiting(FailureClass.QUOTA, f"Kueue has not admitted it: {why}")

@@ -6,10 +6,12 @@ and created again, and how they ended. Every change returns a new value.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard.jobs.state.kind_api import KindOfJob
 from trainyard.jobs.state.pod_facts import PodFacts
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_kind import JobKind
 
 Json = Mapping[str, Any]
 MOST_ENDED = 200
@@ -20,7 +22,7 @@ MOST_ENDED = 200
 class Observed:
     """One look at a job."""
 
-    kind: KindOfJob
+    kind: "JobKind"
     namespace: str
     name: str
     job: Json | None

@@ -8,22 +8,19 @@ Init containers count where they fail or wait: a pod that waits for its master h
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.jobs.pod_exit_codes import code_on_record
-from trainyard.jobs.state.kind_api import annotations_of, read_labels
+from trainyard.jobs.state.reading import read_labels, time_of
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_kind import JobKind
 
 Json = Mapping[str, Any]
 LAST_LINES = 20
 _MOST_LETTERS = 4000
-TRAINER = "node"
-"""The replicated Job of a TrainJob that trains; the others prepare data and models."""
-_INDEX = "batch.kubernetes.io/job-completion-index"
 _LOST_CONTAINER = "ContainerStatusUnknown"
 """The reason of a container that the kubelet cannot find any more; its exit code 137 is invented."""
-_LEAST_TIME = 1e9
-"""In Unix seconds; Kubernetes writes the year 1 or 1970 for an unknown time."""
 _ENDING = ("Never", "OnFailure")
 """Restart policies under which a container that succeeded is not started again."""
 
@@ -97,8 +94,8 @@ class PodFacts:
         return "" if self.rank is None else f"rank {self.rank}"
 
 
-def pod_facts(raw: Json) -> PodFacts:
-    """Reduce a pod from the API to its facts."""
+def pod_facts(raw: Json, kind: "JobKind") -> PodFacts:
+    """Reduce a pod of a job of this kind to its facts."""
     meta, spec, status = raw.get("metadata") or {}, raw.get("spec") or {}, raw.get("status") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     disruption = conditions.get("DisruptionTarget") or {}
@@ -107,11 +104,12 @@ def pod_facts(raw: Json) -> PodFacts:
     containers = list(_containers(status))
     ends = tuple(e for c in containers for e in _ends_of(c))
     created = time_of(meta.get("creationTimestamp")) or 0.0
+    helps = kind.is_helper(read_labels(raw))
     return PodFacts(
         name=str(meta.get("name", "")),
         uid=str(meta.get("uid", "")),
         node=str(spec.get("nodeName") or ""),
-        rank=_rank_of(raw),
+        rank=None if helps else kind.rank_of(raw),
         phase=_phase_of(spec, status),
         reason=str(status.get("reason") or ""),
         message=_short(status.get("message")),
@@ -127,7 +125,7 @@ def pod_facts(raw: Json) -> PodFacts:
         disruption=str(disruption.get("reason") or "unknown") if disrupted else "",
         unschedulable=_unschedulable(scheduled),
         disrupted_at=time_of(disruption.get("lastTransitionTime")) if disrupted else None,
-        helps=_helps(read_labels(raw)),
+        helps=helps,
     )
 
 
@@ -141,18 +139,6 @@ def _phase_of(spec: Json, status: Json) -> str:
     codes = [(state.get("terminated") or {}).get("exitCode") for state in states]
     over = bool(codes) and all(code == 0 for code in codes)
     return "Succeeded" if phase == "Running" and over and spec.get("restartPolicy") in _ENDING else phase
-
-
-def time_of(text: object) -> float | None:
-    """The Unix seconds of a time from the API; None for no time, and for the years 1 and 1970."""
-    try:
-        moment = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    if moment.year < 1971:
-        return None
-    seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    return seconds if seconds > _LEAST_TIME else None
 
 
 def _containers(status: Json) -> Iterator[Json]:
@@ -189,41 +175,6 @@ def _unschedulable(scheduled: Json) -> str:
     if scheduled.get("status") != "False" or scheduled.get("reason") != "Unschedulable":
         return ""
     return _short(scheduled.get("message")) or "no node fits"
-
-
-def _helps(labels: Json) -> bool:
-    part = labels.get("jobset.sigs.k8s.io/replicatedjob-name")
-    if part is not None:
-        return str(part) != TRAINER
-    return "batch.kubernetes.io/job-name" in labels and _INDEX not in labels
-
-
-def _rank_of(raw: Json) -> int | None:
-    labels = read_labels(raw)
-    if _helps(labels):
-        return None
-    index = labels.get("training.kubeflow.org/replica-index")
-    if _is_number(index):
-        role = labels.get("training.kubeflow.org/replica-type")
-        return int(str(index)) + (0 if role == "master" or not _has_master(raw) else 1)
-    index = labels.get(_INDEX) or annotations_of(raw).get(_INDEX)
-    if _is_number(index):
-        return int(str(index))
-    return 0 if labels.get("ray.io/node-type") == "head" else None
-
-
-def _has_master(raw: Json) -> bool:
-    """Whether worker 0 has rank 1. Workers of a job without a master have no master address."""
-    spec = raw.get("spec") or {}
-    for container in spec.get("containers") or ():
-        for variable in container.get("env") or ():
-            if variable.get("name") == "MASTER_ADDR":
-                return "-master-" in str(variable.get("value"))
-    return True
-
-
-def _is_number(text: object) -> bool:
-    return isinstance(text, str) and text.isascii() and text.isdecimal()
 
 
 def _short(text: object) -> str:

@@ -1,4 +1,4 @@
-"""The common form of a job's status, whatever its kind; each kind has a reader module beside this one.
+"""The common form of a job's status, whatever its kind, and how the parts of an object of the API are read.
 
 Conditions are found by their type and count only if their status is True. Their order means nothing: the
 first condition of a PyTorchJob is always Created.
@@ -6,13 +6,16 @@ first condition of a PyTorchJob is always Created.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Any
 
-from trainyard.jobs.state.pod_facts import time_of
 from trainyard.run.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
+NOT_ACTED = "its operator has not acted on it yet"
+_LEAST_TIME = 1e9
+"""In Unix seconds; Kubernetes writes the year 1 or 1970 for an unknown time."""
 
 
 class Phase(Enum):
@@ -47,6 +50,24 @@ class Reading:
     """The program's last lines, if the status repeats them."""
 
 
+def name_of(raw: Json) -> str:
+    return str((raw.get("metadata") or {}).get("name") or "")
+
+
+def uid_of(raw: Json) -> str:
+    return str((raw.get("metadata") or {}).get("uid") or "")
+
+
+def annotations_of(raw: Json) -> Json:
+    found: Json = (raw.get("metadata") or {}).get("annotations") or {}
+    return found
+
+
+def read_labels(raw: Json) -> Json:
+    found: Json = (raw.get("metadata") or {}).get("labels") or {}
+    return found
+
+
 def true_conditions(raw: Json | None) -> dict[str, Json]:
     """The conditions that are True, by type."""
     found = ((raw or {}).get("status") or {}).get("conditions") or ()
@@ -59,13 +80,25 @@ def conditions(raw: Json | None) -> dict[str, Json]:
     return {str(c.get("type")): c for c in found if isinstance(c, dict)}
 
 
-def said(condition: Json) -> str:
+def message_of(condition: Json) -> str:
     """The message of a condition in one line, else its reason."""
     return " ".join(str(condition.get("message") or condition.get("reason") or "").split())
 
 
 def since(condition: Json) -> float | None:
     return time_of(condition.get("lastTransitionTime"))
+
+
+def time_of(text: object) -> float | None:
+    """The Unix seconds of a time from the API; None for no time, and for the years 1 and 1970."""
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    if moment.year < 1971:
+        return None
+    seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return seconds if seconds > _LEAST_TIME else None
 
 
 def field_of(raw: Json, *names: str) -> Any:

@@ -8,32 +8,19 @@ RayCluster stays ready while its head is gone. But a job is Succeeded only if it
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
-from trainyard.jobs.state.kind_api import annotations_of
 from trainyard.jobs.state.kueue_reading import QueueReading, read_queue
 from trainyard.jobs.state.observed import History, Observed
-from trainyard.jobs.state.pod_facts import PodFacts, time_of
+from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.jobs.state.pod_troubles import trouble_of_events, troubles
-from trainyard.jobs.state.pytorch_reading import read_pytorchjob
-from trainyard.jobs.state.ray_reading import read_raycluster, read_rayjob
-from trainyard.jobs.state.reading import Phase, Reading, count
-from trainyard.jobs.state.trainjob_reading import read_trainjob
+from trainyard.jobs.state.reading import Phase, Reading, annotations_of, count, time_of
 from trainyard.run.failure_classes import FailureClass
 
-_READERS: Mapping[str, Callable[[Observed], Reading]] = {
-    "pytorchjob": read_pytorchjob,
-    "hyperpod": read_pytorchjob,
-    "trainjob": read_trainjob,
-    "rayjob": read_rayjob,
-    "raycluster": read_raycluster,
-}
-_BY_RAY = ("rayjob", "raycluster")
-"""The pods of these kinds run before the command does."""
 _ENDED = (Phase.SUCCEEDED, Phase.FAILED, Phase.UNCLEAR)
 GONE = "The job is gone, and how it ended was not seen"
 
@@ -43,7 +30,7 @@ def judge_job(observed: Observed, history: History | None = None) -> JobState:
     past = (history or History()).with_pods(observed.pods)
     if observed.job is None:
         return _base(observed, past, None, state=State.UNKNOWN, reason=GONE)
-    reading = _READERS[observed.kind.name](observed)
+    reading = observed.kind.read_status(observed)
     ended = _finished(observed, past, reading) or _interrupted(observed, past, reading)
     return ended or _going(observed, past, reading)
 
@@ -53,7 +40,7 @@ def after(observed: Observed, history: History) -> History:
     past = history.with_pods(observed.pods)
     if past.ran or observed.job is None:
         return past
-    reading = _READERS[observed.kind.name](observed)
+    reading = observed.kind.read_status(observed)
     counts = _counts(observed, reading)
     return replace(past, ran=_all_run(observed, reading, counts) and reading.phase not in _ENDED)
 
@@ -94,9 +81,9 @@ def _succeeded(observed: Observed, past: History, reading: Reading) -> JobState:
 def _end_of_master(observed: Observed) -> float | None:
     """When the pod ended that alone decides success; workers that crash after it do no harm.
 
-    Only PyTorchJobs have such a pod. The operator records a later time of its own.
+    The operator records a later time of its own.
     """
-    if observed.kind.name != "pytorchjob":
+    if not observed.kind.first_pod_decides:
         return None
     ends = (end for pod in observed.pods if pod.rank == 0 and pod.phase == "Succeeded" for end in pod.ends)
     return max((end.finished for end in ends if end.finished is not None), default=None)
@@ -143,7 +130,7 @@ def _going(observed: Observed, past: History, reading: Reading) -> JobState:
     if _all_run(observed, reading, counts):
         reason = reading.reason if reading.phase is Phase.RUNNING else "all of its pods run"
         return _base(observed, past, reading, state=State.RUNNING, reason=_sentence(reason))
-    if observed.kind.name not in _BY_RAY and _all_end(observed):
+    if not observed.kind.on_ray and _all_end(observed):
         return _base(observed, past, reading, state=State.RUNNING, reason="Its pods end")
     waiting = _waiting(observed, queue)
     state = _not_running(observed, past, reading)
@@ -162,7 +149,7 @@ def _not_running(observed: Observed, past: History, reading: Reading) -> State:
 
 
 def _all_run(observed: Observed, reading: Reading, counts: PodCounts) -> bool:
-    if observed.kind.name in _BY_RAY and reading.phase is not Phase.RUNNING:
+    if observed.kind.on_ray and reading.phase is not Phase.RUNNING:
         return False
     if reading.phase is Phase.SUSPENDED or not counts.present:
         return False

@@ -6,38 +6,42 @@ succeed. Times are not compared: a clock may have been set back since.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from pydantic.json_schema import SkipJsonSchema
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.atomic_files import make_folder, write_json_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.judged_records import digests_now
+from trainyard.run.record_models import OF_A_FILE, Count, Text, Truth, validate_record
 from trainyard.run.untrusted_files import read_json_object
 
 _NAMES = ("trained", "network", "stored", "repeatable")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=OF_A_FILE)
 class PartRecord:
     """One line of the proof."""
 
-    name: str
-    holds: bool
-    evidence: str
-    next_step: str | None
+    name: Text = ""
+    holds: Truth = False
+    evidence: Text = ""
+    next_step: Text | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=OF_A_FILE)
 class ProofRecord:
     """The content of `report/proof.json`."""
 
-    parts: tuple[PartRecord, ...]
-    claimed: bool
-    run_number: int | None
-    store: str | None
-    is_of_another_state: bool = False
+    parts: tuple[PartRecord, ...] = ()
+    claimed: Annotated[Truth, Field(alias="proven")] = False
+    run_number: Count | None = None
+    store: Text | None = None
+    is_of_another_state: SkipJsonSchema[bool] = False
     """The run has changed since it was judged, so nothing in the record counts."""
 
     @property
@@ -58,15 +62,11 @@ def read_proof(layout: RunDirectory, run: Mapping[str, Any]) -> ProofRecord | No
     except (FileNotFoundError, DamagedFileError):
         return None
     if not _is_of(run, value) or value.get("records") != digests_now(layout):
-        return ProofRecord((), claimed=False, run_number=None, store=None, is_of_another_state=True)
-    parts = value.get("parts")
-    run_number, store = value.get("run_number"), value.get("store")
-    return ProofRecord(
-        tuple(_part(part) for part in parts if isinstance(part, dict)) if isinstance(parts, list) else (),
-        value.get("proven") is True,
-        run_number if isinstance(run_number, int) and not isinstance(run_number, bool) else None,
-        store if isinstance(store, str) else None,
-    )
+        return ProofRecord(is_of_another_state=True)
+    try:
+        return validate_record(ProofRecord, value)
+    except ValueError:
+        return None
 
 
 def write_proof(path: Path, record: Mapping[str, Any]) -> None:
@@ -84,13 +84,3 @@ def _is_of(run: Mapping[str, Any], proof: dict[str, Any]) -> bool:
     if proof.get("run_id") != run.get("run_id") or proof.get("finished") != ended.get("finished"):
         return False
     return proof.get("proven") is not True or ended.get("status") == "succeeded"
-
-
-def _part(part: dict[str, Any]) -> PartRecord:
-    step = part.get("next_step")
-    return PartRecord(
-        str(part.get("name", "")),
-        part.get("holds") is True,
-        str(part.get("evidence", "")),
-        step if isinstance(step, str) else None,
-    )

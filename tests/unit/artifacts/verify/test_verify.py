@@ -185,7 +185,7 @@ def test_a_manifest_that_lists_an_object_twice(store: Store, run: RunDirectory, 
 
 def test_a_manifest_whose_digest_is_none(store: Store, run: RunDirectory, folder: Path) -> None:
     edit(folder / MANIFEST, objects=[{"key": "run-1/a", "size": 1, "sha256": "abc0"}])
-    assert "abc0' is not a digest" in problems(store)[0]
+    assert "objects.0.sha256 is not a digest" in problems(store)[0]
 
 
 def test_a_manifest_that_points_outside_the_store(store: Store, run: RunDirectory, folder: Path) -> None:

@@ -17,8 +17,7 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
-from trainyard.gateways.ecr import newest_image
-from trainyard.gateways.images.ecr_repository import EcrRepository, Scan, login_to, scan_of
+from trainyard.gateways.images.ecr import EcrRepository, Scan, login_to, newest_image, scan_of
 from trainyard.gateways.images.local_builder import Login
 from trainyard.gateways.kubernetes.eks import cluster_client
 

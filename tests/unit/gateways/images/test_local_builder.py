@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.unit.gateways.images.conftest import Install, Server
@@ -16,6 +16,7 @@ from tests.unit.gateways.images.conftest import Install, Server
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError, ServiceTroubleError
 from trainyard.gateways.images import local_builder
 from trainyard.gateways.images.local_builder import LocalBuilder, Login, find_builder, is_loopback
+from trainyard.image.building.build_request import BuildRequest
 
 NAMES = ("docker", "buildah")
 
@@ -44,9 +45,8 @@ def calls(home: Path, name: str) -> list[list[Any]]:
 
 def build(builder: LocalBuilder, home: Path, plan: Plan | None = None, cache: str = "") -> list[str]:
     said: list[str] = []
-    builder.build(
-        plan or Plan(), context=home, dockerfile=home / "Dockerfile", cache=cache, on_line=said.append
-    )
+    request = cast("BuildRequest", plan or Plan())
+    builder.build(request, context=home, dockerfile=home / "Dockerfile", cache=cache, on_line=said.append)
     return said
 
 
@@ -120,6 +120,23 @@ def test_the_cache_of_a_registry_is_read_and_written_where_the_builder_can(
     assert any(word.startswith(f"--cache-to=type=registry,ref={reference},mode=max") for word in extended)
     words = calls(tmp_path, "buildah")[0][0]
     assert {f"--cache-from={reference}", f"--cache-to={reference}"} <= set(words)
+
+
+@pytest.mark.parametrize("buildx", [False, True])
+@pytest.mark.parametrize("store", ["io.containerd.snapshotter.v1", ""])
+def test_docker_writes_sbom_and_provenance_where_its_image_store_keeps_them(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, buildx: bool
+) -> None:
+    """buildx refuses the options otherwise: "Attestation is not supported for the docker driver"."""
+    install("docker")
+    monkeypatch.setenv(
+        "STAND_IN_STORE", f"[[driver-type {store}]]" if store else "[[Backing Filesystem extfs]]"
+    )
+    if buildx:
+        monkeypatch.setenv("STAND_IN_BUILDX", "1")
+    build(find_builder("docker"), tmp_path)
+    words = calls(tmp_path, "docker")[-1][0]
+    assert ({"--sbom=true", "--provenance=mode=max"} <= set(words)) is bool(store and buildx)
 
 
 def test_a_build_that_fails_ends_with_the_end_of_its_log(

@@ -1,126 +1,142 @@
-"""A registry: what is attached to an image, and that bytes are believed and no header."""
+"""A registry through oras: digests, tags and the record that is attached; by a stand-in and the real oras."""
 
 import hashlib
 import json
-from collections.abc import Callable
+import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.attachments import attached, read_attachment
-from tests.unit.gateways.images.conftest import Server
+from tests.integration.attachments import read_attachment
+from tests.unit.gateways.images.conftest import Install, Server
 
-from trainyard.errors import PermissionRefusedError, ServiceError, ServiceTroubleError, VerificationError
+from trainyard.errors import ConfigError, ServiceError, VerificationError
 from trainyard.gateways.images.local_builder import Login
-from trainyard.gateways.images.registry import OCI_MANIFEST, Registry
+from trainyard.gateways.images.registry import RECORD_TYPE, Manifest, Registry
 
 NOWHERE = "sha256:" + "0" * 64
-SBOM, ORIGIN = "application/vnd.cyclonedx+json", "application/vnd.in-toto+json"
+IMAGE, INDEX = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.image.index.v1+json"
+ORAS = shutil.which("oras")
+missing = pytest.mark.skipif(ORAS is None, reason="oras is not installed")
 
 
-def client(server: Server, **options: Any) -> Registry:
-    return Registry(Login(server.host, "AWS", "password"), **options)
+@pytest.fixture(params=["stand-in", pytest.param("oras", marks=missing)])
+def oras(request: pytest.FixtureRequest, install: Install, tmp_path: Path) -> str:
+    """Make the stand-in, or the real oras, the only one on the PATH."""
+    install(*(["oras"] if request.param == "stand-in" else []))
+    if request.param == "oras":
+        (tmp_path / "bin" / "oras").symlink_to(str(ORAS))
+    return str(request.param)
 
 
-def hold(server: Server, tag: str = "1") -> str:
+@pytest.fixture
+def registry(oras: str, server: Server) -> Registry:
+    server.lists_referrers = True
+    return Registry(Login(server.host, "AWS", "password"))
+
+
+def hold(server: Server, tag: str = "1", **more: Any) -> str:
     """Put an image into the registry, as a push does; its digest."""
-    layers = [{"size": 4}, {"size": 6}]
-    content = json.dumps({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "layers": layers}).encode()
-    server.distribution("PUT", f"/v2/team/image/manifests/{tag}", content, OCI_MANIFEST)
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+    kind = INDEX if "manifests" in more else IMAGE
+    blob = {"mediaType": "text/plain", "digest": NOWHERE, "size": 4}
+    content = {"schemaVersion": 2, "mediaType": kind} | (more or {"config": blob, "layers": [blob]})
+    body = json.dumps(content).encode()
+    server.distribution("PUT", f"/v2/team/image/manifests/{tag}", body, kind)
+    return f"sha256:{hashlib.sha256(body).hexdigest()}"
 
 
-def test_an_image_has_one_digest_under_its_tags(server: Server) -> None:
+def test_an_image_has_one_digest_under_its_tags(server: Server, registry: Registry) -> None:
     digest = hold(server)
-    registry = client(server)
-    registry.tag("team/image", digest, "1.2.3")
-    for reference in ("1", "1.2.3", digest):
+    registry.tag("team/image", digest, ["1.2.3", "1.2"])
+    for reference in ("1", "1.2.3", "1.2", digest):
         assert registry.digest_of("team/image", reference) == digest
     assert registry.digest_of("team/image", "2") is None
+    assert registry.digest_of("team/image", NOWHERE) is None
+    assert registry.digest_of("x" * 200, "1") is None
 
 
-def test_files_are_attached_read_back_and_replaced_by_kind(server: Server) -> None:
+def test_a_record_is_attached_once_and_read_back(server: Server, registry: Registry) -> None:
     digest = hold(server)
-    registry = client(server)
-    assert attached(server.host, "team/image", digest) == {}
-    first = registry.attach("team/image", digest, b"packages", SBOM)
-    origin = registry.attach("team/image", digest, b"origin", ORIGIN)
-    assert attached(server.host, "team/image", digest) == {SBOM: first, ORIGIN: origin}
-    assert read_attachment(server.host, "team/image", first) == b"packages"
-    second = registry.attach("team/image", digest, b"other packages", SBOM)
-    assert attached(server.host, "team/image", digest) == {SBOM: second, ORIGIN: origin}
-    assert read_attachment(server.host, "team/image", second) == b"other packages"
-    subject = json.loads(server.registry[f"/v2/team/image/manifests/{second}"])["subject"]
-    assert subject["digest"] == digest
-
-
-def test_a_blob_that_is_there_is_not_sent_again(server: Server) -> None:
-    digest = hold(server)
-    client(server).attach("team/image", digest, b"packages", SBOM)
-    server.requests.clear()
-    client(server).attach("team/image", digest, b"packages", SBOM)
-    assert [method for method, _ in server.requests if method in ("POST", "PATCH")] == []
-
-
-def test_a_registry_that_lists_referrers_itself_gets_no_tag_for_them(server: Server) -> None:
-    server.lists_referrers = True
-    digest = hold(server)
-    own = client(server).attach("team/image", digest, b"packages", SBOM)
+    given: dict[str, Any] = {"facts": {"commit": "c", "bases": "a=b c"}, "files": {"in/lock.txt": "a==1\n"}}
+    own = registry.attach("team/image", digest, **given)
+    assert registry.attach("team/image", digest, **given) == own
+    assert read_attachment(server.host, "team/image", own) == b"a==1\n"
+    found = json.loads(server.registry[f"/v2/team/image/manifests/{own}"])
+    assert (found["subject"]["digest"], found["artifactType"]) == (digest, RECORD_TYPE)
+    assert given["facts"].items() <= found["annotations"].items()
+    assert found["layers"][0]["mediaType"] == "text/plain"
+    without = registry.attach("team/image", digest, facts={"commit": "c"}, files={})
+    assert without != own and f"/v2/team/image/manifests/{without}" in server.registry
     assert server.tags("team/image") == {"1": digest}
-    assert f"/v2/team/image/manifests/{own}" in server.registry
 
 
-def test_an_image_that_is_gone_is_neither_tagged_nor_given_files(server: Server) -> None:
-    with pytest.raises(ServiceError, match=f"team/image@{NOWHERE} is not there to be tagged"):
-        client(server).tag("team/image", NOWHERE, "1")
-    with pytest.raises(ServiceError, match=f"team/image@{NOWHERE} is not there to attach a file to"):
-        client(server).attach("team/image", NOWHERE, b"x", SBOM)
+def test_an_image_that_is_gone_is_neither_tagged_nor_given_a_record(
+    server: Server, registry: Registry
+) -> None:
+    with pytest.raises(ServiceError, match=f"oras tag .*team/image@{NOWHERE}: not found"):
+        registry.tag("team/image", NOWHERE, ["1"])
+    with pytest.raises(ServiceError, match=r"oras attach .*not found"):
+        registry.attach("team/image", NOWHERE, facts={}, files={})
     assert server.registry == {}
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda registry, digest: registry.digest_of("team/image", digest),
-        lambda registry, digest: registry.tag("team/image", digest, "2"),
-        lambda registry, digest: registry.attach("team/image", digest, b"x", SBOM),
-    ],
-    ids=["digest", "tag", "attach"],
-)
-def test_a_manifest_of_other_bytes_is_never_taken_for_the_image(
-    server: Server, read: Callable[[Registry, str], object]
-) -> None:
+def test_a_manifest_of_other_bytes_is_never_taken_for_the_image(server: Server, registry: Registry) -> None:
     digest = hold(server)
     server.registry[f"/v2/team/image/manifests/{digest}"] += b" "
-    with pytest.raises(VerificationError, match=f"the manifest of {digest} has the digest"):
-        read(client(server), digest)
+    with pytest.raises((VerificationError, ServiceError), match=digest):
+        registry.digest_of("team/image", digest)
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [(401, PermissionRefusedError), (403, PermissionRefusedError), (400, ServiceError), (500, ServiceError)],
-)
-@pytest.mark.parametrize("method", ["GET", "PUT"])
-def test_a_refusal_names_the_registry_the_call_and_the_servers_words(
-    server: Server, status: int, kind: type[Exception], method: str
+@pytest.mark.parametrize("status", [400, 401, 403])
+def test_a_refusal_is_no_missing_image_and_names_the_registry(
+    server: Server, registry: Registry, status: int
 ) -> None:
-    digest = hold(server)
-    server.refuses[method] = status
-    with pytest.raises(
-        kind, match=f"{server.host} refuse.? ?{method}|{server.host} refused {method}"
-    ) as caught:
-        client(server).tag("team/image", digest, "2")
-    assert type(caught.value) is kind
-    assert str(caught.value).endswith(": the server says no")
+    hold(server)
+    server.refuses["GET"] = server.refuses["HEAD"] = status
+    with pytest.raises(ServiceError, match=f"The registry {server.host} refused oras manifest"):
+        registry.digest_of("team/image", "2")
 
 
-@pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_a_busy_registry_is_asked_again_and_then_said_to_be_out_of_reach(server: Server, status: int) -> None:
-    server.refuses["GET"] = status
-    with pytest.raises(ServiceTroubleError, match=f"The registry {server.host} could not be reached"):
-        client(server, attempts=2, seconds=5).digest_of("team/image", "1")
-    assert len(server.requests) == 2
+@pytest.mark.usefixtures("oras")
+def test_a_registry_that_is_not_there_is_no_missing_image() -> None:
+    with pytest.raises(ServiceError, match=r"127\.0\.0\.1:1 refused oras manifest or could not be reached"):
+        Registry(Login("127.0.0.1:1", "", "")).digest_of("team/image", "1")
 
 
-def test_a_registry_that_is_not_there_is_trouble() -> None:
-    with pytest.raises(ServiceTroubleError, match=r"127\.0\.0\.1:1 could not be reached"):
-        Registry(Login("127.0.0.1:1", "", ""), attempts=1, seconds=5).digest_of("team/image", "1")
+def test_without_oras_nothing_begins(install: Install) -> None:
+    install()
+    with pytest.raises(ConfigError, match="oras is not installed"):
+        Registry(Login("127.0.0.1:1", "", ""))
+
+
+def test_the_images_of_an_index_are_those_without_attestations(server: Server, registry: Registry) -> None:
+    """As BuildKit writes it: https://docs.docker.com/build/metadata/attestations/attestation-storage/"""
+    one, two = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+    entry = {
+        "mediaType": IMAGE,
+        "digest": one,
+        "size": 1,
+        "platform": {"architecture": "amd64", "os": "linux"},
+    }
+    annotations = {"vnd.docker.reference.digest": one, "vnd.docker.reference.type": "attestation-manifest"}
+    unknown = {"architecture": "unknown", "os": "unknown"}
+    beside = {"mediaType": IMAGE, "digest": two, "size": 1, "platform": unknown, "annotations": annotations}
+    digest = hold(server, manifests=[entry, beside])
+    found = registry.manifest("team/image", "1")
+    assert found is not None and found.digest == digest
+    assert (found.image_digests, found.is_attested) == ([one], True)
+    alone = Manifest(one, {"layers": []})
+    assert (alone.image_digests, alone.is_attested) == ([one], False)
+
+
+def test_the_login_is_in_no_command_line_and_no_file_that_stays(
+    install: Install, server: Server, tmp_path: Path
+) -> None:
+    install("oras")
+    hold(server)
+    Registry(Login(server.host, "AWS", "password")).digest_of("team/image", "1")
+    ((words, logins),) = [json.loads(line) for line in (tmp_path / "oras-calls").read_text().splitlines()]
+    assert set(logins) == {server.host} and "password" not in str(words)
+    (file,) = [word.partition("=")[2] for word in words if word.startswith("--registry-config=")]
+    assert not os.path.lexists(file)

@@ -41,8 +41,7 @@ from trainyard.gateways.kubernetes.volumes.checkpoint_search import (
 from trainyard.gateways.kubernetes.volumes.pod_exec import Place
 from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.state.kind_api import kind_of_job
+from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
 from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
 
@@ -335,7 +334,7 @@ def test_without_an_image_no_helper_is_made(server: ExecServer, monkeypatch: pyt
 
 def sent_job(**changes: Any) -> Json:
     wanted = plan(mount_path="/volume", **changes)
-    body: Json = KINDS["pytorchjob"].rendered(wanted).job
+    body: Json = KINDS["pytorchjob"].render(wanted).job
     return body
 
 
@@ -343,7 +342,7 @@ JOB = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/llama"
 
 
 def found_job(raw: Json) -> FoundJob:
-    return FoundJob(kind_of_job("pytorchjob"), "team", "llama", raw)
+    return FoundJob(find_kind("pytorchjob"), "team", "llama", raw)
 
 
 def test_a_job_is_known_by_its_plan(server: ExecServer, volume: Path) -> None:

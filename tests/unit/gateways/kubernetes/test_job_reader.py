@@ -11,7 +11,7 @@ from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRef
 from trainyard.gateways.kubernetes import api as api_module
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.job_reader import JobLooking
-from trainyard.jobs.state.kind_api import kind_of_job
+from trainyard.jobs.kinds import find_kind
 
 Json = dict[str, Any]
 SPACE = "namespaces/team"
@@ -40,7 +40,7 @@ def plant(cluster: MemoryCluster, kind: str, name: str = "job", **status: Any) -
         "app.kubernetes.io/managed-by": "trainyard",
     }
     raw["metadata"] |= {"name": name, "uid": f"uid-of-{kind}-{name}", "labels": marks}
-    return cluster.put(kind_of_job(kind).path("team", name), raw)
+    return cluster.put(find_kind(kind).path("team", name), raw)
 
 
 def owned(cluster: MemoryCluster, root: str, resource: str, name: str, labels: Json | None = None) -> None:
@@ -77,7 +77,7 @@ def test_the_jobs_of_a_namespace_are_listed_without_the_clusters_that_they_run_o
     plant(cluster, "rayjob", "b")
     plant(cluster, "raycluster", "b")
     plant(cluster, "raycluster", "c")
-    cluster.put(kind_of_job("pytorchjob").path("team", "foreign"), job("pytorchjob"))
+    cluster.put(find_kind("pytorchjob").path("team", "foreign"), job("pytorchjob"))
     for namespace in ("team", ""):
         told = [(found.kind.name, found.name) for found in look(cluster).jobs(namespace)]
         assert told == [("pytorchjob", "a"), ("rayjob", "b"), ("raycluster", "c")]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from trainyard.jobs.state.kind_api import kind_of_job
+from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 
@@ -118,7 +118,7 @@ def job(kind: str, *, nodes: int = 2, spec: Json | None = None, **status: Any) -
     meta = {"name": "job", "namespace": "team", "uid": "job-uid", "labels": {"trainyard.dev/job": "job"}}
     return {
         "apiVersion": "x/v1",
-        "kind": kind_of_job(kind).api_kind,
+        "kind": find_kind(kind).api_kind,
         "metadata": meta,
         "spec": {**specs[kind], **(spec or {})},
         "status": status,
@@ -139,11 +139,11 @@ def seen(
     deleted: bool = False,
 ) -> Observed:
     return Observed(
-        kind_of_job(kind),
+        find_kind(kind),
         "team",
         "job",
         raw,
-        facts(pods),
+        facts(pods, kind),
         tuple(owned),
         tuple(events),
         now=NOW,
@@ -151,8 +151,8 @@ def seen(
     )
 
 
-def facts(pods: Sequence[Json]) -> tuple[PodFacts, ...]:
-    return tuple(pod_facts(raw) for raw in pods)
+def facts(pods: Sequence[Json], kind: str = "pytorchjob") -> tuple[PodFacts, ...]:
+    return tuple(pod_facts(raw, find_kind(kind)) for raw in pods)
 
 
 def running(nodes: int = 2, **more: Any) -> list[Json]:

@@ -18,13 +18,15 @@ from tests.unit.jobs.state.shapes import (
 )
 
 from trainyard.errors import ExitCode
+from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.pod_exit_codes import describe_restart
 from trainyard.jobs.state.causes import first_failure
 from trainyard.jobs.state.job_state import JobFailure, JobState, State
 from trainyard.jobs.state.observed import History
-from trainyard.jobs.state.pod_facts import pod_facts, time_of
+from trainyard.jobs.state.pod_facts import pod_facts
 from trainyard.jobs.state.pod_failures import explained
 from trainyard.jobs.state.pod_troubles import PATIENCE
+from trainyard.jobs.state.reading import time_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.run.failure_classes import FailureClass
 from trainyard.watch.retry_decision import RetryRecord, Stop, decide_retry
@@ -489,14 +491,15 @@ def test_the_rank_of_a_pod_is_read_from_its_labels(
     raw = pod(rank=None, labels=labels)
     if address:
         raw["spec"]["containers"] = [{"env": [{"name": "MASTER_ADDR", "value": address}]}]
-    assert pod_facts(raw).rank == rank
+    kind = "rayjob" if "ray.io/node-type" in labels else "pytorchjob"
+    assert pod_facts(raw, find_kind(kind)).rank == rank
 
 
 @pytest.mark.parametrize(
     "raw", [{}, {"metadata": None, "spec": None, "status": None}, {"status": {"conditions": None}}]
 )
 def test_a_pod_of_any_shape_is_read(raw: Json) -> None:
-    assert pod_facts(raw).phase == "Pending"
+    assert pod_facts(raw, find_kind("pytorchjob")).phase == "Pending"
 
 
 def test_a_pull_after_a_restart_in_place_is_given_its_own_time() -> None:
@@ -528,4 +531,4 @@ def test_a_pod_whose_containers_succeeded_has_before_its_kubelet_says_so(
 ) -> None:
     raw = ended(code)
     raw["spec"]["restartPolicy"], raw["status"]["phase"] = policy, "Running"
-    assert pod_facts(raw).phase == expected
+    assert pod_facts(raw, find_kind("pytorchjob")).phase == expected

@@ -1,6 +1,6 @@
 """An event that is registered by one line has a message, a place in the thread and a word in the script."""
 
-import importlib.util
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -43,11 +43,7 @@ def test_the_script_takes_a_registered_event(
 ) -> None:
     for name in ("GITHUB_ACTIONS", "GITHUB_OUTPUT", "SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL"):
         monkeypatch.delenv(name, raising=False)
-    spec = importlib.util.spec_from_file_location("notify_slack", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = importlib.import_module("trainyard.commands.notify_slack")
     assert script.main(["paused", "--run-dir", str(tmp_path / "none"), "--dry-run", "--json"]) == 0
     assert "paused" in json.loads(capsys.readouterr().out)["text"]
 

@@ -188,11 +188,18 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(script: str, hub: Hub, home: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a script whose Hub is `hub`, with its cache in `home`."""
+def run(words: str, hub: Hub, home: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command whose Hub is `hub`, with its cache in `home`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     own = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home / "cache"), "NO_PROXY": "*", **environment}
-    command = [sys.executable, str(ROOT / "scripts" / script), "--config", str(ROOT / "configs/smoke.yaml")]
+    command = [
+        sys.executable,
+        "-m",
+        "trainyard",
+        *words.split(),
+        "--config",
+        str(ROOT / "configs/smoke.yaml"),
+    ]
     done = subprocess.run(
         [*command, *arguments],
         cwd=home,
@@ -250,7 +257,7 @@ def test_what_is_a_name_on_the_hub_and_what_a_path(tmp_path: Path, monkeypatch: 
 
 
 def test_a_model_is_described_without_its_weights_at_a_commit_on_record(hub: Hub, home: Path) -> None:
-    code, stdout, stderr = run("show_config.py", hub, home, "--set", f"model.path={NAME}")
+    code, stdout, stderr = run("config show", hub, home, "--set", f"model.path={NAME}")
     assert (code, stderr) == (0, "")
     assert f"path: {NAME}@{COMMIT}" in stdout
     assert f"tokenizer: {NAME}@{COMMIT}" in stdout
@@ -264,7 +271,7 @@ def test_a_run_goes_on_with_the_commit_it_began_with(hub: Hub, home: Path) -> No
     arguments = ["--run-dir", "run", "--set", f"model.path={NAME}", "--set", "data.train_path=text.txt"]
     for setting in ("training.max_steps=1", "training.batch_size=2", "data.sequence_length=16"):
         arguments += ["--set", setting]
-    code, _, stderr = run("train.py", hub, home, *arguments)
+    code, _, stderr = run("train", hub, home, *arguments)
     assert code == 0, stderr
     assert "Fetching" not in stderr
     assert f"{NAME}@{COMMIT}: 0." in stderr

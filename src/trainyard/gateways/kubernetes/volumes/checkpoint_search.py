@@ -18,7 +18,7 @@ from trainyard.gateways.kubernetes.volumes.pod_exec import Place
 from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
 from trainyard.jobs.job_labels import PLAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
-from trainyard.jobs.state.kind_api import annotations_of
+from trainyard.jobs.state.reading import annotations_of
 from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints, newest_step
 
 _FOLDERS = ("--run-dir", "--save", "--checkpoint-dir", "--output-dir", "--output_dir")

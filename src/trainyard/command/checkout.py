@@ -1,0 +1,20 @@
+"""Where the repository is whose code runs: the checkout of the script that was started, else of the package.
+
+It reads no git and compares nothing; `gateways.images.image_record` tells whether the two are the same code.
+"""
+
+import sys
+from pathlib import Path
+
+
+def find_repository_root() -> Path:
+    """Return the checkout of the started `scripts/NAME.py`, else the one of this package."""
+    started = getattr(sys.modules.get("__main__"), "__file__", None)
+    if started is not None:
+        scripts = Path(started).resolve().parent
+        if scripts.name == "scripts" and (scripts.parent / "src" / "trainyard").is_dir():
+            return scripts.parent
+    return Path(__file__).resolve().parents[3]
+
+
+REPOSITORY_ROOT = find_repository_root()

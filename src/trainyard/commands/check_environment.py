@@ -1,0 +1,161 @@
+"""Check that this machine can run a configuration, before anything long starts.
+
+It compares Python and all packages with the lock; the GPU and its driver with the CUDA release of torch; GPU
+memory with the model's minimum (16 bytes per parameter, and the logits); main memory, or the limit of the
+container, with a step on the CPU or the copies beside a GPU; and free disk space with the kept checkpoints
+and one more (12 bytes per parameter each), the prepared data, and the copy in a store that is a folder. All
+failed checks are reported at once, each with its fix.
+
+Reads:      the configuration, requirements-training.txt, nvidia-smi, torch, the memory of this machine and of
+            its control group, the free space at --run-dir, a file:// --store, prepared data and TMPDIR
+Writes:     no file; with --json every finding on stdout; in GitHub Actions a refusal in the job summary, and
+            as one line in the step output `reason`
+Exit codes: 0 fit to train (degraded findings are reported); 1 a check failed; 2 the configuration is wrong
+Example:    scripts/check_environment.py --config configs/smoke.yaml
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.command import arguments, output, terminal
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.parser import script_parser
+from trainyard.errors import CheckFailedError
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+    from trainyard.machine.preflight import MachineFacts, Memory
+
+LOCK = REPOSITORY_ROOT / "requirements-training.txt"
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__, reads_config=True)
+    path, runs = arguments.path, Path("runs")
+    parser.add_argument("--run-dir", type=path, default=runs, metavar="DIR", help="run directory")
+    parser.add_argument("--store", metavar="URL", help="where the run is stored; a folder must have room")
+    parser.add_argument("--lock", type=path, default=LOCK, metavar="FILE", help="lock that must be installed")
+    parser.add_argument("--json", action="store_true", help="print every finding as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways import require_address
+    from trainyard.gateways.github import Level, annotate, append_summary, set_output
+    from trainyard.report.terminal.phase import PhaseDisplay
+
+    if args.store:
+        require_address(args.store)
+    with terminal.show_live(PhaseDisplay("environment", "asking the packages, the driver and torch")):
+        from trainyard.machine.preflight import PreflightVerdict, judge_machine, worst_verdict
+        from trainyard.machine.preflight_text import (
+            refusal_line,
+            refusal_markdown,
+            refusal_text,
+            summarize_machine,
+        )
+        from trainyard.training.weights.pretrained import load_with_weights
+
+        config = load_with_weights(args.config, args.set).config
+        facts = gather(config, lock=args.lock, run_dir=args.run_dir, store=args.store)
+    findings = judge_machine(config, facts)
+    verdict, line = worst_verdict(findings), summarize_machine(config, facts)
+    if args.json:
+        print(json.dumps({"verdict": verdict, "summary": line, "findings": [asdict(f) for f in findings]}))
+    output.announce("environment", line, verdict)
+    for finding in findings:
+        if finding.verdict == PreflightVerdict.DEGRADED:
+            output.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
+    if verdict == PreflightVerdict.FAILED:
+        append_summary(refusal_markdown(findings))
+        set_output("reason", refusal_line(findings))
+        annotate(Level.ERROR, refusal_text(findings), title="Not started")
+        raise CheckFailedError(refusal_text(findings))
+    return 0
+
+
+def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> "MachineFacts":
+    """Collect the facts about this machine that the checks need."""
+    from trainyard.gateways import local_machine, local_store_folder
+    from trainyard.gateways.git import git_facts
+    from trainyard.gateways.images.image_record import code_facts
+    from trainyard.gateways.nvidia import query_gpus
+    from trainyard.machine.expected_writes import expected_writes
+    from trainyard.machine.package_lock import compare_versions, read_pins
+    from trainyard.machine.preflight import Gpu, MachineFacts
+    from trainyard.run.untrusted_files import read_named_text
+
+    pins = read_pins(read_named_text(lock, "--lock names the lock to compare with"))
+    driver = query_gpus()
+    drives = bool(driver.gpus or driver.trouble or local_machine.has_nvidia_driver())
+    # Importing torch takes seconds; without a driver its files say enough.
+    torch, cuda, memory = ask_torch() if drives else (*local_machine.installed_torch(), ())
+    is_new = not (run_dir / "run.json").exists()  # the store may hold a part of a run that has begun
+    store_folder = local_store_folder(store or config.artifacts.store or "") if is_new else None
+    return MachineFacts(
+        python=sys.version.split()[0],
+        torch=torch,
+        torch_cuda=cuda,
+        torch_gpu_bytes=memory,
+        gpus=tuple(Gpu(gpu.name, gpu.driver) for gpu in driver.gpus),
+        gpu_trouble=driver.trouble,
+        disk=str(run_dir),
+        disk_free_bytes=local_machine.free_bytes(run_dir)
+        + local_machine.measure_path(run_dir / "checkpoints"),
+        disk_file_system=local_machine.file_system_of(run_dir),
+        rooms=expected_writes(config, local_machine, store_folder=store_folder, scratch=temporary_folder()),
+        memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
+        lock_differences=compare_versions(pins, local_machine.installed_versions()),
+        environment=sys.prefix,
+        missing_for_compiling=local_machine.missing_for_compiling(
+            on_gpu=bool(memory) and config.model.device != "cpu"
+        ),
+        has_commit="commit" in (git_facts(REPOSITORY_ROOT) or code_facts(REPOSITORY_ROOT)),
+    )
+
+
+def temporary_folder() -> Path:
+    """Return the folder for temporary files; if none is writable, the one that should be."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+
+
+def memory_of(config: "Config", *, gpus: int) -> "Memory | None":
+    """Return the main memory and what training needs of it; None if the configured GPU is missing."""
+    from trainyard.gateways.local_machine import main_memory
+    from trainyard.machine.preflight import Memory
+    from trainyard.plan.main_memory import main_memory_need, reserve_bytes
+
+    if config.model.device.startswith("cuda") and not gpus:
+        return None
+    here = main_memory()
+    need = main_memory_need(config, gpus=gpus, available_bytes=here.available_bytes)
+    return Memory(
+        total=here.total_bytes,
+        available=here.available_bytes,
+        swap=here.swap_bytes,
+        needed=need.tensors_bytes,
+        reserve=reserve_bytes(here.available_bytes),
+        largest_batch_size=need.largest_batch_size,
+    )
+
+
+def ask_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
+    """Return torch's version, CUDA release and GPU memories; all unknown if torch cannot be imported."""
+    try:
+        from trainyard.training.runtime.torch_device import torch_facts
+    except (ImportError, OSError):
+        return None, None, ()
+    facts = torch_facts()
+    return facts.version, facts.cuda, facts.gpu_memory_bytes

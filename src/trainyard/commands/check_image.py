@@ -1,0 +1,206 @@
+"""Check an image before it is deployed: its packages match its lock, import, and compute correctly.
+
+quick checks versions, imports, user, entry point and size; standard adds CUDA, NCCL, the EFA plugin, a
+model's configuration and secrets in layers; full adds a forward and backward pass and a sum over two
+processes. A check without an answer counts as failed. The lock is the one that --lock names, or that the
+image was built with. Without one the versions are unknown, and what the image installed by name must import.
+
+Reads:      --image, from docker or buildah here (codebuild: from its registry, in AWS); --lock
+Writes:     --junit, --output; with --builder codebuild a build; in GitHub Actions the job summary
+Exit codes: 0 no check fails; 1 one does; 2 wrong usage, or there is no such image; 4 AWS or the
+            registry refused or failed; 5 it took too long; 130 interrupted
+Example:    scripts/check_image.py --image fsdp:latest --level standard --builder local
+"""
+
+import argparse
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output, signals
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
+
+if TYPE_CHECKING:
+    from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
+    from trainyard.image.release.check_levels import Answer
+
+MOST_GB, PYTHON = 25, "python"
+LOCAL_ONLY = ("max_size", "lock", "python", "gpus", "junit", "output")
+"""Options that a check in AWS does not support and refuses."""
+PROBE = REPOSITORY_ROOT / "docker" / "probe" / "container_probe.py"
+_logger = logging.getLogger("trainyard.check_image")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument(
+        "--image", required=True, metavar="URI", help="name:tag, or a reference in a registry"
+    )
+    levels = ("quick", "standard", "full")
+    parser.add_argument("--level", choices=levels, default="standard", help="default: standard")
+    builders = "default: codebuild, which takes no --lock, --max-size, --python, --gpus, --junit and --output"
+    parser.add_argument("--builder", choices=("codebuild", "local"), default="codebuild", help=builders)
+    parser.add_argument(
+        "--program", choices=("docker", "buildah"), default="", help="program of --builder local"
+    )
+    lock = "a lock that the image must hold; may be repeated; default: the locks that it was built with"
+    parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
+    parser.add_argument("--max-size", type=arguments.positive, metavar="GB", help=f"default: {MOST_GB}")
+    parser.add_argument("--python", metavar="COMMAND", help=f"Python in the image; default: {PYTHON}")
+    parser.add_argument("--cpu", action="store_true", help="the image is for CPU: torch may lack CUDA")
+    parser.add_argument("--efa", action="store_true", help="the image must have the EFA plugin of NCCL")
+    parser.add_argument("--gpus", action="store_true", help="give the container the GPUs of this machine")
+    parser.add_argument(
+        "--time-limit", type=arguments.duration, default=1800.0, metavar="DURATION", help="default: 30m"
+    )
+    project = os.environ.get("TRAINYARD_IMAGE_PROJECT") or "trainyard"
+    parser.add_argument(
+        "--project", default=project, metavar="NAME", help="CodeBuild project; default: trainyard"
+    )
+    parser.add_argument("--region", default="", help="AWS region; default: from the environment")
+    poll = "seconds between two requests for the state"
+    parser.add_argument("--poll", type=arguments.seconds, default=5.0, metavar="S", help=poll)
+    parser.add_argument("--junit", type=arguments.path, metavar="FILE", help="write a JUnit report")
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="print which checks would be made")
+    args = parser.parse_args(argv)
+    ignored = [name for name in LOCAL_ONLY if getattr(args, name) not in (None, False)]
+    if ignored and args.builder == "codebuild":
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        parser.error(f"{named}: only with --builder local; a check in AWS does not support it")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.image.context.image_names import parse_reference
+    from trainyard.image.release.check_levels import LEVELS
+
+    parse_reference(args.image)
+    signals.end_at_signals()
+    if args.dry_run:
+        plan = {"image": args.image, "level": args.level, "checks": list(LEVELS[args.level])}
+        output.print_json(plan) if args.json else print("\n".join(f"  {one}" for one in LEVELS[args.level]))
+        return ExitCode.DONE
+    return check_in_aws(args) if args.builder == "codebuild" else report(args, check_here(args))
+
+
+def check_here(args: argparse.Namespace) -> "list[Answer]":
+    from trainyard.gateways.images.ecr import login_to
+    from trainyard.gateways.images.image_layers import secrets_in_layers
+    from trainyard.gateways.images.local_builder import find_builder
+    from trainyard.image.context.context_secrets import secret_in
+    from trainyard.image.context.image_names import parse_reference
+    from trainyard.image.release.check_levels import LEVELS, judge_declared, judge_layers
+
+    builder = find_builder(args.program)
+    reference = parse_reference(args.image)
+    # A tag in a registry may have moved since it was pulled. buildah calls its own images localhost/NAME.
+    moves = reference.host not in ("", "localhost") and not reference.digest
+    if moves or not builder.has(args.image):
+        builder.pull(args.image, login_to(reference.host))
+    facts = builder.inspect(args.image)
+    answers = judge_declared(facts, most_bytes=(args.max_size or MOST_GB) * 1000**3)
+    if "secrets" in LEVELS[args.level]:
+        with tempfile.TemporaryDirectory(prefix="trainyard-layers-") as folder:
+            archive = Path(folder) / "image.tar"
+            builder.save(args.image, archive)
+            answers.append(judge_layers(secrets_in_layers(archive, secret_in)))
+    return [*answers, *probe(args, builder, facts)]
+
+
+def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts") -> "list[Answer]":
+    """The checks that run in a container."""
+    from trainyard.image.release.check_levels import MODEL, probe_answers, probe_request
+
+    packages = packages_of(args, facts)
+    asked = probe_request(args.level, packages, cpu=args.cpu, efa=args.efa, model=MODEL)
+    source = PROBE.read_text(encoding="utf-8")
+    command = [args.python or PYTHON, "-", json.dumps(asked)]
+    started = time.monotonic()
+    done = builder.run(args.image, command, stdin=source, seconds=args.time_limit, gpus=args.gpus)
+    _logger.info("the probe ended with %s after %.0f s", done.exit_code, time.monotonic() - started)
+    words = " ".join(done.stderr.split())[-400:]
+    how = "it did not end in time"
+    if done.exit_code is not None:
+        how = f"the container ended with {done.exit_code}"
+    return probe_answers(asked["checks"], done.stdout, f"{how}: {words}" if words else how)
+
+
+def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict[str, str]] | None:
+    """Return what the locks of the image demand; None if no lock is named, or its content is not here."""
+    from trainyard.image.release.check_levels import linux_markers
+    from trainyard.image.release.image_locks import demanded_packages, find_locks
+    from trainyard.run.untrusted_files import read_named_text
+
+    linux = linux_markers(facts.architecture)
+    if args.lock:
+        texts = [read_named_text(path, "Name a lock with --lock FILE.") for path in args.lock]
+        packages = demanded_packages(texts, linux)
+        if not any(packages.values()):
+            named = ", ".join(str(path) for path in args.lock)
+            raise ConfigError(
+                f"--lock {named}: no package is pinned to one version, so nothing can be compared"
+            )
+        return packages
+    found = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
+    for name in found.missing:
+        _logger.warning(
+            "%s was built with %s, and no file here has its content; name it with --lock", args.image, name
+        )
+    return demanded_packages(list(found.texts.values()), linux) if found.texts and not found.missing else None
+
+
+def check_in_aws(args: argparse.Namespace) -> int:
+    """Start the buildspec's task `check`, which runs this command in AWS with --builder local."""
+    from trainyard.gateways.images.codebuild import CodeBuild
+    from trainyard.image.building.build_poll import BuildPoll
+
+    aws = CodeBuild(args.region)
+    flags = [flag for flag in ("cpu", "efa") if getattr(args, flag)]
+    variables = {"TASK": "check", "IMAGE_URI": args.image, "LEVEL": args.level}
+    variables["CHECK_FLAGS"] = " ".join(f"--{flag}" for flag in flags)
+    token = f"check-{time.time_ns():x}"
+
+    def start(attempt: int) -> str:
+        return aws.start(args.project, source={}, variables=variables, token=f"{token}-{attempt}")
+
+    poll = BuildPoll(
+        aws,
+        lambda name, text: _logger.info("%s | %s", name, text),
+        time.monotonic,
+        time.sleep,
+        seconds=args.time_limit,
+        poll_seconds=args.poll,
+    )
+    ended = poll.follow({"check": start})["check"]
+    if isinstance(ended, TrainyardError):
+        raise ended
+    data = {"image": args.image, "level": args.level, "ok": True, "build_id": ended.state.build_id}
+    output.print_json(data) if args.json else print(f"  {args.image}: {args.level}: every check holds")
+    return ExitCode.DONE
+
+
+def report(args: argparse.Namespace, answers: "list[Answer]") -> int:
+    from trainyard.image.release.check_levels import check_lines, junit
+    from trainyard.run.atomic_files import make_folder, write_bytes_atomically, write_json_atomically
+
+    ok = all(answer.ok is not False for answer in answers)
+    data: dict[str, Any] = {"image": args.image, "level": args.level, "ok": ok}
+    data["checks"] = [answer.record() for answer in answers]
+    if args.junit:
+        make_folder(args.junit.parent)
+        write_bytes_atomically(args.junit, junit(args.image, args.level, answers).encode())
+    if args.output:
+        write_json_atomically(args.output, data)
+    output.print_json(data) if args.json else print("\n".join(check_lines(args.image, args.level, answers)))
+    return ExitCode.DONE if ok else ExitCode.NO

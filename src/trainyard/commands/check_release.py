@@ -1,0 +1,62 @@
+"""Check that a tag may be released: the same version everywhere, dated notes, a commit of the main branch.
+
+Reads:   pyproject.toml, src/trainyard/__init__.py, CHANGELOG.md; git's history.
+Writes:  with --notes the section of the changelog; in GitHub Actions the outputs `version` and
+         `preliminary`; --json prints version, title and notes.
+Exit codes: 0 it may; 1 the versions differ, or the commit is not on the branch; 2 the tag is not a version.
+Example: scripts/check_release.py --tag v0.1.0
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard.command import arguments, output
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.parser import script_parser
+from trainyard.errors import CheckFailedError
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--tag", required=True, help="such as v1.2.3 or v1.2.3rc1")
+    parser.add_argument(
+        "--branch", default="origin/main", help="the branch that must contain it; default: origin/main"
+    )
+    parser.add_argument(
+        "--root", type=arguments.path, default=REPOSITORY_ROOT, metavar="DIR", help="default: this checkout"
+    )
+    parser.add_argument("--notes", type=arguments.path, metavar="FILE", help="write the notes to this file")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.github import set_outputs
+    from trainyard.repository.release import read_release
+    from trainyard.run.atomic_files import write_bytes_atomically
+
+    release = read_release(args.root, args.tag)
+    check_branch(args.root, args.branch)
+    if args.notes is not None:
+        write_bytes_atomically(args.notes, f"{release.notes}\n".encode())
+    set_outputs({"version": release.version, "preliminary": str(release.preliminary).lower()})
+    output.announce("release", f"{release.title}: one version in every place, on {args.branch}", "ok")
+    if args.json:
+        known = {"version": release.version, "title": release.title, "notes": release.notes}
+        print(json.dumps(known, indent=2, ensure_ascii=False))
+    return 0
+
+
+def check_branch(root: Path, branch: str) -> None:
+    """Raise CheckFailedError when the commit is not on `branch`, because only merged commits are released."""
+    from trainyard.gateways.process import run_program
+
+    line = ["git", "-C", str(root), "merge-base", "--is-ancestor", "HEAD", branch]
+    done = run_program(line, seconds=30)
+    if not done.ok:
+        why = done.stderr.strip() or "merge it first, then tag what was merged"
+        raise CheckFailedError(f"The commit is not on {branch}: {why}")

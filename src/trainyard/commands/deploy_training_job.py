@@ -1,0 +1,316 @@
+"""Send a training job to a cluster: check the cluster, plan, apply, and wait for its end if asked to.
+
+    preflight ──> storage and queue, if the configuration says how ──> plan ──> apply ──> watch
+
+All problems are reported at once, before anything is sent. A job that would train to its end and fail its
+proof (EFA between machines cannot be proven yet) is one of them, unless --accept names the part, such as
+network. The command continues with a job of the same name and plan. --dry-run asks a cluster only if one is
+named. A command of your own can follow after --.
+
+Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image
+Writes:     the objects of the job into the cluster; --json prints the plan and the job's state; in GitHub
+            Actions the outputs job, kind, namespace, image, store, and for a dry run the job summary
+Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong plan;
+            4 the cluster or AWS refused; 5 not ended in time; 75 stopped with a good checkpoint
+Example:    scripts/deploy_training_job.py --config configs/training_configuration.yaml --num-nodes 4
+            --instance-type p5.48xlarge --volume fsx-claim --queue research --set compute.strategy=fsdp
+            --image-uri 123456789012.dkr.ecr.us-west-2.amazonaws.com/trainyard:1.4.0 --monitor
+"""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trainyard
+from trainyard.command import arguments, output, terminal
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.cluster.fix import Step
+    from trainyard.cluster.job_preflight import Preflight
+    from trainyard.config.schema import Config
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.cluster_access import Access
+    from trainyard.jobs.job_plan import JobPlan
+    from trainyard.jobs.job_request import JobRequest
+    from trainyard.jobs.state.job_state import JobState
+    from trainyard.proof.reachable_parts import UnreachablePart
+    from trainyard.run.commands import ClusterTarget
+
+_logger = logging.getLogger("trainyard.deploy_training_job")
+TEXTS = (
+    ("--instance-type", "TYPE", "such as p5.48xlarge; default: that of the cluster's nodes"),
+    ("--recipe", "NAME", "the program of the pods, such as megatron; default: the configuration's"),
+    ("--job-name", "NAME", "default: made from model.name"),
+    ("--image-uri", "URI", "default: cluster.image, else the newest image of $ECR_REPOSITORY"),
+    ("--namespace", "NAME", "default: the context's, else `default`"),
+    ("--queue", "NAME", "a LocalQueue of Kueue in the namespace"),
+    ("--priority-class", "NAME", "a PriorityClass"),
+    ("--volume", "CLAIM", "the PersistentVolumeClaim for checkpoints"),
+    ("--checkpoint-path", "PATH", "where it is mounted in a pod; default: /checkpoints"),
+    ("--secret", "NAME", "a Secret whose keys become environment variables"),
+    ("--hf-token-secret", "NAME[:KEY]", "a Secret with a token for the Hugging Face Hub; default key: token"),
+    ("--ray-cluster", "NAME", "with raycluster: the name of a cluster that several jobs share"),
+)
+WHOLE = (
+    ("--num-nodes", arguments.positive, 1, "default: 1"),
+    ("--gpu-per-node", arguments.natural_number, None, "default: all GPUs of a node; 0 for none"),
+    ("--nproc-per-node", arguments.processes, None, "processes per pod; default: one per GPU"),
+    ("--auto-retry", arguments.natural_number, 0, "how often the job may be sent again; default: 0"),
+)
+REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
+    ("--tolerate", arguments.text, "KEY", "tolerate a taint; may be repeated"),
+    ("--env", arguments.variable, "NAME=VALUE", "set a variable; may be repeated"),
+    ("--program-set", arguments.text, "KEY=VALUE", "a setting of the program's own; may be repeated"),
+    ("--accept", arguments.text, "NAME", "ignore this check of the cluster or part of the proof; repeatable"),
+)
+SWITCHES = (
+    ("--wait", "wait for the end of the job"),
+    ("--monitor", "like --wait, and report the progress of the job"),
+    ("--dry-run", "print the objects, send nothing"),
+    ("--json", "print plan, objects and state as JSON"),
+)
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__, reads_config=True)
+    for flag, kind, default, meaning in WHOLE:
+        parser.add_argument(flag, type=kind, default=default, metavar="N", help=meaning)
+    for flag, metavar, meaning in TEXTS:
+        parser.add_argument(flag, default="", metavar=metavar, help=meaning)
+    parser.add_argument("--kind", choices=("auto", *JOB_KINDS), help="kind of the job; default: cluster.kind")
+    add_cluster_options(parser)
+    for flag, read, metavar, meaning in REPEATED:
+        parser.add_argument(flag, action="append", type=read, default=[], metavar=metavar, help=meaning)
+    for flag, meaning in SWITCHES:
+        parser.add_argument(flag, action="store_true", help=meaning)
+    parser.add_argument(
+        "--timeout", type=arguments.duration, default="7d", metavar="TIME", help="time limit of --wait"
+    )
+    parser.add_argument("own", nargs="*", metavar="COMMAND", help="after --: a program of your own")
+    args = parser.parse_args(argv)
+    check_cluster_options(parser, args)
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.github import refusal_in_summary
+    from trainyard.jobs.job_request import configured
+
+    with refusal_in_summary("Nothing was sent"):
+        config, args.kind = configured(vars(args))
+        return sent(args, config)
+
+
+def sent(args: argparse.Namespace, config: "Config") -> int:
+    """Check, plan, and send the job or show it."""
+    from trainyard.cluster.verdict import require_checks
+    from trainyard.proof.reachable_parts import PARTS
+
+    require_checks(accepted_checks(args), others=PARTS)
+    if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
+        return show(args, planned(args, config, asked(args, config)), api=None)
+    from trainyard.gateways.github import tell_step
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
+    from trainyard.gateways.kubernetes.job_submission import find
+    from trainyard.jobs.existing_job import stands
+    from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
+    from trainyard.run.untrusted_files import read_yaml
+
+    access = access_asked_for(vars(args), read=read_yaml)
+    api = Api(access, call_seconds=args.call_seconds)
+    found = checked(args, config, access, api)
+    place = found.look.demand.namespace
+    seen = asked(args, config).seen(kind=found.kind, namespace=place, image=found.image, room=found.room)
+    plan = planned(args, config, seen)
+    data, store = plan.to_json(), config.artifacts.store or ""
+    tell_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if args.dry_run else "")
+    # If the job exists already, its own pods may fill the cluster.
+    if found.exit_code and (args.dry_run or not stands(partial(find, api), plan)):
+        return found.exit_code
+    return show(args, plan, api=api) if args.dry_run else deploy(args, plan, access, api)
+
+
+def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
+    from trainyard.gateways.git import git_facts
+    from trainyard.gateways.images.image_record import runs_code_of
+    from trainyard.jobs.job_request import make_job_request, provenance_of
+
+    ours = runs_code_of(REPOSITORY_ROOT, Path(trainyard.__file__).parent)
+    origin = provenance_of(
+        git_facts(REPOSITORY_ROOT) if ours else {}, REPOSITORY_ROOT / "requirements-training.txt"
+    )
+    return make_job_request(vars(args), config, image=image_of(args, config), origin=origin)
+
+
+def image_of(args: argparse.Namespace, config: "Config") -> str:
+    from trainyard.gateways.images.ecr import image_or_newest
+
+    return image_or_newest(args.image_uri or config.cluster.image or "", os.environ, region=args.region)
+
+
+def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Preflight":
+    from trainyard.cluster.cluster_query import ClusterQuery
+    from trainyard.cluster.demand import demand_of
+    from trainyard.cluster.fix import supplies_of
+    from trainyard.cluster.job_preflight import preflight
+    from trainyard.gateways.images.ecr import find_digest
+    from trainyard.gateways.kubernetes.server_side_apply import apply_all
+    from trainyard.jobs.kinds import KINDS
+    from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
+    from trainyard.run.untrusted_files import read_yaml_documents
+
+    def apply(step: "Step") -> None:
+        output.announce(step.check, step.what)
+        apply_all(api, step.objects)
+
+    given = {**vars(args), "image_uri": image_of(args, config)}
+    demand = demand_of(given, config.cluster, KINDS.values(), namespace=access.namespace)
+    look = ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
+    supplies = supplies_of(config.cluster, read_yaml_documents)
+    change = None if args.dry_run else apply
+    accepted = accepted_checks(args)
+    found = preflight(look, supplies, accepted, find_digest=find_digest, apply=change)
+    if found.exit_code:
+        print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
+    status = "failed" if found.exit_code else "degraded" if found.verdict.exit_code else "ok"
+    note = f" Accepted: {', '.join(accepted)}." if status == "degraded" and accepted else ""
+    output.announce("preflight", summarize_verdict(found.record) + note, status)
+    return found
+
+
+def accepted_checks(args: argparse.Namespace) -> list[str]:
+    """Return the checks of the cluster among the values of --accept; the others name parts of the proof."""
+    from trainyard.proof.reachable_parts import PARTS
+
+    return [name for name in args.accept if name not in PARTS]
+
+
+def planned(args: argparse.Namespace, config: "Config", request: "JobRequest") -> "JobPlan":
+    from trainyard.jobs.job_environment import job_findings
+    from trainyard.jobs.job_planning import plan_job, warnings_of
+
+    plan = plan_job(config, request)
+    state_unproven(args, config, plan)
+    for warning in warnings_of(plan):
+        _logger.warning("%s", warning)
+    for found in job_findings(plan):
+        value = f"={found.value}" if found.value else ""
+        level = logging.INFO if found.severity == "info" else logging.WARNING
+        _logger.log(level, "%s%s: %s; %s", found.subject, value, found.reason, found.remedy)
+    return plan
+
+
+def state_unproven(args: argparse.Namespace, config: "Config", plan: "JobPlan") -> None:
+    """Warn of the parts of the proof that cannot hold; refuse those that would make the job fail.
+
+    Raises ConfigError.
+    """
+    from trainyard.jobs.job_planning import decides_the_end
+    from trainyard.report.plan.plan_text import unproven_lines
+
+    store = config.artifacts.store or ""
+    parts = unproven_parts(config, plan)
+    refused = [
+        part
+        for part in parts
+        if decides_the_end(part.name, plan, store=store) and part.name not in args.accept
+    ]
+    for line in unproven_lines([part.to_json() for part in parts if part not in refused]):
+        _logger.warning("%s", line)
+    if refused:
+        lines = unproven_lines([part.to_json() for part in refused])
+        flags = " ".join(f"--accept {part.name}" for part in refused)
+        end = f"The job would train to its end and then fail. To train without this proof, add {flags}."
+        raise ConfigError("\n".join([*lines, f"{end} Nothing was sent."]))
+
+
+def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart, ...]":
+    from trainyard.jobs.recipes import own_command, trainyard_trainer
+    from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
+
+    name = plan.program.name
+    return unreachable_parts(
+        PlannedRun(
+            recipe=config.recipe if name == trainyard_trainer.NAME else name,
+            nodes=plan.nodes,
+            processes=plan.processes_per_node,
+            network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,
+            store=config.artifacts.store or "",
+            is_recorded=name != own_command.NAME,
+        )
+    )
+
+
+def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int:
+    """Print the objects as YAML or, with the plan, as JSON; report what the API server would refuse."""
+    from trainyard.gateways.kubernetes.job_submission import refusals
+    from trainyard.jobs.kinds import KINDS
+
+    kind = KINDS[plan.kind]
+    manifests = kind.render(plan)
+    if args.json:
+        output.print_json({"plan": plan.to_json(), "objects": list(manifests.all)})
+    else:
+        from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
+
+        print(kubernetes_yaml(manifests.all), end="")
+    asked = manifests.before_job if kind.needs_runtime else manifests.all
+    problems = refusals(api, asked) if api else []
+    for problem in problems:
+        _logger.error("%s", problem)
+    return ExitCode.NO if problems else ExitCode.DONE
+
+
+def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Api") -> int:
+    """Send the job unless it exists already, and wait for its end if requested."""
+    from trainyard.gateways.kubernetes.job_reader import JobLooking
+    from trainyard.gateways.kubernetes.job_submission import find, submit
+    from trainyard.jobs.existing_job import stands
+    from trainyard.jobs.kinds import KINDS
+    from trainyard.run.commands import cluster_target
+
+    target = cluster_target(vars(args))
+    manifests, kind = KINDS[plan.kind].render(plan), KINDS[plan.kind].followed
+    if there := stands(partial(find, api), plan):
+        output.announce("job", f"{plan.name} exists already, with the same plan")
+    else:
+        submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)
+        output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
+    data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
+    code: int = ExitCode.DONE
+    waits = args.wait or args.monitor
+    if waits or (there and JobLooking(api).state(plan.namespace, plan.name, kind).ended):
+        heals = waits and args.auto_retry > 0
+        state = follow_job(plan, access, kind, seconds=args.timeout, heals=heals, target=target)
+        code, data = state.exit_code, data | state.record()
+        output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
+    else:
+        what = "retry" if args.auto_retry else "status"
+        words = ("manage_training_job.py", what, plan.name)
+        output.announce("follow", target.command(*words, namespace=plan.namespace), copied=True)
+    if args.json:
+        output.print_json({**data, "plan": plan.to_json()})
+    return code
+
+
+def follow_job(
+    plan: "JobPlan", access: "Access", kind: str, *, seconds: float, heals: bool, target: "ClusterTarget"
+) -> "JobState":
+    """Return the state at the end of the job, or of the last job sent instead of it, or at the time limit."""
+    from trainyard.gateways.kubernetes.job_retries import follow_or_heal
+
+    job: dict[str, Any] = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": seconds}
+    return follow_or_heal(access, **job, heals=heals, announce=output.announce, target=target)

@@ -1,0 +1,186 @@
+"""Find a proven run of the same commit, configuration and data in the store: it need not be trained again.
+
+The newest runs of the store are read. A run counts only if it succeeded, was trained by the commit that is
+checked out here, without changes, with this configuration and with the data that are prepared here, and if
+the proof of its stored records and objects holds now. Whatever cannot be compared does not count: a dirty
+tree, weights (`model.path`), streamed data, a run that started from a checkpoint, a store that refuses.
+
+Reads:      the configuration, git, the prepared data; --store: manifests, records, names and checksums; AWS_*
+Writes:     --json prints the result; in GitHub Actions the step output `run_number` (empty when there is no
+            such run), and for such a run a notice and a part of the job summary. It changes nothing.
+Exit codes: 0 searched, with or without a result; 2 wrong usage, or the configuration is wrong
+Example:    scripts/find_proven_run.py --config configs/smoke.yaml --store s3://ml-runs
+"""
+
+import argparse
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output, terminal
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode, ServiceError, TrainyardError
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.store.object_store import Store
+    from trainyard.config.schema import Config
+    from trainyard.run.directory import RunDirectory
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__, reads_config=True)
+    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    newest = "read the manifests of the newest N runs; default: 50"
+    parser.add_argument("--runs", type=arguments.positive, default=50, metavar="N", help=newest)
+    limit = "time limit of a read; default: 30"
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways import open_store
+    from trainyard.gateways.git import git_facts
+    from trainyard.gateways.github import set_output
+    from trainyard.report.terminal.phase import PhaseDisplay
+    from trainyard.training.weights.pretrained import load_with_weights
+
+    config, git = load_with_weights(args.config, args.set).config, git_facts(REPOSITORY_ROOT)
+    store = open_store(args.store, call_seconds=args.call_seconds)
+    number: int | None = None
+    evidence: tuple[str, ...] = ()
+    why_not = incomparable(config, git)
+    if not why_not:
+        try:
+            with terminal.show_live(PhaseDisplay("proven before", "reading the newest manifests")):
+                number, evidence = find_run(config, str(git["commit"]), store, args.runs)
+        except (TrainyardError, OSError) as error:
+            why_not = f"the store could not be searched: {error}"
+    reason = (
+        why_not or f"the store has no proven run of commit {str(git['commit'])[:12]}, this config and data"
+    )
+    if number is None:
+        output.announce("proven before", f"no: {reason}")
+    else:
+        report(number, evidence, args)
+    set_output("run_number", "" if number is None else str(number))
+    if args.json:
+        output.print_json({"run_number": number, "reason": "" if number else reason, "proof": list(evidence)})
+    return ExitCode.DONE
+
+
+def incomparable(config: "Config", git: Mapping[str, Any]) -> str:
+    """Return why no earlier run can be shown to be the same; empty if one can."""
+    if git.get("dirty") is not False or not git.get("commit"):
+        return "the working tree is not known to be a commit without changes"
+    if config.model.path is not None:
+        return "it starts from weights, which are not compared"
+    return ""
+
+
+def find_run(config: "Config", commit: str, store: "Store", most: int) -> tuple[int | None, tuple[str, ...]]:
+    """Return the newest of the `most` newest runs that is the same and proven, and the evidence; else None.
+
+    Raises ServiceError when the store cannot be reached.
+    """
+    from trainyard.artifacts.record.chain import newest_manifest
+    from trainyard.artifacts.record.run_numbers import used_numbers
+
+    for number in sorted(used_numbers(store), reverse=True)[:most]:
+        _, manifest, problems = newest_manifest(store, number)
+        if manifest is None or problems or manifest.outcome.get("status") != "succeeded":
+            continue
+        git = manifest.provenance.get("git")
+        if not isinstance(git, Mapping) or (git.get("commit"), git.get("dirty")) != (commit, False):
+            continue
+        try:
+            evidence = proof_of(store, number, config)
+        except ServiceError:
+            raise
+        except TrainyardError as error:
+            output.print_remarks([f"Run {number} is not counted: {error}"])
+            continue
+        if evidence:
+            return number, evidence
+    return None, ()
+
+
+def proof_of(store: "Store", number: int, config: "Config") -> tuple[str, ...]:
+    """Return the evidence of each part of the run's proof, if it is the same and proven; else nothing."""
+    from trainyard.artifacts.restore.restore import restore
+    from trainyard.artifacts.restore.selection import parse_selection
+    from trainyard.run.directory import RunDirectory
+
+    with tempfile.TemporaryDirectory() as folder:
+        directory = RunDirectory(Path(folder) / "records")
+        restore(store, parse_selection(store, number, "none"), directory.path)
+        return judge(directory, store, number, config)
+
+
+def judge(directory: "RunDirectory", store: "Store", number: int, config: "Config") -> tuple[str, ...]:
+    """Return the evidence of the proof of the run whose records are in `directory`; nothing without one."""
+    from trainyard.artifacts.verify.inspection import inspect_run
+    from trainyard.artifacts.verify.verify import Depth
+    from trainyard.config.load import config_sha256
+    from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
+    from trainyard.report.facts.resolved_config import config_digests, settings_of_config
+    from trainyard.run.judged_records import JudgedRecords
+    from trainyard.training.data.config_of_run import with_values_of_run
+    from trainyard.training.data.tokenize_corpus import prepared_data_of
+
+    records = JudgedRecords(directory)
+    run = records.run
+    fingerprint, problem = prepared_data_of(directory.config_file)
+    # A run records values that its configuration left open, such as how validation data is held out.
+    digests = {config_sha256(config), config_sha256(with_values_of_run(config, directory.path))}
+    is_same = (
+        run.get("config_sha256") in digests
+        and fingerprint is not None
+        and problem is None
+        and fingerprint == run.get("data", {}).get("fingerprint")
+        and "parent" not in run
+        and "image_digest" not in run
+    )
+    if not is_same:
+        return ()
+    found = inspect_run(
+        store, str(run["run_id"]), directory=directory, run_number=number, depth=Depth.LISTING
+    )
+    proof = prove(
+        run,
+        records.rows(),
+        list(records.events()),
+        found,
+        place=ProofPlace(str(directory.path), store.url, number),
+        configuration=Configuration(
+            config_digests(directory.config_file), settings_of_config(records.config)
+        ),
+        recomputed=Recomputed(records.digests, data=fingerprint),
+    )
+    if not proof.proven:
+        output.print_remarks([f"Run {number} is not proven: {each.evidence}" for each in proof.failing])
+        return ()
+    return tuple(f"{part.name}: {part.evidence}" for part in proof.parts)
+
+
+def report(number: int, evidence: Sequence[str], args: argparse.Namespace) -> None:
+    """Show which run proves it, and how to train all the same."""
+    from trainyard.gateways.github import Level, annotate, append_summary, in_actions
+    from trainyard.report.dashboard.markdown import fence_code
+
+    again = f"gh workflow run training_ci.yml -f config={shlex.quote(str(args.config))}"
+    again += f" -f overrides={shlex.quote(' '.join(args.set))}" if args.set else ""
+    text = f"run {number} in {args.store} is proven, of the same commit, configuration and data"
+    output.announce("proven before", text, "ok")
+    for line in evidence:
+        output.announce("proven before", line)
+    if in_actions():
+        annotate(Level.NOTICE, f"Nothing was trained: {text}. To train all the same: {again}")
+    title = f"### Not trained again: run {number} is proven"
+    parts = [title, f"{text[0].upper()}{text[1:]}:", "\n".join(f"- {line}" for line in evidence)]
+    append_summary("\n\n".join([*parts, "To train all the same:", fence_code(again)]) + "\n")

@@ -1,0 +1,117 @@
+"""Find mistakes in the network environment of training: NCCL, EFA and torch variables, and manifests.
+
+The name of a file decides how it is read: manifests (.yaml, .yml, .json), Dockerfiles, else NAME=value lines.
+A manifest says itself where it runs (instance type, EFA interfaces, nodes); for other files the options say
+it. Each variable that must not be set, has no effect or was renamed is reported with its fix.
+
+Reads:      the files
+Writes:     the findings on stdout, --json as JSON; in GitHub Actions an annotation for each
+Exit codes: 0 no error was found; 1 an error was found; 2 a file cannot be read
+Example:    scripts/lint_environment.py docker/Dockerfile job.yaml --instance-type p5.48xlarge --num-nodes 4
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainyard.command import arguments, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.plan.environment.environment_lint import LintFinding
+    from trainyard.plan.environment.surroundings import VariableScope, Version
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("files", type=arguments.path, nargs="+", metavar="FILE", help="the files to check")
+    parser.add_argument("--instance-type", metavar="TYPE", help="such as p5.48xlarge; ml.p5.48xlarge too")
+    parser.add_argument("--num-nodes", type=arguments.positive, metavar="N", help="machines of the run")
+    parser.add_argument(
+        "--network", choices=("auto", "efa", "tcp"), default="auto", help="as in compute.network"
+    )
+    parser.add_argument(
+        "--plugin-version", metavar="V", help="version of aws-ofi-nccl in the image, such as 1.15.0"
+    )
+    parser.add_argument("--torch-version", metavar="V", help="such as 2.13")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.github import Level, annotate
+    from trainyard.plan.environment.environment_lint import lint
+    from trainyard.plan.environment.settings_reading import read_environment_file
+    from trainyard.plan.environment.variable_rules import LintSeverity
+    from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text
+
+    place = surroundings(args)
+    try:
+        files = [
+            read_environment_file(str(path), read_text(path, most=MOST_YAML_BYTES), place)
+            for path in args.files
+        ]
+    except FileNotFoundError as error:
+        raise ConfigError(str(error)) from None
+    findings = lint(files)
+    bad = any(finding.severity is LintSeverity.ERROR for finding in findings)
+    if args.json:
+        output.print_json({"ok": not bad, "findings": [finding.to_json() for finding in findings]})
+    else:
+        print("\n".join(lines_of(findings, len(files))))
+    for finding in findings:
+        if finding.severity is not LintSeverity.INFO:
+            level = Level.ERROR if finding.severity is LintSeverity.ERROR else Level.WARNING
+            annotate(level, f"{finding.subject}: {finding.reason}", title=f"{finding.file}:{finding.line}")
+    return ExitCode.NO if bad else ExitCode.DONE
+
+
+def surroundings(args: argparse.Namespace) -> "VariableScope":
+    """Return the instance type and the number of nodes from the command line."""
+    from trainyard.plan.environment.surroundings import VariableScope
+    from trainyard.plan.instances import find_instance
+
+    instance = find_instance(args.instance_type) if args.instance_type else None
+    return VariableScope(
+        instance=instance,
+        nodes=args.num_nodes,
+        efa=instance.efa if instance and args.network != "tcp" else None,
+        gpus=instance.gpus if instance else None,
+        network=args.network,
+        plugin=version(args.plugin_version, "--plugin-version"),
+        torch=version(args.torch_version, "--torch-version"),
+    )
+
+
+def version(text: str | None, option: str) -> "Version | None":
+    from trainyard.plan.environment.surroundings import version_of
+
+    if not text:
+        return None
+    found = version_of(text)
+    if found is None:
+        raise ConfigError(f"{option}: {text[:60]!r} is not a version such as 1.15.0")
+    return found
+
+
+def lines_of(findings: "Sequence[LintFinding]", files: int) -> list[str]:
+    """Return each finding as text: the place, the message, the fix."""
+    lines = []
+    for finding in findings:
+        value = f"={finding.value}" if finding.value else ""
+        where = f" ({finding.where})" if finding.where else ""
+        lines += [
+            f"{finding.file}:{finding.line}: {finding.severity}: {finding.subject}{value}{where}",
+            f"    {finding.reason}",
+            f"    {finding.remedy}",
+        ]
+    counts = [
+        f"{count} {word}{'' if count == 1 else 's'}"
+        for word in ("error", "warning", "info")
+        if (count := sum(finding.severity == word for finding in findings))
+    ]
+    seen = f"{files} file{'' if files == 1 else 's'}"
+    return [*lines, f"{seen}: {', '.join(counts)}" if counts else f"{seen}: no findings"]

@@ -1,0 +1,52 @@
+"""List the contents of a store: runs, checkpoints, sizes, age, completeness, and monthly cost.
+
+Reads:  --store: all names and sizes, the manifests; with --depth the objects that this verification reads;
+        AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL)
+Writes: a table on stdout, or JSON
+Exit codes: 0 all runs are complete; 1 something is missing or wrong; 2 wrong usage; 4 the store cannot
+        be reached
+
+Example: trainyard store ls --store s3://ml-runs --price-per-gb-month 0.0125
+"""
+
+import argparse
+from collections.abc import Sequence
+
+from trainyard.command import arguments, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
+
+DEPTHS = ("listing", "sample", "full")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--run-number", metavar="N", help="only this run")
+    parser.add_argument("--depth", choices=DEPTHS, help="verify each run; default: by names and sizes")
+    price = "price of 2**30 bytes; default for s3://: 0.023, the list price of S3 Standard in us-east-1"
+    parser.add_argument("--price-per-gb-month", type=arguments.amount, metavar="USD", help=price)
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help="time limit of a read, 30")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.artifacts import inventory
+    from trainyard.artifacts.record.run_numbers import runs_in_question
+    from trainyard.artifacts.verify.comparison import Depth
+    from trainyard.gateways import open_store
+
+    store = open_store(args.store, call_seconds=args.call_seconds)
+    price = inventory.price_for(args.store, args.price_per_gb_month)
+    depth = Depth(args.depth) if args.depth else None
+    runs = inventory.list_runs(store, runs_in_question(store, args.run_number), price=price, depth=depth)
+    if args.json:
+        value = {"store": store.url, "usd_per_gb_month": price, "runs": [run.to_json() for run in runs]}
+        output.print_json(value)
+    else:
+        output.print_text(inventory.inventory_table(runs))
+    output.print_remarks(problem for run in runs for problem in run.problems)
+    return ExitCode.DONE if all(run.ok for run in runs) else ExitCode.NO

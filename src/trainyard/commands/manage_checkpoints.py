@@ -1,0 +1,222 @@
+"""List, find and copy checkpoints of any trainer on a cluster, without kubectl; create the volume for them.
+
+`list` shows all checkpoints of a job, claim or pod with a verdict; `find` shows the newest complete one of
+each run. `copy` brings one to a folder or a store and hashes each file on both ends; after an interruption
+the same command continues. A volume that no pod uses is read by a small pod, which is removed afterwards.
+`create-volume` makes a claim. Known formats: ours, verl, Megatron-LM, NeMo, DeepSpeed, DCP, Hugging Face.
+
+Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; AWS_* for a store
+Writes:     copy: --to; create-volume: the claim; list, find, copy: a temporary pod, if none has the claim
+Exit codes: 0 done; 1 no complete checkpoint, or a damaged one; 2 wrong usage, or no such place;
+            4 the cluster or store refuses or cannot be reached; 5 the small pod did not start in time
+Example:    scripts/manage_checkpoints.py copy --job llama --step newest --to s3://ml-runs/llama
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output, terminal
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
+from trainyard.command.parser import refuse_options_of_other_commands, script_parser
+from trainyard.errors import CheckpointError, ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
+    from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
+
+COMMANDS = ("create-volume", "find", "list", "copy")
+MODES = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
+LOOK = ("find", "list", "copy")
+PLACES = (
+    ("--job", "NAME", "a job sent by deploy_training_job.py: its claim and folder are known"),
+    ("--claim", "NAME", "a PersistentVolumeClaim; with create-volume: the new one"),
+    ("--pod", "NAME", "a running pod, with --path"),
+)
+TEXTS = (
+    ("--path", "FOLDER", "the folder to search: absolute with --pod, else relative to the root of the claim"),
+    ("--container", "NAME", "with --pod; default: its only or default one"),
+    ("--image", "URI", "image of the small pod, with Python; default: that of --job"),
+    ("--checkpoint", "PATH", "with copy: the path that list shows"),
+    ("--storage-class", "NAME", "with create-volume, such as fsx"),
+    ("--size", "SIZE", "with create-volume, such as 1200Gi"),
+)
+ONLY_FOR = {
+    **dict.fromkeys(("--job", "--pod", "--path", "--container", "--image"), LOOK),
+    **dict.fromkeys(("--checkpoint", "--step", "--to"), ("copy",)),
+    **dict.fromkeys(("--storage-class", "--size", "--access-mode"), ("create-volume",)),
+    "--dry-run": ("copy", "create-volume"),
+}
+"""Options and the commands that accept them."""
+NEEDED = {"create-volume": ("claim", "size", "storage_class"), "copy": ("to",)}
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
+    where = parser.add_mutually_exclusive_group(required=True)
+    name = arguments.object_name_if_given
+    for flag, metavar, meaning in PLACES:
+        where.add_argument(flag, type=name, default="", metavar=metavar, help=meaning)
+    usual = "default: the context's, else `default`"
+    parser.add_argument("--namespace", type=name, default="", metavar="NAME", help=usual)
+    for flag, metavar, meaning in TEXTS:
+        parser.add_argument(flag, default="", metavar=metavar, help=meaning)
+    newest = "with copy: a step, or newest; default: newest"
+    parser.add_argument("--step", default="", metavar="N", help=newest)
+    parser.add_argument("--to", default="", metavar="PLACE", help="with copy: a folder, s3:// or file:///")
+    parser.add_argument("--access-mode", choices=MODES, help="with create-volume; default: ReadWriteMany")
+    parser.add_argument(
+        "--python", default="python3", metavar="NAME", help="Python in the pod; default: python3"
+    )
+    start = "time limit for the start of the small pod; default: 5m"
+    parser.add_argument("--timeout", type=arguments.duration, default="5m", metavar="TIME", help=start)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="with copy, create-volume: print the plan, change nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print data as JSON")
+    add_cluster_options(parser)
+    args = parser.parse_args(argv)
+    check(parser, args)
+    return args
+
+
+def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse options that do not go together."""
+    refuse_options_of_other_commands(parser, args, ONLY_FOR)
+    for name in NEEDED.get(args.command, ()):
+        if not vars(args)[name]:
+            parser.error(f"{args.command} needs --{name.replace('_', '-')}")
+    if args.container and not args.pod:
+        parser.error("--container is for --pod")
+    if args.pod and not args.path.startswith("/"):
+        parser.error("--pod needs --path with an absolute folder in the pod")
+    if args.step not in ("", "newest") and arguments.step(args.step) is None:
+        parser.error(f"--step {arguments.quote(args.step)} is neither a step nor newest")
+    if ".." in PurePosixPath(args.path).parts:
+        parser.error("--path must not lead upwards with ..")
+    check_cluster_options(parser, args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
+    from trainyard.run.untrusted_files import read_yaml
+
+    deliverer = target_of(args) if args.command == "copy" else None
+    access = access_asked_for(vars(args), read=read_yaml)
+    args.namespace = args.namespace or access.namespace or "default"
+    api = Api(access, call_seconds=args.call_seconds)
+    if args.command == "create-volume":
+        return create_volume(args, api)
+    with looked(args, api) as (source, found):
+        if args.command == "copy":
+            return copy(args, source, found, deliverer)
+        return show(args, source, found)
+
+
+@contextmanager
+def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
+    """Open the place that the options name; yield it and its checkpoints."""
+    from trainyard.gateways.kubernetes.volumes.checkpoint_search import Where, open_found_folder
+    from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
+
+    names = ("namespace", "pod", "container", "claim", "job", "path", "image", "python")
+    where = Where(**{name: vars(args)[name] for name in names}, seconds=args.timeout)
+    with open_found_folder(api, where) as source:
+        yield source, find_checkpoints(source.listing())
+
+
+def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
+    from trainyard.report.jobs.checkpoint_text import checkpoint_lines
+    from trainyard.run.checkpoints.checkpoint_formats import newest_of_each_run
+
+    shown = newest_of_each_run(found) if args.command == "find" else found
+    records = [each.record() for each in shown]
+    output.print_result(
+        {"place": str(source), "checkpoints": records},
+        lambda data, width: checkpoint_lines(records, where=data["place"], width=width),
+        as_json=args.json,
+    )
+    return ExitCode.NO if args.command == "find" and not shown else ExitCode.DONE
+
+
+def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]", store: Any) -> int:
+    from trainyard.artifacts.upload.verified_copy import StoreDelivery
+    from trainyard.gateways.kubernetes.volumes.checkpoint_copy import copy_checkpoint
+    from trainyard.report.jobs.checkpoint_text import copied_line
+    from trainyard.report.terminal.phase import PhaseDisplay
+    from trainyard.run.checkpoints.checkpoint_formats import choose_checkpoint
+
+    checkpoint = choose_checkpoint(found, args.checkpoint, arguments.step(args.step))
+    data: dict[str, Any] = {**checkpoint.record(), "from": str(source), "to": args.to}
+    if args.dry_run:
+        data |= {"copied": False}
+        line = f"would copy {checkpoint.path}: {len(checkpoint.files)} files, {checkpoint.size:,} bytes"
+    else:
+        display = PhaseDisplay("copy")
+        display.begin(checkpoint.path, checkpoint.size)
+        with terminal.show_live(display):
+            target = args.to if store is None else StoreDelivery(store)
+            copied = copy_checkpoint(source, checkpoint, target, progress=display.advance)
+        data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "kept_files": copied.kept_files}
+        data |= {"cuts": copied.cuts, "sha256": {each.name: each.sha256 for each in copied.files}}
+        line = copied_line(data)
+        output.announce("copied", line, "ok")
+    if args.json:
+        output.print_json(data)
+    elif args.dry_run:
+        print(line)
+    return ExitCode.DONE
+
+
+def target_of(args: argparse.Namespace) -> Any:
+    """Return the store of --to; None for a folder. Raises ConfigError for anything else."""
+    if "://" in args.to:
+        from trainyard.gateways import open_store
+
+        return open_store(args.to)
+    folder = arguments.path(args.to)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--to {folder}: is a file; name a folder")
+    return None
+
+
+def create_volume(args: argparse.Namespace, api: "Api") -> int:
+    """Create the claim, unless it exists with these values or the API server would refuse it."""
+    from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
+    from trainyard.gateways.kubernetes.api_path import path_part
+    from trainyard.gateways.kubernetes.job_submission import refusals
+    from trainyard.gateways.kubernetes.server_side_apply import apply_all
+    from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
+
+    wanted = claim_body(
+        args.claim,
+        args.namespace,
+        storage_class=args.storage_class,
+        size=require_size(args.size),
+        mode=args.access_mode or MODES[0],
+    )
+    space = f"/api/v1/namespaces/{path_part(args.namespace)}"
+    path = f"{space}/persistentvolumeclaims/{path_part(args.claim)}"
+    there = volume_of(api.get(path), lambda _path: None)
+    if there is not None:
+        require_same_claim(there, wanted)
+    elif problems := refusals(api, [wanted]):
+        raise CheckpointError("; ".join(problems))
+    elif not args.dry_run:
+        apply_all(api, [wanted])
+    changed = there is None and not args.dry_run
+    what = "is there already" if there else "created" if changed else "would be created"
+    if args.json:
+        output.print_json(
+            {"claim": args.claim, "namespace": args.namespace, "changed": changed, "object": wanted}
+        )
+    else:
+        print(f"{kubernetes_yaml([wanted])}# {args.claim} {what}")
+    return ExitCode.DONE

@@ -1,0 +1,188 @@
+"""Check a cluster before a job is sent: is it ready for the plan, what is free, which nodes are healthy.
+
+`check` says yes or no, with evidence and a remedy for each finding. `capacity` shows what is free, whether
+the plan fits, who uses the rest, and when Kueue would admit the job. `nodes` lists the nodes that the plan
+can use. `list` lists the EKS and HyperPod clusters of the account. `fix` plans the remedies; with --apply it
+carries out those that only add something missing, and prints the others as commands. Nothing else changes a
+cluster: jobs and pods are sent as dry runs. The aws CLI is not needed. docs/clusters.md says more.
+
+Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for --image-uri; --config
+Writes:     with fix --apply the missing objects; in GitHub Actions the verdict in the job summary
+Exit codes: 0 ready; 1 not ready, or not all is fixed; 2 wrong usage or kubeconfig; 4 the cluster or AWS
+            cannot be reached or refuses the credentials; 5 the objects of fix are not served in time
+Example:    scripts/manage_cluster.py check --instance-type p5.48xlarge --num-nodes 4 --namespace team-a
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output
+from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.cluster.cluster_query import ClusterQuery
+    from trainyard.cluster.hyperpod import Figures
+    from trainyard.config.cluster import ClusterConfig
+
+COMMANDS = ("list", "check", "capacity", "nodes", "fix")
+TEXTS = (
+    ("--instance-type", "TYPE", "such as p5.48xlarge; default: any"),
+    ("--image-uri", "URI", "the image of the job"),
+    ("--checkpoint-path", "PATH", "where checkpoints are written in a pod"),
+)
+OBJECTS = (
+    ("--namespace", "NAME", "default: the context's, else `default`"),
+    ("--queue", "NAME", "a LocalQueue of Kueue in the namespace"),
+    ("--volume", "CLAIM", "the PersistentVolumeClaim for checkpoints"),
+    ("--priority-class", "NAME", "a PriorityClass"),
+    ("--secret", "NAME", "a Secret of the namespace that pods refer to"),
+)
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
+    add_cluster_options(parser)
+    plan = parser.add_argument_group("the plan")
+    plan.add_argument(
+        "--config", type=arguments.path, metavar="FILE", help="a configuration; its section cluster is read"
+    )
+    plan.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value of --config"
+    )
+    plan.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
+    gpus = "default: all GPUs of a node; 0 for none"
+    plan.add_argument("--gpu-per-node", type=arguments.natural_number, metavar="N", help=gpus)
+    kinds = "kind of the job; default: the first kind that the cluster serves"
+    plan.add_argument("--kind", choices=("auto", *JOB_KINDS), help=kinds)
+    plan.add_argument(
+        "--tolerate", action="append", default=[], metavar="KEY", help="a taint to tolerate; may be repeated"
+    )
+    for flag, metavar, meaning in TEXTS:
+        plan.add_argument(flag, default="", metavar=metavar, help=meaning)
+    for flag, metavar, meaning in OBJECTS:
+        plan.add_argument(
+            flag, type=arguments.object_name_if_given, default="", metavar=metavar, help=meaning
+        )
+    parser.add_argument(
+        "--prometheus", metavar="URL", help="with nodes: a workspace with the GPUs' utilisation"
+    )
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument("--apply", action="store_true", help="with fix: carry out the safe remedies")
+    parser.add_argument("--dry-run", action="store_true", help="with fix: only print the plan, the default")
+    args = parser.parse_args(argv)
+    check_cluster_options(parser, args)
+    if args.apply and (args.command != "fix" or args.dry_run):
+        parser.error("--apply is for fix, without --dry-run")
+    if args.set and not args.config:
+        parser.error("--set is for a configuration (--config)")
+    if args.prometheus and args.command != "nodes":
+        parser.error("--prometheus is for nodes")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.config.cluster import ClusterConfig
+    from trainyard.config.load import load_config
+
+    if args.command == "list":
+        return show_clusters(args)
+    settings = load_config(args.config, args.set).config.cluster if args.config else ClusterConfig()
+    look = opened(args, settings)
+    if args.command == "fix":
+        return fix(args, settings, look)
+    return check(args, look) if args.command == "check" else show_usage(args, look)
+
+
+def show_clusters(args: argparse.Namespace) -> int:
+    from trainyard.cluster.hyperpod import hyperpod_record
+    from trainyard.gateways.kubernetes.eks import list_clusters
+    from trainyard.gateways.kubernetes.sagemaker import HyperPod
+    from trainyard.report.cluster.fix_text import cluster_lines
+
+    eks = [cluster.record() for cluster in list_clusters(args.region)]
+    pods = HyperPod(args.region)
+    described = [(found, pods.nodes(found["ClusterName"])) for found in pods.clusters()]
+    data = [*eks, *(hyperpod_record(found, nodes, pods.region) for found, nodes in described)]
+    return say(args, {"clusters": data}, cluster_lines)
+
+
+def check(args: argparse.Namespace, look: "ClusterQuery") -> int:
+    from trainyard.cluster.verdict import judge_cluster, verdict_record
+    from trainyard.gateways.github import Level, annotate, append_summary, set_output
+    from trainyard.gateways.images.ecr import find_digest
+    from trainyard.report.cluster.verdict_text import verdict_lines, verdict_markdown, verdict_refusal
+
+    snapshot = look.snapshot(find_digest)
+    verdict = judge_cluster(snapshot, look.demand)
+    data = {**verdict_record(verdict), **look.record(snapshot)}
+    say(args, data, verdict_lines)
+    append_summary(verdict_markdown(data))
+    if verdict.exit_code:
+        set_output("reason", verdict_refusal(data))
+        annotate(Level.ERROR, verdict_refusal(data), title="The cluster is not ready")
+    return verdict.exit_code
+
+
+def show_usage(args: argparse.Namespace, look: "ClusterQuery") -> int:
+    """Show free capacity, for the whole plan (`capacity`) or per node (`nodes`)."""
+    from trainyard.cluster.capacity import measure
+    from trainyard.cluster.hyperpod import measured_use
+    from trainyard.cluster.record import usage_record
+    from trainyard.gateways.prometheus import Prometheus
+    from trainyard.report.cluster.capacity_text import capacity_lines, node_lines
+
+    snapshot = look.usage()
+    capacity = measure(snapshot, look.demand)
+    use: Mapping[str, Figures] = {}
+    if args.prometheus:
+        workspace = Prometheus(args.prometheus, region=args.region or snapshot.region)
+        use = measured_use(capacity.node_names, workspace.query)
+    data = {**look.record(snapshot), **usage_record(capacity, look.demand, snapshot, use=use)}
+    if args.command == "nodes":
+        return say(args, data, node_lines)
+    say(args, data, capacity_lines)
+    return capacity.exit_code
+
+
+def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "ClusterQuery") -> int:
+    from trainyard.cluster.fix import plan_fix, steps_record, supplies_of
+    from trainyard.cluster.verdict import judge_cluster
+    from trainyard.gateways.images.ecr import find_digest
+    from trainyard.gateways.kubernetes.server_side_apply import apply_all
+    from trainyard.report.cluster.fix_text import fix_lines
+    from trainyard.run.untrusted_files import read_yaml_documents
+
+    snapshot = look.snapshot(find_digest)
+    steps = plan_fix(judge_cluster(snapshot, look.demand), supplies_of(settings, read_yaml_documents))
+    if args.apply:
+        for step in steps:
+            apply_all(look.api, step.objects)
+    data = {**look.record(snapshot), "applied": args.apply, "steps": steps_record(steps, applied=args.apply)}
+    say(args, data, fix_lines)
+    return ExitCode.DONE if all(step.automatic and args.apply for step in steps) else ExitCode.NO
+
+
+def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "ClusterQuery":
+    from trainyard.cluster.cluster_query import ClusterQuery
+    from trainyard.cluster.demand import demand_of
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
+    from trainyard.jobs.kinds import KINDS
+    from trainyard.run.untrusted_files import read_yaml
+
+    access = access_asked_for(vars(args), read=read_yaml)
+    api = Api(access, call_seconds=args.call_seconds)
+    demand = demand_of(vars(args), settings, KINDS.values(), namespace=access.namespace)
+    return ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
+
+
+def say(args: argparse.Namespace, data: dict[str, Any], lines: "Callable[..., list[str]]") -> int:
+    output.print_result(data, lambda data, width: lines(data, width=width), as_json=args.json)
+    return ExitCode.DONE

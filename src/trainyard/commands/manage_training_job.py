@@ -1,0 +1,236 @@
+"""Show and change training jobs on a cluster: state, cause of failure, logs and events.
+
+`list` shows the jobs that these scripts sent. `status` shows the state of a job; --follow waits for its end
+and can be started again at any time. `logs` prints or saves the logs of all pods. `events` shows the events
+of the cluster. `cancel` stops the pods, which may save first, and keeps the job. `delete` saves the logs and
+removes the job and its objects. `resubmit` sends the job again under the next name. `retry` follows a job
+that was sent with --auto-retry, and sends it again after failures that can heal. See docs/runbooks/jobs.md.
+
+Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
+Writes:     with logs --save and with delete, files of logs; cancel, delete, resubmit, retry change the
+            cluster; with status in GitHub Actions the outputs state, ended, exit_code, reason, the summary
+Exit codes: 0 done; 1 the job failed, or no longer exists; 2 wrong usage or no such job; 4 the cluster cannot
+            be reached or refuses; 5 not ended, or not deleted, in time; 75 it stopped with a good checkpoint
+Example:    scripts/manage_training_job.py status llama-2 --namespace team-a --follow --timeout 8h
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output
+from trainyard.command.cluster_options import JOB_KINDS, add_cluster_options, check_cluster_options
+from trainyard.command.parser import refuse_options_of_other_commands, script_parser
+from trainyard.errors import CheckFailedError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
+    from trainyard.gateways.kubernetes.pod_logs import ContainerLog
+    from trainyard.jobs.state.job_state import JobState
+
+COMMANDS = ("list", "status", "logs", "events", "cancel", "delete", "resubmit", "retry")
+VALUES = (
+    ("--namespace", arguments.object_name_if_given, "NAME", "default: the context's, else `default`"),
+    ("--pod", arguments.object_name, "NAME", "with logs: only those of this pod"),
+    ("--timeout", arguments.duration, "DURATION", "for --follow and retry (default: 24h) and delete (10m)"),
+    ("--tail", arguments.positive, "N", "with logs: the last N lines of each container"),
+    ("--save", arguments.path, "DIR", "with logs, delete: where logs go; delete: runs/jobs/NS/JOB/logs"),
+)
+SWITCHES = (
+    ("--all-namespaces", "with list: in all namespaces"),
+    ("--follow", "with status, logs: until the job has ended"),
+    ("--previous", "with logs: also those of containers before their restart"),
+    ("--no-logs", "with delete: do not save the logs"),
+    ("--keep-claims", "with delete: keep the volume claims of the job"),
+    ("--dry-run", "with cancel, delete, resubmit, retry: print the changes, make none"),
+    ("--json", "print data as JSON"),
+)
+ONLY_FOR = {
+    "--all-namespaces": ("list",),
+    "--follow": ("status", "logs"),
+    **dict.fromkeys(("--tail", "--previous", "--pod"), ("logs",)),
+    "--save": ("logs", "delete"),
+    **dict.fromkeys(("--no-logs", "--keep-claims"), ("delete",)),
+    "--dry-run": ("cancel", "delete", "resubmit", "retry"),
+}
+"""Options and the commands that accept them."""
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
+    parser.add_argument(
+        "job", nargs="?", type=arguments.object_name, metavar="JOB", help="the job's name; not for list"
+    )
+    parser.add_argument(
+        "--kind", choices=JOB_KINDS, help="default: the first kind that has a job of this name"
+    )
+    for flag, kind, metavar, meaning in VALUES:
+        parser.add_argument(flag, type=kind, metavar=metavar, help=meaning)
+    for flag, meaning in SWITCHES:
+        parser.add_argument(flag, action="store_true", help=meaning)
+    add_cluster_options(parser)
+    args = parser.parse_args(argv)
+    if (args.command == "list") == (args.job is not None):
+        parser.error("list takes no job" if args.job else f"{args.command} needs the name of a job")
+    refuse_options_of_other_commands(parser, args, ONLY_FOR)
+    check_cluster_options(parser, args)
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
+    from trainyard.gateways.kubernetes.job_reader import JobLooking
+    from trainyard.run.untrusted_files import read_yaml
+
+    access = access_asked_for(vars(args), read=read_yaml)
+    args.namespace = args.namespace or access.namespace or "default"
+    look = JobLooking(Api(access, call_seconds=args.call_seconds))
+    if args.command == "list":
+        return show_jobs(args, look)
+    commands = (show_status, show_logs, show_events, cancel, delete, resubmit, retry)
+    job = look.found(args.namespace, args.job, args.kind)
+    return commands[COMMANDS.index(args.command) - 1](args, look, job)
+
+
+def show_jobs(args: argparse.Namespace, look: "JobLooking") -> int:
+    from trainyard.jobs.state.job_records import listed_record
+    from trainyard.jobs.state.state_machine import judge_job
+    from trainyard.report.jobs.job_text import list_lines
+
+    found = look.jobs("" if args.all_namespaces else args.namespace)
+    seen = [look.look_from(job) for job in found if args.kind in (None, job.kind.name)]
+    records = [listed_record(judge_job(observed), observed) for observed in seen]
+    return say(args, {"jobs": records}, lambda data, width: list_lines(data["jobs"], width=width))
+
+
+def show_status(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.github import tell_step
+    from trainyard.jobs.state.state_machine import judge_job
+    from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
+    from trainyard.report.jobs.job_text import status_lines
+    from trainyard.run.commands import cluster_target
+
+    target = cluster_target(vars(args))
+    state = follow(args, look, job) if args.follow else judge_job(look.look(job))
+    data, code = state.record(), state.exit_code
+    say(args, data, lambda data, width: status_lines(data, width=width, target=target))
+    tell_step(
+        state_outputs(data, exit_code=code),
+        state_markdown(data, target),
+        error=state_error(data, exit_code=code),
+    )
+    return code if state.ended or args.follow else ExitCode.DONE
+
+
+def follow(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> "JobState":
+    from trainyard.gateways.kubernetes.job_follower import follow_job
+    from trainyard.report.jobs.job_text import followed_line
+
+    return follow_job(
+        look.api.access,
+        **job.place,
+        seconds=args.timeout or 24 * 3600.0,
+        tell=lambda state: output.announce("job", followed_line(state.record())),
+    )
+
+
+def show_logs(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.pod_logs import container_logs, read_log, save_logs
+
+    if args.follow:
+        return follow_logs(args, look, job)
+    pods = [p for p in look.raw_pods(job) if args.pod in (None, p["metadata"]["name"])]
+    if args.save:
+        return told_saved(save_logs(look.api, job.namespace, pods, args.save), args.save)
+    for log in container_logs(pods, previous=args.previous):
+        for line in read_log(look.api, job.namespace, log, tail=args.tail):
+            print(f"{log.title}  {line}")
+    return ExitCode.DONE
+
+
+def follow_logs(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.log_follower import follow_logs, write_log_files
+
+    def show(log: "ContainerLog", line: bytes) -> None:
+        if args.pod in (None, log.pod):
+            print(f"{log.title}  {line.decode(errors='replace')}", flush=True)
+
+    sink = write_log_files(args.save, show) if args.save else show
+    with follow_logs(look.api.access, job.namespace, job.pod_selector, sink):
+        return follow(args, look, job).exit_code
+
+
+def show_events(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.jobs.state.job_records import event_records
+    from trainyard.report.jobs.job_text import event_lines
+
+    observed = look.look(job)
+    records = event_records(look.all_events(observed), now=observed.now)
+    return say(args, {"events": records}, lambda data, width: event_lines(data["events"], width=width))
+
+
+def cancel(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.job_changes import JobChanging
+
+    return told(args, JobChanging(look, job).cancel(dry_run=args.dry_run))
+
+
+def delete(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.job_changes import JobChanging
+    from trainyard.gateways.kubernetes.pod_logs import save_logs
+
+    changing = JobChanging(look, job)
+    if args.dry_run:
+        return told(args, changing.deletions(keep_claims=args.keep_claims))
+    if not args.no_logs:
+        folder = args.save or Path("runs", "jobs", job.namespace, job.name, "logs")
+        if told_saved(save_logs(look.api, job.namespace, look.raw_pods(job), folder), folder):
+            raise CheckFailedError("Nothing was deleted. Try again, or delete without the logs: --no-logs")
+    return told(args, changing.delete(keep_claims=args.keep_claims, seconds=args.timeout or 600.0))
+
+
+def resubmit(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.job_changes import JobChanging
+
+    changing = JobChanging(look, job)
+    new = changing.resubmission()
+    return told(args, new.lines if args.dry_run else changing.create(new))
+
+
+def retry(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.job_retries import announce_healing, heal_job
+    from trainyard.report.jobs.job_text import status_lines
+    from trainyard.run.commands import cluster_target
+
+    target = cluster_target(vars(args))
+    if args.dry_run:
+        print(announce_healing(look.api.access, output.announce, target).preview(job))
+        return ExitCode.DONE
+    seconds = args.timeout or 86400.0
+    state = heal_job(look.api.access, **job.place, seconds=seconds, announce=output.announce, target=target)
+    say(args, state.record(), lambda data, width: status_lines(data, width=width, target=target))
+    return state.exit_code
+
+
+def told(args: argparse.Namespace, changes: Sequence[str]) -> int:
+    from trainyard.report.jobs.job_text import change_lines
+
+    data = {"job": args.job, "namespace": args.namespace, "changed": not args.dry_run, "changes": [*changes]}
+    return say(args, data, lambda data, _width: change_lines(data))
+
+
+def told_saved(saved: Any, folder: Path) -> int:
+    for missing in saved.missing:
+        output.announce("logs", f"not saved: {missing}", "degraded")
+    output.announce("logs", f"{len(saved.files)} files in {folder}", "degraded" if saved.missing else "ok")
+    return ExitCode.NO if saved.missing else ExitCode.DONE
+
+
+def say(args: argparse.Namespace, data: Any, lines: Callable[[Any, int], list[str]]) -> int:
+    output.print_result(data, lines, as_json=args.json)
+    return ExitCode.DONE

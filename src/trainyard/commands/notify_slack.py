@@ -1,0 +1,208 @@
+"""Post the state of a run to Slack, in one thread per lineage. A failure of Slack never fails a run.
+
+With a bot token, `started` opens a thread in the channel. `resumed`, `degraded` and `stopped` reply in it;
+`succeeded` and `failed` reply in it and in the channel. The first message always shows the current state.
+A webhook has no threads, so its messages stand alone. An event is posted once. A `started` in a lineage that
+has begun is posted as `resumed`. A `degraded` without a reason, and without trouble on record, is not posted.
+With --needs the reason and the next step come from the results of a workflow's jobs and from GitHub's
+annotations on them; a `failed` is then not posted if each job reported its own end, and is a `cancelled` if a
+person cancelled the run.
+
+Reads:   the run directory, if there is one, and its slack.json (the thread and the posted events);
+         SLACK_BOT_TOKEN with SLACK_CHANNEL or notifications.slack.channel, or SLACK_WEBHOOK_URL;
+         SLACK_API_URL (another server for the token); TRAINYARD_USD_PER_HOUR (the price of the machine);
+         GitHub's variables; --needs: the jobs and annotations of the workflow run with GITHUB_TOKEN, if set.
+Writes:  a Slack message and slack.json; in GitHub Actions the outputs slack_thread (CHANNEL:TS) and
+         posted (true, or not set where Slack did not take the message). Without webhook and token, or with
+         --dry-run, the message is printed on stdout. --json prints the message, the thread, and whether it
+         was sent.
+Exit codes: 0 sent or not, because trouble with Slack is a warning; 2 wrong usage.
+Example: scripts/notify_slack.py resumed --run-dir runs/gh-99 --segment 2/3 --reason "runner's time limit"
+"""
+
+import argparse
+import json
+import logging
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.command import arguments, output, terminal
+from trainyard.command.parser import script_parser
+from trainyard.errors import TrainyardError
+
+if TYPE_CHECKING:
+    from trainyard.report.facts.run_facts import RunFacts
+    from trainyard.report.slack.slack_message import Surroundings
+    from trainyard.report.slack.slack_thread import PostResult, SlackThread, ThreadEvent
+
+_logger = logging.getLogger("trainyard.notify_slack")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    from trainyard.report.slack.slack_events import SLACK_EVENTS
+
+    parser = script_parser(__doc__)
+    parser.add_argument("moment", choices=tuple(SLACK_EVENTS), help="the event")
+    parser.add_argument(
+        "--run-dir", type=arguments.path, required=True, help="the run's directory; need not exist yet"
+    )
+    parser.add_argument("--lineage", metavar="NAME", help="the run's name; default: its number")
+    parser.add_argument("--segment", metavar="K/N", default="", help="number of the segment, and of all")
+    parser.add_argument("--reason", default="", help="the reason, if it is not on record")
+    parser.add_argument(
+        "--next-step", default="", metavar="TEXT", help="what to do next; default: as recorded"
+    )
+    parser.add_argument("--needs", metavar="JSON", help="GitHub's context `needs`, of which jobs to report")
+    parser.add_argument(
+        "--job-status",
+        metavar="STATUS",
+        default="",
+        help="GitHub's job.status of this job; for `cancelled` the reason comes from how long it ran",
+    )
+    parser.add_argument("--plan", metavar="FILE|JSON", help="the output of plan_training.py --json")
+    parser.add_argument("--thread", metavar="CHANNEL:TS", help="the thread, if another machine began it")
+    parser.add_argument("--dry-run", action="store_true", help="print the message, send nothing")
+    parser.add_argument("--json", action="store_true", help="print the message as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.github import set_output
+    from trainyard.report.facts.run_facts import facts_if_any
+    from trainyard.report.slack.slack_events import SLACK_EVENTS
+    from trainyard.report.slack.slack_thread import (
+        FILE_NAME,
+        PostResult,
+        event_of,
+        parse_address,
+        read_thread,
+    )
+
+    thread = read_thread(args.run_dir / FILE_NAME)
+    if args.thread and not thread.ts:
+        thread = parse_address(args.thread)
+    if args.needs and not add_end(args):
+        output.announce("slack", "each job reported its own end: nothing sent")
+        set_output("posted", "true")
+        return 0
+    if args.job_status == "cancelled" and not args.reason:
+        started, limit = (os.environ.get(name, "") for name in ("TRAINYARD_JOB_STARTED", "JOB_MINUTES"))
+        args.reason = cancellation(started, limit, now=time.time())
+    result = PostResult.NOT_CONFIGURED
+    try:
+        facts = facts_if_any(args.run_dir)
+        event = event_of(SLACK_EVENTS[args.moment], facts, surroundings_of(args), thread)
+        if event is not None and not args.dry_run:
+            result, thread = post(event, facts, args.run_dir / FILE_NAME)
+    except (TrainyardError, OSError) as error:
+        _logger.warning("No message was sent to Slack: %s", error)
+        return 0
+    set_output("posted", "true")
+    if args.json:
+        message = {"text": event.message.text, "blocks": event.message.blocks} if event else {}
+        is_sent = result is PostResult.POSTED
+        print(json.dumps({"sent": is_sent, "thread": thread.address, **message}, ensure_ascii=False))
+    elif event is None:
+        output.announce("slack", "no trouble is on record: nothing sent")
+    elif result is PostResult.NOT_CONFIGURED:
+        output.print_text(f"Would be sent to Slack: {event.message.text}")
+    return 0
+
+
+def add_end(args: argparse.Namespace) -> bool:
+    """Add the reason and the next step of the jobs in --needs; return False if nobody has to hear of them."""
+    from trainyard.errors import ConfigError, DamagedFileError
+    from trainyard.run.untrusted_files import parse_json
+    from trainyard.watch.job_end import unreported_end
+
+    try:
+        needs = parse_json(args.needs, "--needs")
+    except DamagedFileError:
+        needs = None
+    if not isinstance(needs, dict):
+        raise ConfigError(f"--needs: {args.needs[:80]!r} is not the JSON of GitHub's context `needs`")
+    run, attempt = (os.environ.get(name, "") for name in ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT"))
+    end = unreported_end(needs, run=run, attempt=attempt, notes=lambda title: annotations(run, title))
+    if end is None:
+        return bool(args.moment != "failed")
+    args.reason, args.next_step = end.reason, end.next_step
+    if end.by_person and args.moment == "failed":
+        args.moment = "cancelled"
+    return True
+
+
+def annotations(run: str, title: str) -> list[str]:
+    """Return GitHub's annotations on the job `title` of a workflow run; none where GitHub does not answer."""
+    from trainyard.gateways.github_api import github_from
+
+    try:
+        api = github_from()
+        jobs = api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
+        # GitHub names a job of a called workflow `CALLER / JOB`; either is asked for.
+        found = [job for job in jobs if title in str(job["name"]).split(" / ")]
+        return [
+            str(note.get("message"))
+            for job in found
+            for note in api.pages(f"/check-runs/{job['id']}/annotations")
+        ]
+    except TrainyardError as error:
+        _logger.warning("The cause is not known: %s", error)
+        return []
+
+
+def cancellation(started: str, limit: str, *, now: float) -> str:
+    """Return why the job that runs here was cancelled, as far as its own clock shows it.
+
+    `started` is the Unix time of its start, `limit` its time limit in minutes; empty if not known.
+    """
+    from trainyard.plan.job_times import JOB_MINUTES
+
+    most = int(limit) if limit.isdigit() else JOB_MINUTES
+    minutes = (now - float(started)) / 60 if started.isdigit() else None
+    if minutes is not None and minutes >= most - 1:
+        return f"the job reached its time limit of {most} minutes"
+    after = "" if minutes is None else f" after {minutes:.0f} minutes"
+    return f"somebody cancelled the run{after}, or its runner was shut down"
+
+
+def surroundings_of(args: argparse.Namespace) -> "Surroundings":
+    from trainyard.report.plan.plan_text import read_plan
+    from trainyard.report.slack.slack_message import Surroundings
+    from trainyard.run.identity import ci_facts
+
+    plan = read_plan(args.plan) if args.plan else {}
+    told = {name: getattr(args, name) for name in ("lineage", "segment", "reason", "next_step")}
+    return Surroundings(
+        args.run_dir.name, ci_facts(), os.environ.get("RUNNER_NAME"), plan=plan, now=time.time(), **told
+    )
+
+
+def post(
+    event: "ThreadEvent", facts: "RunFacts | None", thread_file: Path
+) -> "tuple[PostResult, SlackThread]":
+    """Send the event, unless the configuration of the run says no, and announce the result."""
+    from trainyard.gateways import slack
+    from trainyard.gateways.github import set_output
+    from trainyard.report.facts.resolved_config import config_value
+    from trainyard.report.slack.slack_thread import PostResult, post_once
+
+    text = facts.config_text if facts is not None else None
+    if config_value(text, "notifications.slack.enabled") is False:
+        if not terminal.on_terminal():  # a person at a terminal has just read the result
+            output.announce("slack", PostResult.SWITCHED_OFF)
+        return PostResult.SWITCHED_OFF, event.thread
+    channel = config_value(text, "notifications.slack.channel")
+    result, thread = post_once(
+        event, slack, thread_file, channel=channel if isinstance(channel, str) else None
+    )
+    if result is PostResult.POSTED:
+        set_output("slack_thread", thread.address)
+        output.announce("slack", event.message.text, "ok")
+    else:
+        output.announce("slack", result)
+    return result, thread

@@ -1,0 +1,176 @@
+"""Decide what a training workflow run will do: check its configuration, its inputs and the machine.
+
+All later jobs use only the values that are resolved here. Nothing is started. If the repository is not set up
+(it does not say where to train or where to store), a push or the daily run trains nothing and succeeds, with
+a notice that names the commands to set it up. A training that somebody asked for is refused.
+
+Reads:      the dispatch inputs as flags; the configuration; GitHub's variables; the repository's variables
+            TRAINYARD_RUNNER_LABELS, _STORE, _DEADLINE, _RUNS_DIRECTORY, _MAX_SEGMENTS, _INSTANCE_TYPE,
+            _USD_PER_HOUR, _JOB_MINUTES, _CODEBUILD_PROJECT, _CODEBUILD_COMPUTE, _CODEBUILD_IMAGE,
+            _EKS_CLUSTER, _EKS_ROLE, _EKS_NODES, _EKS_INSTANCE_TYPE from the environment
+Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub Actions step outputs, the job
+            summary, and for a wrong configuration an annotation per problem, with file and line
+Exit codes: 0 decided, with a warning if it seems not to fit or cannot be proven, or there is nothing to
+            train; 2 an input, a variable or the file is wrong, or a training was asked for and the
+            repository is not set up
+Example:    scripts/plan_run.py --config configs/smoke.yaml --overrides "training.max_steps=50"
+"""
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from trainyard.command import arguments, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+    from trainyard.plan.run_plan import Asked, RunPlan
+    from trainyard.report.plan.run_plan_summary import Planned
+
+
+SETUP = "PYTHONPATH=src python3 scripts/setup_github.py --store URL"
+TARGET = "where to train; default: as the repository is set up, and `here` outside of a workflow"
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument(
+        "--config", type=arguments.path, required=True, metavar="FILE", help="the configuration"
+    )
+    parser.add_argument(
+        "--overrides", default="", metavar="TEXT", help="key=value, by spaces or lines; quotes keep spaces"
+    )
+    parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
+    parser.add_argument("--resume", default="auto", help="auto, none, a manifest, or a checkpoint")
+    parser.add_argument("--target", default="", metavar="gpu-runner|codebuild|eks|here", help=TARGET)
+    parser.add_argument("--only-plan", default="false", choices=("true", "false", ""), help="train nothing")
+    parser.add_argument("--continues", default="", metavar="JSON", help="the state of the previous segment")
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the plan as JSON")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.config.load import load_config
+    from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_outputs
+    from trainyard.plan.run_plan import resolve
+    from trainyard.report.plan.plan_text import unproven_lines
+    from trainyard.report.plan.run_plan_summary import markdown_plan, summarize_expectations, untold_text
+    from trainyard.run.atomic_files import write_json_atomically
+    from trainyard.run.segment import first_segment, read_segment
+
+    try:
+        asked = asked_by(args)
+        config = load_config(args.config, asked.changes).config
+        here = read_segment(args.continues) if args.continues else first_segment(local_run(os.environ))
+        plan = resolve(asked, config, here, variables=os.environ)
+        planned = plan_of(config, plan)
+    except ConfigError as error:
+        annotate_problems(str(error))
+        append_summary(f"### ❌ Not started: the configuration or an input is wrong\n\n```\n{error}\n```\n")
+        raise ConfigError(str(error)) from None
+    is_told = not plan.untold or plan.asked.dry_run
+    text = markdown_plan(planned) if is_told else say_what_is_untold(plan)
+    append_summary(text)
+    if plan.is_refused:
+        raise ConfigError(untold_text(plan.untold, is_refused=True, hints=hints_for(plan, os.environ)))
+    if args.output:
+        write_json_atomically(args.output, plan.to_json())
+    output.print_json(plan.outputs()) if args.json else print(text)
+    if not planned.plan.get("fits", True):  # computed, not measured: the check on the machine decides
+        own = "" if plan.is_asked_for else " Pushes take another file by: gh variable set TRAINYARD_CONFIG"
+        text = f"The run seems not to fit on the machine; the summary says what to change.{own}"
+        annotate(Level.WARNING, text)
+    for line in unproven_lines(planned.unproven) if plan.trains else ():
+        annotate(Level.WARNING, line, title="This run cannot be proven")
+    if os.environ.get("GITHUB_EVENT_NAME") == "schedule" and plan.asked.target == "eks" and plan.trains:
+        text = "On EKS the daily run is not compared with what is proven: it trains the same again each day."
+        annotate(Level.WARNING, f"{text} It is off with: gh variable set TRAINYARD_SCHEDULE --body off")
+    set_outputs({**plan.outputs(), "expected": summarize_expectations(planned)})
+    return ExitCode.DONE
+
+
+def asked_by(args: argparse.Namespace) -> "Asked":
+    from trainyard.plan.run_plan import Asked, overrides_in
+    from trainyard.plan.target import target_for
+
+    target = target_for(args.target, os.environ)
+    words = overrides_in(args.overrides)
+    only = args.only_plan == "true"
+    return Asked(str(args.config), words, args.epochs, args.resume or "auto", target, only)
+
+
+def say_what_is_untold(plan: "RunPlan") -> str:
+    """Write the annotation and summary of a run that trains nothing, with the commands that change this."""
+    from trainyard.gateways.github import Level, annotate
+    from trainyard.report.plan.run_plan_summary import untold_markdown, untold_text
+
+    hints = hints_for(plan, os.environ)
+    text = untold_text(plan.untold, is_refused=plan.is_refused, hints=hints)
+    annotate(Level.ERROR if plan.is_refused else Level.NOTICE, text)
+    return untold_markdown(plan.untold, is_refused=plan.is_refused, hints=hints)
+
+
+def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
+    """Return further commands and settings for the owner of the repository."""
+    from trainyard.plan.target import Target
+
+    if plan.asked.target is Target.HERE:
+        return []
+    hints = [f"For this and all else that a first run needs: {SETUP}"]
+    if plan.asked.target is Target.GPU_RUNNER and not plan.machine.is_known:
+        is_set = environment.get("TRAINYARD_CODEBUILD_PROJECT")
+        there = "CodeBuild is set up: gh workflow run training_ci.yml -f target=codebuild"
+        instead = "To train on CodeBuild, set TRAINYARD_CODEBUILD_PROJECT instead of TRAINYARD_RUNNER_LABELS."
+        hints.append(there if is_set else instead)
+    return hints
+
+
+def local_run(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return GitHub's variables, or defaults if the script runs outside GitHub."""
+    here = {"GITHUB_RUN_ID": "1", "GITHUB_RUN_NUMBER": "1", "GITHUB_SHA": "0" * 40}
+    return {**here, **{name: environment[name] for name in here if environment.get(name)}}
+
+
+def plan_of(config: "Config", plan: "RunPlan") -> "Planned":
+    """Plan the run, for the runner's machine if it is known."""
+    from trainyard.config.load import config_sha256
+    from trainyard.config.parameters import count_parameters
+    from trainyard.plan.machine_plan import plan_on, usd_per_hour
+    from trainyard.plan.target import Target
+    from trainyard.report.plan.run_plan_summary import Planned
+
+    figures = plan_on(plan.machine, config)
+    target = "this machine" if plan.asked.target is Target.HERE else str(plan.asked.target)
+    return Planned(
+        plan.outputs(),
+        target=target,
+        labels=plan.machine.labels,
+        model=config.model.name,
+        parameters=count_parameters(config.model.architecture).total,
+        config_sha256=config_sha256(config),
+        **dataclasses.asdict(figures),
+        usd_per_hour=usd_per_hour(os.environ.get("TRAINYARD_USD_PER_HOUR", "")),
+        untold=plan.untold,
+        unproven=unproven(config, plan),
+    )
+
+
+def unproven(config: "Config", plan: "RunPlan") -> list[dict[str, str]]:
+    """Return the parts of the proof that cannot hold, as far as the machines of the target are known."""
+    from trainyard.jobs.job_planning import recorded_network
+    from trainyard.plan.node_room import room_of_type
+    from trainyard.plan.target import node_count
+    from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
+
+    nodes, room = node_count(plan.machine, os.environ), room_of_type(plan.machine.hardware or "")
+    gpus = 0 if room is None or config.model.device == "cpu" else room.gpus
+    network = recorded_network(config, room, nodes=nodes, gpus=gpus)
+    run = PlannedRun(config.recipe, nodes, max(1, gpus), network, plan.store or "file:///store")
+    return [part.to_json() for part in unreachable_parts(run)]

@@ -1,0 +1,105 @@
+"""Plan a run before it starts: parameters, memory by part, whether it fits, tokens, time, cost.
+
+The plan is for the devices of --instance-type, or for those of this machine, as compute.strategy uses them.
+Memory is computed for one device from the model's operations. Time and cost assume a share of the peak
+(--mfu) and are only as good as this assumption. Unknown figures, such as the price of this machine, are left
+out. The first lines name the parts of the proof that cannot hold: for --instance-type those of a job on such
+nodes, else those of a run by hand.
+
+Reads:      the configuration; without --instance-type nvidia-smi and the memory of this machine
+Writes:     the plan on stdout; --json as JSON
+Exit codes: 0 it fits; 1 it does not, with advice; 2 wrong configuration or unknown instance type
+Example:    scripts/plan_training.py --config configs/training_configuration.yaml --instance-type g6.xlarge
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainyard.command import arguments, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+    from trainyard.plan.cost import Rented
+    from trainyard.plan.device import Device
+    from trainyard.plan.instances import InstanceType
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__, reads_config=True)
+    parser.add_argument(
+        "--instance-type", metavar="TYPE", help="for example g6.xlarge; default: this machine"
+    )
+    parser.add_argument(
+        "--num-nodes", type=arguments.positive, default=1, metavar="N", help="machines; default: 1"
+    )
+    processes = "processes per machine; default: one per GPU"
+    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
+    parser.add_argument(
+        "--mfu", type=arguments.share, metavar="SHARE", help="share of the device's peak, such as 0.4"
+    )
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.plan.cost import Rented
+    from trainyard.plan.instances import find_instance
+    from trainyard.plan.training_plan import plan_training
+    from trainyard.report.plan.plan_text import plan_text_lines
+    from trainyard.training.weights.pretrained import load_with_weights
+
+    config = load_with_weights(args.config, args.set).config
+    instance = find_instance(args.instance_type) if args.instance_type else None
+    device, devices = rented_device(config, instance) if instance else device_here(config)
+    rented = Rented(instance, args.num_nodes, args.nproc_per_node or devices)
+    plan = plan_training(config, device, rented=rented, mfu=args.mfu)
+    data = {**plan.to_json(), "unproven": unproven(config, rented)}
+    output.print_json(data) if args.json else print("\n".join(plan_text_lines(data)))
+    return ExitCode.DONE if plan.fits else ExitCode.NO
+
+
+def unproven(config: "Config", rented: "Rented") -> list[dict[str, str]]:
+    """Return the parts of the proof that cannot hold; where the run will be stored is not known here."""
+    from trainyard.jobs.job_planning import recorded_network
+    from trainyard.plan.node_room import room_of_type
+    from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
+
+    nodes, network = rented.nodes, str(config.compute.network)
+    if rented.instance:
+        gpus = 0 if config.model.device == "cpu" else rented.devices
+        network = recorded_network(config, room_of_type(rented.instance.name), nodes=nodes, gpus=gpus)
+    run = PlannedRun(config.recipe, nodes, rented.devices, network, config.artifacts.store or "file:///store")
+    return [part.to_json() for part in unreachable_parts(run)]
+
+
+def rented_device(config: "Config", instance: "InstanceType") -> "tuple[Device, int]":
+    """Return the instance's GPU and their number, or its processors if the configuration asks for a CPU."""
+    from trainyard.plan.device import cpu_of, gpu_of
+
+    return (cpu_of(instance), 1) if config.model.device == "cpu" else (gpu_of(instance), instance.gpus)
+
+
+def device_here(config: "Config") -> "tuple[Device, int]":
+    """Return the device of this machine that `model.device` names, and the number of such devices."""
+    from trainyard.gateways.local_machine import main_memory
+    from trainyard.gateways.nvidia import query_gpus
+    from trainyard.plan.device import cpu, gpu
+
+    wanted, memory = config.model.device, main_memory().total_bytes
+    gpus = () if wanted == "cpu" else query_gpus().gpus
+    index = int(wanted.partition(":")[2] or 0)
+    if index < len(gpus):
+        here = gpu(gpus[index].name, gpus[index].memory_bytes, host_bytes=memory // len(gpus))
+        return here, len(gpus)
+    if wanted.startswith("cuda"):
+        raise ConfigError(
+            f"model.device: {wanted} is not here ({len(gpus)} GPUs). Name a machine to plan for with "
+            "--instance-type, or plan for the processors of this one with --set model.device=cpu"
+        )
+    return cpu(cores=config.compute.threads or os.cpu_count() or 1, memory_bytes=memory), 1

@@ -1,0 +1,128 @@
+"""Prepare the training data: find the files, hold some out for validation, write the tokens.
+
+Tokens that an earlier run prepared from the same files are reused. A stream (data.hugging_face) is only
+opened, and its first texts are read. If the recipe makes its data while it trains (grpo), there is nothing to
+prepare.
+
+Reads:  the configuration, --set, the files of data.train_path and data.validation_path or the source of
+        Python's standard library, the dataset of data.hugging_face, the tokenizer of model.tokenizer.
+Writes: data.prepared_directory/<key>/ with train.bin, validation.bin and index.json; nothing with --dry-run;
+        with --json a summary on stdout; in GitHub Actions a failure in the job summary, as an annotation,
+        and its first line as the step output `reason`.
+Exit codes: 0 prepared; 2 the configuration is wrong, or nothing is left to train on; 4 the Hugging Face
+        Hub cannot be reached.
+
+Example: scripts/prepare_data.py --config configs/smoke.yaml
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import output, terminal
+from trainyard.command.parser import script_parser
+
+if TYPE_CHECKING:
+    from trainyard.report.terminal.phase import PhaseDisplay
+    from trainyard.training.data.preparation import Preparation
+    from trainyard.training.data.token_dataset import PreparedData
+    from trainyard.training.data.token_files import TokenFile
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__, reads_config=True)
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.github import refusal_in_summary
+    from trainyard.report.terminal.phase import PhaseDisplay
+
+    display = PhaseDisplay("data", "reading the configuration")
+    with refusal_in_summary("Not started: the data could not be prepared"), terminal.show_live(display):
+        found = prepared(args, display)
+    output.announce("data", found.text, "" if found.is_plan else "ok")
+    if args.json:
+        output.print_json(found.facts)
+    return 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """Amounts of training and validation data."""
+
+    text: str
+    facts: Mapping[str, Any]
+    is_plan: bool = False
+    """Whether this was a dry run that wrote nothing."""
+
+
+def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
+    """Prepare the data, open the stream, or only plan; each branch imports only what it needs."""
+    from trainyard.config.registries import made_data
+    from trainyard.training.weights.pretrained import load_with_weights
+
+    config = load_with_weights(args.config, args.set).config
+    if module := made_data(config.recipe):
+        questions = import_module(module).questions_of(config)
+        text = f"{questions.name}: {questions.count:,} questions per epoch, generated during training"
+        return Found(text, questions.to_json(), is_plan=args.dry_run)
+    if config.data.hugging_face.dataset:
+        from trainyard.training.data.streamed_dataset import open_stream
+
+        display.begin(f"opening {config.data.hugging_face.dataset}")
+        stream = open_stream(config.data, config.model)
+        return Found(f"{stream.name}: read while training, nothing to prepare", stream.to_json())
+    if args.dry_run:
+        from trainyard.training.data.preparation import plan_preparation
+
+        plan = plan_preparation(config.data, config.model)
+        return Found(planned_text(plan), plan.to_json(), is_plan=True)
+    from trainyard.training.data.tokenize_corpus import prepare_data
+
+    data = prepare_data(config.data, config.model, display)
+    return Found(prepared_text(data), prepared_facts(data))
+
+
+def prepared_text(data: "PreparedData") -> str:
+    """Summarise the data: `Python 3.11 standard library: 729 files, 10.9 MB train, 1.2 MB validation`."""
+    from trainyard.report.facts.quantities import format_data_files
+
+    validation = "no validation" if data.validation is None else f"{amount(data.validation)} validation"
+    if data.validation and data.validation_split == "within":
+        validation += " (a part of it)" if data.train_files == 1 else " (a part of each file)"
+    return f"{data.name}: {format_data_files(data.to_json())}, {amount(data.train)} train, {validation}"
+
+
+def amount(file: "TokenFile") -> str:
+    """Format an amount in bytes if a token is a byte, otherwise in tokens."""
+    unit = "B" if file.dtype == "uint8" else " tokens"
+    scale, prefix = (1e3, "k") if file.tokens < 1e6 else (1e6, "M")
+    return f"{file.tokens / scale:,.1f} {prefix}{unit}"
+
+
+def prepared_facts(data: "PreparedData") -> dict[str, Any]:
+    return {
+        **data.to_json(),
+        "train_path": str(data.train.path),
+        "dtype": data.train.dtype,
+        "skipped": [{"reason": s.reason, "count": s.count, "examples": s.examples} for s in data.skipped],
+        "reused": data.reused,
+        "seconds": round(data.seconds, 3),
+    }
+
+
+def planned_text(plan: "Preparation") -> str:
+    from trainyard.report.facts.quantities import format_count, format_size
+
+    held_out = "a part of each" if plan.split == "within" else f"{len(plan.validation):,}"
+    counts = (
+        f"{format_count(len(plan.train), 'file')} to train on, {held_out} held out, {format_size(plan.size)}"
+    )
+    return f"{plan.name}: {counts} → {plan.directory}"

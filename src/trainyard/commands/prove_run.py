@@ -1,0 +1,217 @@
+"""Prove a run: it trained, its network is known, the store holds it whole, and it can be repeated.
+
+Reads:   --run-dir; --store, else artifacts.store of the run's config.yaml; the store itself; AWS_*; the
+         registry of the image that the run was trained in.
+Writes:  report/proof.json in the run directory, unless --dry-run; --json prints the same; in GitHub Actions
+         the step outputs `proven`, `stored` and `step`, and an annotation for each part that does not hold.
+Exit codes: 0 all four parts hold (with --only: those that it names); 1 one does not, named with the next
+         step; 2 no such run directory, or no such kind of store; 4 the store could not be asked, and all
+         else holds.
+Example: scripts/prove_run.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs --run-number 812
+"""
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output, terminal
+from trainyard.command.parser import script_parser
+from trainyard.errors import CheckpointError, ConfigError, ExitCode, ServiceError, VerificationError
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.verify.inspection import Inspection
+    from trainyard.proof.proof import Proof
+    from trainyard.run.directory import RunDirectory
+
+
+PARTS = ("trained", "network", "stored", "repeatable")
+
+
+def part_names(text: str) -> tuple[str, ...]:
+    """Return the parts of the proof in `trained,stored`."""
+    names = tuple(text.split(","))
+    if not set(names) <= set(PARTS):
+        raise argparse.ArgumentTypeError(f"{arguments.quote(text)}: name parts of {', '.join(PARTS)}")
+    return names
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--run-dir", type=arguments.path, required=True, help="the run's directory")
+    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
+    depth = "how much is read back; default: full up to 10 GB, sample above"
+    parser.add_argument("--depth", choices=("listing", "sample", "full"), help=depth)
+    only = "the exit code covers only these parts, such as trained,stored; default: all four"
+    parser.add_argument("--only", type=part_names, default=PARTS, metavar="PARTS", help=only)
+    parser.add_argument("--dry-run", action="store_true", help="report the verdict, write nothing")
+    parser.add_argument("--json", action="store_true", help="print the proof as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+
+    from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
+    from trainyard.report.facts.resolved_config import config_digests, settings_of_config
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.judged_records import JudgedRecords
+
+    directory = RunDirectory(args.run_dir)
+    records, store = JudgedRecords(directory), store_of(args)
+    run, rows, events = records.run, records.rows(), list(records.events())
+    found = look_into_store(store, str(run["run_id"]), directory=directory, args=args)
+    proof = prove(
+        run,
+        rows,
+        events,
+        found,
+        place=ProofPlace(str(args.run_dir), store, found.run_number),
+        configuration=Configuration(
+            config_digests(directory.config_file), settings_of_config(records.config)
+        ),
+        recomputed=Recomputed(
+            records.digests, *final_state(run, directory, found, store), *data(directory), *image(run)
+        ),
+    )
+    sum(1 for _ in rows)  # read to the end, so that the digest covers the whole file
+    where = {"run_number": found.run_number, "store": store, "records": records.digests()}
+    record = proof.to_json(now=time.time()) | {
+        key: value for key, value in where.items() if value is not None
+    }
+    if not args.dry_run:
+        save(record, directory)
+    tell(proof, directory)
+    if args.json:
+        output.print_json(record)
+    failing = [name for name in args.only if name not in proof.holding]
+    if found.unreachable and failing == ["stored"]:
+        return ExitCode.REFUSED
+    return ExitCode.NO if failing else ExitCode.DONE
+
+
+def store_of(args: argparse.Namespace) -> str | None:
+    """Return the store of --store, else of the run's configuration, else None."""
+    from trainyard.artifacts.store.store_settings import store_settings
+
+    try:
+        return store_settings(args.run_dir, url=args.store, encryption=None).url
+    except ConfigError:
+        return None
+
+
+def look_into_store(
+    url: str | None, run_id: str, *, directory: "RunDirectory", args: argparse.Namespace
+) -> "Inspection":
+    from trainyard.artifacts.record.run_numbers import parse_run_number
+    from trainyard.artifacts.verify.inspection import Inspection, inspect_run
+    from trainyard.artifacts.verify.verify import Depth
+    from trainyard.gateways import open_store
+    from trainyard.report.terminal.phase import PhaseDisplay
+
+    number = parse_run_number(args.run_number)
+    if url is None:
+        return Inspection(number)
+    depth = Depth(args.depth) if args.depth else None
+    with terminal.show_live(PhaseDisplay("proof", "looking up the run")) as display:
+        return inspect_run(
+            open_store(url), run_id, directory=directory, run_number=number, depth=depth, progress=display
+        )
+
+
+def image(run: Mapping[str, Any]) -> tuple[str | None, str]:
+    """Return why the run's image cannot be pulled again (None if it can), and what its registry holds."""
+    from trainyard.gateways.images.held_image import look_for
+
+    if "image_digest" not in run:
+        return None, ""
+    return look_for(str(run.get("image_name", "")), str(run["image_digest"]))
+
+
+def final_state(
+    run: Mapping[str, Any], directory: "RunDirectory", found: "Inspection", store: str | None
+) -> tuple[Mapping[str, str] | None, str | None]:
+    """Return the digests of the tensors in the last checkpoint, or why they cannot be read.
+
+    Both are None if not every byte of the store was read, if another trainer wrote the checkpoint, or if the
+    run was stopped and recorded no digests.
+    """
+    from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
+    from trainyard.artifacts.verify.verify import Depth
+    from trainyard.gateways import open_store
+    from trainyard.report.terminal.phase import PhaseDisplay
+
+    verified, ended = found.verification, run.get("outcome", {})
+    step = -1 if ended.get("status") == "stopped" and "state_sha256" not in ended else ended.get("steps")
+    if verified is None or not verified.ok or verified.depth != Depth.FULL or step not in found.checkpoints:
+        return None, None
+    display = PhaseDisplay("proof")
+    try:
+        path, number = directory.checkpoint(step), found.run_number or 0
+        there = checkpoint_at_hand(path, open_store(str(store)), number, step, progress=display)
+        with terminal.show_live(display), there as checkpoint:
+            return digests_of_tensors(run, checkpoint, display), None
+    except (CheckpointError, VerificationError) as error:
+        return None, str(error)
+    except (OSError, ServiceError) as error:
+        output.print_remarks([f"The tensors of the last checkpoint were not read: {error}"])
+        return None, None
+
+
+def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) -> dict[str, str] | None:
+    """Return the digest of each part of the state.
+
+    None for a checkpoint of another trainer: one that recorded no digests, or has a form of its own.
+    """
+    from trainyard.proof.recorded_facts import other_program
+
+    claims, index = "state_sha256" in run.get("outcome", {}), checkpoint / ".metadata"
+    if (other_program(run) and not claims) or ("version" not in run and not index.exists()):
+        return None
+    progress.begin("importing torch")
+    from trainyard.training.checkpoint.stored_state import state_digests
+
+    return state_digests(checkpoint, progress)
+
+
+def data(directory: "RunDirectory") -> tuple[str | None, str | None]:
+    """Return the fingerprint of the run's prepared data, and how they changed; None if they are not here."""
+    from trainyard.training.data.tokenize_corpus import prepared_data_of
+
+    try:
+        return prepared_data_of(directory.config_file)
+    except OSError as error:  # the folder may belong to another user
+        output.print_remarks([f"The prepared data were not compared: {error}"])
+        return None, None
+
+
+def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:
+    """Write `report/proof.json`. A failure is reported and does not change the verdict."""
+    from trainyard.report.facts.proof_record import write_proof
+
+    path = directory.report / "proof.json"
+    try:
+        write_proof(path, record)
+    except (OSError, ConfigError) as error:
+        output.print_remarks([f"{path} was not written, and no report will show this proof: {error}"])
+
+
+def tell(proof: "Proof", directory: "RunDirectory") -> None:
+    """Show the sample and the proof; in GitHub Actions write the outputs and annotations."""
+    from trainyard.gateways.github import Level, annotate, set_outputs
+    from trainyard.report.facts.run_facts import read_facts
+    from trainyard.report.terminal.closing_lines import is_copied, proof_lines, sample_lines
+    from trainyard.run.commands import made_by
+
+    live = terminal.on_terminal()
+    facts = read_facts(directory.path)
+    for phase, text in sample_lines(facts, one_line=not live, width=terminal.text_width() if live else None):
+        output.announce(phase, text)
+    for phase, text, status in proof_lines(proof.parts, one_line=not live, closing_follows=bool(made_by())):
+        output.announce(phase, text, status, copied=is_copied(phase, text))
+    set_outputs({**proof.outputs, "step": str(facts.step or 0)})
+    for part in proof.failing:
+        annotate(Level.ERROR, f"{part.evidence}\nNext: {part.next_step}", title=f"Not proven: {part.name}")

@@ -1,0 +1,106 @@
+"""Remove checkpoints from a store by rule. Without --apply it only prints the plan, with reasons.
+
+--keep-last and --keep-every name checkpoints that are kept; --max-age removes older ones all the same. The
+newest checkpoint of a run that verifies is always kept. Promoted checkpoints, and those that another run was
+started from, are kept unless options say otherwise. A run that is followed stores its records with each
+checkpoint; only the newest records are kept. Before any object is deleted, a new manifest is stored that
+lists the removed checkpoints as removed, so that the run verifies at any moment.
+
+Reads:  --store: the manifests of all runs, names and checksums; AWS_*; GITHUB_ACTOR, else the user's name;
+        TRAINYARD_SIGNING_KEY and the like (docs/runbooks/signing.md): the new manifest is signed as well
+Writes: with --apply a further manifest for each run, and deletes objects; the plan on stdout
+Exit codes: 0 planned, or removed; 1 something could not be removed; 2 wrong usage; 4 the store refuses
+
+Example: trainyard store prune --store s3://ml-runs --all-runs --keep-last 3 --keep-every 5000
+"""
+
+import argparse
+import getpass
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from trainyard.command import arguments, output, terminal
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--run-number", metavar="N", help="this run")
+    which.add_argument("--all-runs", action="store_true", help="every run of the store")
+    parser.add_argument(
+        "--keep-last", type=arguments.positive, metavar="N", help="keep the newest N of each run"
+    )
+    multiples = "keep those at multiples of STEPS"
+    parser.add_argument("--keep-every", type=arguments.positive, metavar="STEPS", help=multiples)
+    parser.add_argument(
+        "--max-age", type=arguments.duration, metavar="TIME", help="remove older ones, such as 90d or 12h"
+    )
+    parser.add_argument("--even-promoted", action="store_true", help="also remove promoted ones")
+    parser.add_argument(
+        "--even-parents", action="store_true", help="also remove those that other runs started from"
+    )
+    parser.add_argument(
+        "--by", help="the name of the person on record; default: the actor of the workflow, else the user"
+    )
+    limit = "time limit of a read or write; default: 30"
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument("--apply", action="store_true", help="carry out the plan")
+    parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")
+    args = parser.parse_args(argv)
+    if args.apply and args.dry_run:
+        parser.error("--apply and --dry-run contradict each other")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.artifacts.record.run_numbers import runs_in_question
+    from trainyard.artifacts.record.sync_report import size_text
+    from trainyard.artifacts.retention.pruning_plan import plan_pruning
+    from trainyard.artifacts.retention.retention_rules import RetentionRules
+    from trainyard.gateways import open_store
+    from trainyard.report.terminal.phase import PhaseDisplay
+
+    rules = RetentionRules(
+        keep_last=args.keep_last,
+        keep_every=args.keep_every,
+        max_age=args.max_age,
+        keep_promoted=not args.even_promoted,
+        even_parents=args.even_parents,
+    )
+    store = open_store(args.store, call_seconds=args.call_seconds)
+    with terminal.show_live(PhaseDisplay("retention", "reading the manifests")) as display:
+        plans = plan_pruning(store, runs_in_question(store, args.run_number), rules)
+    if args.json:
+        output.print_json({"store": store.url, "runs": [plan.to_json() for plan in plans]})
+    else:
+        output.print_text("\n".join(line for plan in plans for line in plan.lines()))
+    count, size = sum(len(plan.doomed) for plan in plans), size_text(sum(plan.bytes for plan in plans))
+    problems = [f"run {plan.run_number}: {plan.problem}" for plan in plans if plan.problem]
+    if args.apply:
+        display.begin("removing", sum(len(plan.doomed) for plan in plans), "checkpoints")
+        with terminal.show_live(display):
+            problems += _apply(store, plans, rules, by=args.by, progress=display)
+    output.print_remarks(problems)
+    words = "removed" if args.apply else "would be removed; nothing was changed; --apply removes them"
+    output.announce("retention", f"{count} checkpoints, {size} {words}", "failed" if problems else "ok")
+    return ExitCode.NO if problems else ExitCode.DONE
+
+
+def _apply(store: Any, plans: Sequence[Any], rules: Any, *, by: str | None, progress: Any) -> list[str]:
+    from trainyard.artifacts.retention.pruning import prune
+    from trainyard.gateways.model_signing import signer_from
+
+    signer = signer_from()
+    who, problems = by or os.environ.get("GITHUB_ACTOR") or getpass.getuser(), []
+    for plan in plans:
+        if plan.changes:
+            problems += prune(store, plan, by=who, rules=rules, signer=signer)
+            progress.advance(len(plan.doomed))
+    return problems

@@ -1,0 +1,221 @@
+"""Push an image that was built here, read its digest back, scan it, and only then set its tags.
+
+An immutable tag is never moved: a version names one image permanently. The locks and facts of the image are
+attached to the pushed digest as its record, with oras. SBOM and provenance of BuildKit are pushed with the
+image. Each of several --region gets the same digest.
+
+Reads:      --image, from docker or buildah here, with oras; git, or --commit and --version; --lock; AWS_*
+Writes:     the image, its tags and its record into ECR, or into --registry; --output; in GitHub Actions the
+            outputs `image` and `digest`
+Exit codes: 0 pushed, and read back equal; 1 read back otherwise, a tag is taken, or the scan found too much;
+            2 wrong usage, no such image or repository, no oras; 4 AWS or the registry refused or failed
+Example:    scripts/push_image.py --image fsdp:latest --repository fsdp --tags auto --region us-west-2
+"""
+
+import argparse
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output, signals
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.parser import script_parser
+from trainyard.errors import CheckFailedError, ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from trainyard.gateways.images.ecr import EcrRepository
+    from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
+    from trainyard.image.release.release_order import ReleasePlace
+    from trainyard.image.release.tag_strategy import Tag
+
+_logger = logging.getLogger("trainyard.push_image")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--image", required=True, metavar="NAME", help="name:tag, in docker or buildah here")
+    parser.add_argument("--repository", required=True, metavar="NAME", help="repository to push to")
+    tags = ("auto", "semantic", "git-sha", "latest")
+    parser.add_argument("--tags", choices=tags, default="auto", help="default: auto")
+    parser.add_argument("--region", action="append", default=[], help="region of ECR; may be repeated")
+    parser.add_argument(
+        "--registry", default="", metavar="HOST", help="instead of ECR, such as 127.0.0.1:5000"
+    )
+    parser.add_argument("--program", choices=("docker", "buildah"), default="", help="default: what answers")
+    parser.add_argument("--commit", default="", metavar="SHA", help="commit, if the image does not name it")
+    parser.add_argument("--version", default="", metavar="X.Y.Z", help="default: a tag of git on the commit")
+    lock = "a lock of the image; may be repeated; default: the locks that were copied into it"
+    parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
+    passed = "the level of check_image.py that it passed; kept as a tag"
+    parser.add_argument("--checked", choices=("quick", "standard", "full"), default="", help=passed)
+    levels = ("critical", "high", "medium", "low", "none")
+    parser.add_argument("--fail-on", choices=levels, default="critical", help="lowest severity that fails")
+    parser.add_argument(
+        "--scan-limit", type=arguments.duration, default=600.0, metavar="DURATION", help="default: 10m"
+    )
+    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be pushed; change nothing")
+    args = parser.parse_args(argv)
+    if args.registry and args.region:
+        parser.error("--region is for ECR; omit it with --registry")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.images.local_builder import find_builder
+    from trainyard.image.building.build_request import CONTENT_LABEL
+    from trainyard.image.context.image_names import require_region, require_repository
+    from trainyard.image.release.release_order import release
+    from trainyard.image.release.tag_strategy import check_tags, is_own_build, without_origin
+
+    signals.end_at_signals()
+    require_repository(args.repository)
+    for region in args.region:
+        require_region(region)
+    builder = find_builder(args.program)
+    facts = builder.inspect(args.image)
+    own = is_own_build(args.image, builder, facts)
+    tags = tags_of(args, facts, own=own)
+    facts = facts if own else replace(facts, labels=without_origin(facts.labels))
+    if args.dry_run:
+        plan: dict[str, Any] = {"image": args.image, "repository": args.repository}
+        plan |= {"places": [args.registry] if args.registry else args.region}
+        plan |= {"tags": [tag.name for tag in tags]}
+        output.print_json(plan) if args.json else print("\n".join(f"  {key}: {v}" for key, v in plan.items()))
+        return ExitCode.DONE
+    named = dict.fromkeys(args.region) or [os.environ.get("AWS_REGION", "")]
+    places = [place_of(args, region, builder) for region in ([""] if args.registry else named)]
+    content = facts.labels.get(CONTENT_LABEL, "")
+    found = release(
+        places,
+        image_id=facts.image_id,
+        tags=lambda digest: [*tags, *check_tags(args.checked, content, digest)],
+        facts=record_facts(args, facts),
+        files=locks_of(args, facts),
+    )
+    if not found[0].is_attested:
+        _logger.warning(
+            "%s was built by %s without SBOM and provenance; docker writes them with buildx and the "
+            "containerd image store",
+            args.image,
+            builder.program,
+        )
+    return report(args, [one.record() for one in found])
+
+
+def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "list[Tag]":
+    from trainyard.gateways.git import git_facts, tags_at_head
+    from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
+    from trainyard.image.context.build_context import content_tag
+    from trainyard.image.release.tag_strategy import find_image_source, tags_for
+
+    content, labelled = facts.labels.get(CONTENT_LABEL, ""), facts.labels.get(COMMIT_LABEL, "")
+    if own and args.commit and labelled not in ("", args.commit):
+        raise ConfigError(f"--commit {args.commit}: {args.image} was built from commit {labelled}. Omit it.")
+    origin = find_image_source(
+        content=content,
+        labelled=labelled,
+        inherited=not own,
+        commit=args.commit,
+        version=args.version,
+        git=git_facts(Path()),
+        at_head=partial(tags_at_head, Path()),
+    )
+    return tags_for(
+        args.tags,
+        commit=origin.commit,
+        dirty=origin.dirty,
+        versions=origin.versions,
+        content=content_tag(content) if content and own else "",
+    )
+
+
+def place_of(args: argparse.Namespace, region: str, builder: "LocalBuilder") -> "ReleasePlace":
+    """Ask for the repository and log in, before anything is pushed anywhere."""
+    from trainyard.gateways.images.ecr import EcrRepository
+    from trainyard.gateways.images.local_builder import Login
+    from trainyard.gateways.images.registry import Registry
+    from trainyard.image.release.release_order import ReleasePlace
+
+    ecr = None if args.registry else EcrRepository(args.repository, region)
+    fixed = ecr.fixed_tags() if ecr else lambda _tag: False
+    login = ecr.login() if ecr else Login(args.registry, "", "")
+
+    def push(target: str) -> str:
+        digest = builder.push(args.image, target, login)
+        _logger.info("%s@%s pushed", target, digest)
+        return digest
+
+    scan = partial(scan_result, args, ecr) if ecr else lambda _digest: "the registry does not scan"
+    name = f"{login.host}/{args.repository}"
+    return ReleasePlace(Registry(login), args.repository, name, fixed, push, scan)
+
+
+def scan_result(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> str:
+    """Return the result of the scan. Raises CheckFailedError if it found too much."""
+    from trainyard.image.release.release_order import judge_scan
+
+    seconds = 0.0 if args.fail_on == "none" else args.scan_limit
+    scan = ecr.scan(digest, seconds=seconds)
+    verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
+    if not verdict.ok:
+        raise CheckFailedError(f"{args.repository}@{digest} in {ecr.region}: {verdict.says}.")
+    return verdict.says
+
+
+def record_facts(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
+    """Return the facts of the record that is attached: the labels of our build, and what built it."""
+    from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
+
+    names = (BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL)
+    known = {
+        COMMIT_LABEL: args.commit,
+        "dev.trainyard.builder": os.environ.get("CODEBUILD_BUILD_ARN", "local"),
+    }
+    known |= {name: facts.labels[name] for name in names if facts.labels.get(name)}
+    return {name: text for name, text in known.items() if text}
+
+
+def locks_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
+    """Return the locks of the image by name. Raises ConfigError if one here is not the one that is in it."""
+    from trainyard.image.release.image_locks import find_locks
+    from trainyard.run.untrusted_files import read_named_text
+
+    if args.lock:
+        return {path.name: read_named_text(path, "name a lock with --lock FILE") for path in args.lock}
+    found = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
+    for name in found.missing:
+        raise ConfigError(
+            f"{name} of this checkout is not the lock that is in {args.image}, so its packages are not "
+            "known. Check out the commit that it was built from, or name its lock with --lock FILE."
+        )
+    if not found.texts:
+        _logger.warning("%s names no lock, so its record lists no packages; see --lock", args.image)
+    return dict(found.texts)
+
+
+def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> int:
+    from trainyard.gateways.github import set_outputs
+    from trainyard.run.atomic_files import write_json_atomically
+
+    first = results[0]
+    data = {"image": first["uri"], "digest": first["digest"], "places": results}
+    if args.output:
+        write_json_atomically(args.output, data)
+    set_outputs({"image": first["uri"], "digest": first["digest"]})
+    if args.json:
+        output.print_json(data)
+        return ExitCode.DONE
+    for result in results:
+        print(f"  {result['uri']}")
+        for step in result["tags"]:
+            print(f"    {step['tag']:<34} {step['action']}" + (f": {step['why']}" if step["why"] else ""))
+        print(f"    {result['scan']}")
+    return ExitCode.DONE

@@ -1,0 +1,103 @@
+"""Restore a stored run: all of it, one checkpoint, the newest that verifies, or only its records.
+
+Every file is hashed as it arrives. The directory appears when it is complete, or not at all. After an
+interruption the same command continues where it stopped.
+
+Reads:  --store: the run's manifests and objects; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL);
+        --public-key: whose signature the run's manifest must have, checked before anything is fetched
+Writes: --to: a run directory (run.json, config.yaml, metrics.jsonl, …, checkpoints/step-NNNNNNNN), new or
+        empty before; .NAME.restoring beside it while it works; with --json a report on stdout;
+        the step outputs manifest, manifest_sha256 and reason
+Exit codes: 0 restored; 1 files do not match the manifest, which are listed, or the disk is full;
+        2 wrong usage; 4 the store cannot be reached
+
+Example: scripts/restore_artifact.py --store s3://ml-runs --run-number 812 --step newest --to runs/back
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainyard.command import arguments, output, terminal
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode, VerificationError
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.store.object_store import Store
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--run-number", metavar="N", help="the run's number; not needed with a promoted name")
+    parser.add_argument("--run-id", metavar="ID", help="the run's identity, instead of its number")
+    step = "a step, newest (that verifies), none (only the records), or a promoted name; default: all"
+    parser.add_argument("--step", help=step)
+    parser.add_argument("--to", type=arguments.path, required=True, help="the new run directory")
+    parser.add_argument(
+        "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
+    )
+    parser.add_argument(
+        "--call-seconds", type=arguments.seconds, default=30, help="time limit of a read; default: 30"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.github import refusal_in_summary
+    from trainyard.report.terminal.phase import PhaseDisplay
+
+    display = PhaseDisplay("restored", "reading the manifests")
+    with terminal.show_live(display), refusal_in_summary("Not restored"):
+        from trainyard.artifacts.restore import restore
+        from trainyard.artifacts.restore.selection import parse_selection
+        from trainyard.gateways import open_store
+        from trainyard.gateways.model_signing import KeyVerifier
+
+        store = open_store(args.store, call_seconds=args.call_seconds)
+        selection = parse_selection(store, _run_number(args, store), args.step)
+        verifier = KeyVerifier(args.public_key) if args.public_key else None
+        if args.dry_run:
+            plan = restore.plan_restore(store, selection, args.to, verifier=verifier)
+        else:
+            report = restore.restore(store, selection, args.to, verifier=verifier, progress=display)
+    if args.dry_run:
+        output.print_json(plan.to_json()) if args.json else output.print_text(plan.text())
+        return ExitCode.DONE
+    tell_workflow(store, report.run_number)
+    output.announce("restored", report.summary(), "degraded" if report.passed_over else "ok")
+    if report.go_on:
+        output.announce("go on", report.go_on, copied=True)
+    if args.json:
+        output.print_json(report.to_json())
+    return ExitCode.DONE
+
+
+def tell_workflow(store: "Store", run_number: int) -> None:
+    """Write the newest manifest of the run, and its digest, as outputs of a step in GitHub Actions."""
+    from trainyard.artifacts.record.manifest import read_chain
+    from trainyard.gateways.github import in_actions, set_outputs
+
+    if in_actions():
+        newest = read_chain(store, run_number)[-1]
+        set_outputs({"manifest": newest.key.rpartition("/")[2], "manifest_sha256": newest.sha256})
+
+
+def _run_number(args: argparse.Namespace, store: "Store") -> int | None:
+    from trainyard.artifacts.record.run_numbers import number_of_run, parse_run_number
+
+    text = args.run_number
+    if args.run_id:
+        found = number_of_run(store, args.run_id)
+        if found is None or text not in (None, str(found)):
+            under = f" under number {text}" if text else ""
+            raise VerificationError(f"{store.url} holds no run {args.run_id}{under}")
+        return found
+    number = parse_run_number(text) if text is not None else None
+    if text is not None and number is None:
+        raise ConfigError("--run-number auto needs a run; give its number")
+    return number

@@ -1,0 +1,287 @@
+"""Train, store and prove a model: the pipeline, which is written once, here.
+
+    check ─> prepare ─> fetch ─> train ─> store ─> prove ─> report ─> notify
+
+`make train` and buildspec.yml call this command; pods (run_pod.py) take the same steps. Each step is a
+process of its own. A step that fails ends the pipeline; a run that exists is then still reported on, and one
+whose training or storing failed is proven too, so that its report says which parts do not hold. A run that
+stopped early with a good checkpoint (75) is stored and reported as stopped. A checkpoint is restored from the
+store only for a run with a number there, or if --resume names a manifest. Slack is notified if the
+configuration enables it. Without --config, the run in --run-dir resumes with its own configuration.
+
+Reads:      the configuration, the data, a checkpoint, the store; the variables of the steps (docs/scripts.md)
+Writes:     the run directory, with the proof and the reports; the store; a Slack message
+Exit codes: 0 trained, stored and proven; else that of the step that failed: 1 failed, or not proven; 2 wrong
+            configuration or usage; 4 a service refused; 5 timed out; 75 stopped, run it again;
+            130 interrupted
+Example:    trainyard run --config configs/smoke.yaml --set training.max_steps=50
+"""
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from trainyard.command import arguments, output
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode
+
+NEWEST = "newest"
+LOCAL_STORE = "trainyard-store"
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    own = "default: the one in --run-dir"
+    parser.add_argument("--config", type=arguments.path, metavar="FILE", help=f"the configuration; {own}")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
+    several = "change values: KEY=VALUE words, quoted as in a shell"
+    parser.add_argument("--settings", default="", metavar="WORDS", help=several)
+    directory = "the run; `newest` is the one that was last written to; default: a new one in --runs"
+    parser.add_argument("--run-dir", type=arguments.path, metavar=f"DIR|{NEWEST}", help=directory)
+    runs = "the folder of the runs; default: runs"
+    parser.add_argument("--runs", type=arguments.path, default=Path("runs"), metavar="DIR", help=runs)
+    store = f"s3://bucket/prefix or file:///folder; default: artifacts.store, else the folder {LOCAL_STORE}"
+    parser.add_argument("--store", default="", metavar="URL", help=store)
+    parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
+    parser.add_argument("--resume", default="auto", metavar="none|auto|CHECKPOINT", help="default: auto")
+    lineage = "the run's name in Slack, for a run that nobody watches: also a failure to start is posted"
+    parser.add_argument("--lineage", default="", metavar="NAME", help=lineage)
+    segment = "number of the segment in its lineage, from 1; default: 1"
+    parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help=segment)
+    begin = "let a later segment start if the earlier ones stored nothing"
+    parser.add_argument("--may-begin", choices=("true", "false"), default="false", help=begin)
+    deadline = "when training saves and stops, such as 8h"
+    parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help=deadline)
+    parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
+    args = parser.parse_args(argv)
+    args.set += settings(args.settings)
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    pipeline = pipeline_of(args)
+    if args.dry_run:
+        fetch = [pipeline.fetch()] if pipeline.has_fetch else []
+        steps = (*pipeline.before(), *fetch, pipeline.train(), *pipeline.after())
+        output.print_text("\n".join(shlex.join(step) for step in steps))
+        return ExitCode.DONE
+    # What failures suggest is this command again, which also stores and proves.
+    os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *stored_in(args)]))
+    return run_pipeline(pipeline)
+
+
+def settings(text: str) -> list[str]:
+    """Return the KEY=VALUE words of a text quoted as in a shell. Raises ConfigError for an open quote."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f'--settings {text!r}: {error}. An apostrophe is written "it\'s".') from None
+
+
+def pipeline_of(args: argparse.Namespace) -> "Pipeline":
+    """Return the pipeline of a command line. Raises ConfigError when it names no run and no configuration."""
+    from trainyard.config.load import load_config
+    from trainyard.run.identity import choose_run_id
+
+    directory: Path | None = args.run_dir
+    if directory == Path(NEWEST):
+        records = sorted(args.runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+        if not records:
+            raise ConfigError(f"There is no run in {args.runs} yet. `make train` starts a run.")
+        directory = records[-1].parent
+    if args.config is None:
+        if directory is None:
+            raise ConfigError("Name a configuration (--config FILE), or a run to resume (--run-dir DIR).")
+        args.config = directory / "config.yaml"
+        if not args.config.is_file():
+            raise ConfigError(f"There is no {args.config}. `make train` starts a run.")
+        output.announce("resume", str(directory))
+    config = load_config(args.config, args.set).config
+    store = args.store or config.artifacts.store
+    return Pipeline(
+        run_dir=directory or args.runs / choose_run_id(None),
+        config=args.config,
+        changes=tuple(args.set),
+        store=store or Path(LOCAL_STORE).absolute().as_uri(),
+        run_number=args.run_number,
+        resume=args.resume,
+        deadline=args.deadline,
+        lineage=args.lineage,
+        segment=args.segment,
+        may_begin=args.may_begin,
+        notifies=config.notifications.slack.enabled,
+    )
+
+
+def stored_in(args: argparse.Namespace) -> list[str]:
+    return ["--store", args.store] if args.store else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """The commands of the steps for one run."""
+
+    run_dir: Path
+    config: Path
+    changes: Sequence[str] = ()
+    """The values of `--set`."""
+    store: str
+    """Empty: the run is not stored, which only a pod may choose."""
+    run_number: str = "auto"
+    resume: str = "auto"
+    deadline: float | None = None
+    """Seconds of training."""
+    grace: float | None = None
+    """Seconds from a signal until the process is killed."""
+    processes: int | None = None
+    program: Path | None = None
+    """The description of another program than the trainer."""
+    lineage: str = ""
+    segment: int = 1
+    may_begin: str = "false"
+    """`true` lets a later segment start if the earlier ones stored nothing."""
+    notifies: bool = False
+    """Whether the configuration enables Slack."""
+
+    @property
+    def configuration(self) -> list[str]:
+        return ["--config", str(self.config), *(word for each in self.changes for word in ("--set", each))]
+
+    @property
+    def stored(self) -> list[str]:
+        return ["--run-dir", str(self.run_dir), "--store", self.store, "--run-number", self.run_number]
+
+    def before(self) -> list[list[str]]:
+        """Return the steps before the training: check the machine and the store, prepare the data."""
+        where = ["--run-dir", str(self.run_dir), "--store", self.store]
+        return [
+            step("check_environment", *self.configuration, *where),
+            step("check_readiness", *self.configuration, *where, "--run-number", self.run_number),
+            step("prepare_data", *self.configuration),
+        ]
+
+    @property
+    def has_fetch(self) -> bool:
+        """Whether a checkpoint may be in the store that is not on this machine."""
+        return self.run_number != "auto" or "://" in self.resume
+
+    def fetch(self) -> list[str]:
+        """Return the step that restores the checkpoint to resume from, and prints it."""
+        words = ["--resume", self.resume, "--fetch", "true", "--segment", str(self.segment)]
+        return step("fetch_resume", *self.stored, *words, "--may-begin", self.may_begin)
+
+    def train(self) -> list[str]:
+        words = [*self.configuration, "--run-dir", str(self.run_dir)]
+        words += [] if self.grace is None else ["--grace", f"{self.grace:.3f}s"]
+        words += ["--nproc-per-node", str(self.processes)] if self.processes else []
+        if self.program:
+            return step("run_program", "--program", str(self.program), *words)
+        words += [] if self.deadline is None else ["--deadline", f"{self.deadline:.3f}s"]
+        return step("train", *words, "--resume", self.resume)
+
+    def store_run(self) -> list[str]:
+        return step("training_artifact_sync", *self.stored, "--once")
+
+    @property
+    def required_parts(self) -> tuple[str, ...]:
+        """The parts of the proof that must hold."""
+        from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
+
+        return PROVEN_OF_PROGRAMS if self.program else ("trained", "network", "stored", "repeatable")
+
+    def prove(self) -> list[str]:
+        only = ["--only", ",".join(self.required_parts)] if self.program else []
+        return step("prove_run", *self.stored, *only)
+
+    def report(self) -> list[str]:
+        return step("training_dashboard", str(self.run_dir), "--write")
+
+    def after(self) -> list[list[str]]:
+        """Return the steps after a training that is done: store, prove, report."""
+        return [self.store_run(), self.prove(), self.report()]
+
+    def notify(self, event: str, *words: str) -> list[list[str]]:
+        """Return the step that posts an event to Slack; nothing where Slack is not enabled."""
+        lineage = ["--lineage", self.lineage] if self.lineage else []
+        line = step("notify_slack", event, "--run-dir", str(self.run_dir), *lineage, *words)
+        return [line] if self.notifies else []
+
+
+def step(name: str, *words: str) -> list[str]:
+    """Return the command of a step: its script, or `trainyard NAME` where there are no scripts."""
+    from trainyard.commands import COMMANDS
+
+    script = REPOSITORY_ROOT / "scripts" / f"{name}.py"
+    if script.exists():
+        return [sys.executable, str(script), *words]
+    command = next(each for each, module in COMMANDS.items() if module == name)
+    return [sys.executable, "-m", "trainyard", *command.split(), *words]
+
+
+def run_pipeline(pipeline: Pipeline) -> int:
+    """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
+    from trainyard.gateways.process import PassedSignals
+
+    with PassedSignals() as between:  # a signal between two steps must not end the pipeline without a report
+        if code := run_steps(pipeline.before()):
+            return finish_unstarted(pipeline, code)
+        code, resume = fetch_checkpoint(pipeline) if pipeline.has_fetch else (ExitCode.DONE, pipeline.resume)
+        if code:
+            return finish_unstarted(pipeline, code)
+        if between.passed:
+            return ExitCode.INTERRUPTED
+        run_steps(pipeline.notify("resumed" if pipeline.segment > 1 else "started"))
+        code = run_steps([replace(pipeline, resume=resume).train()])
+        if code not in (ExitCode.DONE, ExitCode.STOPPED):
+            return finish(pipeline, code, prove=True)
+        if stored := run_steps([pipeline.store_run()]):
+            return finish(pipeline, code or stored, prove=code == ExitCode.DONE)
+        return finish(pipeline, code or run_steps([pipeline.prove()]))
+
+
+def fetch_checkpoint(pipeline: Pipeline) -> tuple[int, str]:
+    """Restore the checkpoint to resume from; return the exit code and what the trainer resumes from."""
+    with tempfile.TemporaryFile() as printed:
+        code = run_steps([pipeline.fetch()], stdout=printed)
+        printed.seek(0)
+        return code, printed.read().decode(errors="surrogateescape").strip()
+
+
+def finish_unstarted(pipeline: Pipeline, code: int) -> int:
+    """Report that the training was not started, and return `code`."""
+    if pipeline.lineage and not (pipeline.run_dir / "run.json").exists():
+        reason = f"it could not start (exit code {code}); the log has the cause"
+        run_steps(pipeline.notify("failed", "--reason", reason))
+    return finish(pipeline, code)
+
+
+def finish(pipeline: Pipeline, code: int, *, prove: bool = False) -> int:
+    """Report on the run, if it exists, and return `code`: what fails here does not hide it."""
+    if code == ExitCode.DONE:
+        return run_steps([pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify("succeeded")])
+    if (pipeline.run_dir / "run.json").exists():
+        event = "stopped" if code == ExitCode.STOPPED else "failed"
+        proof = [pipeline.prove()] if prove else []
+        for each in (*proof, pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify(event)):
+            run_steps([each])
+    return code
+
+
+def run_steps(commands: Sequence[list[str]], *, stdout: IO[bytes] | None = None) -> int:
+    """Run the commands in order until one fails; return its exit code, else 0. Pass signals on to each."""
+    from trainyard.gateways.process import run_passing_signals
+
+    for command in commands:
+        if code := run_passing_signals(command, always=signal.SIGTERM, stdout=stdout):
+            return code
+    return ExitCode.DONE

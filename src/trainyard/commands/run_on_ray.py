@@ -1,0 +1,77 @@
+"""Start a command once on each node of a Ray cluster, with the variables that other operators set.
+
+Ray places one task on each node, with its GPUs. Each task runs the command as a separate process and shows
+its output. The first node's address becomes PET_MASTER_ADDR. When one command fails, the others are ended,
+because they would wait for it. After a failure all of them start again, at most --restarts times, on the
+same Ray cluster: KubeRay looks at no exit code, so it would repeat a failure that a restart cannot help.
+This is the entrypoint of a RayJob; Ray must be installed.
+
+Reads:      TRAINYARD_FILES (JSON, path -> text: files that every node needs); the variables of the driver
+Writes:     these files on every node; what the command writes
+Exit codes: 0 every command ended with 0; else the exit code of the first that did not; 2 wrong usage, no Ray;
+            5 the nodes did not join in time
+Example:    scripts/run_on_ray.py --num-nodes 2 --nproc-per-node 8 --gpu-per-node 8 -- torchrun train.py
+"""
+
+import argparse
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard.command import arguments, output
+from trainyard.command.parser import script_parser
+
+LOG = logging.getLogger(__name__)
+HANDED_ON = ("TRAINYARD_", "NCCL_", "FI_", "TORCH_", "AWS_", "HF_", "WANDB_")
+"""Variables of the driver that each node gets in addition to its own."""
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
+    parser.add_argument(
+        "--nproc-per-node", type=arguments.processes, default=1, metavar="N", help="processes per node"
+    )
+    gpus = "GPUs per node; default: 0"
+    parser.add_argument("--gpu-per-node", type=arguments.natural_number, default=0, metavar="N", help=gpus)
+    wait = "how long to wait for the nodes; default: 30m"
+    parser.add_argument(
+        "--wait-for-nodes", type=arguments.duration, default="30m", metavar="DURATION", help=wait
+    )
+    place = "working directory of the command; default: this one"
+    parser.add_argument("--directory", type=arguments.path, metavar="DIR", help=place)
+    restarts = "most restarts of all nodes' commands after a failure that a restart can help; default: 0"
+    parser.add_argument("--restarts", type=arguments.natural_number, default=0, metavar="N", help=restarts)
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, start nothing")
+    parser.add_argument("own", nargs="+", metavar="COMMAND", help="the command of each node, after --")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.ray_job_files import VARIABLE, parse_job_files
+
+    variables = {name: value for name, value in os.environ.items() if name.startswith(HANDED_ON)}
+    files = parse_job_files(variables.pop(VARIABLE, ""))
+    if args.dry_run:
+        output.print_json({"nodes": args.num_nodes, "command": args.own, "files": sorted(files)})
+        return 0
+    from trainyard.gateways.ray_nodes import NodeCommand, run_on_nodes
+    from trainyard.jobs.pod_exit_codes import restart_in_place
+    from trainyard.run.waiting import describe_wait
+
+    command = NodeCommand(
+        tuple(args.own),
+        directory=str(args.directory or Path.cwd()),
+        processes=args.nproc_per_node,
+        gpus=args.gpu_per_node,
+        environment=variables,
+        files=files,
+    )
+
+    def run() -> int:
+        return run_on_nodes(command, args.num_nodes, seconds=args.wait_for_nodes, describe_wait=describe_wait)
+
+    return restart_in_place(run, args.restarts, lambda text: LOG.warning("the command %s", text))

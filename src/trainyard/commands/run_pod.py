@@ -1,0 +1,345 @@
+"""Run one pod of a job: train, and on the first node store and prove the run when it is done.
+
+    every node     train.py, or run_program.py with --program
+    the first one  the same ──> training_artifact_sync.py ──> prove_run.py ──> training_dashboard.py
+
+A job that succeeds is therefore proven; without a store it is only trained. For another program (--program)
+only the parts `trained` and `stored` of the proof must hold. A pod that starts again after the training was
+done does not train, because its peers have ended and it would wait for them. If the operator does not number
+the nodes, the pod whose name ends in -0 is the first one.
+
+With `checkpointing.shared: false` and several nodes, every pod fetches the newest stored checkpoint before it
+trains, and stores its own part of each checkpoint while it trains (docs/multi_node.md).
+
+Reads:      the configuration; the operator's variables (PET_NODE_RANK and others); TRAINYARD_POD
+Writes:     the run directory, the store and the proof, through these scripts
+Exit codes: that of the first script that does not end with 0: 1 training failed; 2 wrong configuration;
+            4 the store refused; 6 trained and stored, but not proven: an end, which operators do not restart;
+            75 stopped, the same pod resumes when it is started again. With --restart-by operator, 128 or more
+            asks the operator for a restart, and the last line names the exit code that it stands for
+Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /checkpoints/llama --grace 285s
+"""
+
+import argparse
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output
+from trainyard.command.parser import script_parser
+from trainyard.commands.run import Pipeline, run_steps, step
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+    from trainyard.run.node_folder import NodeFolder
+
+OUTCOME_SECONDS = 120.0
+# How long pods that start again wait for each other to store what they have left of the time before.
+SETTLE_SECONDS = 60
+# The pod itself knows when training ends, so a follower waits for anything else as long as it takes.
+ENDLESS = "3650d"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod(Pipeline):
+    """The commands of one pod.
+
+        shared directory     train ──> on the first node: store, prove, report
+        one per machine      [store what is left] ──> fetch ──> train, beside it: store parts ──> store
+                             on the main machine: ──> prove, report
+
+    Without a shared directory (`checkpointing.shared: false`) every pod stores its own part of each
+    checkpoint while it trains. A pod that starts again first stores what it has left of the time before, so
+    that the main machine can list it, and then fetches the newest checkpoint that is stored completely.
+    """
+
+    grace: float = 30.0
+
+    def restore(self, node: "NodeFolder | None") -> list[list[str]]:
+        """Return the steps before the training, where each machine has a directory of its own.
+
+        `node` is the mark that an earlier start left in the directory; None in a fresh one.
+        """
+        fetch = step("fetch_resume", *self.stored, "--resume", "auto", "--fetch", "true")
+        if node is None:
+            return [fetch]
+        settle = f"{SETTLE_SECONDS}s"
+        left = step("training_artifact_sync", *self.stored, "--once", "--others", settle)
+        return [left, fetch if node.is_main else [*fetch, "--wait", settle]]
+
+    def beside(self) -> list[str]:
+        """Return the command that stores this machine's part of each checkpoint while it trains.
+
+        At the end the main machine waits for parts of others as long as their pods may live.
+        """
+        waits = ("--silence", ENDLESS, "--outage", ENDLESS, "--others", f"{self.grace:.3f}s")
+        return step("training_artifact_sync", *self.stored, "--follow", *waits)
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__, reads_config=True)
+    parser.add_argument(
+        "--run-dir", type=arguments.path, required=True, metavar="DIR", help="directory of the run"
+    )
+    parser.add_argument(
+        "--nproc-per-node", type=arguments.processes, metavar="N", help="processes of this pod"
+    )
+    program = "another program than the trainer: the JSON that the plan wrote"
+    parser.add_argument("--program", type=arguments.path, metavar="FILE", help=program)
+    grace = "from SIGTERM to the end of the pod; default: 30s"
+    parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
+    restarts = "most restarts after a failure that a restart can help; default: 0, leave it to the operator"
+    parser.add_argument("--restarts", type=arguments.natural_number, default=0, metavar="N", help=restarts)
+    by = "who restarts: this process in place, or an operator that looks at exit codes; default: itself"
+    parser.add_argument("--restart-by", choices=("itself", "operator"), default="itself", help=by)
+    parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.config.load import load_config
+    from trainyard.gateways.ray_job_files import place_files
+    from trainyard.jobs.pod_exit_codes import REQUESTED_END_CODES, restart_in_place
+    from trainyard.run.launch_environment import is_first_node
+
+    if not args.dry_run:
+        place_files(os.environ)
+    config = load_config(args.config, args.set).config
+    pod, apart = pod_of(args, config), is_apart(args, config)
+    if args.dry_run:
+        output.print_json(plan_of(pod, apart=apart))
+        return ExitCode.DONE
+    if not args.restarts:
+        return run(pod, apart=apart)
+    if args.restart_by == "itself":
+        return restart_in_place(
+            lambda: run(pod, apart=apart), args.restarts, tell_restart, last=REQUESTED_END_CODES
+        )
+    if not is_first_node(os.environ):  # the operator restarts and counts the containers of the others
+        return run(pod, apart=apart)
+    return run_counted(lambda: run(pod, apart=apart), args.run_dir, args.restarts)
+
+
+def run(pod: Pod, *, apart: bool) -> int:
+    """Train unless that is done, then store and prove; return the exit code of this pod."""
+    if apart and (code := fetched(pod)) != ExitCode.DONE:
+        return code
+    if is_trained(pod):
+        output.announce("training", "was done by an earlier start of this job, and is not done again", "ok")
+        return finish(pod, after(pod, apart=apart))
+    tell_short_grace(pod.run_dir, pod.grace)
+    if (code := trained(pod, apart=apart)) != ExitCode.DONE:
+        return code
+    following = after(pod, apart=apart)
+    if len(following) > 1:
+        wait_for_outcome(pod.run_dir)
+    return finish(pod, following)
+
+
+def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
+    """Store, prove and report; a run that is stored and not proven has an exit code of its own."""
+    from trainyard.jobs.pod_exit_codes import describe_not_proven
+
+    for command in commands:
+        code = run_steps([command])
+        if code == ExitCode.NO and Path(command[1]).name == "prove_run.py":
+            output.announce("proof", describe_not_proven(failing_parts(pod)), "failed")
+            return ExitCode.NOT_PROVEN
+        if code != ExitCode.DONE:
+            return code
+    return ExitCode.DONE
+
+
+def failing_parts(pod: Pod) -> list[tuple[str, str]]:
+    """Return the parts of the proof that do not hold, with their evidence; empty without a proof of now."""
+    from trainyard.report.facts.proof_record import read_proof
+    from trainyard.run.directory import RunDirectory
+
+    with suppress(OSError, TrainyardError):
+        proof = read_proof(RunDirectory(pod.run_dir), record_of(pod.run_dir))
+        required = pod.required_parts
+        return (
+            [(part.name, part.evidence) for part in proof.failing if part.name in required] if proof else []
+        )
+    return []
+
+
+def run_counted(run_once: Callable[[], int], run_dir: Path, restarts: int) -> int:
+    """Run, and return an exit code by which the operator restarts this pod at most `restarts` times.
+
+    The operator restarts by the exit code without a limit: the starts are counted beside the run directory.
+    """
+    from trainyard.jobs.pod_exit_codes import (
+        REQUESTED_END_CODES,
+        code_for_restart,
+        describe_last_restart,
+        describe_restart,
+        is_final,
+    )
+    from trainyard.run.pod_starts import starts_of_pod
+
+    starts = starts_of_pod(run_dir, os.environ.get("TRAINYARD_POD", ""))
+    number = starts.add(time.time())
+    code = starts.code_before if number > restarts + 1 else run_once()
+    if is_final(code):
+        starts.forget()
+        return code
+    if code not in REQUESTED_END_CODES and number > restarts:
+        starts.forget()
+        output.announce("pod", describe_last_restart(code, restarts), "failed")
+        return ExitCode.NO
+    starts.note_end(code, counts=code not in REQUESTED_END_CODES)
+    output.announce("pod", describe_restart(code), "degraded")
+    return code_for_restart(code)
+
+
+def tell_restart(text: str) -> None:
+    output.announce("pod", text, "degraded")
+
+
+def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
+    return Pod(
+        run_dir=args.run_dir,
+        config=args.config,
+        changes=args.set,
+        store=config.artifacts.store or "",
+        grace=args.grace,
+        processes=args.nproc_per_node,
+        program=args.program,
+    )
+
+
+def is_apart(args: argparse.Namespace, config: "Config") -> bool:
+    """Return whether this is one of several pods that have run directories of their own."""
+    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
+
+    if args.program or config.checkpointing.shared:
+        return False
+    place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
+    if not isinstance(place, NodeLauncher) or place.nodes == 1:
+        return False
+    run_id = os.environ.setdefault("TRAINYARD_RUN_ID", args.run_dir.name)
+    require_resumable(run_id, args.run_dir, config.artifacts.store)
+    return True
+
+
+def require_resumable(run_id: str, run_dir: Path, store: str | None) -> None:
+    """Raise ConfigError unless pods with directories of their own could find their run in the store again."""
+    if not store:
+        raise ConfigError(
+            "checkpointing.shared is false, so each pod has only its part of a checkpoint, and there is no "
+            "store to resume from. Set artifacts.store, or checkpointing.shared to true and --run-dir to a "
+            "volume that all pods share. Nothing was started."
+        )
+    if run_id != run_dir.name:
+        raise ConfigError(
+            f"TRAINYARD_RUN_ID is {run_id}, and --run-dir ends in {run_dir.name}: the store finds a run by "
+            "the name of its directory, so both must be the same. Nothing was started."
+        )
+
+
+def plan_of(pod: Pod, *, apart: bool) -> dict[str, Any]:
+    """Return what would be run; without a shared directory, also what runs beside the training."""
+    trains = not is_trained(pod)
+    first = pod.restore(node_of(pod.run_dir)) if apart and trains else []
+    commands = [*first, *([pod.train()] if trains else []), *after(pod, apart=apart)]
+    return {"commands": commands, **({"beside_training": pod.beside()} if apart and trains else {})}
+
+
+def fetched(pod: Pod) -> int:
+    """Store what an earlier start of this pod left, and bring the newest stored checkpoint."""
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.node_folder import forget_node
+
+    if is_trained(pod):
+        return ExitCode.DONE
+    *left, bring = pod.restore(node_of(pod.run_dir))
+    code = run_steps(left)
+    if code == ExitCode.NO:  # such as the part of a machine that is gone
+        said = "not all that was saved could be stored; the run goes on from the newest that is stored whole"
+        output.announce("artifacts", said, "degraded")
+    elif code != ExitCode.DONE:
+        return code
+    if (code := run_steps([bring])) == ExitCode.DONE and not is_trained(pod):
+        forget_node(RunDirectory(pod.run_dir))  # the trainer marks it again, and is followed from then on
+    return code
+
+
+def trained(pod: Pod, *, apart: bool) -> int:
+    """Train, and without a shared directory store this machine's parts beside it."""
+    from trainyard.gateways.process import run_beside, run_passing_signals
+
+    code = run_beside(pod.train(), pod.beside()) if apart else run_passing_signals(pod.train())
+    # Only this script knows what is not proven; a program may use the code for something else.
+    return ExitCode.NO if code == ExitCode.NOT_PROVEN else code
+
+
+def after(pod: Pod, *, apart: bool) -> list[list[str]]:
+    """Return the commands that this pod runs once the training is done."""
+    from trainyard.run.launch_environment import is_first_node
+
+    if not pod.store:
+        return []
+    if apart and (node := node_of(pod.run_dir)) is not None:
+        return pod.after() if node.is_main else [pod.store_run()]
+    return pod.after() if is_first_node(os.environ) else []
+
+
+def tell_short_grace(run_dir: Path, grace: float) -> None:
+    """Warn when a stop of this run took longer before than this pod has from a signal to its end."""
+    from trainyard.jobs.recipes.wrapped_program import grace_seconds
+    from trainyard.run.identity import grace_needed
+
+    needed = grace_needed(run_dir)
+    if needed > grace:
+        text = (
+            f"a stop of this run takes up to {needed:,.0f} s (its slowest step and its saves), and the "
+            f"trainer is killed {grace:,.0f} s after a signal; deploy the job again with "
+            f"cluster.pod.grace_seconds={grace_seconds(1.5 * needed)}, or save more often"
+        )
+        output.announce("grace", text, "degraded")
+
+
+def is_trained(pod: Pod) -> bool:
+    """Return whether this configuration was trained to its end in the run directory."""
+    from trainyard.training.data.config_of_run import was_trained
+
+    return was_trained(pod.run_dir, pod.config, pod.changes, by_program=pod.program is not None)
+
+
+def node_of(run_dir: Path) -> "NodeFolder | None":
+    """Return the mark of a machine that has a run directory of its own; None without a readable one."""
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.node_folder import read_node
+
+    with suppress(TrainyardError):
+        return read_node(RunDirectory(run_dir))
+    return None
+
+
+def record_of(run_dir: Path) -> dict[str, Any]:
+    """Return the content of `run.json`; empty when it is missing or damaged."""
+    from trainyard.run.identity import read_run
+
+    try:
+        return read_run(run_dir / "run.json")
+    except (OSError, TrainyardError):
+        return {}
+
+
+def wait_for_outcome(run_dir: Path) -> None:
+    """Wait until the main process, which may be in another pod, has written how the run ended."""
+    from trainyard.run.waiting import describe_wait
+
+    deadline = time.monotonic() + OUTCOME_SECONDS
+    with describe_wait(f"the main process to write the outcome into {run_dir}/run.json", OUTCOME_SECONDS):
+        while time.monotonic() < deadline and "outcome" not in record_of(run_dir):
+            time.sleep(0.5)

@@ -1,0 +1,467 @@
+"""Set up AWS once for building images with CodeBuild: registry, project, buckets, log group, roles.
+
+It deploys infrastructure/cloudformation.yaml as the stack PROJECT: it creates a change set, executes it and
+prints the changes. Resources that exist already, made by an earlier version or left by a deleted stack, are
+imported. What was changed outside of the stack is changed back. An option that is not given keeps the value
+that the stack has; an empty value such as `--webhook-repository ""` takes it away.
+infrastructure/setup-codebuild.sh calls this script.
+
+Reads:      its flags; infrastructure/cloudformation.yaml; the stack; AWS_* (credentials, AWS_REGION,
+            AWS_ENDPOINT_URL)
+Writes:     the stack and its resources, unless --dry-run; a line for each on stdout, with --json as data; the
+            progress of the stack on stderr. --delete deletes the stack, except buckets, repositories and the
+            OIDC provider, which are retained
+Exit codes: 0 the account agrees with the template; 1 with --dry-run: changes are needed; 2 wrong usage, or a
+            resource is in the way; 4 AWS refused or could not be reached; 5 the stack did not settle in time
+Example:    trainyard init aws --project-name lab --region us-west-2 --github OWNER/REPO --dry-run
+"""
+
+import argparse
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainyard.command import arguments, output
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode, ServiceError
+
+if TYPE_CHECKING:
+    from trainyard.gateways.cloudformation import (
+        AwsAccount,
+        ChangeSet,
+        CloudFormationStack,
+        PlannedChange,
+        StackEvent,
+        StackState,
+    )
+    from trainyard.image.building.stack_template import Account
+
+_logger = logging.getLogger("trainyard.setup_codebuild")
+PROJECT = "trainyard"  # the project in CodeBuild that builds are started in where none is named
+TEMPLATE = REPOSITORY_ROOT / "infrastructure" / "cloudformation.yaml"
+OURS = "ImageRepository"  # a resource that no other template has
+# An action of a change set -> the standing that is printed before and after it is carried out.
+STANDINGS = {
+    "Add": ("would make", "made"),
+    "Import": ("would import", "imported"),
+    "Modify": ("would change", "changed"),
+    "Dynamic": ("would change", "changed"),
+    "Remove": ("would remove", "removed"),
+    "SyncWithActual": ("ok", "ok"),  # only what CloudFormation has on record changes
+}
+# The command that removes what CloudFormation retains, or cannot replace because it exists.
+REMOVALS = {
+    "AWS::ECR::Repository": "aws ecr delete-repository --force --repository-name {name}",
+    "AWS::S3::Bucket": "empty and delete it in the console of S3",
+    "AWS::S3::BucketPolicy": "aws s3api delete-bucket-policy --bucket {name}",
+    "AWS::Logs::LogGroup": "aws logs delete-log-group --log-group-name {name}",
+    "AWS::IAM::Role": "delete the role {name} in the console of IAM",
+    "AWS::IAM::OIDCProvider": "aws iam delete-open-id-connect-provider --open-id-connect-provider-arn "
+    "arn:{partition}:iam::{account}:oidc-provider/token.actions.githubusercontent.com",
+    "AWS::CodeBuild::Project": "aws codebuild delete-project --name {name}",
+    "AWS::EKS::AccessEntry": "aws eks delete-access-entry --cluster-name CLUSTER --principal-arn {name}",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One resource of the template, and what was or would be done with it."""
+
+    resource: str
+    """Its logical name in the template."""
+    type: str
+    name: str
+    """Its name in AWS."""
+    standing: str
+    text: str = ""
+    differences: tuple[str, ...] = ()
+
+    def row(self) -> str:
+        """The finding as a line of a table."""
+        about = self.text or ", ".join(self.differences)
+        kind = self.type.removeprefix("AWS::").replace("::", " ")
+        return f"{self.standing:<12} {kind:<20} {self.name}{'  ' if about else ''}{about}".rstrip()
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--project-name", default=PROJECT, metavar="NAME", help="default: trainyard")
+    parser.add_argument("--region", default="", help="default: AWS's own setting")
+    parser.add_argument("--ecr-repository", metavar="NAME", help="default: trainyard")
+    mutable = "MUTABLE: a tag such as latest may move; default: IMMUTABLE"
+    parser.add_argument("--tag-mutability", choices=("IMMUTABLE", "MUTABLE"), help=mutable)
+    size = "size of the build machine; default: BUILD_GENERAL1_LARGE"
+    parser.add_argument("--compute-type", metavar="TYPE", help=size)
+    limit = "time limit of a build, 5 to 2160; default: 120"
+    parser.add_argument("--timeout-minutes", type=arguments.positive, metavar="N", help=limit)
+    parser.add_argument("--log-days", type=arguments.positive, metavar="N", help="default: 30")
+    github = "repository whose jobs may start builds; without it GitHub gets no role"
+    parser.add_argument("--github", metavar="OWNER/REPO", help=github)
+    environment = "environment of those jobs; may be repeated; default: images, and with --cluster eks too"
+    parser.add_argument("--environment", action="append", metavar="NAME", help=environment)
+    form = "for a repository created after 15 July 2026"
+    parser.add_argument("--owner-id", type=arguments.positive, metavar="N", help=form)
+    parser.add_argument("--repository-id", type=arguments.positive, metavar="N", help=form)
+    parser.add_argument("--no-provider", action="store_true", help="do not make GitHub's OIDC provider")
+    cluster = "the EKS cluster in which these jobs start training"
+    parser.add_argument("--cluster", metavar="NAME", help=cluster)
+    webhook = "build pushes to its main branch by themselves"
+    parser.add_argument("--webhook-repository", metavar="OWNER/REPO", help=webhook)
+    parser.add_argument(
+        "--delete", action="store_true", help="delete the stack, except the resources that hold data"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the changes, make none")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    args = parser.parse_args(argv)
+    needs_github = {"--environment": args.environment, "--cluster": args.cluster, "--owner-id": args.owner_id}
+    for flag, value in needs_github.items():
+        if value and not args.github and not args.delete:
+            parser.error(f"{flag} needs --github: both decide which jobs the role trusts")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.cloudformation import AwsAccount, CloudFormationStack
+    from trainyard.image.building.stack_template import Account, check_parameters, read_template
+
+    given, text = given_parameters(args), TEMPLATE.read_text(encoding="utf-8")
+    template = read_template(text)
+    aws = AwsAccount(args.region)
+    check_parameters(template, given, Account("0" * 12, aws.region))  # before the first request to AWS
+    number, partition = aws.identity()
+    account = Account(number, aws.region, partition)
+    setup = Setup(aws, CloudFormationStack(aws.call, stack_name(args.project_name)), template, account)
+    if not args.json:
+        mode = "dry run" if args.dry_run else "delete" if args.delete else "set-up"
+        print(f"account {number} · {aws.region} · stack {setup.stack.name} · {mode}\n", flush=True)
+    if args.delete:
+        findings = setup.delete(given, dry_run=args.dry_run)
+    else:
+        findings = setup.deploy(given, text, no_provider=args.no_provider, dry_run=args.dry_run)
+    if args.json:
+        records = [asdict(finding) for finding in findings]
+        output.print_json(
+            {"account": number, "region": aws.region, "stack": setup.stack.name, "resources": records}
+        )
+    else:
+        print("\n".join(finding.row() for finding in findings))
+    if args.dry_run and any(finding.standing.startswith("would ") for finding in findings):
+        return ExitCode.NO
+    if not args.json and not args.delete:
+        print(next_steps(args, setup.stack.state(), account))
+    return ExitCode.DONE
+
+
+def given_parameters(args: argparse.Namespace) -> dict[str, str]:
+    """Return the template's parameters that the command line gives."""
+    from trainyard.repository.trust_policy import Form, Subject
+
+    subjects = None
+    if args.github:
+        ids = {"owner_id": args.owner_id, "repository_id": args.repository_id}
+        form = Form.NAMES if None in ids.values() else Form.IMMUTABLE
+        environments = args.environment or ["images", *(["eks"] if args.cluster else [])]
+        subjects = ",".join(
+            text for each in environments for text in Subject(args.github, each, **ids).texts(form)
+        )
+    found = {
+        "Project": args.project_name,
+        "Repository": args.ecr_repository,
+        "TagMutability": args.tag_mutability,
+        "ComputeType": args.compute_type,
+        "TimeoutMinutes": args.timeout_minutes,
+        "LogDays": args.log_days,
+        "Subjects": args.github if args.github == "" else subjects,
+        "Cluster": args.cluster,
+        "WebhookRepository": args.webhook_repository,
+    }
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def stack_name(project: str) -> str:
+    """Return the name of the project's stack. It begins with a letter, which a project's need not."""
+    return project if project[:1].isalpha() else f"{PROJECT}-{project}"
+
+
+class Setup:
+    """The template, and its stack in one account."""
+
+    def __init__(
+        self, aws: "AwsAccount", stack: "CloudFormationStack", template: Mapping[str, Any], account: "Account"
+    ) -> None:
+        self.aws, self.stack, self.template, self.account = aws, stack, template, account
+        self.names: dict[str, str] = {}
+
+    def deploy(
+        self, given: Mapping[str, str], text: str, *, no_provider: bool, dry_run: bool
+    ) -> list[Finding]:
+        """Create or change the stack, and return a finding for each resource of the template."""
+        from trainyard.image.building.stack_template import resource_names
+
+        state = self._prepare_stack(dry_run=dry_run)
+        if state is not None and state.status in FAILED_CREATION:
+            reason = "its creation failed; it is deleted and created again"
+            return [self._stack_finding("would change", reason)]
+        kept = {} if state is None else state.parameters
+        defaults = {name: str(each["Default"]) for name, each in self.template["Parameters"].items()}
+        values = {**defaults, **{name: kept[name] for name in kept.keys() & defaults.keys()}, **given}
+        self.names = resource_names(self.template, values, self.account)
+        values["CreateProvider"] = self._provider_parameter(values, state, no_provider=no_provider)
+        if state is None:
+            change_set = self._create(values, text, dry_run=dry_run)
+        elif (change_set := self.stack.create_change_set(text, values, new=False)) and not dry_run:
+            self._execute(change_set)
+        if change_set is not None and dry_run:
+            self.stack.discard(change_set)
+        return self._findings(change_set, dry_run=dry_run)
+
+    def _create(self, values: Mapping[str, str], text: str, *, dry_run: bool) -> "ChangeSet | None":
+        """Create the stack. Resources that exist are imported, then changed to the template's settings."""
+        from trainyard.image.building.stack_template import importable_template
+
+        self._refuse_foreign_project(values["Project"])
+        body = json.dumps(importable_template(self.template, values, self.account))
+        change_set = self.stack.create_change_set(body, values, new=True, imports=True)
+        if dry_run or change_set is None:
+            return change_set
+        if not any(change.action == "Import" for change in change_set.changes):
+            self.stack.discard(change_set)
+            if plain := self.stack.create_change_set(text, values, new=True):
+                self._execute(plain)
+            return plain
+        self._execute(change_set)
+        # Imported resources have the settings that they had, and all of them are retained by this template.
+        if following := self.stack.create_change_set(text, values, new=False):
+            self._execute(following)
+        return change_set
+
+    def _prepare_stack(self, *, dry_run: bool) -> "StackState | None":
+        """Wait until the stack can be changed, and return its state; None if it is to be created."""
+        from trainyard.gateways.cloudformation import REVIEW
+
+        for status in self.stack.wait_for_others():
+            _logger.info("stack %s is %s; waiting until it has settled", self.stack.name, status)
+        state = self.stack.state()
+        if state is None or state.status == REVIEW:
+            return None
+        self._refuse_foreign_stack()
+        if state.status in FAILED_CREATION and not dry_run:
+            _logger.info(
+                "stack %s is %s: its creation failed; deleting it first", self.stack.name, state.status
+            )
+            self._follow(self.stack.delete(state.stack_id), "deleted")
+            return None
+        if state.status in STUCK:
+            failed = [each for each in self.stack.resources().values() if each.status.endswith("_FAILED")]
+            place = f"--stack-name {self.stack.name} --region {self.account.region}"
+            lines = [
+                f"Stack {self.stack.name} in {self.account.region} is {state.status} and cannot be changed.",
+                *(f"  {each.name} ({each.type}): {each.reason}" for each in failed if each.reason),
+                f"{STUCK[state.status].format(place=place)}; then run this again.",
+            ]
+            raise ServiceError("\n".join(lines))
+        return state
+
+    def _refuse_foreign_stack(self) -> None:
+        if OURS not in str(self.stack.template()):
+            raise ConfigError(
+                f"Stack {self.stack.name} in {self.account.region} exists and is not of this set-up: its "
+                f"template has no {OURS}. With another --project-name the stack has another name."
+            )
+
+    def _refuse_foreign_project(self, project: str) -> None:
+        """Raise ConfigError if the project exists without the stack, as the earlier version made it."""
+        if self.aws.call("codebuild", "batch_get_projects", names=[project])["projects"]:
+            raise ConfigError(
+                f"The CodeBuild project {project} exists in {self.account.region} without a stack, and "
+                "CloudFormation cannot import projects. Delete it and run this again, which makes it anew; "
+                f"images, buckets and logs stay: {self._removal('AWS::CodeBuild::Project', project)}\n"
+                "If the project is not of Trainyard, choose another --project-name."
+            )
+
+    def _provider_parameter(
+        self, values: Mapping[str, str], state: "StackState | None", *, no_provider: bool
+    ) -> str:
+        """Return CreateProvider: whether the stack makes GitHub's OIDC provider, or the account has one."""
+        from trainyard.repository.trust_policy import AUDIENCE, ISSUER
+
+        if no_provider:
+            return "false"
+        if not values["Subjects"]:
+            return values["CreateProvider"]
+        if state is not None and "GitHubProvider" in self.stack.resources():
+            return "true"
+        arn = f"arn:{self.account.partition}:iam::{self.account.number}:oidc-provider/{ISSUER}"
+        absent = ("NoSuchEntity", "NoSuchEntityException")
+        operation = "get_open_id_connect_provider"
+        found = self.aws.call("iam", operation, absent=absent, OpenIDConnectProviderArn=arn)
+        if found is None:
+            return "true"
+        if AUDIENCE not in found.get("ClientIDList", []):
+            raise ConfigError(
+                f"The account's OIDC provider {ISSUER} does not have the audience {AUDIENCE}, so GitHub's "
+                "jobs could not assume the role. Add it: aws iam add-client-id-to-open-id-connect-provider "
+                f"--client-id {AUDIENCE} --open-id-connect-provider-arn {arn}"
+            )
+        _logger.info(
+            "the account has GitHub's OIDC provider already; the stack uses it and does not make one"
+        )
+        return "false"
+
+    def delete(self, given: Mapping[str, str], *, dry_run: bool) -> list[Finding]:
+        """Delete the stack, and return a finding for each resource that it has."""
+        from trainyard.gateways.cloudformation import REVIEW
+        from trainyard.image.building.stack_template import (
+            read_template,
+            resource_names,
+            retained_resources,
+        )
+
+        for status in self.stack.wait_for_others():
+            _logger.info("stack %s is %s; waiting until it has settled", self.stack.name, status)
+        state = self.stack.state()
+        if state is None or state.status == REVIEW:
+            text = "a set-up without a stack, of an earlier version, is taken over by a run without --delete"
+            return [self._stack_finding("not there", text)]
+        self._refuse_foreign_stack()
+        names = resource_names(self.template, {**state.parameters, **given}, self.account)
+        resources, found = self.stack.resources(), self.stack.template()
+        retained = retained_resources(read_template(found) if isinstance(found, str) else found)
+        if not dry_run:
+            self._follow(self.stack.delete(state.stack_id), "deleted")
+        findings = []
+        for name, each in resources.items():
+            if each.status == "DELETE_COMPLETE":
+                continue
+            standing = "kept" if name in retained else "would remove" if dry_run else "removed"
+            text = self._removal(each.type, names.get(name, name)) if name in retained else ""
+            text = f"it may hold data or be used by others; to remove it: {text}" if text else ""
+            findings.append(Finding(name, each.type, names.get(name, name), standing, text))
+        return findings or [self._stack_finding("would remove" if dry_run else "removed", "")]
+
+    def _execute(self, change_set: "ChangeSet") -> None:
+        self._follow(self.stack.execute(change_set), "settled")
+
+    def _follow(self, events: "Iterable[StackEvent]", aim: str) -> None:
+        """Log the events; raise ServiceError with the reasons if the stack did not reach its aim."""
+        seen: list[StackEvent] = []
+        for event in events:
+            seen.append(event)
+            _logger.info(
+                "%-28s %s %s", event.status, event.type.removeprefix("AWS::").replace("::", " "), event.name
+            )
+        status = next((event.status for event in reversed(seen) if event.of_stack), "unknown")
+        if status in GOOD:
+            return
+        failed = [
+            event
+            for event in seen
+            if event.status.endswith("_FAILED") and event.reason and not event.of_stack
+        ]
+        # The others were cancelled because of the first.
+        failed = [event for event in failed if "cancelled" not in event.reason] or failed
+        reasons = failed or [event for event in seen if event.reason and event.of_stack]
+        raise ServiceError(
+            "\n".join(
+                [
+                    f"Stack {self.stack.name} in {self.account.region} was not {aim}: it is {status}.",
+                    *(
+                        f"  {each.name} ({each.type} {each.physical_id}): {each.reason}{self._remedy(each)}"
+                        for each in reasons
+                    ),
+                    "Remove the cause and run this again.",
+                ]
+            )
+        )
+
+    def _remedy(self, event: "StackEvent") -> str:
+        """Return what to do about a failed resource, as a further line; empty if its reason says it all."""
+        reason = event.reason.lower()
+        if "alreadyexist" in reason.replace(" ", ""):
+            name = event.physical_id or self.names.get(event.name, event.name)
+            return f"\n    If it is not needed: {self._removal(event.type, name)}"
+        if event.type == "AWS::CodeBuild::Project" and re.search("webhook|token|oauth|github", reason):
+            return (
+                "\n    A webhook needs CodeBuild to be connected to GitHub: in its console, Manage default "
+                "source credential."
+            )
+        return ""
+
+    def _removal(self, kind: str, name: str) -> str:
+        command = REMOVALS.get(kind, "delete {name} in its console").format(
+            name=name, account=self.account.number, partition=self.account.partition
+        )
+        return f"{command} --region {self.account.region}" if command.startswith("aws ") else command
+
+    def _stack_finding(self, standing: str, text: str) -> Finding:
+        return Finding("", "AWS::CloudFormation::Stack", self.stack.name, standing, text)
+
+    def _findings(self, change_set: "ChangeSet | None", *, dry_run: bool) -> list[Finding]:
+        """Return the changes in the order of the template, and the resources that agree."""
+        changes = {} if change_set is None else {change.name: change for change in change_set.changes}
+        names = self.names
+        resources = {} if dry_run and self.stack.state() is None else self.stack.resources()
+        findings = []
+        for name, resource in self.template["Resources"].items():
+            if change := changes.pop(name, None):
+                findings.append(finding_of(change, names[name], dry_run=dry_run))
+            elif name in resources:
+                text = NOT_COMPARED if resource["Type"] == "AWS::CodeBuild::Project" else ""
+                findings.append(Finding(name, resource["Type"], names[name], "ok", text))
+        findings += [finding_of(change, change.name, dry_run=dry_run) for change in changes.values()]
+        if change_set is not None and all(finding.standing == "ok" for finding in findings):
+            standing = STANDINGS["Modify"][not dry_run]
+            findings.append(self._stack_finding(standing, "its parameters, outputs or records"))
+        return findings
+
+
+GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE", "DELETE_COMPLETE")
+# A stack whose first creation failed cannot be changed. It has nothing but what it retains.
+FAILED_CREATION = ("CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
+_CONTINUE = "Remove the causes above, then: aws cloudformation continue-update-rollback {place}"
+STUCK = {
+    "UPDATE_ROLLBACK_FAILED": _CONTINUE,
+    "IMPORT_ROLLBACK_FAILED": _CONTINUE,
+    "UPDATE_FAILED": "Roll it back: aws cloudformation rollback-stack {place}",
+    "DELETE_FAILED": "An earlier deletion failed. Remove the causes above, and run this with --delete",
+}
+NOT_COMPARED = "as it was deployed; CloudFormation does not see what was changed in CodeBuild itself"
+
+
+def finding_of(change: "PlannedChange", name: str, *, dry_run: bool) -> Finding:
+    """Return the finding for a change of a change set."""
+    standing = STANDINGS[change.action][not dry_run]
+    text = ""
+    if change.replaces:
+        standing = "would replace" if dry_run else "replaced"
+    elif change.action == "Remove" and change.retained:
+        standing, text = "kept", "it leaves the stack and stays in the account"
+    elif change.action == "Import":
+        text = "it exists; its settings become those of the template"
+    return Finding(change.name, change.type, name, standing, text, change.differences)
+
+
+def next_steps(args: argparse.Namespace, state: "StackState | None", account: "Account") -> str:
+    """Return the commands that use what was made: those of GitHub's variables, and that of a build."""
+    repository = state.parameters.get("Repository", PROJECT) if state else PROJECT
+    lines = ["", "The account agrees with the template."]
+    if args.github:
+        role = f"arn:{account.partition}:iam::{account.number}:role/{args.project_name}-github"
+        variables = {"TRAINYARD_IMAGE_REPOSITORY": repository, "TRAINYARD_AWS_REGION": account.region}
+        if args.project_name != PROJECT:
+            variables["TRAINYARD_IMAGE_PROJECT"] = args.project_name
+        variables["TRAINYARD_IMAGE_ROLE"] = role  # last: from then on a push builds
+        lines += [
+            f"gh variable set {key} --repo {args.github} --body {text}" for key, text in variables.items()
+        ]
+    project = "" if args.project_name == PROJECT else f" --project {args.project_name}"
+    registry = f"{account.number}.dkr.ecr.{account.region}.amazonaws.com"
+    lines.append(f"Images go to {registry}/{repository}; build one by")
+    build = "scripts/build_image.py --dockerfile docker/fsdp/Dockerfile"
+    return "\n".join([*lines, f"{build} --image {repository} --region {account.region}{project}"])

@@ -1,0 +1,156 @@
+"""Set up a copy of this repository on GitHub, from the push to the first green run, and check every step.
+
+It sets what `gh` can set: variables, environments limited to the default branch, secrets that you ask for. It
+prints commands for what only a person can do: on the GPU machine, in AWS, the first run. Each step is checked
+afterwards. You can run it as often as you like: correct values are not touched, differences are shown before
+they are changed, nothing is deleted, and no secret is read. It needs only Python 3.11 and gh.
+
+Reads:      GitHub through gh and its login; git's remote origin, unless --repository or GH_REPO says which
+            repository; the value of a --secret from the variable of its name, else gh asks for it; with a
+            role its trust policy, through aws where that is installed
+Writes:     variables, environments, secrets and settings of Actions on GitHub, unless --dry-run; the steps
+            on stdout, with --json as data. A registration token is in the GPU machine's command only
+Exit codes: 0 every step is done; 1 steps remain, for a person or for a run without --dry-run; 2 wrong
+            usage, no gh or no login, a fork; 4 GitHub refused or could not be reached; 130 interrupted
+Example:    PYTHONPATH=src python3 scripts/setup_github.py --store file:///mnt/storage/store --dry-run
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if sys.version_info < (3, 11):  # noqa: UP036 - this script alone is run by whatever python3 a laptop has
+    sys.stderr.write(f"setup_github.py needs Python 3.11 or newer, and this is {sys.version.split()[0]}.\n")
+    sys.stderr.write("make install fetches one; then: .venv/bin/python scripts/setup_github.py\n")
+    sys.exit(2)
+
+from trainyard.command import output
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trainyard.gateways.github_cli import GitHubCli
+    from trainyard.repository.setup import Manner, WantedSetup
+    from trainyard.repository.setup_step import SecretChange, SetupStep
+
+KINDS = ("self-hosted", "scale-set", "hosted", "other")
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    whose = "default: git's remote origin"
+    parser.add_argument("--repository", default="", metavar="[HOST/]OWNER/NAME", help=whose)
+    parser.add_argument("--store", default="", metavar="URL", help="s3://bucket/prefix or file:///folder")
+    labels = "labels of the runner, as self-hosted,gpu,h100; default: self-hosted,gpu"
+    parser.add_argument("--labels", default="", help=labels)
+    kind = "the kind of machine that --labels names, where GitHub does not show it"
+    parser.add_argument("--runner", default="", choices=KINDS, help=kind)
+    parser.add_argument("--aws-role", default="", metavar="ARN", help="the role that jobs assume for s3://")
+    more = "another variable of docs/workflows.md; may be repeated"
+    parser.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE", help=more)
+    missing = "set this secret where it is missing; may be repeated"
+    parser.add_argument("--secret", action="append", default=[], metavar="[ENVIRONMENT/]NAME", help=missing)
+    parser.add_argument("--no-watch", action="store_true", help="leave the watchdog off")
+    plan = "use no environments, which a private repository on a free plan does not have"
+    parser.add_argument("--no-environments", action="store_true", help=plan)
+    public = "register a runner although the repository is public"
+    parser.add_argument("--allow-public", action="store_true", help=public)
+    parser.add_argument("--yes", action="store_true", help="replace what differs without asking")
+    parser.add_argument("--dry-run", action="store_true", help="print every change, make none")
+    parser.add_argument("--json", action="store_true", help="print the steps as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.gateways.aws_cli import trust_policy_of
+    from trainyard.gateways.github_cli import GitHubCli
+    from trainyard.repository import repository_api, setup_text
+    from trainyard.repository.setup import Setup
+    from trainyard.repository.setup_step import exit_code_of_steps
+
+    wanted = wanted_of(args)
+    host, name = repository_of(args.repository)
+    gh = GitHubCli(host)
+    gh.require_login()
+    about, found = repository_api.get_repository(gh.ask, host, name)
+    repository_api.refuse_unfit(about, found)
+    manner = manner_of(args, gh, host, about.name)
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    if not args.json:
+        kind = "private" if about.private else "public"
+        print(f"{host}/{about.name} · {kind} · {about.branch}{' · dry run' if args.dry_run else ''}\n")
+    steps = []
+    for step in Setup(gh.ask, about, wanted, manner, ask_aws=trust_policy_of).steps():
+        steps.append(step)
+        if not args.json:
+            print(setup_text.step_row(step, colour=colour), flush=True)
+    if args.json:
+        output.print_json(setup_text.describe_steps(steps, host, about.name))
+    else:
+        print(f"\n{setup_text.remaining_tasks(steps, host, about.name, dry_run=args.dry_run)}")
+    return exit_code_of_steps(steps)
+
+
+def wanted_of(args: argparse.Namespace) -> "WantedSetup":
+    """Check all options before the first request to GitHub."""
+    from trainyard.repository import variables
+    from trainyard.repository.setup import WantedSetup
+
+    labels = variables.parse_runner_labels(args.labels) if args.labels else ()
+    kind = variables.RunnerKind(args.runner) if args.runner else None
+    return WantedSetup(
+        labels=variables.labels_for(kind, labels) if kind and labels else labels,
+        kind=kind,
+        store=variables.checked_store(args.store) if args.store else "",
+        role=variables.checked_role(args.aws_role) if args.aws_role else "",
+        variables=dict(variables.checked_variable(text) for text in args.variable),
+        secrets=tuple(dict.fromkeys(variables.checked_secret(text) for text in args.secret)),
+        watch=not args.no_watch,
+        environments=not args.no_environments,
+        allow_public=args.allow_public,
+    )
+
+
+def repository_of(text: str) -> tuple[str, str]:
+    """Return host and OWNER/NAME from the command line, GH_REPO, or git's remote origin."""
+    from trainyard.gateways.git import origin_address
+    from trainyard.repository import address
+
+    if named := text or os.environ.get("GH_REPO", ""):
+        return address.parse_repository(named, host=os.environ.get("GH_HOST", ""))
+    remote = origin_address(REPOSITORY_ROOT)
+    if not remote:
+        raise ConfigError(
+            "git knows no remote origin here. Push a copy: gh repo create NAME --private --source . --push; "
+            "or name it: --repository OWNER/NAME"
+        )
+    return address.of_remote(remote)
+
+
+def manner_of(args: argparse.Namespace, gh: "GitHubCli", host: str, name: str) -> "Manner":
+    from trainyard.repository.setup import Manner
+
+    person = sys.stdin.isatty() and sys.stderr.isatty()
+
+    def agreed(step: "SetupStep") -> bool:
+        output.announce(step.name, step.text)
+        if args.yes or not person:
+            return bool(args.yes)
+        sys.stderr.write(f"  {step.name}: change it? [y/N] ")
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    def set_secret(change: "SecretChange") -> None:
+        gh.set_secret(change.name, change.place(host, name), os.environ.get(change.name) or None)
+
+    return Manner(
+        dry_run=args.dry_run,
+        agreed=agreed,
+        can_ask=lambda secret: (person and sys.stdout.isatty()) or bool(os.environ.get(secret)),
+        set_secret=set_secret,
+    )

@@ -1,0 +1,51 @@
+"""Print the resolved configuration: every value, after extending files and --set.
+
+Reads:  the configuration file, the files it extends, --set; for the keys of the model that are not set,
+        config.json or the header of model.path.
+Writes: YAML (JSON with --json) to stdout; with --explain a line per value, with its origin.
+Exit codes: 0 printed; 2 the configuration cannot be used, every error named by file, line and key.
+
+Example: trainyard config show --config configs/smoke.yaml --set training.max_steps=50 --explain
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainyard.command import output
+from trainyard.command.parser import script_parser
+
+if TYPE_CHECKING:
+    from trainyard.config.load import LoadedConfig
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__, reads_config=True)
+    parser.add_argument("--explain", action="store_true", help="show the origin of each value")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.training.weights.pretrained import load_with_weights
+
+    loaded = load_with_weights(args.config, args.set)
+    sys.stdout.write(rendered(loaded, explain=args.explain, as_json=args.json))
+    return 0
+
+
+def rendered(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
+    """Return the configuration in the requested format."""
+    from trainyard.config import explanation
+    from trainyard.config.load import dump_yaml
+
+    values = loaded.config.to_plain()
+    if explain and as_json:
+        return json.dumps(explanation.as_data(values, loaded.origins), indent=2) + "\n"
+    if explain:
+        return "".join(f"{line}\n" for line in explanation.explanation_lines(values, loaded.origins))
+    return json.dumps(values, indent=2) + "\n" if as_json else dump_yaml(loaded.config)

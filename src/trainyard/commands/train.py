@@ -1,0 +1,246 @@
+"""Train a model into a run directory, or resume the run in it.
+
+Reads:   the configuration, the data, a checkpoint; the variables of an operator (docs/multi_node.md);
+         TRAINYARD_RUN_ID (the identity of a new run), _JOB_STARTED (Unix seconds from which --deadline
+         counts; default: now), _GPU_LOCK (a file; only one run that names it trains at a time),
+         _IMAGE_DIGEST, WANDB_API_KEY.
+Writes:  the run directory; --json prints the outcome, also after a failure; in GitHub Actions the output
+         `exit_code`.
+Exit codes: 0 all steps done; 1 training failed; 2 configuration, data or checkpoint do not fit; 4 a stream
+         cannot be reached; 5 the GPU did not become free; 75 stopped, run it again; 130 interrupted.
+Example: scripts/train.py --config configs/smoke.yaml --set training.max_steps=50
+"""
+
+import argparse
+import logging
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trainyard
+from trainyard.command import arguments, handler, output, signals, terminal, time_limits
+from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
+    from trainyard.report.terminal.training_progress import ProgressDisplay
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.launch_environment import NodeLauncher
+    from trainyard.training.recipe import RequestFor
+
+IS_MAIN = os.environ.get("RANK", "0") == "0"
+_SHUTDOWN_SECONDS = 300
+"""The minimum time that a launcher gives its workers after a signal. A shorter one could cut off a save."""
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__, reads_config=True)
+    parser.add_argument("--run-dir", type=arguments.path, help="default: runs/<run id>")
+    parser.add_argument(
+        "--resume", type=str, default="auto", metavar="none|auto|CHECKPOINT", help="default: auto"
+    )
+    parser.add_argument(
+        "--deadline", type=arguments.duration, metavar="DURATION", help="such as 8h, 25m, 90s"
+    )
+    grace = "from SIGTERM or Ctrl-C until the process is killed; default: 30s, as on Kubernetes"
+    parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
+    processes = "processes on this machine; default: from the operator's variables, else 1"
+    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
+    parser.add_argument("--profile", type=arguments.steps, metavar="STEPS", help="trace steps, such as 10-12")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train, and report the exit code to the launcher of the workers and to the workflow."""
+    from trainyard.gateways.gpu_lock import in_turn
+
+    code = left(handler.exit_code_of(in_turn(lambda: run(argv))))
+    if (world := sys.modules.get("trainyard.training.runtime.world")) is not None:
+        world.end_if_joined(code)
+    if (
+        trackers := sys.modules.get("trainyard.training.run.trackers")
+    ) is not None and trackers.still_closing():
+        os._exit(code)
+    return code
+
+
+def left(code: int) -> int:
+    from trainyard.gateways.github import set_output
+    from trainyard.gateways.torchrun import leave_exit_code
+
+    return leave_exit_code(code, output=set_output)
+
+
+def run(argv: Sequence[str] | None) -> int:
+    args = parse_args(argv)
+    is_worker = "LOCAL_RANK" in os.environ
+    output.configure_logging("error" if is_worker and not IS_MAIN else args.log_level)
+    if os.environ.get("LOCAL_RANK") == "0":  # one process of each machine says what it waits for
+        logging.getLogger("trainyard.run.waiting").setLevel((args.log_level or "info").upper())
+    from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
+
+    place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
+    told = signals.end_at_signals(silently=is_worker)  # so that half-prepared data is removed
+    if isinstance(place, NodeLauncher):
+        processes = processes_of(place, args)
+        if args.dry_run:
+            args.nproc_per_node = place.nodes * processes
+        elif place.nodes > 1 and args.resume == "auto" and was_trained_here(args, place.nodes * processes):
+            output.announce("training", "all steps were done before, and nothing was trained", "ok")
+            print_recorded_outcome(args)
+            return 0
+        elif place.nodes * processes > 1 or place.agent:
+            return launched(args, argv, place, processes=processes)
+    from trainyard.report.terminal.training_progress import ProgressDisplay, summary_line
+
+    display = ProgressDisplay(live=terminal.can_redraw())
+    display.begin("reading the configuration")
+    with terminal.show_live(display) if IS_MAIN else nullcontext():
+        outcome = trained(args, display, told)
+    if args.dry_run:
+        output.print_json(outcome)
+    elif IS_MAIN:
+        line = summary_line(outcome, done_before=display.was_done_before)
+        output.announce("training", line, "ok")
+    return 0
+
+
+def was_trained_here(args: argparse.Namespace, processes: int) -> bool:
+    """Return whether the run is finished. The other nodes may have ended, so they are not asked."""
+    from trainyard.training.data.config_of_run import has_changed_since, was_trained
+
+    if args.run_dir is None or not was_trained(args.run_dir, args.config, args.set):
+        return False
+    return not has_changed_since(args.run_dir, processes)
+
+
+def print_recorded_outcome(args: argparse.Namespace) -> None:
+    """Print the outcome on record with --json; a machine that is not the first may have none."""
+    from trainyard.run.identity import read_run
+
+    file = args.run_dir / "run.json"
+    if args.json and file.is_file():
+        output.print_json(read_run(file)["outcome"])
+
+
+def processes_of(node: "NodeLauncher", args: argparse.Namespace) -> int:
+    """Return the number of workers that this node starts, checked against the configuration."""
+    from trainyard.config.mesh import require_processes
+    from trainyard.gateways.nvidia import processes_here
+    from trainyard.training.weights.pretrained import load_with_weights
+
+    config = load_with_weights(args.config, args.set, args.run_dir).config
+    processes = processes_here(node.processes, on_cpu=config.model.device == "cpu")
+    require_processes(config, node.nodes * processes)
+    return processes
+
+
+def launched(
+    args: argparse.Namespace, argv: Sequence[str] | None, node: "NodeLauncher", *, processes: int
+) -> int:
+    """Start the workers of this node, and return the exit code of the run."""
+    from trainyard.gateways.torchrun import launch
+    from trainyard.run.identity import choose_run_id, grace_needed
+    from trainyard.run.launch_environment import VARIABLES, launcher_options
+
+    run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
+    if node.nodes > 1:
+        logging.getLogger("trainyard").info("starting %s", node.describe(processes))
+    seconds = math.ceil(max(_SHUTDOWN_SECONDS, args.grace, 1.5 * grace_needed(args.run_dir)))
+    return launch(
+        [str(REPOSITORY_ROOT / "scripts" / "train.py"), *(argv or sys.argv[1:])],
+        processes,
+        run_id,
+        options=launcher_options(node, processes, grace_seconds=seconds),
+        grace_seconds=seconds,
+        agent=node.agent[0] if node.agent else None,
+        without=() if node.agent else VARIABLES,  # the agent reads some of them itself
+    )
+
+
+def trained(
+    args: argparse.Namespace, display: "ProgressDisplay", told: Callable[[], str | None]
+) -> dict[str, Any]:
+    """Train and return the outcome, or with --dry-run the plan. `told` returns a signal that arrived."""
+    from trainyard.training.runtime.before_torch import before_torch
+
+    digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.identity import choose_run_id
+    from trainyard.training.data.config_of_run import config_of_run
+    from trainyard.training.recipe import join_processes, ready_data, rehearse, trainer_of
+    from trainyard.training.runtime.stop_signals import StopRequest
+    from trainyard.training.weights.starting_weights import require_weights
+
+    config = config_of_run(args.config, args.set, args.run_dir)
+    stop = StopRequest.after(args.deadline, gone=time_limits.job_seconds(), grace=args.grace)
+    display.begin("importing torch")
+    run_id = choose_run_id(args.run_dir)
+    directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
+    asked = requested(args, config, directory, run_id=run_id, digest_of=digest_of)
+
+    def prepare() -> Any:
+        """Fetch weights and prepare data. This may take hours; the other processes have joined and wait."""
+        require_weights(config, directory, args.resume)
+        return ready_data(config, display)
+
+    if args.dry_run:
+        require_weights(config, directory, args.resume)
+        return rehearse(config, asked, processes=args.nproc_per_node)
+    train = trainer_of(config)
+    with join_processes(config, directory, told=lambda: told() is not None, listener=display) as world:
+        request = asked(world.each_ready(prepare) if world else prepare())
+        stop.listen(told)
+        return train(request, stop=stop, listener=display, world=world)
+
+
+def requested(
+    args: argparse.Namespace,
+    config: "Config",
+    directory: "RunDirectory",
+    *,
+    run_id: str,
+    digest_of: Callable[[Path], str],
+) -> "RequestFor":
+    """Return a function from the data to the complete request; everything else is checked here."""
+    from trainyard.gateways.git import git_facts
+    from trainyard.gateways.images.image_record import code_facts, runs_code_of
+    from trainyard.gateways.nvidia import gpu_sampler
+    from trainyard.plan.device import measures_of
+    from trainyard.run.identity import collect_provenance
+    from trainyard.training.run.run_request import Request
+
+    package = Path(trainyard.__file__).parent
+    if not runs_code_of(REPOSITORY_ROOT, package):
+        raise ConfigError(
+            f"This script belongs to {REPOSITORY_ROOT}, but Python imports other code, "
+            f"from {package}, so the commit on record would not be that of the training. "
+            "Run `make install` there, and unset PYTHONPATH."
+        )
+    code = git_facts(REPOSITORY_ROOT) or code_facts(REPOSITORY_ROOT)
+    origin = collect_provenance(
+        code, lock=REPOSITORY_ROOT / "requirements-training.txt", config_file=args.config
+    )
+    return lambda data: Request(
+        config=config,
+        directory=directory,
+        data=data,
+        resume=args.resume,
+        run_id=run_id,
+        provenance=origin,
+        gpu_facts=gpu_sampler(seconds=10) if config.model.device != "cpu" else dict,
+        digest_of=digest_of,
+        **measures_of(config),
+        profile=args.profile or range(0),
+        on_outcome=output.print_json if args.json else lambda _: None,
+        leave=lambda code: handler.end_at_once(lambda: left(code)),
+    )

@@ -1,0 +1,239 @@
+"""Store a run's checkpoints, metrics and records, and last of all a manifest that lists them.
+
+It can be run again at any time, also after a failure: objects that the store holds already are not sent
+again.
+
+Reads:  --run-dir (or --checkpoint and --metrics); its config.yaml if --store or --encryption is not given;
+        AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS: 5 per call);
+        TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless, to sign the manifest with
+Writes: objects in the store; with --json a report on stdout; the step outputs manifest, manifest_sha256
+Exit codes: 0 stored; 1 not all was stored, the run number belongs to another run, or the disk is full;
+        2 wrong usage; 4 the store refuses; with --follow: 5 no run appeared, or one without an outcome fell
+        silent; 75 SIGTERM or SIGINT, run it again to continue
+
+Example: scripts/training_artifact_sync.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs
+"""
+
+import argparse
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainyard.command import arguments, output, signals, terminal
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError
+
+LOG = logging.getLogger(__name__)
+Json = dict[str, Any]
+ENCRYPTIONS = ("AES256", "aws:kms", "none")
+FOLLOW = "store each checkpoint as soon as it is complete, and the rest at the end, at the lowest priority"
+
+
+def calculate_file_hash(file_path: str) -> str:
+    """Return the hex SHA-256 of a file."""
+    return str(_files().calculate_file_hash(file_path))
+
+
+def sync_to_s3(local_path: str, s3_bucket: str, s3_key: str, metadata: Json | None = None) -> bool:
+    """Upload a file, encrypted, with its SHA-256 confirmed by S3; on failure log the reason, return False."""
+    return bool(_files().store_file(_bucket(s3_bucket), Path(local_path), s3_key, metadata or {}))
+
+
+def create_manifest(checkpoint_path: str, metrics_path: str, s3_bucket: str, run_number: int) -> Json:
+    """Return the manifest of a checkpoint and its metrics, from the files on disk."""
+    files = Path(checkpoint_path), Path(metrics_path)
+    return {
+        "bucket": s3_bucket,
+        **_files().describe_standalone_files(*files, run_number, provenance=_provenance(files[0])),
+    }
+
+
+def upload_manifest(manifest: Json, s3_bucket: str, run_number: int) -> bool:
+    """Store the manifest; return False if the run has another one already."""
+    return bool(_files().store_manifest(_bucket(s3_bucket), manifest, run_number))
+
+
+def verify_s3_upload(s3_key: str, expected_hash: str, s3_bucket: str) -> bool:
+    """Return whether the object has the expected SHA-256, by S3's own checksum or else read back."""
+    return bool(_files().object_has_hash(_bucket(s3_bucket), s3_key, expected_hash))
+
+
+def _encryption(text: str) -> str:
+    if text in ENCRYPTIONS:
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text[:80]!r} is none of {', '.join(ENCRYPTIONS)}. To use a KMS key of your own, make it "
+        "the bucket's default key and choose none"
+    )
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    what, where = (parser.add_mutually_exclusive_group(required=required) for required in (True, False))
+    what.add_argument("--run-dir", type=arguments.path, help="the run's directory")
+    loose = "a checkpoint file or directory outside of a run directory"
+    what.add_argument("--checkpoint", type=arguments.path, help=loose)
+    metrics = "with --checkpoint: its metrics, JSON or JSON lines"
+    parser.add_argument("--metrics", type=arguments.path, help=metrics)
+    code = (
+        "with --checkpoint: a folder of the repository that trained it; default: the one that holds it, "
+        "unless its commit is newer than the checkpoint"
+    )
+    parser.add_argument("--code", type=arguments.path, metavar="DIR", help=code)
+    where.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
+    bucket = "short for --store s3://NAME"
+    where.add_argument("--s3-bucket", dest="store", metavar="NAME", type="s3://{}".format, help=bucket)
+    number = "N, or auto: the number that the run has, else a free one"
+    parser.add_argument("--run-number", default="auto", metavar="N|auto", help=number)
+    _add_ways(parser)
+    parser.add_argument(
+        "--encryption", type=_encryption, choices=ENCRYPTIONS, help="the encryption requested from S3"
+    )
+    checksums, of = (
+        ("CRC64NVME", "SHA256"),
+        "the checksum that S3 computes for files above 64 MiB; default: CRC64NVME",
+    )
+    parser.add_argument("--checksum", choices=checksums, default=checksums[0], help=of)
+    limit = "time limit of a read or write; default: 30"
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    args = parser.parse_args(argv)
+    if (reason := _impossible(args)) is not None:
+        parser.error(reason)
+    return args
+
+
+def _add_ways(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose between one pass and following the run."""
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="one pass; this is also the default")
+    how.add_argument("--follow", action="store_true", help=FOLLOW)
+    how.add_argument("--dry-run", action="store_true", help="print the plan, send nothing")
+    for flag, default, help_ in (
+        ("--silence", 1800.0, "with --follow: how long a run may write nothing; default: 30m"),
+        ("--outage", 1800.0, "with --follow: how long the store may be away; default: 30m"),
+        ("--others", 600.0, "how long to wait at the end for what other machines store; default: 10m"),
+    ):
+        parser.add_argument(flag, type=arguments.duration, default=default, metavar="DURATION", help=help_)
+    behind = "with --follow: continue in the background; process id in FILE, log in FILE.log"
+    parser.add_argument("--behind", type=arguments.path, metavar="FILE", help=behind)
+    rate = "with --follow: MB read per second; default: 200"
+    parser.add_argument("--max-rate", type=arguments.rate, default=200, help=rate)
+
+
+def _impossible(args: argparse.Namespace) -> str | None:
+    """Return why these options do not go together; None if they do."""
+    if args.checkpoint and not args.metrics:
+        return "--checkpoint needs --metrics, its metrics"
+    if args.code and not args.checkpoint:
+        return "--code is for --checkpoint: the record of a run names its code"
+    if args.follow and args.checkpoint:
+        return "--follow needs --run-dir: a single checkpoint does not grow"
+    if args.behind and not args.follow:
+        return "--behind needs --follow: all other work ends by itself"
+    return None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    watched = terminal.on_terminal() and not args.follow  # the live line replaces the log
+    output.configure_logging(args.log_level or ("warning" if watched else "info"))
+    from trainyard.report.terminal.phase import PhaseDisplay
+
+    with terminal.show_live(PhaseDisplay("artifacts", "looking into the store")) as display:
+        from trainyard.artifacts.record import run_numbers
+        from trainyard.artifacts.upload import node_parts, preview, sync
+        from trainyard.gateways import github, model_signing
+        from trainyard.run.directory import RunDirectory
+
+        wanted = run_numbers.parse_run_number(args.run_number)
+        signed: Json = {} if args.dry_run else {"signer": model_signing.signer_from()}
+    shows: Json = {} if args.dry_run else {"progress": display}
+    if args.follow:
+        result: Any = _follow(args, RunDirectory(args.run_dir), wanted, signed)
+    elif args.checkpoint:
+        files = _files().preview_files if args.dry_run else _files().sync_files
+        paths, origin = (args.checkpoint, args.metrics), (args.checkpoint, args.code)
+        with terminal.show_live(display):
+            store = _open(args, pace=display.advance)
+            result = files(store, *paths, wanted, provenance=_provenance(*origin), **signed, **shows)
+    elif not args.dry_run and node_parts.is_further_machine(RunDirectory(args.run_dir)):
+        with terminal.show_live(display):
+            store = _open(args, pace=display.advance)
+            result = node_parts.sync_node(store, RunDirectory(args.run_dir), wanted, **shows)
+    else:
+        run: Any = preview.preview_run if args.dry_run else sync.sync_run
+        with terminal.show_live(display):
+            store = _open(args, pace=display.advance)
+            shows |= {} if args.dry_run else {"others_seconds": args.others}
+            result = run(store, RunDirectory(args.run_dir), wanted, **signed, **shows)
+    if args.json or args.dry_run:
+        output.print_json(result.to_json()) if args.json else output.print_text(result.text())
+    if not args.dry_run:
+        output.announce("artifacts", result.summary(), "failed" if result.problems else "ok")
+        github.set_outputs(result.outputs)
+    return int(result.exit_code)
+
+
+def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
+    from trainyard.artifacts.upload import node_parts, rate_limit, run_following
+
+    stop = signals.stand_back(args.behind)
+    limits = run_following.Patience(args.silence, args.outage, others_seconds=args.others)
+    run_following.wait_for_run(directory, limits, stop)
+    store = _open(args, pace=rate_limit.RateLimit(args.max_rate * 1e6))
+    if node_parts.is_further_machine(directory):
+        return node_parts.follow_node(store, directory, wanted, stop=stop, patience=limits)
+    return run_following.follow_run(store, directory, wanted, stop=stop, patience=limits, **signed)
+
+
+def _bucket(name: str) -> Any:
+    return _open(parse_args(["--checkpoint=.", "--metrics=.", "--s3-bucket", name]))
+
+
+def _open(args: argparse.Namespace, pace: Callable[[int], None] | None = None) -> Any:
+    from trainyard.artifacts.store import store_settings
+    from trainyard.gateways import no_pace, open_store
+
+    url, kind = store_settings.store_settings(args.run_dir, url=args.store, encryption=args.encryption)
+    return open_store(
+        url,
+        encryption=kind,
+        call_seconds=args.call_seconds,
+        checksum=args.checksum,
+        pace=pace or no_pace,
+    )
+
+
+def _files() -> Any:
+    from trainyard.artifacts.upload import standalone_checkpoint
+
+    return standalone_checkpoint
+
+
+def _provenance(checkpoint: Path, code: Path | None = None) -> Json:
+    """Return the origin of a checkpoint: the repository at `code`, else the one that holds it, else nothing.
+
+    Without `code`, a checkpoint that is older than the repository's commit has no origin.
+    Raises ConfigError when `code` is given and holds no committed code, or the checkpoint has a run's record.
+    """
+    from trainyard.gateways.git import git_facts, is_older_than_head, repository_facts
+    from trainyard.run.identity import ci_facts_at
+
+    if code is not None and _files().run_file_of(checkpoint) is not None:
+        raise ConfigError(f"--code {code}: {checkpoint} is in a run directory, whose run.json names its code")
+    if code is not None and not git_facts(code):
+        raise ConfigError(
+            f"--code {code}: git knows no committed file there. Name a folder of the repository"
+        )
+    git, why = repository_facts(code or checkpoint), "no repository holds it"
+    if git and code is None and is_older_than_head(checkpoint):
+        git, why = {}, f"it is older than commit {git['commit'][:12]} of the repository that holds it"
+    if not git and _files().run_file_of(checkpoint) is None:
+        LOG.warning(
+            "%s: its commit is unknown, because %s; --code DIR names the repository of its code",
+            str(checkpoint).encode(errors="backslashreplace").decode(),
+            why,
+        )
+    return {"git": git, "ci": ci_facts_at(git.get("commit"))}

@@ -1,0 +1,130 @@
+"""Check that the store holds what the trainer wrote: compare store, manifest and, if it still exists, disk.
+
+The store's own checksums are compared, or bytes are read back; metadata that we wrote is never trusted. The
+origins of the run are followed: parent checkpoints are verified if the store has them, data and code are
+shown.
+
+Reads:  --store and --run-number: the run's objects and manifests, to the given --depth (listing: names, sizes
+        and the store's checksums; sample: a tenth of the objects' bytes too; full: every byte);
+        --run-dir: the run's directory; without --store its checkpoints and their own manifests;
+        --public-key: whose signature the manifest must have, checked offline;
+        AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS)
+Writes: nothing; with --json the result on stdout
+Exit codes: 0 all equal; 1 something differs, all of which is listed; 2 wrong usage; 4 the store cannot be
+        reached
+
+Example: scripts/verify_artifact.py --store s3://ml-runs --run-number 812 --depth full
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainyard.command import arguments, output, terminal
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, ExitCode
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument(
+        "--run-number", metavar="N|auto", help="the run's number, or auto to look up the run in --run-dir"
+    )
+    parser.add_argument("--run-dir", type=arguments.path, help="the run's directory")
+    depths = ("listing", "sample", "full")
+    parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
+    parser.add_argument(
+        "--seed", type=arguments.natural_number, help="the seed of the sample; default: a new one"
+    )
+    parser.add_argument(
+        "--public-key", type=arguments.path, help="PEM; the run must be signed with its private half"
+    )
+    limit = "time limit of a read or write; default: 30"
+    parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    args = parser.parse_args(argv)
+    if args.store is None and args.run_dir is None:
+        parser.error("nothing to verify: give --store and --run-number, or --run-dir")
+    if (args.run_number is not None or args.public_key) and args.store is None:
+        parser.error("--run-number and --public-key need --store")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    result: dict[str, Any] = {}
+    if args.run_dir is not None:
+        result["local"] = _verify_directory(args.run_dir)
+    if args.store is not None:
+        result |= _verify_store(args)
+    if args.json:
+        output.print_json(result)
+    return ExitCode.DONE if all(part["ok"] for part in result.values()) else ExitCode.NO
+
+
+def _verify_directory(run_dir: Path) -> dict[str, Any]:
+    from trainyard.artifacts.verify.verify import verify_directory
+    from trainyard.report.terminal.phase import PhaseDisplay
+    from trainyard.run.directory import RunDirectory
+
+    directory = RunDirectory(run_dir)
+    if not directory.run_file.is_file():
+        raise ConfigError(f"{directory.run_file}: missing, so {run_dir} is not a run directory")
+    with terminal.show_live(PhaseDisplay("local", "looking for checkpoints")) as display:
+        found = verify_directory(directory, display)
+    steps = ", ".join(str(step) for step in found.steps) or "none"
+    what = "checkpoints, this machine's part of each" if found.parts else "whole checkpoints"
+    _tell("local", f"{len(found.steps)} {what} (steps {steps}) in {run_dir}", found.problems)
+    return found.to_json()
+
+
+def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
+    from trainyard.report.terminal.phase import PhaseDisplay
+
+    with terminal.show_live(PhaseDisplay("stored", "looking up the run")) as display:
+        from trainyard.artifacts.ancestry import walk_lineage
+        from trainyard.artifacts.record.run_numbers import find_run_number
+        from trainyard.artifacts.store.object_store import with_progress
+        from trainyard.artifacts.verify.verify import Depth, verify_run
+        from trainyard.gateways import open_store
+        from trainyard.run.directory import RunDirectory
+
+        store = open_store(args.store, call_seconds=args.call_seconds)
+        directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
+        number = find_run_number(store, args.run_number, args.run_dir)
+        found = verify_run(
+            store, number, depth=Depth(args.depth), run_directory=directory, seed=args.seed, progress=display
+        )
+    verdict = (
+        f"{found.objects_verified} of {found.objects_total} objects of run {number} ({found.depth_text()})"
+    )
+    words = found.compared if found.ok else "not equal"
+    signature = _verify_signature(args.public_key, store, number)
+    with terminal.show_live(PhaseDisplay("lineage", "reading the parent checkpoints")) as display:
+        lineage = walk_lineage(with_progress(store, display), number, depth=Depth(args.depth))
+    _tell("lineage", lineage.summary(), lineage.problems, notes=lineage.notes)
+    _tell("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
+    return {"stored": found.to_json(), "signature": signature, "lineage": lineage.to_json()}
+
+
+def _verify_signature(public_key: Path | None, store: Any, number: int) -> dict[str, Any]:
+    from trainyard.artifacts.record.signature import check_signature
+
+    verifier = None
+    if public_key is not None:
+        from trainyard.gateways.model_signing import KeyVerifier
+
+        verifier = KeyVerifier(public_key)
+    signature = check_signature(store, number, verifier)
+    _tell("signature", signature.text(), signature.problems, "ok" if signature.checked else "")
+    return signature.to_json()
+
+
+def _tell(
+    phase: str, text: str, problems: Sequence[str], good: str = "ok", *, notes: Sequence[str] = ()
+) -> None:
+    output.print_remarks((*notes, *problems))
+    output.announce(phase, text, "failed" if problems else good)

@@ -1,0 +1,126 @@
+"""Watch the GPU runners: report those offline or stuck, cancel orphaned jobs, resume trainings that died.
+
+Each outage gets one issue, which is opened when it is first seen and closed when it is over. A training whose
+runner died continues in the next segment of its lineage, from the runner's directory or from the store.
+Only runs of this repository's own training workflow (--workflow) are cancelled or resumed; the jobs of other
+workflows on the same labels only show whether the runner takes jobs.
+
+Reads:      GitHub's API: runs, jobs, issues, annotations with GITHUB_TOKEN, runners with RUNNERS_TOKEN (needs
+            administration: read; without it runners are judged by the waiting jobs); GITHUB_REPOSITORY,
+            GITHUB_API_URL; --tell: SLACK_BOT_TOKEN with SLACK_CHANNEL, or SLACK_WEBHOOK_URL
+Writes:     issues, cancellations and dispatches, unless --dry-run; the step output alerts; the job summary;
+            --json prints what was found; --tell TEXT: one Slack message, and nothing else
+Exit codes: 0 no outage, or only known ones; 1 a new outage, which is named; 2 wrong usage; 4 GitHub
+            refuses
+Example:    scripts/watch_runners.py --labels '["self-hosted","gpu"]' --dry-run
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from trainyard.command import arguments, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
+
+if TYPE_CHECKING:
+    from trainyard.watch.runner_watchdog import Dead
+    from trainyard.watch.runners import Outage
+
+
+LABELS = "the labels of your runner; without them only CodeBuild jobs and trainings that died are watched"
+AGAIN = "look again after this time, and keep only findings of both looks; default: 0, look once"
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("--labels", default="", metavar="JSON", help=LABELS)
+    parser.add_argument("--workflow", default="training_ci.yml", metavar="FILE", help="workflow that trains")
+    parser.add_argument(
+        "--tell", default="", metavar="TEXT", help="send this text to Slack, and do nothing else"
+    )
+    parser.add_argument("--again", type=arguments.pause, default=0, metavar="SECONDS", help=AGAIN)
+    parser.add_argument("--dry-run", action="store_true", help="report the findings, change nothing")
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    if args.tell:
+        return tell_slack(args.tell)
+    from trainyard.gateways.github_api import github_from
+    from trainyard.watch import runner_watchdog
+
+    now, api = time.time(), github_from()
+    lister = github_from(variable="RUNNERS_TOKEN") if os.environ.get("RUNNERS_TOKEN") else None
+    labels = labels_of(args.labels)
+    seen = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=now)
+    if args.again > 0 and (seen.outages or seen.orphans):
+        time.sleep(args.again)
+        second = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=time.time())
+        seen = runner_watchdog.keep_seen_twice(seen, second)
+    dead = runner_watchdog.find_dead(api, args.workflow, now=now)
+    lost = tuple(runner_watchdog.report_unresumed(each) for each in dead if each.following is None)
+    swept = runner_watchdog.cancel_orphans(api, seen.orphans, dry_run=args.dry_run)
+    resumed, left = runner_watchdog.resume_all(api, dead, args.workflow, dry_run=args.dry_run)
+    outages = (*seen.outages, *lost, *left)
+    new, over = runner_watchdog.update_issues(
+        api, outages, dry_run=args.dry_run
+    )  # last: issues may be switched off
+    report(new, over, swept, resumed)
+    if args.json:
+        found = {"outages": [asdict(each) for each in outages], "over": over, "swept": swept}
+        output.print_json({**found, "resumed": [asdict(each) for each in resumed]})
+    return ExitCode.NO if new else ExitCode.DONE
+
+
+def labels_of(text: str) -> frozenset[str]:
+    """Return the labels; none if the repository has no runner of its own."""
+    from trainyard.run.untrusted_files import parse_json
+
+    if not text:
+        output.announce("watch", "no labels are given: your own runners are not watched", "degraded")
+        return frozenset()
+    try:
+        labels = parse_json(text, "--labels")
+    except DamagedFileError:
+        labels = None
+    if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
+        raise ConfigError(f'--labels: {text!r} is not a JSON list of labels such as ["self-hosted","gpu"]')
+    return frozenset(labels)
+
+
+def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "list[Dead]") -> None:
+    """Report the findings in the log, in the job summary and as annotations."""
+    from trainyard.gateways.github import Level, annotate, append_summary, set_output
+
+    for outage in new:
+        annotate(Level.ERROR, f"{outage.title}\nNext: {outage.next_step}", title="A new outage")
+    lines = [f"❌ {outage.title}. Next: {outage.next_step}" for outage in new]
+    lines += [f"✅ over: {key}" for key in over]
+    lines += [f"⚠ cancelled {text}" for text in swept]
+    lines += [f"⚠ {each.address} was resumed: {each.reason}" for each in resumed]
+    for line in lines or ["nothing new"]:
+        output.announce("watch", line)
+    append_summary("".join(f"- {line}\n" for line in lines or ["Nothing new."]))
+    set_output("alerts", "\n".join(f"{outage.title}. Next: {outage.next_step}" for outage in new))
+
+
+def tell_slack(text: str) -> int:
+    """Send one message. Trouble with Slack is only a warning, because the issue says the same."""
+    from trainyard.gateways import slack
+    from trainyard.report.slack.slack_message import mrkdwn
+
+    said = "\n".join(f"❌ {mrkdwn(line, 1000)}" for line in text.splitlines() if line.strip())[:2900]
+    try:
+        sent = slack.post(said, [{"type": "section", "text": {"type": "mrkdwn", "text": said}}])
+    except ServiceError as error:
+        output.announce("slack", f"no message was sent: {error}", "degraded")
+        return ExitCode.DONE
+    output.announce("slack", said if sent else "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set")
+    return ExitCode.DONE

@@ -1,0 +1,271 @@
+"""Use ECR through its API: find an image, log in, read whether tags can move and what a scan found.
+
+It pulls and changes nothing. The set-up creates the repository. A push does not, because a misspelt name
+would create a new one.
+"""
+
+import base64
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceError
+from trainyard.gateways.aws_refusals import ask_aws, client_settings, unsent
+from trainyard.gateways.images.local_builder import Login
+
+MANIFEST_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+_NO_REPOSITORY = "RepositoryNotFoundException"
+_MISSING = ("ImageNotFoundException", _NO_REPOSITORY)
+# Prefixes of tags that are set before the scan, and of lists of an image's attachments.
+_NOT_RELEASED = ("build-", "sha256-")
+_POLL_SECONDS = 3.0
+_HOST = re.compile(r"(\d{12})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?", re.ASCII)
+
+
+def ecr_client(region: str, session: Any = None) -> Any:
+    """Create the client for ECR. That takes a fifth of a second, so several requests share one.
+
+    `session` is boto3's, if there is one already: it keeps the data of botocore that it has read. Raises
+    ConfigError and ServiceError for settings or credentials that cannot be used.
+    """
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        session = session or boto3.session.Session(region_name=region or None)
+        return session.client("ecr", region_name=region or None, config=client_settings(attempts=4))
+    except BotoCoreError as error:
+        raise unsent(error, "use ECR", region=region) from None
+    except ValueError as error:
+        raise ConfigError(f"{str(error).rstrip('.')}; name a region with --region") from None
+
+
+def find_digest(
+    *,
+    account: str,
+    region: str,
+    repository: str,
+    tag: str,
+    digest: str,
+    client: Any = None,
+    needs_repository: bool = False,
+) -> str | None:
+    """Return the digest of an image named by tag or digest; None if the registry does not have it.
+
+    Pass the `client` of `ecr_client` for several requests. With `needs_repository`, a repository
+    that does not exist is a ConfigError. Raises PermissionRefusedError when AWS refuses the caller,
+    ServiceError when it refuses otherwise, ServiceTroubleError when it cannot be reached.
+    """
+    what = f"look for {repository} in ECR"
+    wanted = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
+    absent = _MISSING[:1] if needs_repository else _MISSING
+    no_repository = (
+        f"ECR of {region} has no repository {repository}, so an image could not be pushed there. "
+        f"Make it once with infrastructure/setup-codebuild.sh --ecr-repository {repository} "
+        f"--region {region}, or name another with --image."
+    )
+    try:
+        client = client or ecr_client(region)
+        answer = ask_aws(
+            lambda: client.describe_images(registryId=account, repositoryName=repository, imageIds=[wanted]),
+            what,
+            service="ecr",
+            region=region,
+            absent=absent,
+            missing={_NO_REPOSITORY: no_repository},
+        )
+    except CredentialsRefusedError as error:
+        # The check of a cluster does without ECR's answer, and ends only if the cluster refuses credentials.
+        raise PermissionRefusedError(str(error)) from None
+    details = (answer or {}).get("imageDetails") or ()
+    return str(details[0]["imageDigest"]) if details else None
+
+
+def has_image(place: tuple[str, str], repository: str, digest: str) -> bool:
+    """Whether the registry has an image, by the call that a pull makes; `place` is account and region.
+
+    Raises ServiceError if AWS refuses.
+    """
+    account, region = place
+    client, what = ecr_client(region), f"find {repository} in ECR"
+    answer = ask_aws(
+        lambda: client.batch_get_image(
+            registryId=account,
+            repositoryName=repository,
+            imageIds=[{"imageDigest": digest}],
+            acceptedMediaTypes=list(MANIFEST_TYPES),
+        ),
+        what,
+        service="ecr",
+        region=region,
+        absent=_MISSING,
+    )
+    failures = [str(one.get("failureCode", "")) for one in (answer or {}).get("failures") or ()]
+    if failures and failures != ["ImageNotFound"]:
+        raise ServiceError(f"AWS in {region} refused to {what}: {failures[0]}")
+    return bool(answer and answer.get("images"))
+
+
+def image_or_newest(named: str, environment: Mapping[str, str], *, region: str = "") -> str:
+    """`named`, or the newest image of the repository in $ECR_REPOSITORY; empty if neither is given."""
+    repository = environment.get("ECR_REPOSITORY", "")
+    return named if named or not repository else newest_image(repository, region=region)
+
+
+def newest_image(repository: str, *, region: str = "") -> str:
+    """The URI, with its digest, of the released image pushed last. Raises ConfigError if there is none.
+
+    `repository` is a name in the registry of the account. Also raises ServiceError and its subclasses when
+    AWS refuses or cannot be reached.
+    """
+    what = f"look for the newest image of {repository} in ECR"
+    missing = f"ECR has no repository {repository}; name the image with --image-uri"
+    client = ecr_client(region)
+
+    def images_of_repository() -> tuple[str, list[dict[str, Any]]]:
+        found = client.describe_repositories(repositoryNames=[repository])["repositories"][0]
+        pages = client.get_paginator("describe_images").paginate(repositoryName=repository)
+        return found["repositoryUri"], [image for page in pages for image in page.get("imageDetails") or ()]
+
+    uri, images = ask_aws(
+        images_of_repository,
+        what,
+        service="ecr",
+        region=client.meta.region_name,
+        missing=dict.fromkeys(_MISSING, missing),
+    )
+    digest = newest_digest(images)
+    if digest is None:
+        raise ConfigError(
+            f"the repository {repository} in ECR holds no released image; push one, or use --image-uri"
+        )
+    return f"{uri}@{digest}"
+
+
+def newest_digest(images: Iterable[Mapping[str, Any]]) -> str | None:
+    """The digest of the released image that was pushed last; None if there is none.
+
+    `images` are ECR's `imageDetails`. An image is released once it has a tag that push_image.py sets after
+    the scan. An image that failed its scan keeps only `build-…`.
+    """
+    released = [image for image in images if any(map(_releases, image.get("imageTags") or ()))]
+    if not released:
+        return None
+    return str(max(released, key=lambda image: str(image["imagePushedAt"]))["imageDigest"])
+
+
+def _releases(tag: str) -> bool:
+    return not tag.startswith(_NOT_RELEASED) and "cache" not in tag
+
+
+def login_to(host: str) -> Login | None:
+    """Return the login for the registry `host`; None if it is not ECR and so needs no login from here."""
+    place = ecr_place(host)
+    return EcrRepository("", place[1]).login() if place else None
+
+
+def ecr_place(host: str) -> tuple[str, str] | None:
+    """Return the account and region of a registry of ECR; None for any other host."""
+    match = _HOST.fullmatch(host)
+    return (match[1], match[2]) if match else None
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The state and findings of a scan."""
+
+    status: str
+    """COMPLETE, ACTIVE, IN_PROGRESS, FAILED, …; NONE if there is none."""
+    counts: Mapping[str, int]
+    """Severity in capital letters -> findings."""
+    names: Mapping[str, str]
+    """CVE -> severity, from the first page."""
+    completed: bool = False
+    """Whether ECR reports when the findings were completed."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether waiting can help. Enhanced scanning is ACTIVE before its findings and after them."""
+        return self.status in ("IN_PROGRESS", "PENDING", "NONE") or (
+            self.status == "ACTIVE" and not self.completed
+        )
+
+
+class EcrRepository:
+    """One repository of the account's registry in a region."""
+
+    def __init__(self, name: str, region: str) -> None:
+        self._client = ecr_client(region)
+        self.name, self.region = name, str(self._client.meta.region_name)
+
+    def fixed_tags(self) -> Callable[[str], bool]:
+        """Whether a tag, once set, cannot be set again. Raises ConfigError if there is no such repository."""
+        found = self._ask(
+            lambda: self._client.describe_repositories(repositoryNames=[self.name])["repositories"],
+            f"describe the repository {self.name} in ECR",
+        )[0]
+        mutability = str(found.get("imageTagMutability", ""))
+        filters = [str(one["filter"]) for one in found.get("imageTagMutabilityExclusionFilters") or ()]
+        # IMMUTABLE_WITH_EXCLUSION: tags that match a filter may move; MUTABLE_WITH_EXCLUSION: they may not.
+        excluded = re.compile("|".join(re.escape(one).replace(r"\*", ".*") for one in filters) or r"(?!)")
+        return lambda tag: mutability.startswith("IMMUTABLE") != bool(excluded.fullmatch(tag))
+
+    def login(self) -> Login:
+        """Return the login for the registry, which is valid for some hours."""
+        data = self._ask(
+            lambda: self._client.get_authorization_token()["authorizationData"][0], "log in to ECR"
+        )
+        user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
+        return Login(urlsplit(data["proxyEndpoint"]).netloc, user, password)
+
+    def scan(self, digest: str, *, seconds: float, pause: Callable[[float], None] = time.sleep) -> Scan:
+        """Return the findings of an image's scan, once it has ended or the time is over."""
+        end = time.monotonic() + seconds
+        while True:
+            found = self._scan(digest)
+            if not found.runs or time.monotonic() > end:
+                return found
+            pause(_POLL_SECONDS)
+
+    def _scan(self, digest: str) -> Scan:
+        image = {"repositoryName": self.name, "imageId": {"imageDigest": digest}}
+        answer = self._ask(
+            lambda: self._client.describe_image_scan_findings(**image),
+            f"read the scan of {self.name}@{digest} in ECR",
+            absent=("ScanNotFoundException",),
+        )
+        return scan_of(answer or {})
+
+    def _ask(self, work: Callable[[], Any], what: str, *, absent: tuple[str, ...] = ()) -> Any:
+        missing = (
+            f"ECR of {self.region} has no repository {self.name}. Make it once with "
+            f"infrastructure/setup-codebuild.sh --ecr-repository {self.name} --region {self.region}"
+        )
+        return ask_aws(
+            work,
+            what,
+            service="ecr",
+            region=self.region,
+            absent=absent,
+            missing={"RepositoryNotFoundException": missing},
+        )
+
+
+def scan_of(answer: Mapping[str, Any]) -> Scan:
+    """The scan in ECR's answer; basic scanning lists `findings`, enhanced scanning `enhancedFindings`."""
+    findings = answer.get("imageScanFindings") or {}
+    named = {str(f.get("name", "")): str(f.get("severity", "")) for f in findings.get("findings") or ()}
+    for one in findings.get("enhancedFindings") or ():
+        details = one.get("packageVulnerabilityDetails") or {}
+        named[str(details.get("vulnerabilityId") or one.get("title", ""))] = str(one.get("severity", ""))
+    status = str((answer.get("imageScanStatus") or {}).get("status") or "NONE")
+    completed = bool(findings.get("imageScanCompletedAt"))
+    return Scan(status, findings.get("findingSeverityCounts") or {}, named, completed)

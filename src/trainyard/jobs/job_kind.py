@@ -1,0 +1,134 @@
+"""A kind of job: one value with everything that Trainyard knows about it.
+
+    JobPlan ──render──> Manifests          Observed ──read_status──> Reading
+
+`kinds/` has one module per kind, `config.registries` their list. What a cluster must have for a kind is in
+its base class, which the checks of a cluster read.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainyard.cluster.needed_apis import ServedKind
+from trainyard.errors import ConfigError
+from trainyard.jobs.job_labels import JOB_LABEL
+from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.state.reading import Reading, annotations_of, name_of, read_labels
+
+if TYPE_CHECKING:
+    from trainyard.jobs.state.observed import Observed
+
+Json = Mapping[str, Any]
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+@dataclass(frozen=True)
+class Manifests:
+    """The objects of a job, in the order in which they are applied."""
+
+    job: dict[str, Any]
+    """The object whose status is the job's status."""
+    parts: tuple[dict[str, Any], ...] = ()
+    """Objects that the job needs. They are applied before it, then owned by it, and deleted with it."""
+    shared: tuple[dict[str, Any], ...] = ()
+    """Objects that the job needs and that others may use too; they outlive the job."""
+
+    @property
+    def before_job(self) -> tuple[dict[str, Any], ...]:
+        """The objects that are applied before the job."""
+        return (*self.shared, *self.parts)
+
+    @property
+    def all(self) -> tuple[dict[str, Any], ...]:
+        return (*self.before_job, self.job)
+
+
+@dataclass(frozen=True)
+class OwnedObjects:
+    """Objects that the operator creates between a job and its pods, and from which the status is read too."""
+
+    root: str
+    """Their group and version."""
+    resource: str
+    api_kind: str
+    name_in: Callable[[Json], str] | None = None
+    """The name of the only one, from the job; empty while there is none."""
+    selector_in: Callable[[Json], str] | None = None
+    """The label selector of several, from the job."""
+    in_queue: bool = False
+    """Kueue may hold a Workload for it."""
+
+
+def completion_index(pod: Json) -> int | None:
+    """The rank of a pod of an indexed Job; None if it has none."""
+    return whole_number(read_labels(pod).get(COMPLETION_INDEX) or annotations_of(pod).get(COMPLETION_INDEX))
+
+
+def whole_number(text: object) -> int | None:
+    """The number that a label holds; None for anything else."""
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobKind(ServedKind):
+    """A kind of job."""
+
+    longest_name: int
+    """Longest name of a job in characters, so that names derived by the operator stay valid."""
+    find_problems: Callable[[JobPlan], Iterator[str]]
+    """Yields the reasons why this kind cannot run a plan."""
+    render: Callable[[JobPlan], Manifests]
+    """Returns the objects for a plan without problems."""
+    read_status: Callable[["Observed"], Reading]
+    """Returns the common form of the job's status."""
+    pod_label: str
+    """The operator's label that holds the job's name on its pods."""
+    pod_owner: Callable[[Json], str] = name_of
+    """The value of that label, from the job."""
+    rank_of: Callable[[Json], int | None] = completion_index
+    """The rank of a pod that trains; None if the pods of this kind have no order."""
+    is_helper: Callable[[Json], bool] = lambda _labels: False
+    """Whether a pod with these labels does not train: it submits a command, or prepares data."""
+    owned: tuple[OwnedObjects, ...] = ()
+    submitted_as: str = ""
+    """The kind of the object whose status is the job's, if it is another one: the RayJob on a RayCluster."""
+    suspend: tuple[str, ...] = ("spec", "suspend")
+    """The path of the field that stops the pods and keeps the object; empty if none is known."""
+    why_not_suspended: Callable[[Json], str] = lambda _job: ""
+    """The reason why a job cannot be suspended; empty if it can."""
+    of_one_run: tuple[str, ...] = ()
+    """Fields of `spec` in which the operator keeps facts of one run; a copy of the job must not have them."""
+    on_ray: bool = False
+    """A command runs once, on the head of a RayCluster, whose pods run before the command does."""
+    agent: str = ""
+    """The program that must start the workers instead of torchrun, because the operator talks to it."""
+    first_pod_decides: bool = False
+    """The job succeeds with the pod of rank 0, whatever the others do later."""
+
+    @property
+    def followed(self) -> str:
+        """The kind of the object whose status is the job's."""
+        return self.submitted_as or self.name
+
+    def path(self, namespace: str, name: str = "") -> str:
+        """The API path of these jobs in a namespace (empty: in all), or of one job."""
+        space = f"/namespaces/{namespace}" if namespace else ""
+        return f"/apis/{self.api.group_version}{space}/{self.api.resource}" + (f"/{name}" if name else "")
+
+    def suspension(self, job: Json) -> dict[str, Any]:
+        """The patch that stops the pods of a job. Raises ConfigError for a job that can only be deleted."""
+        why = self.why_not_suspended(job) if self.suspend else f"a {self.api_kind} cannot be suspended"
+        if why:
+            raise ConfigError(
+                f"{name_of(job)} cannot be cancelled: {why}. End it with delete, which saves its logs"
+            )
+        patch: Any = True
+        for name in reversed(self.suspend):
+            patch = {name: patch}
+        return dict(patch)
+
+    def pod_selector(self, job: Json) -> str:
+        """The label selector of the job's pods: our label if the job has it, else the operator's."""
+        own = read_labels(job).get(JOB_LABEL)
+        return f"{JOB_LABEL}={own}" if own else f"{self.pod_label}={self.pod_owner(job)}"

@@ -1,0 +1,51 @@
+"""The parts that the objects of all kinds share: metadata, and the ConfigMap with the program's files."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from trainyard.jobs.job_labels import AUTO_RETRY, NETWORK, PLAN, RETRIES, make_labels, provenance_annotations
+from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.pod_template import files_name
+
+Json = dict[str, Any]
+
+
+def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
+    """The job's own object: its labels, its queue, and a record of its plan and origin."""
+    body = part_object(plan, api_version, kind, name=plan.name, spec=spec)
+    labels = body["metadata"]["labels"]
+    if plan.queue:
+        labels["kueue.x-k8s.io/queue-name"] = plan.queue
+    if plan.workload_priority:
+        labels["kueue.x-k8s.io/priority-class"] = plan.workload_priority
+    body["metadata"]["annotations"] = {
+        PLAN: json.dumps(plan.to_json(), sort_keys=True, separators=(",", ":")),
+        RETRIES: "0",
+        AUTO_RETRY: str(plan.auto_retry),
+        NETWORK: plan.network,
+        **provenance_annotations(plan.provenance),
+    }
+    return body
+
+
+def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **content: Json) -> Json:
+    """An object that the job needs, with the field that its kind has (`spec` or `data`)."""
+    metadata = {"name": name, "namespace": plan.namespace, "labels": make_labels(plan.name, plan.kind)}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
+
+
+def find_problems_without_ray(plan: JobPlan) -> Iterator[str]:
+    """The problem of a plan that names a shared RayCluster, for the kinds that use none."""
+    if plan.ray_cluster:
+        yield (
+            f"--ray-cluster {plan.ray_cluster}: a job of --kind {plan.kind} runs on no RayCluster; use "
+            "--kind raycluster, or leave it out"
+        )
+
+
+def make_files_config_map(plan: JobPlan) -> tuple[Json, ...]:
+    """The ConfigMap with the program's files; nothing if it has no files."""
+    if not plan.program.files:
+        return ()
+    return (part_object(plan, "v1", "ConfigMap", name=files_name(plan), data=dict(plan.program.files)),)

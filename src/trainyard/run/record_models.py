@@ -1,0 +1,223 @@
+"""The records of a run directory as pydantic models: `run.json`, events and rows of metrics.
+
+`tools/write_config_schema.py` publishes their JSON Schemas in `docs/schemas/`. Unknown keys are accepted,
+because a later version may write them. A million rows are not validated one by one: `proof` and the reports
+judge them where they use them.
+"""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, TypeAdapter, ValidationError
+
+_SCHEMA = 1
+_WORDS = {
+    "missing": "is missing",
+    "int_type": "is not a whole number",
+    "float_type": "is not a number",
+    "bool_type": "is not true or false",
+    "string_type": "is not a text",
+    "string_too_short": "is empty",
+    "model_type": "is not an object",
+    "dict_type": "is not an object",
+    "dataclass_type": "is not an object",
+    "list_type": "is not a list",
+    "tuple_type": "is not a list",
+    "string_pattern_mismatch": "is not a digest: 64 hex digits in lower case",
+}
+"""Pydantic's types of errors in the words of JSON."""
+Kind = TypeVar("Kind")
+
+
+def _require_known(schema: int) -> int:
+    if schema != _SCHEMA:
+        raise ValueError(f"this version reads {_SCHEMA}, not {schema}")
+    return schema
+
+
+Whole = Annotated[int, Strict()]
+Count = Annotated[int, Strict(), Field(ge=0, lt=1 << 63)]
+Number = Annotated[float, Strict()]
+Truth = Annotated[bool, Strict()]
+Text = Annotated[str, Strict()]
+Name = Annotated[str, Strict(), Field(min_length=1)]
+Digest = Annotated[str, Strict(), Field(pattern="^[0-9a-f]{64}$")]
+# Of a record that code makes, too: a dataclass whose fields may have another name in the file.
+OF_A_FILE = ConfigDict(populate_by_name=True, use_attribute_docstrings=True)
+SchemaNumber = Annotated[int, Strict(), AfterValidator(_require_known), Field(json_schema_extra={"const": 1})]
+
+
+def validate_record(kind: type[Kind], value: object, *, context: object = None) -> Kind:
+    """Return `value` as a record of this kind. Raises ValueError that names the first wrong field."""
+    try:
+        return TypeAdapter(kind).validate_python(value, context=context)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place, words = ".".join(map(str, first["loc"])), _WORDS.get(first["type"])
+        message = f"{place}: {first['msg']}" if place else first["msg"]
+        raise ValueError(
+            f"{place or 'the record'} {words}" if words else message.replace("Value error, ", "", 1)
+        ) from None
+
+
+class Section(BaseModel):
+    """An object in a record."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True, defer_build=True)
+
+
+class Git(Section):
+    """The code."""
+
+    commit: Text | None = None
+    branch: Text | None = None
+    dirty: Truth | None = None
+    diff_sha256: Text | None = None
+    """Of the difference of a dirty tree."""
+
+
+class Data(Section):
+    """The prepared data."""
+
+    name: Text | None = None
+    fingerprint: Text | None = None
+    train_tokens: Whole | None = None
+    validation_tokens: Whole | None = None
+
+
+class Hardware(Section):
+    """The machines and what they ran."""
+
+    device: Text | None = None
+    device_name: Text | None = None
+    world_size: Whole | None = None
+    local_world_size: Whole | None = None
+    threads: Whole | None = None
+    peak_flops: Number | None = None
+
+
+class Parent(Section):
+    """The checkpoint that the run started from."""
+
+    checkpoint: Text | None = None
+    manifest_sha256: Text | None = None
+
+
+class Plan(Section):
+    """The planned steps."""
+
+    steps: Whole | None = None
+    steps_per_epoch: Whole | None = None
+    log_steps: Whole | None = None
+    epochs: Number | None = None
+    parameters: Number | None = None
+    flops_per_token: Number | None = None
+
+
+class StateDigests(Section):
+    """Digests of the final tensors: two runs are the same run exactly when they are equal."""
+
+    model: Text | None = None
+    optimizer: Text | None = None
+
+
+class SavedCheckpoint(Section):
+    """The run's last checkpoint."""
+
+    step: Whole | None = None
+    manifest_sha256: Text | None = None
+
+
+class Outcome(Section):
+    """The end of a run."""
+
+    status: Text | None = None
+    """succeeded, failed or stopped."""
+    exit_code: Whole | None = None
+    reason: Text | None = None
+    steps: Whole | None = None
+    first_loss: Number | None = None
+    final_loss: Number | None = None
+    validation_loss: Number | None = None
+    bits_per_byte: Number | None = None
+    first_reward: Number | None = None
+    final_reward: Number | None = None
+    seconds: Number | None = None
+    tokens: Number | None = None
+    finished: Number | None = None
+    """Unix seconds."""
+    grace_seconds_needed: Number | None = None
+    seconds_since_signal: Number | None = None
+    sample: Text | None = None
+    checkpoint: SavedCheckpoint = SavedCheckpoint()
+    state_sha256: StateDigests = StateDigests()
+
+
+class RunRecord(Section):
+    """`run.json`: identity and provenance, written first; the outcome is added last."""
+
+    run_id: Name
+    created: Number | None = None
+    """Unix seconds."""
+    version: Text | None = None
+    config_file: Text | None = None
+    config_sha256: Text | None = None
+    lock_sha256: Text | None = None
+    image_digest: Text | None = None
+    image_name: Text | None = None
+    seed: Whole | None = None
+    git: Git = Git()
+    data: Data = Data()
+    hardware: Hardware = Hardware()
+    ci: dict[str, Any] = {}
+    """Facts of the workflow run."""
+    parent: Parent = Parent()
+    plan: Plan = Plan()
+    model: dict[str, Any] = {}
+    """The weights that it started from."""
+    history: list[Any] = []
+    """The origin of each earlier segment, with its last step as `until`."""
+    outcome: Outcome = Outcome()
+
+
+class Event(Section):
+    """A line of `events.jsonl`."""
+
+    event: Name
+    """started, resumed, checkpoint_saved, checkpoint_failed, preempted, hang_suspected, finished, …"""
+    time: Number
+    """Unix seconds."""
+    step: Count | None = None
+    status: Text | None = None
+    reason: Text | None = None
+    manifest_sha256: Digest | None = None
+    """Of the checkpoint that was saved, or resumed from."""
+
+
+class MetricRow(Section):
+    """A line of `metrics.jsonl`: one logged step. Unknown values are absent, never 0."""
+
+    step: Count
+    time: Number
+    """Unix seconds."""
+    loss: Number | Text
+    """A text if the loss is not finite, which JSON cannot express."""
+    epoch: Number | None = None
+    val_loss: Number | None = None
+    val_bits_per_byte: Number | None = None
+    learning_rate: Number | None = None
+    grad_norm: Number | Text | None = None
+    reward: Number | None = None
+    tokens: Number | None = None
+    samples: Number | None = None
+    tokens_per_second: Number | None = None
+    samples_per_second: Number | None = None
+    step_seconds: Number | None = None
+    mfu: Number | None = None
+    """Share of the peak, 0 to 1."""
+    gpu_memory_bytes: Number | None = None
+    gpu_memory_total_bytes: Number | None = None
+    gpu_utilization_percent: Number | None = None
+    gpu_temperature_celsius: Number | None = None
+    nan_steps: Whole | None = None
+    """Steps since the last row whose loss was not finite."""
+    skipped_steps: Whole | None = None

@@ -1,0 +1,106 @@
+"""`pip install .` without extras: what does not train works without torch, and the rest says what is missing.
+
+The wheel is built from this checkout. Beside it, the environment holds the packages of requirements-core.txt
+and no others, as links to those of the development environment.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from tests.integration.planted.yard import Yard, make_all, plain
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = str(ROOT / "configs" / "smoke.yaml")
+
+
+@pytest.fixture(scope="module")
+def trainyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command in an environment that has only the core."""
+    folder = tmp_path_factory.mktemp("core package")
+    source = folder / "source"
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    environment = folder / "environment"
+    venv.create(environment, symlinks=True)
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    for pin in re.findall(r"^([\w.-]+)==", (ROOT / "requirements-core.txt").read_text(), re.MULTILINE):
+        try:
+            found = metadata.distribution(pin)
+        except metadata.PackageNotFoundError:
+            continue  # of another platform
+        for top in {
+            file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")
+        }:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(found.locate_file(top))  # type: ignore[arg-type]
+    build = "import sys, setuptools.build_meta as b; print(b.build_wheel(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", build, str(folder)], cwd=source, capture_output=True, text=True, check=True
+    )
+    wheel = folder / done.stdout.strip().splitlines()[-1]
+    shutil.unpack_archive(wheel, packages, "zip")
+    entry = environment / "bin" / "trainyard"
+    (declared,) = packages.glob("trainyard-*.dist-info/entry_points.txt")
+    assert "trainyard = trainyard.commands:main" in declared.read_text()
+    entry.write_text("import sys\nfrom trainyard.commands import main\nsys.exit(main())\n")
+    return entry
+
+
+@pytest.fixture(scope="module")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Yard:
+    return make_all(tmp_path_factory.mktemp("trained"), kinds=(plain,))["plain"]
+
+
+def call(trainyard: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    line = [str(trainyard.parent / "python"), "-I", str(trainyard), *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, cwd=trainyard.parent, timeout=240)
+
+
+def test_the_core_has_no_torch(trainyard: Path) -> None:
+    line = [
+        str(trainyard.parent / "python"),
+        "-I",
+        "-c",
+        "import boto3, yaml, pydantic, rich, numpy; import torch",
+    ]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240)
+    assert done.stderr.strip().endswith("No module named 'torch'")
+
+
+def test_help_lists_the_commands(trainyard: Path) -> None:
+    done = call(trainyard, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "store verify" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    done = call(trainyard, "cluster", "check", "--help")
+    assert (done.returncode, "--kubeconfig" in done.stdout) == (0, True), done.stderr
+
+
+def test_a_stored_run_is_read_without_torch(trainyard: Path, yard: Yard) -> None:
+    where = ("--store", yard.store_folder.as_uri(), "--run-number", "1")
+    restored = trainyard.parent.parent / "restored"
+    for words in (
+        ("store", "verify", *where),
+        ("store", "ls", *where[:2]),
+        ("store", "restore", *where, "--to", restored),
+        ("report", yard.run.path),
+        ("config", "check", CONFIG),
+        ("plan", "--config", CONFIG),
+    ):
+        done = call(trainyard, *words)
+        assert done.returncode == 0, (words, done.stderr)
+    assert list(restored.rglob("*.distcp")) or list(restored.rglob("*.safetensors"))
+
+
+def test_a_command_that_trains_names_the_missing_extra(trainyard: Path, yard: Yard) -> None:
+    done = call(trainyard, "train", "--config", CONFIG, "--run-dir", trainyard.parent / "run")
+    assert done.returncode == 2
+    assert done.stderr.startswith("torch is not installed. This command needs the extra `train` of trainyard")
+    assert "Traceback" not in done.stderr

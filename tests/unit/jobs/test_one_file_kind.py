@@ -1,0 +1,145 @@
+"""A kind of job that is one new file and one line of the registry is planned, sent, followed and cancelled.
+
+The line is written in a process of its own, before anything else is imported, as it would stand in the file.
+The kind is the Job of Volcano, which this repository does not support.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.unit.gateways.kubernetes.memory_cluster import memory_cluster
+from tests.unit.jobs.plans import IMAGE, ROOT
+
+NEW_KIND = '''
+"""Job of Volcano, `batch.volcano.sh/v1alpha1`."""
+
+from trainyard.cluster.needed_apis import Controller, NeededApi
+from trainyard.jobs.job_kind import JobKind, Manifests
+from trainyard.jobs.job_object import find_problems_without_ray, job_object, make_files_config_map
+from trainyard.jobs.pod_template import pod_template
+from trainyard.jobs.state.reading import NOT_ACTED, Phase, Reading, field_of
+
+PHASES = {"Running": Phase.RUNNING, "Completed": Phase.SUCCEEDED, "Failed": Phase.FAILED}
+
+
+def render(plan):
+    tasks = [{"name": "worker", "replicas": plan.nodes, "template": pod_template(plan, "worker")}]
+    spec = {"minAvailable": plan.nodes, "maxRetry": plan.restarts, "tasks": tasks}
+    return Manifests(job_object(plan, "batch.volcano.sh/v1alpha1", "Job", spec), make_files_config_map(plan))
+
+
+def read_status(observed):
+    phase = field_of(observed.job, "status", "state", "phase")
+    return Reading(PHASES.get(phase, Phase.NEW), f"Volcano states {phase}" if phase else NOT_ACTED)
+
+
+KIND = JobKind(
+    name="volcano",
+    api_kind="Job",
+    apis=(NeededApi("batch.volcano.sh", "v1alpha1", "jobs", "Volcano"),),
+    controllers=(Controller("Volcano controller", ("volcano-controllers",)),),
+    trial_spec=lambda template, _: {"tasks": [{"replicas": 1, "template": template}]},
+    longest_name=50,
+    find_problems=find_problems_without_ray,
+    render=render,
+    read_status=read_status,
+    pod_label="volcano.sh/job-name",
+)
+'''
+PROGRAM = """
+import contextlib
+import io
+import json
+import sys
+
+from trainyard.config.registries import JOB_KINDS, JobKindEntry
+
+JOB_KINDS["volcano"] = JobKindEntry("volcano_job", "Job of Volcano")
+
+from trainyard.cluster.demand import demand_of
+from trainyard.cluster.needed_apis import choose_kind, trial_job
+from trainyard.cluster.permissions import needed_permissions
+from trainyard.command import output
+from trainyard.commands import deploy_training_job, manage_training_job
+from trainyard.config.cluster import ClusterConfig
+from trainyard.config.json_schema import fragment_of
+from trainyard.jobs.kinds import KINDS
+from trainyard.run.untrusted_files import read_yaml
+
+
+def ran(command, *words):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = command.main([*words, "--json"])
+    return {"code": code, "data": json.loads(printed.getvalue())}
+
+
+kubeconfig, config, image = sys.argv[1:]
+cluster = ["--kubeconfig", kubeconfig]
+words = ["--config", config, "--job-name", "llama", "--image-uri", image, "--instance-type", "p5.48xlarge"]
+words += ["--set", "compute.strategy=ddp", "--set", "cluster.kind=volcano", "--volume", "fsx"]
+plan = ran(deploy_training_job, *words, "--dry-run")
+given = vars(deploy_training_job.parse_args(words))
+demand = demand_of(given, ClusterConfig(kind="volcano"), KINDS.values())
+kind = choose_kind(demand, {})
+
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
+from trainyard.gateways.kubernetes.job_submission import submit
+
+from pathlib import Path
+
+api = Api(access_by_kubeconfig(Path(kubeconfig), "", read=read_yaml))
+*parts, job = plan["data"]["objects"]
+submit(api, job, parts=parts)
+states = []
+for phase in ("", "Running", "Completed"):
+    api.merge(KINDS["volcano"].path("default", "llama"), {"status": {"state": {"phase": phase}}})
+    states.append(ran(manage_training_job, "status", "llama", "--kind", "volcano", *cluster)["data"]["state"])
+api.merge(KINDS["volcano"].path("default", "llama"), {"status": {"state": {"phase": "Running"}}})
+print(json.dumps({
+    "schema": fragment_of("cluster.kind")["enum"],
+    "plan": plan["data"]["plan"]["kind"],
+    "permissions": [p.resource for p in needed_permissions(demand, kind)][:2],
+    "trial": trial_job(kind, demand)["apiVersion"],
+    "states": states,
+    "listed": [job["kind"] for job in ran(manage_training_job, "list", *cluster)["data"]["jobs"]],
+    "cancelled": ran(manage_training_job, "cancel", "llama", *cluster)["data"]["changes"],
+    "deleted": ran(manage_training_job, "delete", "llama", "--no-logs", *cluster)["data"]["changes"],
+}))
+"""
+
+
+def test_a_kind_of_job_is_one_file_and_one_line(tmp_path: Path) -> None:
+    (tmp_path / "volcano_job.py").write_text(NEW_KIND)
+    with memory_cluster() as cluster:
+        cluster.served["/apis/batch.volcano.sh/v1alpha1"] = [("jobs", "Job")]
+        access = {
+            "clusters": [{"name": "c", "cluster": {"server": cluster.server}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(json.dumps(access))
+        words = [str(kubeconfig), str(ROOT / "configs" / "smoke.yaml"), IMAGE]
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        assert cluster.names("jobs") == []
+    found = json.loads(done.stdout)
+    assert found["schema"][-1] == "volcano"
+    assert found["plan"] == "volcano"
+    assert found["permissions"] == ["jobs", "jobs"]
+    assert found["trial"] == "batch.volcano.sh/v1alpha1"
+    assert found["states"] == ["Pending", "Pending", "Succeeded"]
+    assert found["listed"] == ["volcano"]
+    assert found["cancelled"] == ["suspend jobs/llama"]
+    assert found["deleted"] == ["delete jobs/llama", "delete configmaps/llama-files"]

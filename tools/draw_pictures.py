@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Draw the pictures at the top of the README from a real run: the terminal and the report.
+
+The command runs on a terminal of 80 columns; the screen at its end becomes terminal.svg. The report of the
+newest run is opened in Chromium and becomes report.png. If the command fails, nothing is drawn.
+
+Reads:      the command's output on its terminal; runs/*/report/index.html of the newest run
+Writes:     terminal.svg and report.png in --to; what the command itself writes
+Exit codes: 0 drawn; 1 the command failed, or Chromium could not open the report; 2 wrong usage, or Chromium
+            is not installed; 5 the command took longer than --seconds
+Example:    tools/draw_pictures.py --to docs/pictures make train
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard.command import arguments, handler, output, terminal
+from trainyard.command.parser import script_parser
+from trainyard.errors import CheckFailedError, ConfigError, WaitTimeoutError
+
+ROOT = Path(__file__).resolve().parent.parent
+COLUMNS, ROWS = 80, 50
+WINDOW = (1200, 1080)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER_SECONDS = 120
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument(
+        "--to", type=arguments.path, default=ROOT / "docs" / "pictures", metavar="DIR", help="docs/pictures"
+    )
+    parser.add_argument(
+        "--runs", type=arguments.path, default=ROOT / "runs", metavar="DIR", help="the folder of its run"
+    )
+    parser.add_argument("--seconds", type=arguments.duration, default=3600.0, metavar="DURATION", help="1h")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")
+    parser.add_argument("command", nargs="*", help="default: make train")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    from trainyard.run.atomic_files import make_folder
+
+    words = args.command or ["make", "train"]
+    if args.dry_run:
+        print(f"{shlex.join(words)} → {args.to / 'terminal.svg'}, {args.to / 'report.png'}")
+        return 0
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        raise ConfigError(
+            f"Chromium was not found ({', '.join(BROWSERS)}). Debian, Ubuntu: apt-get install chromium"
+        )
+    make_folder(args.to)
+    draw_terminal(words, args.seconds, args.to / "terminal.svg")
+    draw_report(browser, newest_report(args.runs), args.to / "report.png")
+    return 0
+
+
+def draw_terminal(words: Sequence[str], seconds: float, target: Path) -> None:
+    """Run the command on a terminal, and draw the screen at its end."""
+    from trainyard.gateways.pseudo_terminal import record
+    from trainyard.report.terminal.screen_svg import terminal_svg
+    from trainyard.run.atomic_files import write_bytes_atomically
+
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MAKE", "MFLAGS")) and name not in ("CI", "NO_COLOR", "COLUMNS", "LINES")
+    }
+    done = record(
+        words,
+        columns=COLUMNS,
+        rows=ROWS,
+        seconds=seconds,
+        cwd=ROOT,
+        environment={**environment, "TERM": "xterm-256color"},
+        watch=show,
+    )
+    if done.exit_code is None:
+        raise WaitTimeoutError(f"{shlex.join(words)} took longer than {seconds:,.0f} s: raise --seconds")
+    typed = f"$ {shlex.join(words)}\r\n".encode()
+    if done.exit_code:
+        sys.stderr.write(done.output.decode(errors="replace"))
+        raise CheckFailedError(
+            f"{shlex.join(words)} ended with exit code {done.exit_code}: nothing was drawn"
+        )
+    picture = terminal_svg(typed + done.output, columns=COLUMNS, title="Trainyard")
+    write_bytes_atomically(target, picture.encode())
+    output.announce("terminal", f"{target}", "ok")
+
+
+def show(part: bytes) -> None:
+    """Show the recorded output, too, if this runs on a terminal."""
+    if terminal.on_terminal():
+        sys.stderr.buffer.write(part)
+        sys.stderr.flush()
+
+
+def newest_report(runs: Path) -> Path:
+    """Return the report of the run that ended last."""
+    reports = sorted(runs.glob("*/report/index.html"), key=lambda path: path.stat().st_mtime)
+    if not reports:
+        raise CheckFailedError(
+            f"{runs} has no report, because the command made no run there; name the folder with --runs"
+        )
+    return reports[-1]
+
+
+def draw_report(browser: str, report: Path, target: Path) -> None:
+    """Open the report in the browser, and save the first screen as a picture."""
+    from trainyard.gateways.process import run_program
+
+    with tempfile.TemporaryDirectory() as profile:
+        line = [browser, "--headless", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"]
+        line += ["--no-sandbox"] if os.getuid() == 0 else []  # Chromium refuses its sandbox to root
+        line += [
+            f"--window-size={WINDOW[0]},{WINDOW[1]}",
+            f"--screenshot={target.absolute()}",
+            report.absolute().as_uri(),
+        ]
+        done = run_program(line, seconds=BROWSER_SECONDS)
+    if not done.ok or not target.is_file():
+        raise CheckFailedError(f"{done.stderr.strip()}\n{browser} could not open {report}")
+    output.announce("report", f"{target}", "ok")
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))

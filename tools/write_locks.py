@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Resolve every lock from its .in file, for all platforms at once; or check that the locks still fit.
+
+Versions that still fit are kept; --upgrade takes the newest. The first line of a lock has the SHA-256 of its
+input (of both .in files if the training lock constrains it), so that a changed input is noticed offline.
+
+Reads:      requirements-*.in, pyproject.toml, the present locks; without --check uv's package index
+Writes:     requirements-NAME.txt for uv, training, core, development, and the images megatron and verl
+Exit codes: 0 written, or all fit; 1 a lock does not fit; 2 not the pinned uv; 4 uv could not resolve
+Example:    tools/write_locks.py --check
+"""
+
+import argparse
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.command import arguments, handler, output
+from trainyard.command.parser import script_parser
+from trainyard.errors import CheckFailedError, ConfigError, ServiceError
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON, IMAGE_PYTHON = "3.11", "3.12"
+"""The oldest Python that a lock supports, and the Python of the images' base."""
+RESOLVE_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock and its inputs."""
+
+    name: str
+    also: tuple[str, ...] = ()
+    """Names of the locks that constrain it."""
+    python: str = PYTHON
+    """The oldest Python that it supports."""
+    extras: tuple[str, ...] = ()
+    """The extras of pyproject.toml that it has, beside the core; without any, it has neither."""
+
+    def inputs(self, root: Path) -> bytes:
+        names = [f"requirements-{name}.in" for name in (self.name, *self.also)]
+        texts = [text_of(root / name) for name in names]
+        if self.extras or any(lock.extras for lock in LOCKS if lock.name in self.also):
+            project = tomllib.loads(text_of(root / "pyproject.toml"))["project"]
+            texts.append(json.dumps([project["dependencies"], project["optional-dependencies"]]))
+        return "".join(texts).encode()
+
+    def path(self, root: Path) -> Path:
+        return root / f"requirements-{self.name}.txt"
+
+
+def text_of(path: Path) -> str:
+    from trainyard.run.untrusted_files import read_named_text
+
+    return read_named_text(path, "--root names the folder of the locks and of their .in files")
+
+
+LOCKS = (
+    Lock("uv"),
+    Lock("training", extras=("train", "cluster", "sign", "images")),
+    Lock("core", also=("training",), extras=("cluster", "sign", "images")),
+    Lock("development", also=("training",)),
+    Lock("megatron", also=("training",), python=IMAGE_PYTHON),
+    Lock("verl", python=IMAGE_PYTHON),
+)
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="only check that the locks fit, without an index"
+    )
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands, write nothing")
+    parser.add_argument(
+        "--root", type=arguments.path, default=ROOT, metavar="DIR", help="the folder of the files"
+    )
+    parser.add_argument(
+        "--uv", default=os.environ.get("UV", "uv"), metavar="PROGRAM", help="default: $UV, or uv"
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+    if args.check:
+        return check(args.root)
+    if not args.dry_run:
+        refuse_other_uv(args.uv, args.root)
+    for lock in LOCKS:
+        line = resolve_command(args.uv, lock, upgrade=args.upgrade)
+        if args.dry_run:
+            print(" ".join(line))
+        else:
+            write(lock, line, args.root)
+    return 0
+
+
+def check(root: Path) -> int:
+    from trainyard.machine.package_lock import fits_inputs
+
+    stale = [lock for lock in LOCKS if not fits_inputs(text_of(lock.path(root)), lock.inputs(root))]
+    if stale:
+        names = ", ".join(lock.path(root).name for lock in stale)
+        raise CheckFailedError(
+            f"{names}: resolved from other inputs than the present .in files; run: make lock"
+        )
+    output.announce("locks", f"{len(LOCKS)} locks fit their inputs", "ok")
+    return 0
+
+
+def refuse_other_uv(uv: str, root: Path) -> None:
+    """Raise ConfigError for another uv than the pinned one, because it may write another format."""
+    from trainyard.gateways.process import run_program
+
+    pinned = text_of(root / "requirements-uv.in").strip().partition("==")[2]
+    found = run_program([uv, "--version"], seconds=20).stdout.split()[1:2]
+    if found != [pinned]:
+        raise ConfigError(
+            f"{uv}: version {' '.join(found) or 'unknown'}, pinned is {pinned}; run: make install"
+        )
+
+
+def resolve_command(uv: str, lock: Lock, *, upgrade: bool) -> list[str]:
+    flags = ["--universal", "--python-version", lock.python, "--generate-hashes", "--no-header", "--quiet"]
+    project = ["pyproject.toml", *(f"--extra={extra}" for extra in lock.extras)] if lock.extras else []
+    files = [f"requirements-{lock.name}.in", *project, "--output-file", f"requirements-{lock.name}.txt"]
+    return [uv, "pip", "compile", *flags, *(["--upgrade"] if upgrade else []), *files]
+
+
+def write(lock: Lock, line: list[str], root: Path) -> None:
+    from trainyard.gateways.process import run_program
+    from trainyard.machine.package_lock import with_input_digest
+    from trainyard.run.atomic_files import write_bytes_atomically
+
+    done = run_program(line, seconds=RESOLVE_SECONDS, cwd=root)
+    if not done.ok:
+        raise ServiceError(f"uv could not resolve requirements-{lock.name}.in:\n{done.stderr.strip()}")
+    path = lock.path(root)
+    write_bytes_atomically(path, with_input_digest(text_of(path), lock.inputs(root)).encode())
+    output.announce("lock", f"{path.name} written", "ok")
+
+
+if __name__ == "__main__":
+    sys.exit(handler.exit_code_of(main))
