@@ -11,7 +11,7 @@ from typing import Any
 from trainyard.jobs.state.job_state import Waiting
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.reading import conditions, field_of, message_of, true_conditions
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

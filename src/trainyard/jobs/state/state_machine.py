@@ -19,7 +19,7 @@ from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.jobs.state.pod_troubles import trouble_of_events, troubles
 from trainyard.jobs.state.reading import Phase, Reading, annotations_of, count, time_of
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 _ENDED = (Phase.SUCCEEDED, Phase.FAILED, Phase.UNCLEAR)
 GONE = "The job is gone, and how it ended was not seen"

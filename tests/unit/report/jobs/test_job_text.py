@@ -16,7 +16,7 @@ from trainyard.report.jobs.job_text import (
     list_lines,
     status_lines,
 )
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 FAILURE = JobFailure(
     FailureClass.HOST_MEMORY,
