@@ -7,7 +7,7 @@ import pytest
 from tests.unit.jobs.plans import instance_for, plan
 
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.node_avoidance import avoiding
+from trainyard.jobs.resubmission import avoid_nodes
 from trainyard.watch.retry_decision import AvoidedNode
 
 Json = dict[str, Any]
@@ -31,9 +31,9 @@ def test_every_pod_of_every_kind_stays_away(kind: str) -> None:
     specs = []
     for body in manifests.all:
         before = copy.deepcopy(body)
-        changed = avoiding(body, [STRICT, SOFT])
+        changed = avoid_nodes(body, [STRICT, SOFT])
         assert body == before, "the object that was given is left alone"
-        assert avoiding(changed, [STRICT, SOFT]) == changed, "a second time changes nothing"
+        assert avoid_nodes(changed, [STRICT, SOFT]) == changed, "a second time changes nothing"
         for spec in pod_specs(changed):
             affinity = spec["affinity"].pop("nodeAffinity")
             specs.append(affinity)
@@ -52,11 +52,11 @@ def test_every_alternative_of_the_users_own_affinity_keeps_away() -> None:
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [z]}]} for z in "ab"]
     affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     body = {"spec": {"containers": [], "affinity": {"nodeAffinity": affinity}}}
-    found = avoiding(body, [STRICT])["spec"]["affinity"]["nodeAffinity"]
+    found = avoid_nodes(body, [STRICT])["spec"]["affinity"]["nodeAffinity"]
     for term in found["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]:
         assert term["matchFields"] == [NOT_N1] and term["matchExpressions"]
 
 
 def test_without_nodes_nothing_changes() -> None:
     body: Json = {"spec": {"containers": []}}
-    assert avoiding(body, []) == body
+    assert avoid_nodes(body, []) == body
