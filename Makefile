@@ -62,7 +62,7 @@ RUN := $(VENV)/bin/python
 EXPRESSIONS := tests/workflows/expressions
 LLAMA_CPP := tests/llama_cpp
 
-.PHONY: help install install-dev train resume deploy-demo test quick coverage lint docs native lock clean
+.PHONY: help install install-core install-dev train resume deploy-demo test quick coverage lint docs native lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the commands and the variables
@@ -72,6 +72,8 @@ help: ## list the commands and the variables
 	@sed -n 's/^##  //p' Makefile
 
 install: $(VENV)/training.stamp ## the environment that trains, from requirements-training.txt
+
+install-core: $(VENV)/core.stamp ## what does not train, without torch, from requirements-core.txt
 
 install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the code
 
@@ -127,6 +129,9 @@ clean: ## remove environments, runs, prepared data, the local store, kernels
 	  "$(EXPRESSIONS)/node_modules" "$(LLAMA_CPP)/node_modules"
 
 # Whether something is to be done is judged by content, not by time stamps; nothing is said when nothing is.
+$(VENV)/core.stamp: FORCE
+	@$(INSTALL) core
+
 $(VENV)/training.stamp: FORCE
 	@$(INSTALL) training
 

@@ -18,7 +18,7 @@
 # Example:    VENV=.venv UV_HOME=.uv PYTHON=python3 sh scripts/install_environment.sh training
 set -eu
 
-target=$1 # training, or development: the same and the tools that judge the code
+target=$1 # training; development: the same and the tools that judge the code; core: what does not train
 uv=$UV_HOME/bin/uv
 run=$VENV/bin/python
 node_tools='tests/workflows/expressions tests/llama_cpp' # for tests only; without npm those are skipped
@@ -30,6 +30,10 @@ print(base if os.path.exists(base) else sys.executable)'
 version='import platform; print(platform.python_version())'
 
 locks() {
+  if [ "$target" = core ]; then
+    echo requirements-core.txt
+    return
+  fi
   echo requirements-training.txt
   if [ "$target" = development ]; then echo requirements-development.txt; fi
 }
@@ -140,7 +144,7 @@ trouble_with_environment() { # print why VENV cannot be used as it is; nothing w
 }
 
 refuse_what_is_not_ours() {
-  if [ "$VENV" = .venv ] || [ -f "$VENV/training.stamp" ] || [ -f "$VENV/place.stamp" ]; then
+  if [ "$VENV" = .venv ] || [ -f "$VENV/core.stamp" ] || [ -f "$VENV/place.stamp" ]; then
     return
   elif [ -d "$VENV" ] && [ -z "$(ls -A "$VENV")" ]; then
     return
@@ -202,9 +206,9 @@ install_packages() {
   if [ -f "$VENV/$target.stamp" ]; then
     say "what differs from the lock"
   else
-    say "up to $(count_pins) packages from the lock, some 5 GB on Linux"
+    say "up to $(count_pins) packages from the lock$([ "$target" = core ] || echo ", some 5 GB on Linux")"
   fi
-  rm -f "$VENV/training.stamp" "$VENV/development.stamp"
+  rm -f "$VENV/core.stamp" "$VENV/training.stamp" "$VENV/development.stamp"
   quiet=--quiet
   if on_terminal; then quiet=; fi # shows what is fetched, and in the end every package
   # shellcheck disable=SC2046,SC2086 # names without spaces, and a flag or none
@@ -228,13 +232,16 @@ no_packages() {
 
 write_stamps() {
   wanted=$target
-  for target in training $([ "$wanted" = training ] || echo "$wanted"); do
+  for target in $([ "$wanted" != development ] || echo training) "$wanted"; do
     state >"$VENV/$target.new"
     mv -f "$VENV/$target.new" "$VENV/$target.stamp"
   done
 }
 
 [ "$("$uv" --version 2>/dev/null | cut -d ' ' -f 2)" = "$pinned" ] || install_uv
+# An environment has what smaller targets need; installing one of those would remove the rest.
+if [ "$target" = core ] && [ -f "$VENV/training.stamp" ]; then target=training; fi
+if [ "$target" = training ] && [ -f "$VENV/development.stamp" ]; then target=development; fi
 [ -z "$PYTHON_NAMED" ] || find_python # one that does not fit is refused, even if nothing is to be done
 if [ ! -e "$VENV" ]; then
   make_environment

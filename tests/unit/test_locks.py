@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from functools import cache
@@ -18,12 +19,13 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tools.write_locks import LOCKS
 
 from trainyard.machine.package_lock import Pin, fits_inputs, read_pins, with_input_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "write_locks.py"
-NAMES = ("uv", "training", "development")
+NAMES = ("uv", "training", "core", "development")
 ALL = (*NAMES, "megatron", "verl")
 """The last two are for images: Linux, and Python 3.12 or newer."""
 PLATFORMS = {
@@ -32,6 +34,7 @@ PLATFORMS = {
     "macOS arm64": {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"},
 }
 PYTHONS = ("3.11", "3.12", "3.13")
+EXTRAS = {lock.name: lock.extras for lock in LOCKS if lock.extras}
 EVERYWHERE = list(product(PLATFORMS, PYTHONS))
 
 
@@ -61,9 +64,13 @@ def pinned(name: str, where: dict[str, str]) -> dict[str, str]:
 
 
 def wanted(name: str) -> list[Requirement]:
-    lines = (
+    lines = [
         line.split("#")[0].strip() for line in (ROOT / f"requirements-{name}.in").read_text().splitlines()
-    )
+    ]
+    if name in EXTRAS:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        lines += project["dependencies"]
+        lines += [each for extra in EXTRAS[name] for each in project["optional-dependencies"][extra]]
     return [Requirement(line) for line in lines if line and not line.startswith("-")]
 
 
@@ -147,7 +154,8 @@ def test_the_locks_fit_their_inputs() -> None:
 @pytest.mark.parametrize(
     ("changed", "stale"),
     [
-        ("training", ["training", "development", "megatron"]),
+        ("training", ["training", "core", "development", "megatron"]),
+        ("core", ["core"]),
         ("development", ["development"]),
         ("uv", ["uv"]),
         ("verl", ["verl"]),
@@ -156,9 +164,9 @@ def test_the_locks_fit_their_inputs() -> None:
 def test_a_changed_input_is_noticed(changed: str, stale: list[str], tmp_path: Path) -> None:
     for name in ALL:
         shutil.copy(ROOT / f"requirements-{name}.in", tmp_path)
-        also = "training" if name in ("development", "megatron") else ""
-        inputs = b"".join((tmp_path / f"requirements-{n}.in").read_bytes() for n in (name, also) if n)
-        (tmp_path / f"requirements-{name}.txt").write_text(with_input_digest("", inputs))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for lock in LOCKS:
+        lock.path(tmp_path).write_text(with_input_digest("", lock.inputs(tmp_path)))
     check = [sys.executable, str(SCRIPT), "--check", "--root", str(tmp_path)]
     assert subprocess.run(check, capture_output=True, timeout=240).returncode == 0
     with (tmp_path / f"requirements-{changed}.in").open("a") as file:
@@ -167,6 +175,31 @@ def test_a_changed_input_is_noticed(changed: str, stale: list[str], tmp_path: Pa
     assert done.returncode == 1
     assert re.findall(r"requirements-(\w+)\.txt", done.stderr) == stale
     assert "make lock" in done.stderr
+
+
+def test_a_changed_dependency_of_the_package_is_noticed_and_its_tools_are_not(tmp_path: Path) -> None:
+    for path in (*ROOT.glob("requirements-*"), ROOT / "pyproject.toml"):
+        shutil.copy(path, tmp_path)
+    check = [sys.executable, str(SCRIPT), "--check", "--root", str(tmp_path)]
+    text = (tmp_path / "pyproject.toml").read_text()
+    (tmp_path / "pyproject.toml").write_text(text.replace("line-length = 110", "line-length = 100"))
+    assert subprocess.run(check, capture_output=True, timeout=240).returncode == 0
+    (tmp_path / "pyproject.toml").write_text(text.replace('"slack-sdk"', '"slack-sdk>3"'))
+    done = subprocess.run(check, capture_output=True, text=True, timeout=240)
+    assert re.findall(r"requirements-(\w+)\.txt", done.stderr) == [
+        "training",
+        "core",
+        "development",
+        "megatron",
+    ]
+
+
+def test_the_core_is_the_training_lock_without_torch() -> None:
+    for platform, python in EVERYWHERE:
+        where = environment(platform, python)
+        core, training = pinned("core", where), pinned("training", where)
+        assert core.items() <= training.items()
+        assert not {"torch", "transformers", "tensorboard"} & core.keys()
 
 
 def test_the_digest_is_replaced_not_piled_up() -> None:

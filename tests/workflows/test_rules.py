@@ -315,3 +315,20 @@ def test_one_summary_job_needs_all_others_and_runs_always(root: Path) -> None:
     assert all(
         f"contains(needs.*.result, '{bad}')" in condition for bad in ("failure", "cancelled", "skipped")
     )
+
+
+NEED_TORCH = {"train", "prove_run", "prepare_data", "check_environment", "export_model", "find_proven_run"}
+"""Other commands run without torch (`test_core_package.py`)."""
+
+
+def test_a_job_installs_torch_only_for_a_command_that_needs_it(workflow: Any) -> None:
+    wrong = {}
+    for name, job in workflow.jobs.items():
+        steps = job.get("steps", [])
+        set_up = [step for step in steps if step.get("uses") == "./.github/actions/setup"]
+        targets = [step.get("with", {}).get("target", "install") for step in set_up]
+        called = set(re.findall(r"scripts/(\w+)\.py", " ".join(step.get("run", "") for step in steps)))
+        expected = "install" if called & NEED_TORCH else "install-core"
+        if targets not in ([], ["install-dev"], [expected]):
+            wrong[name] = targets
+    assert wrong == {}

@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_start
 from tests.unit.cluster.faults import FAULTS
 from tests.unit.cluster.generated import CLUSTERS, changed, nvidia_plugin, plain_eks
 from tests.unit.cluster.judging import SCRIPT, verdict_of, without_target
@@ -167,9 +167,7 @@ def test_a_kind_that_is_never_served_is_given_up(recorded: Recorded, tmp_path: P
     ],
 )
 def test_wrong_usage_is_said(options: tuple[str, ...], said: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *options], capture_output=True, text=True, timeout=120
-    )
+    done = warm_start.run([sys.executable, str(SCRIPT), *options], timeout=120)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
@@ -183,7 +181,7 @@ def test_the_summary_of_a_job_and_a_narrow_terminal(recorded: Recorded, tmp_path
         "COLUMNS": "80",
     }
     line = [sys.executable, str(SCRIPT), "check", "--kubeconfig", kubeconfig, "--num-nodes", "9"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment)
+    done = warm_start.run(line, timeout=120, env=environment)
     assert done.returncode == 1
     assert "Not ready: 1 error" in done.stdout
     assert [row for row in done.stdout.splitlines() if len(row) > 80] == []
