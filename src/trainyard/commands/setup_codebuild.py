@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def given_parameters(args: argparse.Namespace) -> dict[str, str]:
     """Return the template's parameters that the command line gives."""
-    from trainyard.repository.trust_policy import Form, Subject
+    from trainyard.github.trust_policy import Form, Subject
 
     subjects = None
     if args.github:
@@ -297,7 +297,7 @@ class Setup:
         self, values: Mapping[str, str], state: "StackState | None", *, no_provider: bool
     ) -> str:
         """Return CreateProvider: whether the stack makes GitHub's OIDC provider, or the account has one."""
-        from trainyard.repository.trust_policy import AUDIENCE, ISSUER
+        from trainyard.github.trust_policy import AUDIENCE, ISSUER
 
         if no_provider:
             return "false"
