@@ -54,8 +54,8 @@ def plan_build(
 ) -> BuildRequest:
     """Return the request to build `dockerfile` in `context`; `git` has git's facts about its commit.
 
-    `files` is the module `gateways.images.context_files`, which lists and reads files. Raises ConfigError for a
-    context, Dockerfile or option that cannot be used.
+    `files` is the module `gateways.images.context_files`, which lists and reads files. Raises ConfigError for
+    a context, Dockerfile or option that cannot be used.
     """
     listed: list[FileOnDisk] = files.list_files(context)
     name, text, ignore_file = files.find_dockerfile(context, dockerfile)
