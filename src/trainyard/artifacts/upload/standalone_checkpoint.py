@@ -31,7 +31,7 @@ from trainyard.run.commands import script_command
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.records import Row
-from trainyard.run.untrusted_files import parse_json, parse_json_line, read_bytes
+from trainyard.run.untrusted_files import is_utf8, parse_json, parse_json_line, read_bytes
 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner
@@ -191,11 +191,10 @@ def _checkpoint(path: Path, number: int) -> Group:
     if (path / MANIFEST_NAME).is_file():
         return checkpoint_group(path, number)
     keys = checkpoint_prefix(number, find_step(path))
-    if path.is_file():
-        return Group("checkpoint", (Item(keys + path.name, path),))
-    return Group(
-        "checkpoint", tuple(Item(keys + p.relative_to(path).as_posix(), p) for p in _files_below(path))
-    )
+    root, files = (path.parent, [path]) if path.is_file() else (path, _files_below(path))
+    if odd := next((file for file in files if not is_utf8(str(file.relative_to(root)))), None):
+        raise ConfigError(f"{odd}: the name is not UTF-8, so no store can hold the file; rename it")
+    return Group("checkpoint", tuple(Item(keys + p.relative_to(root).as_posix(), p) for p in files))
 
 
 def _files_below(path: Path) -> list[Path]:
