@@ -173,7 +173,7 @@ def _run_of(checkpoint: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
 def _tree_digest(path: Path) -> str:
     if path.is_file():
         return sha256_of_file(path)
-    names = [f"{p.relative_to(path).as_posix()} {sha256_of_file(p)}\n" for p in _files_below(path)]
+    names = [f"{name} {sha256_of_file(file)}\n" for name, file in _files_below(path).items()]
     return hashlib.sha256("".join(names).encode()).hexdigest()
 
 
@@ -191,19 +191,23 @@ def _checkpoint(path: Path, number: int) -> Group:
     if (path / MANIFEST_NAME).is_file():
         return checkpoint_group(path, number)
     keys = checkpoint_prefix(number, find_step(path))
-    root, files = (path.parent, [path]) if path.is_file() else (path, _files_below(path))
-    if odd := next((file for file in files if not is_utf8(str(file.relative_to(root)))), None):
+    return Group("checkpoint", tuple(Item(keys + name, file) for name, file in _files_below(path).items()))
+
+
+def _files_below(path: Path) -> dict[str, Path]:
+    """Return a checkpoint's files by their names in it. Raises ConfigError for a name that is not UTF-8."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    root = path.parent if path.is_file() else path
+    found = {file.relative_to(root).as_posix(): file for file in files}
+    if odd := next((file for name, file in found.items() if not is_utf8(name)), None):
         raise ConfigError(f"{odd}: the name is not UTF-8, so no store can hold the file; rename it")
-    return Group("checkpoint", tuple(Item(keys + p.relative_to(root).as_posix(), p) for p in files))
-
-
-def _files_below(path: Path) -> list[Path]:
-    return sorted(p for p in path.rglob("*") if p.is_file())
+    return found
 
 
 def _require(path: Path) -> None:
     if not path.exists():
         raise ConfigError(f"{path}: there is no such file or directory")
+    _files_below(path)
 
 
 def read_metrics(path: Path) -> list[Row]:
