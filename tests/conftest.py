@@ -3,21 +3,31 @@
 And what servers of the tests' own need, in whatever folder: reading a request.
 """
 
+import functools
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Iterator
 
+import botocore.session
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A few kernels are compiled: neither headers that are compiled first nor a pool of processes pays off.
+os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 pytest_plugins = ["tests.quick", "tests.slow_first"]
 
 # A slow machine is not a failure: a busy one takes longer than the 200 ms that an example has otherwise.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# Each session of botocore reads its models anew, a tenth of a second for each client of a service.
+botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 # A shell lets what it starts in the background ignore Ctrl-C, and so would everything that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

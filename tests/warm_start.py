@@ -2,11 +2,12 @@
 
     test ──Popen──> server (imported torch once) ──fork──> keeper ──fork──> the script, as `__main__`
 
-Importing torch takes 1.5 to 3 s of processor time, and the tests of training start several hundred processes.
-A warm start takes 20 ms. The process is as real as any other: it has its own pid, session, environment and
-standard files, runs the shipped script from its first line, and can be killed. What it starts itself with
-`sys.executable` is warm too, such as a launcher's agent and workers. The keeper waits for it and passes its
-exit status on. A `sitecustomize.py` finds modules imported: it replaces a function where it is used.
+Importing torch takes 1.5 to 3 s of processor time, what other scripts import half a second, and the tests
+start many hundred processes. A warm start takes 20 ms. The process is as real as any other: it has its own
+pid, session, environment and standard files, runs the shipped script from its first line, and can be killed.
+What it starts itself with `sys.executable` is warm too, such as a launcher's agent and workers. The keeper
+waits for it and passes its exit status on. A `sitecustomize.py` finds modules imported: it replaces
+a function where it is used.
 
 Tests whose subject is the start of Python use `subprocess`. `test_warm_start.py` compares the two.
 """
@@ -26,13 +27,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any, NoReturn
+
+import trainyard
 
 IMPORTED = (
     "torch",
@@ -42,10 +47,21 @@ IMPORTED = (
     "trainyard.training.run.lifecycle",
     "trainyard.training.pretraining.pretraining",
 )
-"""What a training process imports; anything else is imported after the fork."""
+"""What a training process imports."""
 SERVER = "TRAINYARD_TEST_WARM_START"
 """In a warm process: the variable with the path of the server's socket."""
-_EARLY = ("LD_", "PYTHON", "ATEN_", "MKL_", "OPENBLAS_", "OMP_", "TORCH_LOGS", "TORCH_CPP_LOG_LEVEL")
+_EARLY = (
+    "LD_",
+    "LC_",
+    "LANG",
+    "PYTHON",
+    "ATEN_",
+    "MKL_",
+    "OPENBLAS_",
+    "OMP_",
+    "TORCH_LOGS",
+    "TORCH_CPP_LOG_LEVEL",
+)
 """Variables that are read while Python or torch starts. A process that needs another value starts cold."""
 _APPLIED = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "PYTHONPATH")
 """Variables of these that a warm process applies itself, or that change no result."""
@@ -105,13 +121,14 @@ class Popen(subprocess.Popen[Any]):
 
 
 def run(
-    command: Sequence[str | Path], *, timeout: float, **options: Any
+    command: Sequence[str | Path], *, timeout: float, input_text: str | None = None, **options: Any
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end, like `subprocess.run`; both outputs are captured as text."""
     pipe = subprocess.PIPE
+    options |= {} if input_text is None else {"stdin": pipe}
     with Popen(command, stdout=pipe, stderr=pipe, text=True, **options) as process:
         try:
-            output, errors = process.communicate(timeout=timeout)
+            output, errors = process.communicate(input_text, timeout)
         except BaseException:
             process.kill()
             raise
@@ -200,6 +217,21 @@ def _number(link: socket.socket) -> int:
     return int(_NUMBER.unpack(content)[0])
 
 
+def _modules_of_scripts() -> Iterator[str]:
+    """What other scripts import where they need it: all of trainyard beside the trainer, and boto3."""
+    yield "boto3"
+    for module in walk_packages(trainyard.__path__, "trainyard."):
+        if not module.name.startswith("trainyard.training"):
+            yield module.name
+
+
+def _read_models_of_aws() -> None:
+    """Read what botocore reads for each client of S3, and have every session find it."""
+    session: Any = import_module("botocore.session")
+    session.create_loader = cache(session.create_loader)
+    session.get_session().create_client("s3", region_name="us-east-1")
+
+
 def _serve(path: str) -> dict[str, Any]:
     """Start processes until the test's process has ended; return each order in its process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
@@ -264,6 +296,7 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> None:
         signal.signal(number, signal.SIG_IGN if number in order["ignored"] else usual)
     signal.pthread_sigmask(signal.SIG_SETMASK, order["blocked"])
     random.seed()
+    time.tzset()
     if threads := os.environ.get("OMP_NUM_THREADS"):
         sys.modules["torch"].set_num_threads(int(threads))
     gc.enable()
@@ -280,8 +313,9 @@ def _main(path: str) -> NoReturn:
     from trainyard.training.runtime.before_torch import before_torch
 
     before_torch(None, "none")
-    for name in IMPORTED:
+    for name in (*IMPORTED, *_modules_of_scripts()):
         import_module(name)
+    _read_models_of_aws()
     gc.freeze()
     words = _serve(path)["words"]
     is_module = words[0] == "-m"

@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
+from tests import warm_start
 from tests.integration.conftest import Endpoint
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceTroubleError
@@ -92,9 +93,8 @@ def test_the_list_shows_eks_and_hyperpod(aws: str, tmp_path: Path) -> None:
     name = make_hyperpod(aws)
     environment = {**os.environ, "HOME": str(tmp_path)}
     line = [sys.executable, str(SCRIPT), "list", "--region", REGION]
-    done = subprocess.run(
-        [*line, "--json"], capture_output=True, text=True, timeout=120, env=environment, check=True
-    )
+    done = warm_start.run([*line, "--json"], timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
     eks, *pods = json.loads(done.stdout)["clusters"]
     pod = next(found for found in pods if found["name"] == name)
     assert (eks["name"], eks["type"], eks["version"]) == ("plain", "eks", "1.34")

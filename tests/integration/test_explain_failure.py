@@ -3,11 +3,11 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import warm_start
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "explain_failure.py"
@@ -75,14 +75,14 @@ FAILING = {
 
 def explain(*words: str | Path, stdin: str | None = None, code: int = 0) -> str:
     line = [sys.executable, SCRIPT, *words]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, input=stdin)
+    done = warm_start.run(line, timeout=120, input_text=stdin)
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
 
 
 @pytest.mark.parametrize(("klass", "program"), FAILING.values(), ids=FAILING)
 def test_a_process_that_fails_is_explained(klass: str, program: str, tmp_path: Path) -> None:
-    assert_explained(klass, BEGIN + program, tmp_path)
+    assert_explained(klass, [sys.executable, "-c", BEGIN + program], tmp_path)
 
 
 OF_TORCH = {
@@ -107,15 +107,17 @@ OF_TORCH = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("klass", "program"), OF_TORCH.values(), ids=OF_TORCH)
 def test_a_process_that_fails_in_torch_is_explained(klass: str, program: str, tmp_path: Path) -> None:
-    assert_explained(klass, BEGIN + program, tmp_path)
+    (tmp_path / "program.py").write_text(BEGIN + program)
+    assert_explained(klass, [sys.executable, "program.py"], tmp_path)
 
 
-def assert_explained(klass: str, program: str, folder: Path) -> None:
+def assert_explained(klass: str, command: list[str], folder: Path) -> None:
     log = folder / "the log"
-    with log.open("w") as file:
-        ended = subprocess.run(
-            [sys.executable, "-c", program], stdout=file, stderr=file, timeout=240, cwd=folder
-        )
+    with (
+        log.open("w") as file,
+        warm_start.Popen(command, stdout=file, stderr=file, cwd=folder) as ended,
+    ):
+        ended.wait(240)
     if "unshare: " in log.read_text() or "mount: " in log.read_text():
         pytest.skip("this machine gives no file system of one's own")
     assert ended.returncode != 0
@@ -151,10 +153,11 @@ def test_one_rank_of_a_parallel_training_fails(mode: str, klass: str, tmp_path: 
     program.write_text(PARALLEL)
     log = tmp_path / "both.log"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    with log.open("w") as file:
-        ended = subprocess.run(
-            [*launch, str(program), mode], stdout=file, stderr=file, timeout=120, env=os.environ
-        )
+    with (
+        log.open("w") as file,
+        warm_start.Popen([*launch, str(program), mode], stdout=file, stderr=file) as ended,
+    ):
+        ended.wait(120)
     assert ended.returncode != 0
     found = json.loads(explain("--log", log, "--exit-code", str(ended.returncode), "--json"))
     assert found["class"] == klass, (found, log.read_text()[-6000:])
@@ -163,12 +166,7 @@ def test_one_rank_of_a_parallel_training_fails(mode: str, klass: str, tmp_path: 
 def test_our_own_configuration_error_is_one(tmp_path: Path) -> None:
     config = tmp_path / "wrong.yaml"
     config.write_text("training: {max_step: 3}\n")
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "train.py", "--config", config],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = warm_start.run([sys.executable, ROOT / "scripts" / "train.py", "--config", config], timeout=120)
     assert done.returncode == 2
     assert explain("--log", "-", "--exit-code", "2", stdin=done.stderr).startswith("configuration: no retry")
 

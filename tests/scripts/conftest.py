@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_start
 
 from trainyard.commands import COMMANDS
 from trainyard.config.load import config_sha256, dump_yaml, load_config
@@ -57,9 +58,7 @@ def program(tmp_path: Path) -> Program:
         hidden = ("GITHUB_", "SLACK_", "RUNNER_", "CI", "AWS_")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         line = [sys.executable, *program_of(name), *(str(argument) for argument in arguments)]
-        done = subprocess.run(
-            line, capture_output=True, text=True, timeout=240, env=environment | variables, cwd=tmp_path
-        )
+        done = warm_start.run(line, timeout=240, env=environment | variables, cwd=tmp_path)
         assert "Traceback" not in done.stderr
         return done
 

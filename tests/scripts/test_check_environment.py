@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import warm_start
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "check_environment.py"
@@ -20,7 +21,7 @@ def check(*arguments: str, path: Path | None = None) -> subprocess.CompletedProc
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"]}
     environment.pop("GITHUB_STEP_SUMMARY", None)  # a refusal here is none of the job that runs the tests
     line = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
+    return warm_start.run(line, timeout=120, env=environment, cwd=ROOT)
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_in_a_workflow_a_refusal_is_the_job_summary(driver: Path, tmp_path: Path
         "GITHUB_STEP_SUMMARY": str(summary),
     }
     line = [sys.executable, str(SCRIPT), "--config", SMOKE, "--set", "model.device=cuda:0"]
-    assert subprocess.run(line, env=environment, capture_output=True, timeout=120, cwd=ROOT).returncode == 1
+    assert warm_start.run(line, env=environment, timeout=120, cwd=ROOT).returncode == 1
     assert summary.read_text().startswith("### ❌ Not started: gpu\n")
 
 

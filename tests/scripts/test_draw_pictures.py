@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import warm_start
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -18,7 +19,7 @@ needs_browser = pytest.mark.skipif(
 def draw(*words: str, path: str | None = None) -> "subprocess.CompletedProcess[str]":
     line = [sys.executable, str(ROOT / "scripts" / "draw_pictures.py"), *words]
     environment = {**os.environ, "PATH": path or os.environ["PATH"]}
-    return subprocess.run(line, capture_output=True, text=True, timeout=240, env=environment)
+    return warm_start.run(line, timeout=240, env=environment)
 
 
 @pytest.fixture

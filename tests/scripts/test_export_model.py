@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests import warm_start
 
 from trainyard.command import handler
 
@@ -17,7 +18,7 @@ Export = Callable[..., tuple[int, str, str]]
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, *map(str, arguments)]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    return warm_start.run(line, cwd=ROOT, timeout=300)
 
 
 @pytest.fixture

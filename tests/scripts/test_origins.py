@@ -1,10 +1,11 @@
-"""No record names a commit unless the bytes come from it: every place of a file × of the command × variables.
+"""No record names a commit unless the bytes come from it: places of a file and of the command, and variables.
 
 The rule: the commit on record is that of the repository whose working tree holds the file, if the file is not
 older, or that of the repository named by --code; else there is none. The folder of the command and the
 environment change nothing.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -89,9 +90,14 @@ def script(load_script: Callable[[str], Any]) -> Any:
     return load_script("training_artifact_sync")
 
 
-@pytest.mark.parametrize("variables", VARIABLES)
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "start", "variables"),
+    [
+        (place, STARTS[(row + column) % len(STARTS)], variables)  # any two of the three meet
+        for row, place in enumerate(PLACES)
+        for column, variables in enumerate(VARIABLES)
+    ],
+)
 def test_the_commit_on_record_is_that_of_the_files_repository(
     place: str, start: str, variables: str, world: World, script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,16 +121,24 @@ AGES = {"older": (-1, -1), "same second": (0, 0), "newer": (60, 60), "one file o
 """Seconds after the commit at which each of two files was written."""
 
 
-@pytest.mark.parametrize("code", [None, "own", "other"])
-@pytest.mark.parametrize("state", ["tracked", "untracked", "ignored"])
-@pytest.mark.parametrize("kind", ["file", "folder"])
-@pytest.mark.parametrize("age", AGES)
+STATES = ("tracked", "untracked", "ignored")
+
+
+@pytest.mark.parametrize(
+    ("age", "kind", "state", "code"),
+    [
+        *itertools.product(AGES, ("file", "folder"), STATES, (None,)),
+        # A folder that is named decides alone: once for each age.
+        *((age, ("file", "folder")[row % 2], STATES[row % 3], "own") for row, age in enumerate(AGES)),
+        *((age, ("folder", "file")[row % 2], STATES[row % 3], "other") for row, age in enumerate(AGES)),
+    ],
+)
 def test_a_commit_that_is_newer_than_the_file_did_not_write_it(
     age: str, kind: str, state: str, code: str | None, script: Any, tmp_path: Path, caplog: Any
 ) -> None:
-    own, other = tmp_path / "own", tmp_path / "other"
+    own = tmp_path / "own"
     repository(own, "own")
-    commits = {"other": repository(other, "other")}
+    commits = {"other": repository(tmp_path / "other", "other")} if code == "other" else {}
     folder = own / ("out" if state == "ignored" else "runs") / "step-7"
     folder.mkdir(parents=True)
     files = [folder / "a.pt", folder / "b.pt"]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import warm_start
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_data.py"
 CONFIG = """\
@@ -18,7 +19,7 @@ data: {{train_path: {train}, prepared_directory: {prepared}, sequence_length: 16
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, SCRIPT, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return warm_start.run(command, timeout=240)
 
 
 @pytest.fixture

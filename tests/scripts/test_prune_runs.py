@@ -1,4 +1,4 @@
-"""scripts/prune_runs.py: which run directories are removed, for each state at each position."""
+"""scripts/prune_runs.py: which run directories are removed, for each state at each kind of position."""
 
 import fcntl
 import json
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 from trainyard.config.load import config_sha256, dump_yaml, load_config
-from trainyard.gateways import open_store
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
@@ -234,7 +234,8 @@ def pruned(prune_runs: Any, world: Path, *arguments: str) -> int:
     return int(handler.exit_code_of(lambda: prune_runs.main([*where, *arguments])))
 
 
-@pytest.mark.parametrize("position", range(len(RUNS)))
+# The newest, the last that its rank keeps, the first that goes, the oldest; others are as their neighbours.
+@pytest.mark.parametrize("position", [0, KEPT - 1, KEPT, len(RUNS) - 1])
 @pytest.mark.parametrize("state", STATES)
 def test_each_state_at_each_position_is_kept_or_removed(
     prune_runs: Any, world: Path, held: ExitStack, state: str, position: int

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests import warm_start
 
 ROOT = Path(__file__).parents[2]
 
 
 def show(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     script = [sys.executable, "-m", "trainyard", "config", "show", *arguments]
-    done = subprocess.run(script, capture_output=True, text=True, check=False, cwd=cwd, timeout=240)
+    done = warm_start.run(script, cwd=cwd, timeout=240)
     assert "Traceback" not in done.stderr
     return done
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_start
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +37,7 @@ def preparing(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     line += ["--config", str(ROOT / "configs" / "smoke.yaml")]
     line += [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
     environment = {**os.environ, "CI": "true", "TOKENIZERS_PARALLELISM": "false"}
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with warm_start.Popen(line, stderr=subprocess.PIPE, text=True, env=environment) as process:
         deadline = time.monotonic() + 240
         while process.poll() is None and time.monotonic() < deadline:
             if list((tmp_path / "prepared").glob(".*.tmp/train.bin")):
@@ -78,7 +79,7 @@ def test_weights_that_cannot_be_used_are_refused_before_the_data_is_prepared(tmp
     }
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     command = [sys.executable, "scripts/train.py", "--config", "configs/smoke.yaml", *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=240)
+    done = warm_start.run(command, cwd=ROOT, timeout=240)
     assert done.returncode == 2
     assert "model.gguf is not a whole GGUF file" in done.stderr
     assert not prepared.exists()
@@ -98,7 +99,7 @@ def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> 
             str(ROOT / "configs" / "smoke.yaml"),
         ]
         line += ["--set", "model.device=cpu", *sets, *arguments]
-        done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+        done = warm_start.run(line, cwd=tmp_path, timeout=120)
         assert done.returncode == 0, done.stderr
         value: dict[str, Any] = json.loads(done.stdout)
         return value
@@ -120,7 +121,7 @@ def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> 
 
 def test_steps_to_trace_that_are_none_are_refused_by_their_flag() -> None:
     line = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", "any", "--profile", "12-10"]
-    done = subprocess.run(line, stderr=subprocess.PIPE, text=True, timeout=240, check=False)
+    done = warm_start.run(line, timeout=240)
     assert done.returncode == 2
     assert "argument --profile: '12-10' are not steps" in done.stderr
 

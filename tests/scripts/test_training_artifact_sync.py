@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests import warm_start
 
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
@@ -51,9 +52,7 @@ def make_run(path: Path, run_id: str) -> RunDirectory:
 def sync(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GITHUB_"))}
     line = [sys.executable, str(SCRIPT), *(str(argument) for argument in arguments)]
-    return subprocess.run(
-        line, capture_output=True, text=True, timeout=120, env=environment | variables, cwd=ROOT
-    )
+    return warm_start.run(line, timeout=120, env=environment | variables, cwd=ROOT)
 
 
 def test_a_run_is_stored_and_the_second_time_nothing_is_sent(run: RunDirectory, folder: Path) -> None:

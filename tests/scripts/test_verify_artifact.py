@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from tests import warm_start
 
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.gateways import open_store
 from trainyard.gateways.model_signing import signer_from
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
@@ -46,7 +47,7 @@ def run(tmp_path: Path, folder: Path) -> RunDirectory:
 def verify(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")} | variables
     line = [sys.executable, str(SCRIPT), *(str(argument) for argument in arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
+    return warm_start.run(line, timeout=120, env=environment, cwd=ROOT)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import warm_start
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "write_script_reference.py"
@@ -14,7 +15,7 @@ REFERENCE = Path("docs/scripts.md")
 
 def write(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, str(SCRIPT), *(str(argument) for argument in arguments)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    done = warm_start.run(line, timeout=120)
     assert "Traceback" not in done.stderr
     return done
 

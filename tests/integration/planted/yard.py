@@ -14,17 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
-from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import collect_provenance
-from trainyard.training.data.tokenize_corpus import prepare_data
-from trainyard.training.recipe import trainer_of
-from trainyard.training.run.run_request import Request
-from trainyard.training.runtime.stop_signals import StopRequest
 
 ROOT = Path(__file__).resolve().parents[3]
 GIT = {"commit": "3f2c1ab" + "0" * 33, "dirty": False, "branch": "main"}
@@ -43,6 +39,8 @@ class StopAt:
     """A listener that asks for a stop once the row of `step` is written."""
 
     def __init__(self, step: int | None) -> None:
+        from trainyard.training.runtime.stop_signals import StopRequest
+
         self.step, self.stop = step, StopRequest(None)
 
     def on_row(self, row: dict[str, Any]) -> None:
@@ -77,6 +75,11 @@ class Yard:
         self, *, stop_at: int | None = None, keep_last: int = 2, seed: int = 42, shared: bool = True
     ) -> None:
         """Train, or go on with, the run; with `stop_at`, until that step."""
+        # Torch takes seconds, which a process that only judges runs does not pay.
+        from trainyard.training.data.tokenize_corpus import prepare_data
+        from trainyard.training.recipe import trainer_of
+        from trainyard.training.run.run_request import Request
+
         config = _config(self.path.parent, keep_last=keep_last, seed=seed, shared=shared)
         facts = collect_provenance(
             GIT, lock=ROOT / "requirements-training.txt", config_file=Path("tiny.yaml")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_start
 from tests.unit.cluster.generated import plain_eks
 from tests.unit.cluster.judging import SCRIPT, look_at, verdict_of
 from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
@@ -173,7 +174,7 @@ def test_clocks_that_differ_are_noticed(
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120)
+    return warm_start.run(line, timeout=120)
 
 
 def test_the_exit_codes_of_the_script(recorded: Recorded, tmp_path: Path) -> None:

@@ -11,7 +11,20 @@ from tests.unit.cluster.recorded import serving
 from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.verdict import Readiness
 
-PLANTED = cases(list(CLUSTERS))
+
+def in_turn() -> list[tuple[str, Fault]]:
+    """Each fault in two of the clusters that it makes sense in, others each time."""
+    by_fault: dict[str, list[tuple[str, Fault]]] = {}
+    for name, fault in cases(list(CLUSTERS)):
+        by_fault.setdefault(fault.name, []).append((name, fault))
+    chosen = []
+    for number, found in enumerate(by_fault.values()):
+        first = number % len(found)
+        chosen += [found[first]] if len(found) == 1 else [found[first], found[first - len(found) // 2]]
+    return chosen
+
+
+PLANTED = in_turn()
 
 
 @pytest.mark.parametrize("name", CLUSTERS)

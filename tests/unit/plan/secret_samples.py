@@ -28,7 +28,7 @@ def random_text(alphabet: str, length: int, seed: int = 0) -> str:
         for kind in (string.ascii_lowercase, string.ascii_uppercase)
         if set(kind) <= set(alphabet)
     )
-    text = sure + "".join(source.choice(alphabet) for _ in range(length - len(sure)))
+    text = sure + "".join(source.choices(alphabet, k=max(length - len(sure), 0)))
     return text[:length]
 
 

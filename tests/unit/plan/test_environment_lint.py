@@ -1,5 +1,6 @@
 """Variables of NCCL, EFA and torch: each rule where it holds and where it does not; files of every form."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -118,24 +119,24 @@ def test_renamed_variables_are_told_with_their_new_name(name: str) -> None:
     assert RENAMED[name] in found.remedy
 
 
-@pytest.mark.parametrize("instance", CATALOGUE, ids=lambda one: one.name)
-@pytest.mark.parametrize("nodes", [1, 2, 128])
 @pytest.mark.parametrize("plugin", [None, (1, 4), (1, 6), (1, 7), (1, 21, 1)])
-def test_what_a_job_is_given_is_right_where_it_is(instance: Any, nodes: int, plugin: Any) -> None:
+def test_what_a_job_is_given_is_right_where_it_is(plugin: Any) -> None:
     """The lint finds nothing in what we set: the two are made from the same facts, and by different code."""
-    where = place(instance.name, nodes, plugin=plugin)
-    given = network_environment(where)
-    assert bool(given) == (nodes > 1)
-    for name, value in given.items():
-        found = judge_variable(name, value, where)
-        assert found is None, (name, value, found)
-    if nodes > 1:
-        assert given["NCCL_DEBUG"] == "INFO"
-        assert (given["NCCL_NET"] == "Socket") == (instance.efa == 0)
-    if plugin is None or plugin >= (1, 7):
-        assert not [name for name in given if name.startswith("FI_")]
-    elif where.on_efa:
-        assert ("FI_EFA_USE_DEVICE_RDMA" in given) == bool(instance.rdma)
+    for instance, nodes in itertools.product(CATALOGUE, (1, 2, 128)):
+        case = (instance.name, nodes)
+        where = place(instance.name, nodes, plugin=plugin)
+        given = network_environment(where)
+        assert bool(given) == (nodes > 1), case
+        for name, value in given.items():
+            found = judge_variable(name, value, where)
+            assert found is None, (case, name, value, found)
+        if nodes > 1:
+            assert given["NCCL_DEBUG"] == "INFO", case
+            assert (given["NCCL_NET"] == "Socket") == (instance.efa == 0), case
+        if plugin is None or plugin >= (1, 7):
+            assert not [name for name in given if name.startswith("FI_")], case
+        elif where.on_efa:
+            assert ("FI_EFA_USE_DEVICE_RDMA" in given) == bool(instance.rdma), case
 
 
 def test_processors_and_tcp_need_little() -> None:

@@ -1,6 +1,7 @@
 """A model and a corpus small enough that a whole training run takes a fraction of a second."""
 
 import multiprocessing
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ import pytest
 
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
 from trainyard.run.records import Row
 from trainyard.training.checkpoint import writer_process
 from trainyard.training.data.training_data import ready_data
+from trainyard.training.pretraining import validation
 from trainyard.training.recipe import trainer_of
 from trainyard.training.run.run_request import Request
 from trainyard.training.runtime.stop_signals import StopRequest
@@ -77,6 +80,12 @@ def _writers_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_process, "START_METHOD", "forkserver")
 
 
+@pytest.fixture(autouse=True)
+def _samples_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text that a run writes at its end takes as long as its steps."""
+    monkeypatch.setattr(validation, "_CHARACTERS", 30)
+
+
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     """Sentences with a pattern to learn, in files of both halves."""
@@ -123,6 +132,37 @@ def run_training(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         return trainer_of(config)(request, stop=stop or StopRequest(), listener=listener or Spy())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def kept_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs of `train_once` are kept."""
+    return tmp_path_factory.mktemp("kept_runs")
+
+
+@pytest.fixture
+def train_once(
+    tiny_config: Callable[..., Config],
+    run_training: Callable[..., dict[str, Any]],
+    kept_runs: Path,
+    tmp_path: Path,
+) -> Callable[[str], dict[str, Any]]:
+    """Gives a copy of the finished run of the tiny configuration: `train_once("name")`, and its outcome.
+
+    It is trained once a session, for tests whose subject is what comes after.
+    """
+
+    def train(name: str) -> dict[str, Any]:
+        kept = kept_runs / name
+        if not kept.exists():
+            run_training(tiny_config(), name)
+            shutil.copytree(tmp_path / name, kept)
+        else:
+            shutil.copytree(kept, tmp_path / name)
+        outcome: dict[str, Any] = read_run(kept / "run.json")["outcome"]
+        return outcome
+
+    return train
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import string
 from typing import Any
 
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
@@ -18,6 +18,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=30)  # the text of each is PyYAML's
 @given(st.lists(st.dictionaries(st.text(min_size=1), VALUES), max_size=3))
 def test_what_is_written_reads_back_equal(objects: list[dict[str, object]]) -> None:
     assert list(yaml.load_all(kubernetes_yaml(objects), LOADER)) == objects

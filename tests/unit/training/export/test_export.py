@@ -22,9 +22,9 @@ Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def finished(tiny_config: Build, run_training: Run, tmp_path: Path) -> RunDirectory:
+def finished(train_once: Run, tmp_path: Path) -> RunDirectory:
     """A run with the checkpoints of steps 8 and 12."""
-    run_training(tiny_config())
+    train_once("run")
     return RunDirectory(tmp_path / "run")
 
 

@@ -77,9 +77,9 @@ class Listener:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_each_mode_saves_when_it_is_due_and_stays_out_of_the_numbers(
-    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str, stop_after: Stop
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, mode: str, stop_after: Stop
 ) -> None:
-    whole = run_training(tiny_config(), "whole")
+    whole = train_once("whole")
     config = tiny_config(checkpointing={"mode": mode, "save_steps": 2, "keep_every": 4})
     with pytest.raises(StoppedError, match="Stopped at step 5"):
         run_training(config, mode, **stop_after(5))
@@ -212,9 +212,14 @@ def test_a_run_that_dies_at_each_point_of_a_save_ends_bitwise_equal(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints_before_it(
-    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+    tiny_config: Build,
+    run_training: Run,
+    train_once: Run,
+    tmp_path: Path,
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = run_training(tiny_config(), "whole")
+    whole = train_once("whole")
     config = tiny_config(checkpointing={"mode": mode})
     made = itertools.count(1)
     original = checkpoint.make_empty

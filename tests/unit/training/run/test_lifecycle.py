@@ -88,8 +88,7 @@ def test_only_logged_steps_have_rows_and_the_last_one_always(
     assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == [5, 10, 12]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize(("dtype", "accumulation"), [("float32", 4), ("bfloat16", 1)])
 def test_stopping_and_resuming_at_every_step_is_bitwise_equal(
     tiny_config: Build, run_training: Run, tmp_path: Path, dtype: str, accumulation: int, stop_after: Stop
 ) -> None:
@@ -133,12 +132,12 @@ def test_a_signal_that_comes_while_the_processes_agree_is_not_lost(
 
 
 def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
-    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainyard.training.model import loss
     from trainyard.training.pretraining import validation
 
-    whole = run_training(tiny_config(), "whole")
+    whole = train_once("whole")
     stop = StopRequest()
     original = loss.summed_loss
 
@@ -156,10 +155,10 @@ def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
 
 
 def test_rows_written_after_the_checkpoint_are_written_once(
-    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, stop_after: Stop
 ) -> None:
     """As after a SIGKILL between two saves: the rows are there, the checkpoint of their steps is not."""
-    whole = run_training(tiny_config(), "whole")
+    whole = train_once("whole")
     with pytest.raises(StoppedError):
         run_training(tiny_config(), "killed", **stop_after(7))
     directory = RunDirectory(tmp_path / "killed")
@@ -323,9 +322,9 @@ def test_resume_none_refuses_a_directory_that_holds_a_run(
 
 
 def test_a_named_checkpoint_of_another_run_is_its_parent(
-    tiny_config: Build, run_training: Run, tmp_path: Path
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
 ) -> None:
-    whole = run_training(tiny_config(), "whole")
+    whole = train_once("whole")
     checkpoint = tmp_path / "whole" / "checkpoints" / "step-00000008"
     child = run_training(tiny_config(), "child", resume=str(checkpoint))
     assert child["state_sha256"] == whole["state_sha256"]
@@ -336,9 +335,9 @@ def test_a_named_checkpoint_of_another_run_is_its_parent(
 
 
 def test_a_run_killed_before_its_first_save_starts_from_its_parent_again(
-    tiny_config: Build, run_training: Run, tmp_path: Path
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
 ) -> None:
-    whole = run_training(tiny_config(), "whole")
+    whole = train_once("whole")
     parent = tmp_path / "whole" / "checkpoints" / "step-00000008"
     run_training(tiny_config(), "child", resume=str(parent))
     shutil.rmtree(tmp_path / "child" / "checkpoints")
@@ -349,9 +348,9 @@ def test_a_run_killed_before_its_first_save_starts_from_its_parent_again(
 
 
 def test_a_run_does_not_start_from_a_parent_that_has_changed(
-    tiny_config: Build, run_training: Run, tmp_path: Path
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
 ) -> None:
-    run_training(tiny_config(), "whole")
+    train_once("whole")
     parent = tmp_path / "whole" / "checkpoints" / "step-00000008"
     run_training(tiny_config(), "child", resume=str(parent))
     shutil.rmtree(tmp_path / "child" / "checkpoints")
@@ -365,9 +364,9 @@ def test_a_run_does_not_start_from_a_parent_that_has_changed(
 
 
 def test_a_named_checkpoint_that_does_not_verify_is_refused(
-    tiny_config: Build, run_training: Run, tmp_path: Path
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
 ) -> None:
-    run_training(tiny_config(), "whole")
+    train_once("whole")
     checkpoint = tmp_path / "whole" / "checkpoints" / "step-00000008"
     (checkpoint / "trainer_state.json").write_text("{}")
     with pytest.raises(CheckpointError, match="does not verify"):
@@ -552,10 +551,10 @@ def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_out(
 
 
 def test_another_runs_checkpoint_does_not_go_into_a_used_directory(
-    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, stop_after: Stop
 ) -> None:
-    whole = run_training(tiny_config(), "whole")
-    run_training(tiny_config(), "used")
+    whole = train_once("whole")
+    train_once("used")
     checkpoint = str(tmp_path / "whole" / "checkpoints" / "step-00000008")
     with pytest.raises(ConfigError, match="holds a run already"):
         run_training(tiny_config(), "used", resume=checkpoint)

@@ -24,9 +24,9 @@ def steps_of(trace: Path) -> set[str]:
 
 
 def test_the_chosen_steps_are_traced_and_the_numbers_stay_the_same(
-    tiny_config: Build, run_training: Run, tmp_path: Path
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
 ) -> None:
-    plain = run_training(tiny_config(), "plain")
+    plain = train_once("plain")
     traced = run_training(tiny_config(), "traced", profile=range(5, 7))
     assert traced["state_sha256"] == plain["state_sha256"]
     logs = tmp_path / "traced" / "logs"
