@@ -162,6 +162,7 @@ def run_file_of(checkpoint: Path) -> Path | None:
 
 def _run_of(checkpoint: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
     _require(checkpoint)
+    _files_below(checkpoint)
     if (run_file := run_file_of(checkpoint)) is not None:
         return read_run(run_file)
     known = {key: value for key, value in provenance.items() if value}
@@ -207,7 +208,6 @@ def _files_below(path: Path) -> dict[str, Path]:
 def _require(path: Path) -> None:
     if not path.exists():
         raise ConfigError(f"{path}: there is no such file or directory")
-    _files_below(path)
 
 
 def read_metrics(path: Path) -> list[Row]:
