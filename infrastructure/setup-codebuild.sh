@@ -1,5 +1,5 @@
 #!/bin/sh
-# Set up AWS once for building images with CodeBuild: scripts/setup_codebuild.py in the environment of this checkout.
+# Set up AWS once for building images with CodeBuild: `trainyard init aws` in the environment of this checkout.
 #
 #   infrastructure/setup-codebuild.sh --project-name trainyard --region us-west-2 --ecr-repository trainyard --dry-run
 #
@@ -12,4 +12,4 @@ if [ ! -x "$python" ]; then
   echo "There is no environment in $root yet: run \`make install\` there first." >&2
   exit 2
 fi
-exec "$python" "$root/scripts/setup_codebuild.py" "$@"
+exec "$python" -m trainyard init aws "$@"

@@ -232,7 +232,7 @@ no_packages() {
 
 write_stamps() {
   wanted=$target
-  for target in core $([ "$wanted" = core ] || echo training) $([ "$wanted" = development ] && echo development); do
+  for target in $([ "$wanted" != development ] || echo training) "$wanted"; do
     state >"$VENV/$target.new"
     mv -f "$VENV/$target.new" "$VENV/$target.stamp"
   done

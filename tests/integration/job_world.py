@@ -15,8 +15,9 @@ from typing import Any
 
 from tests.integration.control_plane import kit, operator
 
+from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access, read_access
-from trainyard.gateways.kubernetes.job_follower import follow_job
+from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.state.job_state import JobState
 
@@ -141,7 +142,7 @@ class World:
     ) -> JobState:
         told: list[JobState] = [] if seen is None else seen
         return follow_job(
-            self.access, namespace=NAMESPACE, name=name, kind=kind, seconds=seconds, tell=told.append
+            Api(self.access), namespace=NAMESPACE, name=name, kind=kind, seconds=seconds, tell=told.append
         )
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.store.store_address import open_setup, open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import ConfigError, ServiceError
-from trainyard.gateways import open_setup, open_store
 from trainyard.gateways.s3.bucket_setup import BucketSetup
 
 ALL = ["public access block", "encryption", "versioning", "aborted uploads", "no expiry", "owner pays"]

@@ -28,8 +28,9 @@ from tests.integration.job_world import (
 )
 from tests.integration.test_job_scenarios import set_ray
 
+from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.job_follower import follow_job
+from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.run.failure_classes import FailureClass
 
@@ -99,7 +100,7 @@ def test_connections_that_are_cut_are_opened_again(here: World) -> None:
     with cut_often(here.access) as access, ThreadPoolExecutor(1) as pool:
         told = pool.submit(
             follow_job,
-            access,
+            Api(access),
             namespace=NAMESPACE,
             name="cut",
             kind="pytorchjob",

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from tests.integration.job_world import NAMESPACE, World, eventually, pytorchjob, world
 
-from trainyard.gateways.kubernetes.job_retries import Healed, Healing
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.jobs.follow.job_retries import RetryLoop, RetryOutcome
 from trainyard.jobs.kinds import find_kind
 from trainyard.watch import retry_decision
 
@@ -43,8 +44,8 @@ def send(cluster: World, name: str, budget: int) -> None:
     cluster.create("pytorchjob", body)
 
 
-def heal(cluster: World, name: str, seconds: float = 240.0) -> Healed:
-    healing = Healing(cluster.access, tell=lambda _: None, newest_step=lambda _: None)
+def heal(cluster: World, name: str, seconds: float = 240.0) -> RetryOutcome:
+    healing = RetryLoop(Api(cluster.access), tell=lambda _: None, newest_step=lambda _: None)
     return healing.to_the_end(NAMESPACE, name, "pytorchjob", seconds)
 
 
@@ -67,7 +68,7 @@ def notes(cluster: World, name: str) -> Json:
 @pytest.mark.usefixtures("soon")
 def test_competing_watchers_spend_each_retry_once_and_the_budget_holds(cluster: World) -> None:
     send(cluster, "rivals", 2)
-    found: list[Healed] = []
+    found: list[RetryOutcome] = []
     watchers = [threading.Thread(target=lambda: found.append(heal(cluster, "rivals"))) for _ in range(3)]
     for watcher in watchers:
         watcher.start()

@@ -318,6 +318,25 @@ def test_a_folder_of_somebody_else_is_not_touched(yard: Yard, python: str, conte
     assert path.exists()
 
 
+def test_the_core_is_installed_alone_and_never_removes_what_trains(yard: Yard, python: str) -> None:
+    (yard.root / "requirements-core.txt").write_text(
+        lock_of(Path(yard.variables["UV_FIND_LINKS"]), "setuptools")
+    )
+    has_training = (yard.root / ".venv/bin/python", "-I", "-c", "import iniconfig")
+
+    def make_core() -> None:
+        done = yard.run("make", "--no-print-directory", "install-core")
+        assert done.returncode == 0, done.stdout
+
+    make_core()
+    assert yard.run(*has_training).returncode != 0
+    yard.install()
+    with (yard.root / "pyproject.toml").open("a") as file:
+        file.write("# changed, so that everything is installed again\n")
+    make_core()
+    assert yard.run(*has_training).returncode == 0
+
+
 def test_uv_comes_by_pip_where_the_system_lacks_ensurepip(yard: Yard, python: str) -> None:
     if yard.run(python, "-m", "pip", "--version").returncode:
         pytest.skip(f"{python} has no pip")

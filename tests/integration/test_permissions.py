@@ -18,10 +18,10 @@ from trainyard.artifacts.retention.pruning import prune
 from trainyard.artifacts.retention.pruning_plan import plan_pruning
 from trainyard.artifacts.retention.retention_rules import RetentionRules
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ServiceError
-from trainyard.gateways import open_store
 
 RUNBOOK = Path(__file__).resolve().parents[2] / "docs" / "runbooks" / "permissions.md"
 OBJECT_ACTIONS = {"s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"}

@@ -19,10 +19,10 @@ import boto3
 import pytest
 
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.store_probe import PART_BYTES, probe_store, standing_of
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
-from trainyard.gateways import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "check_readiness.py"

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.store_probe import PART_BYTES, StoreAnswer, ask_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 from trainyard.errors import TrainyardError
-from trainyard.gateways import open_store
 from trainyard.machine.preflight import PreflightVerdict
 from trainyard.machine.readiness import Answers, judge_readiness
 

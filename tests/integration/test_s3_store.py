@@ -14,8 +14,8 @@ import pytest
 
 from trainyard.artifacts.store.hashing import checksum_agrees, composite_sha256, file_agrees
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.errors import ConfigError, ServiceError, VerificationError
-from trainyard.gateways import open_store
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.parts import Parts
 

@@ -20,10 +20,10 @@ from trainyard.artifacts.retention.pruning_plan import plan_pruning
 from trainyard.artifacts.retention.retention_rules import RetentionRules
 from trainyard.artifacts.store.expected_file import ExpectedFile, ExpectedPart
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import store_contents, sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import RunConflictError, VerificationError
-from trainyard.gateways import open_store
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     CheckpointManifest,

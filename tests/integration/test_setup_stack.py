@@ -17,6 +17,7 @@ from tests.unit.infrastructure.template_reader import ACCOUNT, REGION, SUBJECT, 
 from trainyard.command import handler
 from trainyard.commands import setup_codebuild
 from trainyard.gateways import cloudformation
+from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.image.building.stack_template import IDENTIFIERS, Account, importable_template
 
 GITHUB = ("--github", "me/lab", "--environment", "training")
@@ -36,10 +37,8 @@ State = Callable[[Aws], None]
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
     scripted = Aws()
-    monkeypatch.setattr(
-        cloudformation.AwsAccount, "call", lambda _self, *args, **given: scripted(*args, **given)
-    )
-    monkeypatch.setattr(cloudformation.AwsAccount, "identity", lambda _self: (ACCOUNT, "aws"))
+    monkeypatch.setattr(AwsAccount, "call", lambda _self, *args, **given: scripted(*args, **given))
+    monkeypatch.setattr(AwsAccount, "identity", lambda _self: (ACCOUNT, "aws"))
     monkeypatch.setattr(cloudformation, "_PAUSE_SECONDS", 0.0)
     monkeypatch.setenv("AWS_REGION", REGION)
     yield scripted

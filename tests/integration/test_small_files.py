@@ -25,10 +25,10 @@ from trainyard.artifacts.restore import restore as restoring
 from trainyard.artifacts.restore.download import Landing
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import PermissionRefusedError, ServiceError
-from trainyard.gateways import open_store
 from trainyard.gateways.s3 import small_files
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.small_files import LEAST_FILES, SMALL_BYTES, pattern_of
@@ -247,7 +247,7 @@ RESTORE = """
     from pathlib import Path
     from trainyard.artifacts.restore.restore import restore
     from trainyard.artifacts.restore.selection import Selection
-    from trainyard.gateways import open_store
+    from trainyard.artifacts.store.store_address import open_store
 
     restore(open_store(sys.argv[1]), Selection(1), Path(sys.argv[2]))
 """

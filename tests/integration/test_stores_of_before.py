@@ -14,9 +14,9 @@ import pytest
 
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
-from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 
 FILTER: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}

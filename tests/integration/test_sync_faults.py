@@ -24,10 +24,10 @@ import pytest
 
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ExitCode, ServiceError, VerificationError
-from trainyard.gateways import open_store
 from trainyard.gateways.s3 import clock
 from trainyard.gateways.s3.small_files import LEAST_FILES
 
@@ -372,7 +372,7 @@ SYNC = """
     import sys
     from pathlib import Path
     from trainyard.artifacts.upload.sync import sync_run
-    from trainyard.gateways import open_store
+    from trainyard.artifacts.store.store_address import open_store
     from trainyard.gateways.s3 import store
     from trainyard.run.directory import RunDirectory
 

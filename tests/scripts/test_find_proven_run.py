@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.errors import ServiceError
-from trainyard.gateways import git, open_store
+from trainyard.gateways import git
 from trainyard.run.directory import RunDirectory
 from trainyard.training.data import tokenize_corpus
 

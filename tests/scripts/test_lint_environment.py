@@ -31,7 +31,7 @@ def test_findings_have_their_place_reason_and_fix(program: Program, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "options", "words"),
     [
-        ("a: [", (), "no YAML"),
+        ("a: [", (), "not readable as YAML"),
         ("", ("--instance-type", "p5.48xlage"), "did you mean p5.48xlarge?"),
         ("", ("--plugin-version", "new"), "--plugin-version"),
         ("", ("--torch-version", "new"), "--torch-version"),

@@ -61,7 +61,7 @@ def test_what_follows_a_job_that_was_sent(
     load_script: Load,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from trainyard.gateways.kubernetes import job_submission
+    from trainyard.jobs import job_submission
 
     monkeypatch.setattr(job_submission, "find", lambda *_: None)
     monkeypatch.setattr(job_submission, "submit", lambda *_, **__: None)
@@ -135,12 +135,13 @@ def test_a_retry_that_is_gone_names_the_cluster(
     given: list[str], load_script: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainyard.errors import ConfigError
+    from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
-    from trainyard.gateways.kubernetes.job_retries import announce_healing
+    from trainyard.jobs.follow.job_retries import make_retry_loop
 
     args = load_script("manage_training_job").parse_args(["retry", "llama", *given])
-    healing = announce_healing(
-        Access("http://127.0.0.1:1", Credentials()), lambda *_, **__: None, cluster_target(vars(args))
+    healing = make_retry_loop(
+        Api(Access("http://127.0.0.1:1", Credentials())), lambda *_, **__: None, cluster_target(vars(args))
     )
     monkeypatch.setattr(healing, "_api", argparse.Namespace(get=lambda _: None))
     raw = {"metadata": {"annotations": {FOLLOWED_BY: "llama-2"}}}

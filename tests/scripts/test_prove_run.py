@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 
 Program = Callable[..., Any]

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
-from trainyard.gateways import open_store
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     CheckpointManifest,

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 from trainyard.config.load import config_sha256, dump_yaml, load_config
-from trainyard.gateways import open_store
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory

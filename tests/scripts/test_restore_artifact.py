@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.scripts.conftest import RUN_ID
 
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.gateways import open_store
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 

@@ -1,6 +1,6 @@
 """Ask a cluster's API once, in parallel, for what the checks need, and keep only the needed fields.
 
-    ClusterApi + Demand ──version, groups──> ──everything else in parallel──> Snapshot
+    Api + Demand ──version, groups──> ──everything else in parallel──> Snapshot
 
 The caller passes the API in. Nothing is created: jobs and pods are sent as dry runs. A refused or failed
 request becomes `Unseen`; an error is raised only when the cluster cannot be reached or rejects our login.
@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.cluster import api_objects
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.image_digest import look_for_image
 from trainyard.cluster.needed_apis import ServedKind, choose_kind, serves, trial_job, trial_pod
+from trainyard.cluster.object_path import path_part
 from trainyard.cluster.permissions import apply_review, needed_permissions, review_of
 from trainyard.cluster.record import cluster_record, plan_record
 from trainyard.cluster.snapshot import Namespace, Permission, Snapshot, Trial, Unseen, Volume
@@ -31,6 +31,9 @@ from trainyard.errors import (
     ServiceTroubleError,
 )
 
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
+
 THREADS = 8
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 NOT_SERVED = "the cluster does not serve {}"
@@ -38,29 +41,8 @@ KUEUE, DRA, KARPENTER = "kueue.x-k8s.io", "resource.k8s.io", "karpenter.sh"
 _USAGE = ("slices", "allocated", "queues", "cluster_queues", "flavors", "scalers")
 """The fields of the snapshot that `nodes` and `capacity` show, besides nodes and pods."""
 _NOT_ASKED = Unseen("not asked for")
-_part = partial(quote, safe="")
-"""The name of an object as one part of a path."""
 Answer = TypeVar("Answer")
 Json = dict[str, Any]
-
-
-class ClusterApi(Protocol):
-    """A cluster that can be asked (`gateways.kubernetes.api`)."""
-
-    server_time: float | None
-    clock_at_answer: float
-
-    def get(self, path: str, *, metadata_of: str = "") -> Any: ...
-
-    def whole_list(
-        self, path: str, reduce: Callable[[Json], Answer | None], **query: str
-    ) -> tuple[Answer, ...]: ...
-
-    def review(self, path: str, body: Json) -> Json: ...
-
-    def apply(self, path: str, body: Json) -> tuple[int, Json]: ...
-
-    def create(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]: ...
 
 
 @dataclass(frozen=True)
@@ -86,7 +68,7 @@ class Served:
 class ClusterQuery:
     """Asks one cluster; `snapshot` sends the requests."""
 
-    def __init__(self, api: ClusterApi, demand: Demand, *, server: str, context: str, now: float) -> None:
+    def __init__(self, api: "Api", demand: Demand, *, server: str, context: str, now: float) -> None:
         """`now` is the local time in Unix seconds."""
         self.demand = demand
         self.api = api
@@ -141,12 +123,12 @@ class ClusterQuery:
 
     def _work(self, served: Served) -> Mapping[str, Callable[[], Any]]:
         """Field of the snapshot -> function that fetches it."""
-        demand, space = self.demand, f"/api/v1/namespaces/{_part(self.demand.namespace)}"
+        demand, space = self.demand, f"/api/v1/namespaces/{path_part(self.demand.namespace)}"
         kueue = served.path(KUEUE, "v1beta2", "v1beta1")
         dra = served.path(DRA, "v1", "v1beta2", "v1beta1")
         trainer = served.path("trainer.kubeflow.org", "v1alpha1")
         karpenter = served.path(KARPENTER, "v1", "v1beta1")
-        local = f"namespaces/{_part(demand.namespace)}/localqueues"
+        local = f"namespaces/{path_part(demand.namespace)}/localqueues"
         apps = "/apis/apps/v1"
         return {
             "daemons": lambda: self._workloads(f"{apps}/daemonsets", "DaemonSet"),
@@ -246,7 +228,7 @@ class ClusterQuery:
 
     def _namespace(self) -> Namespace:
         name = self.demand.namespace
-        answer = self.api.get(f"/api/v1/namespaces/{_part(name)}")
+        answer = self.api.get(f"/api/v1/namespaces/{path_part(name)}")
         if answer is None:
             return Namespace(name, exists=False)
         labels = (answer.get("metadata") or {}).get("labels") or {}
@@ -256,7 +238,7 @@ class ClusterQuery:
     def _volume(self) -> "Volume | Unseen | None":
         if not self.demand.claim:
             return Unseen("no claim is named", absent=True)
-        namespace, claim = _part(self.demand.namespace), _part(self.demand.claim)
+        namespace, claim = path_part(self.demand.namespace), path_part(self.demand.claim)
         return volume_of(
             self.api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"),
             lambda path: _or_none(self._seen(lambda: self.api.get(path))),
@@ -267,7 +249,7 @@ class ClusterQuery:
 
     def _is_secret(self, name: str) -> bool:
         """Whether the secret exists; its content is not requested."""
-        path = f"/api/v1/namespaces/{_part(self.demand.namespace)}/secrets/{_part(name)}"
+        path = f"/api/v1/namespaces/{path_part(self.demand.namespace)}/secrets/{path_part(name)}"
         return self.api.get(path, metadata_of="object") is not None
 
     def _job_trial(self, served: Served) -> Trial | Unseen:
@@ -281,7 +263,7 @@ class ClusterQuery:
             if not found or isinstance(found, Unseen):
                 return Unseen(f"a {kind.api_kind} cannot be tried before its runtime is there", absent=True)
             runtime = found[0]
-        path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{_part(self.demand.namespace)}"
+        path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{path_part(self.demand.namespace)}"
         body = trial_job(kind, self.demand, runtime=runtime)
         return self._trial(f"a {kind.api_kind}", f"{path}/{kind.api.resource}", body)
 

@@ -151,10 +151,11 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
 
 def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build in parallel; raise the first failure when all have ended."""
+    from trainyard.gateways.aws_refusals import AwsAccount
     from trainyard.gateways.git import origin_address, tags_at_head
     from trainyard.gateways.images.codebuild import CodeBuild
     from trainyard.gateways.images.context_files import tool_files, write_archive
-    from trainyard.gateways.images.ecr import ecr_client, find_digest
+    from trainyard.gateways.images.ecr import find_digest
     from trainyard.image.building.aws_build import AwsBuilder, AwsOptions
     from trainyard.image.building.build_poll import BuildPoll
 
@@ -171,7 +172,8 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
         cache=args.cache,
         rebuild=args.rebuild,
     )
-    aws = CodeBuild(args.region)
+    account = AwsAccount(args.region)
+    aws = CodeBuild(account)
     builder = AwsBuilder(
         aws,
         BuildPoll(
@@ -184,9 +186,9 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
         ),
         tool_files,
         write_archive,
-        partial(find_digest, client=ecr_client(aws.region, aws.session), needs_repository=True),
+        partial(find_digest, aws=account, needs_repository=True),
         partial(needed_tags, args.tags, version),
-        account=aws.account(),
+        account=account.identity()[0],
         options=options,
         root=REPOSITORY_ROOT,
         origin=origin_address(args.context),

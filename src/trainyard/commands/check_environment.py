@@ -49,7 +49,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways import require_address
+    from trainyard.artifacts.store.store_address import require_address
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
 
@@ -85,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> "MachineFacts":
     """Collect the facts about this machine that the checks need."""
-    from trainyard.gateways import local_machine, local_store_folder
+    from trainyard.artifacts.store.store_address import local_store_folder
+    from trainyard.gateways import local_machine
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.images.image_record import code_facts
     from trainyard.gateways.nvidia import query_gpus

@@ -162,10 +162,11 @@ def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict
 
 def check_in_aws(args: argparse.Namespace) -> int:
     """Start the buildspec's task `check`, which runs this command in AWS with --builder local."""
+    from trainyard.gateways.aws_refusals import AwsAccount
     from trainyard.gateways.images.codebuild import CodeBuild
     from trainyard.image.building.build_poll import BuildPoll
 
-    aws = CodeBuild(args.region)
+    aws = CodeBuild(AwsAccount(args.region))
     flags = [flag for flag in ("cpu", "efa") if getattr(args, flag)]
     variables = {"TASK": "check", "IMAGE_URI": args.image, "LEVEL": args.level}
     variables["CHECK_FLAGS"] = " ".join(f"--{flag}" for flag in flags)

@@ -103,8 +103,8 @@ def refuse(findings: Any) -> None:
 def ask(args: argparse.Namespace) -> "Answers":
     """Collect the facts about the store and the signing key that the checks need."""
     from trainyard.artifacts.record.run_numbers import parse_run_number
+    from trainyard.artifacts.store.store_address import names_a_store, open_store
     from trainyard.artifacts.store_probe import PART_BYTES, ask_store
-    from trainyard.gateways import names_a_store, open_store
     from trainyard.machine.readiness import Answers, hanging_message
     from trainyard.run.commands import script_command
     from trainyard.run.identity import grace_needed

@@ -39,7 +39,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways import open_setup
+    from trainyard.artifacts.store.store_address import open_setup
 
     setup = open_setup(args.store, encryption=args.encryption, call_seconds=args.call_seconds)
     findings = []
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _stored(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
     """Return the encryption of the newest run's objects; nothing without a stored or readable run."""
     from trainyard.artifacts.record.chain import newest_run
-    from trainyard.gateways import open_store
+    from trainyard.artifacts.store.store_address import open_store
 
     try:
         newest = newest_run(open_store(args.store, call_seconds=args.call_seconds))

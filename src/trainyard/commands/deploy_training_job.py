@@ -124,8 +124,8 @@ def sent(args: argparse.Namespace, config: "Config") -> int:
     from trainyard.gateways.github import tell_step
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
-    from trainyard.gateways.kubernetes.job_submission import find
     from trainyard.jobs.existing_job import stands
+    from trainyard.jobs.job_submission import find
     from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
     from trainyard.run.untrusted_files import read_yaml
 
@@ -140,7 +140,7 @@ def sent(args: argparse.Namespace, config: "Config") -> int:
     # If the job exists already, its own pods may fill the cluster.
     if found.exit_code and (args.dry_run or not stands(partial(find, api), plan)):
         return found.exit_code
-    return show(args, plan, api=api) if args.dry_run else deploy(args, plan, access, api)
+    return show(args, plan, api=api) if args.dry_run else deploy(args, plan, api)
 
 
 def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
@@ -166,8 +166,8 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
     from trainyard.cluster.demand import demand_of
     from trainyard.cluster.fix import supplies_of
     from trainyard.cluster.job_preflight import preflight
+    from trainyard.cluster.server_side_apply import apply_all
     from trainyard.gateways.images.ecr import find_digest
-    from trainyard.gateways.kubernetes.server_side_apply import apply_all
     from trainyard.jobs.kinds import KINDS
     from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
     from trainyard.run.untrusted_files import read_yaml_documents
@@ -256,7 +256,7 @@ def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart,
 
 def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int:
     """Print the objects as YAML or, with the plan, as JSON; report what the API server would refuse."""
-    from trainyard.gateways.kubernetes.job_submission import refusals
+    from trainyard.jobs.job_submission import refusals
     from trainyard.jobs.kinds import KINDS
 
     kind = KINDS[plan.kind]
@@ -274,11 +274,11 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
     return ExitCode.NO if problems else ExitCode.DONE
 
 
-def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Api") -> int:
+def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     """Send the job unless it exists already, and wait for its end if requested."""
-    from trainyard.gateways.kubernetes.job_reader import JobLooking
-    from trainyard.gateways.kubernetes.job_submission import find, submit
     from trainyard.jobs.existing_job import stands
+    from trainyard.jobs.job_reader import JobReader
+    from trainyard.jobs.job_submission import find, submit
     from trainyard.jobs.kinds import KINDS
     from trainyard.run.commands import cluster_target
 
@@ -292,9 +292,9 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
     data: dict[str, Any] = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
     code: int = ExitCode.DONE
     waits = args.wait or args.monitor
-    if waits or (there and JobLooking(api).state(plan.namespace, plan.name, kind).ended):
+    if waits or (there and JobReader(api).state(plan.namespace, plan.name, kind).ended):
         heals = waits and args.auto_retry > 0
-        state = follow_job(plan, access, kind, seconds=args.timeout, heals=heals, target=target)
+        state = follow_job(plan, api, kind, seconds=args.timeout, heals=heals, target=target)
         code, data = state.exit_code, data | state.record()
         output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
     else:
@@ -307,10 +307,10 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", access: "Access", api: "Ap
 
 
 def follow_job(
-    plan: "JobPlan", access: "Access", kind: str, *, seconds: float, heals: bool, target: "ClusterTarget"
+    plan: "JobPlan", api: "Api", kind: str, *, seconds: float, heals: bool, target: "ClusterTarget"
 ) -> "JobState":
     """Return the state at the end of the job, or of the last job sent instead of it, or at the time limit."""
-    from trainyard.gateways.kubernetes.job_retries import follow_or_heal
+    from trainyard.jobs.follow.job_retries import follow_and_announce
 
     job: dict[str, Any] = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": seconds}
-    return follow_or_heal(access, **job, heals=heals, announce=output.announce, target=target)
+    return follow_and_announce(api, **job, heals=heals, announce=output.announce, target=target)

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, fetch_resume_source
-    from trainyard.gateways import open_store, require_address
+    from trainyard.artifacts.store.store_address import open_store, require_address
     from trainyard.gateways.github import refusal_in_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory

@@ -44,7 +44,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways import open_store
+    from trainyard.artifacts.store.store_address import open_store
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.github import set_output
     from trainyard.report.terminal.phase import PhaseDisplay

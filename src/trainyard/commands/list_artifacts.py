@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.artifacts import inventory
     from trainyard.artifacts.record.run_numbers import runs_in_question
+    from trainyard.artifacts.store.store_address import open_store
     from trainyard.artifacts.verify.comparison import Depth
-    from trainyard.gateways import open_store
 
     store = open_store(args.store, call_seconds=args.call_seconds)
     price = inventory.price_for(args.store, args.price_per_gb_month)

@@ -25,7 +25,7 @@ from trainyard.errors import CheckpointError, ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
+    from trainyard.jobs.volumes.volume_source import VolumeSource
     from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
 
 COMMANDS = ("create-volume", "find", "list", "copy")
@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 @contextmanager
 def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
     """Open the place that the options name; yield it and its checkpoints."""
-    from trainyard.gateways.kubernetes.volumes.checkpoint_search import Where, open_found_folder
+    from trainyard.jobs.volumes.checkpoint_search import Where, open_found_folder
     from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
 
     names = ("namespace", "pod", "container", "claim", "job", "path", "image", "python")
@@ -148,7 +148,7 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]", store: Any) -> int:
     from trainyard.artifacts.upload.verified_copy import StoreDelivery
-    from trainyard.gateways.kubernetes.volumes.checkpoint_copy import copy_checkpoint
+    from trainyard.jobs.volumes.checkpoint_copy import copy_checkpoint
     from trainyard.report.jobs.checkpoint_text import copied_line
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.checkpoints.checkpoint_formats import choose_checkpoint
@@ -178,7 +178,7 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 def target_of(args: argparse.Namespace) -> Any:
     """Return the store of --to; None for a folder. Raises ConfigError for anything else."""
     if "://" in args.to:
-        from trainyard.gateways import open_store
+        from trainyard.artifacts.store.store_address import open_store
 
         return open_store(args.to)
     folder = arguments.path(args.to)
@@ -189,10 +189,10 @@ def target_of(args: argparse.Namespace) -> Any:
 
 def create_volume(args: argparse.Namespace, api: "Api") -> int:
     """Create the claim, unless it exists with these values or the API server would refuse it."""
+    from trainyard.cluster.object_path import path_part
+    from trainyard.cluster.server_side_apply import apply_all
     from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
-    from trainyard.gateways.kubernetes.api_path import path_part
-    from trainyard.gateways.kubernetes.job_submission import refusals
-    from trainyard.gateways.kubernetes.server_side_apply import apply_all
+    from trainyard.jobs.job_submission import refusals
     from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
     wanted = claim_body(

@@ -153,9 +153,9 @@ def show_usage(args: argparse.Namespace, look: "ClusterQuery") -> int:
 
 def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "ClusterQuery") -> int:
     from trainyard.cluster.fix import plan_fix, steps_record, supplies_of
+    from trainyard.cluster.server_side_apply import apply_all
     from trainyard.cluster.verdict import judge_cluster
     from trainyard.gateways.images.ecr import find_digest
-    from trainyard.gateways.kubernetes.server_side_apply import apply_all
     from trainyard.report.cluster.fix_text import fix_lines
     from trainyard.run.untrusted_files import read_yaml_documents
 

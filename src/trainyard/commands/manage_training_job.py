@@ -25,8 +25,8 @@ from trainyard.command.parser import refuse_options_of_other_commands, script_pa
 from trainyard.errors import CheckFailedError, ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
-    from trainyard.gateways.kubernetes.pod_logs import ContainerLog
+    from trainyard.jobs.follow.pod_logs import ContainerLog
+    from trainyard.jobs.job_reader import FoundJob, JobReader
     from trainyard.jobs.state.job_state import JobState
 
 COMMANDS = ("list", "status", "logs", "events", "cancel", "delete", "resubmit", "retry")
@@ -84,12 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
-    from trainyard.gateways.kubernetes.job_reader import JobLooking
+    from trainyard.jobs.job_reader import JobReader
     from trainyard.run.untrusted_files import read_yaml
 
     access = access_asked_for(vars(args), read=read_yaml)
     args.namespace = args.namespace or access.namespace or "default"
-    look = JobLooking(Api(access, call_seconds=args.call_seconds))
+    look = JobReader(Api(access, call_seconds=args.call_seconds))
     if args.command == "list":
         return show_jobs(args, look)
     commands = (show_status, show_logs, show_events, cancel, delete, resubmit, retry)
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return commands[COMMANDS.index(args.command) - 1](args, look, job)
 
 
-def show_jobs(args: argparse.Namespace, look: "JobLooking") -> int:
+def show_jobs(args: argparse.Namespace, look: "JobReader") -> int:
     from trainyard.jobs.state.job_records import listed_record
     from trainyard.jobs.state.state_machine import judge_job
     from trainyard.report.jobs.job_text import list_lines
@@ -108,7 +108,7 @@ def show_jobs(args: argparse.Namespace, look: "JobLooking") -> int:
     return say(args, {"jobs": records}, lambda data, width: list_lines(data["jobs"], width=width))
 
 
-def show_status(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+def show_status(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
     from trainyard.gateways.github import tell_step
     from trainyard.jobs.state.state_machine import judge_job
     from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
@@ -127,20 +127,20 @@ def show_status(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -
     return code if state.ended or args.follow else ExitCode.DONE
 
 
-def follow(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> "JobState":
-    from trainyard.gateways.kubernetes.job_follower import follow_job
+def follow(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> "JobState":
+    from trainyard.jobs.follow.job_follower import follow_job
     from trainyard.report.jobs.job_text import followed_line
 
     return follow_job(
-        look.api.access,
+        look.api,
         **job.place,
         seconds=args.timeout or 24 * 3600.0,
         tell=lambda state: output.announce("job", followed_line(state.record())),
     )
 
 
-def show_logs(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.pod_logs import container_logs, read_log, save_logs
+def show_logs(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+    from trainyard.jobs.follow.pod_logs import container_logs, read_log, save_logs
 
     if args.follow:
         return follow_logs(args, look, job)
@@ -153,19 +153,21 @@ def show_logs(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> 
     return ExitCode.DONE
 
 
-def follow_logs(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.log_follower import follow_logs, write_log_files
+def follow_logs(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.jobs.follow.log_follower import CONNECTIONS, LogFollower, write_log_files
 
     def show(log: "ContainerLog", line: bytes) -> None:
         if args.pod in (None, log.pod):
             print(f"{log.title}  {line.decode(errors='replace')}", flush=True)
 
     sink = write_log_files(args.save, show) if args.save else show
-    with follow_logs(look.api.access, job.namespace, job.pod_selector, sink):
+    api = Api(look.api.access, connections=CONNECTIONS)
+    with LogFollower(api, job.namespace, job.pod_selector, sink):
         return follow(args, look, job).exit_code
 
 
-def show_events(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
+def show_events(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
     from trainyard.jobs.state.job_records import event_records
     from trainyard.report.jobs.job_text import event_lines
 
@@ -174,17 +176,17 @@ def show_events(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -
     return say(args, {"events": records}, lambda data, width: event_lines(data["events"], width=width))
 
 
-def cancel(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.job_changes import JobChanging
+def cancel(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+    from trainyard.jobs.follow.job_changes import JobEditor
 
-    return told(args, JobChanging(look, job).cancel(dry_run=args.dry_run))
+    return told(args, JobEditor(look, job).cancel(dry_run=args.dry_run))
 
 
-def delete(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.job_changes import JobChanging
-    from trainyard.gateways.kubernetes.pod_logs import save_logs
+def delete(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+    from trainyard.jobs.follow.job_changes import JobEditor
+    from trainyard.jobs.follow.pod_logs import save_logs
 
-    changing = JobChanging(look, job)
+    changing = JobEditor(look, job)
     if args.dry_run:
         return told(args, changing.deletions(keep_claims=args.keep_claims))
     if not args.no_logs:
@@ -194,25 +196,27 @@ def delete(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int
     return told(args, changing.delete(keep_claims=args.keep_claims, seconds=args.timeout or 600.0))
 
 
-def resubmit(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.job_changes import JobChanging
+def resubmit(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+    from trainyard.jobs.follow.job_changes import JobEditor
 
-    changing = JobChanging(look, job)
+    changing = JobEditor(look, job)
     new = changing.resubmission()
     return told(args, new.lines if args.dry_run else changing.create(new))
 
 
-def retry(args: argparse.Namespace, look: "JobLooking", job: "FoundJob") -> int:
-    from trainyard.gateways.kubernetes.job_retries import announce_healing, heal_job
+def retry(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+    from trainyard.jobs.follow.job_retries import follow_with_retries, make_retry_loop
     from trainyard.report.jobs.job_text import status_lines
     from trainyard.run.commands import cluster_target
 
     target = cluster_target(vars(args))
     if args.dry_run:
-        print(announce_healing(look.api.access, output.announce, target).preview(job))
+        print(make_retry_loop(look.api, output.announce, target).preview(job))
         return ExitCode.DONE
     seconds = args.timeout or 86400.0
-    state = heal_job(look.api.access, **job.place, seconds=seconds, announce=output.announce, target=target)
+    state = follow_with_retries(
+        look.api, **job.place, seconds=seconds, announce=output.announce, target=target
+    )
     say(args, state.record(), lambda data, width: status_lines(data, width=width, target=target))
     return state.exit_code
 

@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.artifacts.promotion import find_promotable, promote, require_name
     from trainyard.artifacts.record.run_numbers import parse_run_number
+    from trainyard.artifacts.store.store_address import open_store
     from trainyard.artifacts.verify.comparison import Depth
-    from trainyard.gateways import open_store
 
     if args.withdraw:
         return _withdraw(args)
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _withdraw(args: argparse.Namespace) -> int:
     from trainyard.artifacts.promotion import read_promotion, withdraw
-    from trainyard.gateways import open_store
+    from trainyard.artifacts.store.store_address import open_store
 
     store = open_store(args.store, call_seconds=args.call_seconds)
     had = read_promotion(store, args.name)

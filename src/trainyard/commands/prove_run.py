@@ -107,9 +107,9 @@ def look_into_store(
     url: str | None, run_id: str, *, directory: "RunDirectory", args: argparse.Namespace
 ) -> "Inspection":
     from trainyard.artifacts.record.run_numbers import parse_run_number
+    from trainyard.artifacts.store.store_address import open_store
     from trainyard.artifacts.verify.inspection import Inspection, inspect_run
     from trainyard.artifacts.verify.verify import Depth
-    from trainyard.gateways import open_store
     from trainyard.report.terminal.phase import PhaseDisplay
 
     number = parse_run_number(args.run_number)
@@ -140,8 +140,8 @@ def final_state(
     run was stopped and recorded no digests.
     """
     from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
+    from trainyard.artifacts.store.store_address import open_store
     from trainyard.artifacts.verify.verify import Depth
-    from trainyard.gateways import open_store
     from trainyard.report.terminal.phase import PhaseDisplay
 
     verified, ended = found.verification, run.get("outcome", {})

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.artifacts.record.sync_report import size_text
     from trainyard.artifacts.retention.pruning_plan import plan_pruning
     from trainyard.artifacts.retention.retention_rules import RetentionRules
-    from trainyard.gateways import open_store
+    from trainyard.artifacts.store.store_address import open_store
     from trainyard.report.terminal.phase import PhaseDisplay
 
     rules = RetentionRules(

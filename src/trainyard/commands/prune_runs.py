@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.artifacts.record.sync_report import size_text
     from trainyard.artifacts.retention.run_directories import RemovalRule, plan_removal, remove_directories
-    from trainyard.gateways import open_store
+    from trainyard.artifacts.store.store_address import open_store
     from trainyard.report.terminal.phase import PhaseDisplay
 
     store = open_store(args.store, call_seconds=args.call_seconds)

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with terminal.show_live(display), refusal_in_summary("Not restored"):
         from trainyard.artifacts.restore import restore
         from trainyard.artifacts.restore.selection import parse_selection
-        from trainyard.gateways import open_store
+        from trainyard.artifacts.store.store_address import open_store
         from trainyard.gateways.model_signing import KeyVerifier
 
         store = open_store(args.store, call_seconds=args.call_seconds)

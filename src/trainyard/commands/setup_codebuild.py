@@ -30,8 +30,8 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError
 
 if TYPE_CHECKING:
+    from trainyard.gateways.aws_refusals import AwsAccount
     from trainyard.gateways.cloudformation import (
-        AwsAccount,
         ChangeSet,
         CloudFormationStack,
         PlannedChange,
@@ -127,7 +127,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.gateways.cloudformation import AwsAccount, CloudFormationStack
+    from trainyard.gateways.aws_refusals import AwsAccount
+    from trainyard.gateways.cloudformation import CloudFormationStack
     from trainyard.image.building.stack_template import Account, check_parameters, read_template
 
     given, text = given_parameters(args), TEMPLATE.read_text(encoding="utf-8")
@@ -243,14 +244,9 @@ class Setup:
 
     def _prepare_stack(self, *, dry_run: bool) -> "StackState | None":
         """Wait until the stack can be changed, and return its state; None if it is to be created."""
-        from trainyard.gateways.cloudformation import REVIEW
-
-        for status in self.stack.wait_for_others():
-            _logger.info("stack %s is %s; waiting until it has settled", self.stack.name, status)
-        state = self.stack.state()
-        if state is None or state.status == REVIEW:
+        state = self._settled_state()
+        if state is None:
             return None
-        self._refuse_foreign_stack()
         if state.status in FAILED_CREATION and not dry_run:
             _logger.info(
                 "stack %s is %s: its creation failed; deleting it first", self.stack.name, state.status
@@ -268,12 +264,24 @@ class Setup:
             raise ServiceError("\n".join(lines))
         return state
 
-    def _refuse_foreign_stack(self) -> None:
+    def _settled_state(self) -> "StackState | None":
+        """Wait for other operations; return the stack, or None if there is none or only an empty one.
+
+        Raises ConfigError if the stack is not of this set-up.
+        """
+        from trainyard.gateways.cloudformation import REVIEW
+
+        for status in self.stack.wait_for_others():
+            _logger.info("stack %s is %s; waiting until it has settled", self.stack.name, status)
+        state = self.stack.state()
+        if state is None or state.status == REVIEW:
+            return None
         if OURS not in str(self.stack.template()):
             raise ConfigError(
                 f"Stack {self.stack.name} in {self.account.region} exists and is not of this set-up: its "
                 f"template has no {OURS}. With another --project-name the stack has another name."
             )
+        return state
 
     def _refuse_foreign_project(self, project: str) -> None:
         """Raise ConfigError if the project exists without the stack, as the earlier version made it."""
@@ -316,20 +324,16 @@ class Setup:
 
     def delete(self, given: Mapping[str, str], *, dry_run: bool) -> list[Finding]:
         """Delete the stack, and return a finding for each resource that it has."""
-        from trainyard.gateways.cloudformation import REVIEW
         from trainyard.image.building.stack_template import (
             read_template,
             resource_names,
             retained_resources,
         )
 
-        for status in self.stack.wait_for_others():
-            _logger.info("stack %s is %s; waiting until it has settled", self.stack.name, status)
-        state = self.stack.state()
-        if state is None or state.status == REVIEW:
+        state = self._settled_state()
+        if state is None:
             text = "a set-up without a stack, of an earlier version, is taken over by a run without --delete"
             return [self._stack_finding("not there", text)]
-        self._refuse_foreign_stack()
         names = resource_names(self.template, {**state.parameters, **given}, self.account)
         resources, found = self.stack.resources(), self.stack.template()
         retained = retained_resources(read_template(found) if isinstance(found, str) else found)

@@ -194,7 +194,7 @@ def _bucket(name: str) -> Any:
 
 def _open(args: argparse.Namespace, pace: Callable[[int], None] | None = None) -> Any:
     from trainyard.artifacts.store import store_settings
-    from trainyard.gateways import no_pace, open_store
+    from trainyard.artifacts.store.store_address import no_pace, open_store
 
     url, kind = store_settings.store_settings(args.run_dir, url=args.store, encryption=args.encryption)
     return open_store(

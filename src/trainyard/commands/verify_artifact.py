@@ -88,8 +88,8 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
         from trainyard.artifacts.ancestry import walk_lineage
         from trainyard.artifacts.record.run_numbers import find_run_number
         from trainyard.artifacts.store.object_store import with_progress
+        from trainyard.artifacts.store.store_address import open_store
         from trainyard.artifacts.verify.verify import Depth, verify_run
-        from trainyard.gateways import open_store
         from trainyard.run.directory import RunDirectory
 
         store = open_store(args.store, call_seconds=args.call_seconds)

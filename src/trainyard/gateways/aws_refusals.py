@@ -3,9 +3,10 @@
     error code, or botocore's own error  ──>  ConfigError | ServiceError and its subclasses
 
 The gateways of images and of the set-up use it. They name the codes that only one operation knows, such as
-that of a repository that does not exist.
+that of a repository that does not exist. `AwsAccount` holds the clients of one region.
 """
 
+import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -69,6 +70,71 @@ def client_settings(*, read_seconds: float = 20, attempts: int = 3) -> Any:
 
     retries = {"mode": "standard", "total_max_attempts": attempts}
     return Config(connect_timeout=5, read_timeout=read_seconds, retries=retries)
+
+
+class AwsAccount:
+    """boto3's clients for one region, with our time limits and errors."""
+
+    def __init__(self, region: str) -> None:
+        """An empty `region` means AWS's own setting. Raises ConfigError for one that cannot be used."""
+        import boto3
+        from botocore.exceptions import BotoCoreError, NoRegionError
+        from botocore.utils import validate_region_name
+
+        # botocore alone reads AWS_DEFAULT_REGION; AWS's other tools, and GitHub's action, set AWS_REGION.
+        named = region or os.environ.get("AWS_REGION") or None
+        try:
+            self._session = boto3.session.Session(region_name=named)
+            if not self._session.region_name:
+                raise NoRegionError
+            validate_region_name(self._session.region_name)
+        except BotoCoreError as error:
+            raise unsent(error, "start", region=region) from None
+        self.region = str(self._session.region_name)
+        self._clients: dict[str, Any] = {}
+
+    def call(
+        self,
+        service: str,
+        operation: str,
+        *,
+        what: str = "",
+        absent: Collection[str] = (),
+        missing: Mapping[str, str] | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Return the answer to one call; None when AWS answers with one of the error codes in `absent`.
+
+        The other arguments are those of `ask_aws`. Raises ConfigError, ServiceError and its subclasses.
+        """
+        named = f"carry out {service}:{''.join(word.capitalize() for word in operation.split('_'))}"
+        return ask_aws(
+            lambda: getattr(self.client(service), operation)(**arguments),
+            what or named,
+            service=service,
+            region=self.region,
+            absent=absent,
+            missing=missing,
+        )
+
+    def identity(self) -> tuple[str, str]:
+        """Return the number of the account, and its partition."""
+        answer = self.call("sts", "get_caller_identity")
+        return str(answer["Account"]), str(answer["Arn"]).split(":")[1]
+
+    def client(self, service: str) -> Any:
+        """Return the client of a service, made when it is first needed: that takes a fifth of a second."""
+        from botocore.exceptions import BotoCoreError
+
+        if service not in self._clients:
+            settings = client_settings(read_seconds=30, attempts=4)
+            try:
+                self._clients[service] = self._session.client(service, config=settings)
+            except BotoCoreError as error:
+                raise unsent(error, f"use {service}", region=self.region) from None
+            except ValueError as error:
+                raise ConfigError(f"The AWS settings cannot be used: {error}") from None
+        return self._clients[service]
 
 
 def ask_aws(

@@ -7,21 +7,13 @@ hardware failed, or that was lost twice, is excluded.
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
+
+from trainyard.watch.retry_decision import AvoidedNode
 
 Json = Mapping[str, Any]
 _FIELD = "metadata.name"
 _WEIGHT = 100
-
-
-@dataclass(frozen=True, order=True)
-class AvoidedNode:
-    """A node that a retry avoids."""
-
-    name: str
-    strictly: bool
-    """True: no pod may run there; False: other nodes are preferred."""
 
 
 def avoiding(body: Json, nodes: Iterable[AvoidedNode]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.proof.completion import completion_problem, is_unfinished
 from trainyard.proof.recorded_events import Course, course_of
@@ -16,8 +16,6 @@ from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, other
 from trainyard.proof.repeatability import changed_seed, missing_facts, mixed_origin, provenance_line
 from trainyard.proof.stored_checkpoints import (
     CheckpointProblem,
-    StoreFindings,
-    StoreVerdict,
     changed_record,
     checkpoint_problem,
     leftover_problem,
@@ -26,6 +24,10 @@ from trainyard.proof.stored_checkpoints import (
 from trainyard.run.commands import again_command, script_command, sync_command
 from trainyard.run.failure import next_command
 from trainyard.run.run_settings import setting
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.verify.inspection import Inspection
+    from trainyard.artifacts.verify.verify import Verification
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def prove(
     run: RecordedFacts,
     rows: Iterable[RecordedFacts | None],
     events: Iterable[RecordedFacts | None],
-    found: StoreFindings,
+    found: "Inspection",
     *,
     place: ProofPlace | None = None,
     configuration: Configuration | None = None,
@@ -218,7 +220,7 @@ def _joined(segment: RecordedFacts, asked: object) -> tuple[str, str | None]:
 
 
 def _stored(
-    run: RecordedFacts, course: Course, found: StoreFindings, *, again: Recomputed, place: ProofPlace
+    run: RecordedFacts, course: Course, found: "Inspection", *, again: Recomputed, place: ProofPlace
 ) -> Part:
     nothing_there = found.trouble is not None or found.verification is None
     if nothing_there and not found.taken and section_or_empty(run, "outcome").get("status") == "failed":
@@ -264,13 +266,13 @@ def _other_state(run: RecordedFacts, again: Recomputed) -> str | None:
     return None
 
 
-def _counted(verification: StoreVerdict) -> str:
+def _counted(verification: "Verification") -> str:
     verified = integer_or_none(verification.objects_verified) or 0
     return f"{verified:,} of {integer_or_none(verification.objects_total) or 0:,} objects"
 
 
 def _mending_step(
-    run: RecordedFacts, problem: CheckpointProblem, found: StoreFindings, *, place: ProofPlace
+    run: RecordedFacts, problem: CheckpointProblem, found: "Inspection", *, place: ProofPlace
 ) -> str:
     """The command that fixes `problem`: a sync helps only if the disk still has the bytes the run wrote."""
     if problem.step is None:

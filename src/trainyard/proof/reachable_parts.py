@@ -6,20 +6,23 @@ There is no table of what can be proven: `proof.prove` answers, so a part that i
 here too. Facts that only the run shows, such as its loss or the state of its repository, count as good.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 from trainyard.proof.proof import Configuration, Proof, prove
 from trainyard.proof.recorded_facts import other_program
 from trainyard.run.foreign.foreign_records import ProgramEnd, program_facts, program_outcome
 from trainyard.run.foreign.own_checkpoint import TakenCheckpoint
 
+if TYPE_CHECKING:
+    from trainyard.artifacts.verify.inspection import Inspection
+
 PARTS = ("trained", "network", "stored", "repeatable")
 _RUN_ID, _SHA256, _COMMIT, _STEPS = "planned", "0" * 64, "0" * 40, 1
 _ROW = {"step": _STEPS, "loss": 1.0}
 _OVER_TCP = "compute.network=tcp trains over TCP, which is slower and can be proven"
+_NO_RECORD = "no run directory is kept for a command of your own"
 _EXPLAINED = "docs/jobs.md#what-is-proven-of-other-programs says why"
 
 
@@ -56,13 +59,9 @@ class UnreachablePart:
 def unreachable_parts(run: PlannedRun) -> tuple[UnreachablePart, ...]:
     """Return the parts that would not hold on the best possible records of `run`, in order."""
     return tuple(
-        UnreachablePart(part.name, _why(run, part.evidence), _remedy(run, part.name))
+        UnreachablePart(part.name, part.evidence if run.is_recorded else _NO_RECORD, _remedy(run, part.name))
         for part in _best_proof(run).failing
     )
-
-
-def _why(run: PlannedRun, evidence: str) -> str:
-    return evidence if run.is_recorded else "no run directory is kept for a command of your own"
 
 
 def _remedy(run: PlannedRun, name: str) -> str:
@@ -79,10 +78,10 @@ def _remedy(run: PlannedRun, name: str) -> str:
 
 def _best_proof(run: PlannedRun) -> Proof:
     if not run.is_recorded:
-        return prove({}, (), (), _Findings())
+        return prove({}, (), (), _inspection(is_stored=False))
     saved = {"event": "checkpoint_saved", "step": _STEPS, "manifest_sha256": _SHA256}
     finished = {"event": "finished", "step": _STEPS, "status": "succeeded"}
-    found = _Findings(_Verification(), {_STEPS: _Checkpoint()}) if run.store else _Findings()
+    found = _inspection(is_stored=bool(run.store))
     settings = {
         "compute": {"network": run.network},
         "training": {"max_steps": _STEPS, "seed": 0},
@@ -116,37 +115,17 @@ def _facts(run: PlannedRun) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class _Verification:
-    """A store in which everything was found to be equal (`stored_checkpoints.StoreVerdict`)."""
-
-    objects_total: int = 1
-    objects_verified: int = 1
-    problems: tuple[str, ...] = ()
-    run_id: str = _RUN_ID
-    ok: bool = True
-    leftovers: tuple[str, ...] = ()
-    records: Mapping[str, str] = field(default_factory=dict)
-    compared: str = ""
-
-
-@dataclass(frozen=True)
-class _Checkpoint:
-    """The run's last checkpoint in that store (`stored_checkpoints.CheckpointInStore`)."""
-
-    manifest_sha256: str = _SHA256
-    run_id: str = _RUN_ID
-    step: int = _STEPS
-    problem: str | None = None
-
-
-@dataclass(frozen=True)
-class _Findings:
-    """The inspection of that store, or of none (`stored_checkpoints.StoreFindings`)."""
-
-    verification: _Verification | None = None
-    checkpoints: Mapping[int, _Checkpoint] = field(default_factory=dict)
-    trouble: str | None = None
-    taken: bool = False
-    damaged: tuple[Path, ...] = ()
-    on_disk: Mapping[int, str] = field(default_factory=dict)
+def _inspection(*, is_stored: bool) -> "Inspection":
+    """Return the inspection of a store in which everything was found to be equal, or of none."""
+    checkpoint = SimpleNamespace(manifest_sha256=_SHA256, run_id=_RUN_ID, step=_STEPS, problem=None)
+    objects = {"objects_total": 1, "objects_verified": 1, "problems": (), "ok": True, "leftovers": ()}
+    verification = SimpleNamespace(run_id=_RUN_ID, records={}, compared="", **objects)
+    found = SimpleNamespace(
+        verification=verification if is_stored else None,
+        checkpoints={_STEPS: checkpoint} if is_stored else {},
+        trouble=None,
+        taken=False,
+        damaged=(),
+        on_disk={},
+    )
+    return cast("Inspection", found)

@@ -6,63 +6,15 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainyard.proof.recorded_facts import RecordedFacts, digest_or_none, integer_or_none, section_or_empty
 
+if TYPE_CHECKING:
+    from trainyard.artifacts.verify.inspection import StoredCheckpoint
+    from trainyard.artifacts.verify.verify import Verification
+
 _CHECKPOINT = re.compile(r"run-[0-9]+/checkpoint(?:-([0-9]{1,18}))?/")
-
-
-class StoreVerdict(Protocol):
-    """The result of verifying the store (artifacts.verify.Verification)."""
-
-    @property
-    def objects_total(self) -> int: ...
-    @property
-    def objects_verified(self) -> int: ...
-    @property
-    def problems(self) -> tuple[str, ...]: ...
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def ok(self) -> bool: ...
-    @property
-    def leftovers(self) -> tuple[str, ...]: ...
-    @property
-    def records(self) -> Mapping[str, str]: ...
-    @property
-    def compared(self) -> str: ...
-
-
-class CheckpointInStore(Protocol):
-    """A checkpoint in the store (artifacts.inspection.StoredCheckpoint)."""
-
-    @property
-    def manifest_sha256(self) -> str: ...
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def problem(self) -> str | None: ...
-
-
-class StoreFindings(Protocol):
-    """The result of inspecting the store (artifacts.inspection.Inspection)."""
-
-    @property
-    def verification(self) -> StoreVerdict | None: ...
-    @property
-    def checkpoints(self) -> Mapping[int, CheckpointInStore]: ...
-    @property
-    def trouble(self) -> str | None: ...
-    @property
-    def taken(self) -> bool: ...
-    @property
-    def damaged(self) -> tuple[Path, ...]: ...
-    @property
-    def on_disk(self) -> Mapping[int, str]: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +29,7 @@ class CheckpointProblem:
 
 
 def checkpoint_problem(
-    run: RecordedFacts, saved: Mapping[int, Any], checkpoints: Mapping[int, CheckpointInStore]
+    run: RecordedFacts, saved: Mapping[int, Any], checkpoints: Mapping[int, "StoredCheckpoint"]
 ) -> CheckpointProblem | None:
     """The first checkpoint that is missing or not the run's; `saved` has the manifests from its events."""
     outcome = section_or_empty(run, "outcome")
@@ -97,7 +49,7 @@ def checkpoint_problem(
     return None
 
 
-def _difference(run: RecordedFacts, step: int, stored: CheckpointInStore, written: list[Any]) -> str | None:
+def _difference(run: RecordedFacts, step: int, stored: "StoredCheckpoint", written: list[Any]) -> str | None:
     if stored.problem is not None:
         return stored.problem
     if stored.run_id != run.get("run_id"):
@@ -109,7 +61,7 @@ def _difference(run: RecordedFacts, step: int, stored: CheckpointInStore, writte
     return None
 
 
-def leftover_problem(saved: Mapping[int, Any], verification: StoreVerdict) -> str | None:
+def leftover_problem(saved: Mapping[int, Any], verification: "Verification") -> str | None:
     """A problem if an object is listed as the leftover of a checkpoint that the run never saved."""
     for key in verification.leftovers:
         match = _CHECKPOINT.match(key)
@@ -118,7 +70,7 @@ def leftover_problem(saved: Mapping[int, Any], verification: StoreVerdict) -> st
     return None
 
 
-def changed_record(judged: Mapping[str, str], verification: StoreVerdict) -> str | None:
+def changed_record(judged: Mapping[str, str], verification: "Verification") -> str | None:
     """The first record whose bytes in the store differ from those that were judged here.
 
     It is called only when no other problem was found: then the record changed on disk during the proof.
@@ -131,7 +83,7 @@ def changed_record(judged: Mapping[str, str], verification: StoreVerdict) -> str
     return None
 
 
-def store_problem(run: RecordedFacts, verification: StoreVerdict) -> str | None:
+def store_problem(run: RecordedFacts, verification: "Verification") -> str | None:
     """Why the verification does not show that the store holds this whole run; None when it does."""
     if verification.problems:
         more = len(verification.problems) - 1

@@ -11,24 +11,26 @@ from dataclasses import field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, FailFast, Field, model_validator
+from pydantic import BeforeValidator, FailFast, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
 from trainyard.run.digests import FileDigests, PartDigests, digests_of_file
 from trainyard.run.directory import step_of
-from trainyard.run.record_models import OF_A_FILE, Count, Digest, Name, Number, SchemaNumber, validate_record
+from trainyard.run.record_models import (
+    OF_A_FILE,
+    Count,
+    Digest,
+    Name,
+    Number,
+    RelativePath,
+    SchemaNumber,
+    validate_record,
+)
 from trainyard.run.untrusted_files import is_utf8, open_regular, parse_json_object, read_bytes
 
 MANIFEST_NAME = "manifest.json"
-
-
-def _file_inside(name: str) -> str:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\0" in name or path == PurePosixPath():
-        raise ValueError(f"{name!r:.80} is not a file of the checkpoint")
-    return str(path)
 
 
 def _require_parts(value: object) -> object:
@@ -41,7 +43,7 @@ def _require_parts(value: object) -> object:
 class ManifestFile:
     """One file of a checkpoint."""
 
-    path: Annotated[Name, AfterValidator(_file_inside)]
+    path: RelativePath
     """Relative to the checkpoint's directory, with forward slashes."""
     size: Count
     """Bytes."""

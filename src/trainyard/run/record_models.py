@@ -5,7 +5,9 @@ because a later version may write them. A million rows are not validated one by 
 judge them where they use them.
 """
 
-from typing import Annotated, Any, TypeVar
+from functools import cache
+from pathlib import PurePosixPath
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, TypeAdapter, ValidationError
 
@@ -34,22 +36,35 @@ def _require_known(schema: int) -> int:
     return schema
 
 
+def _path_inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name or path == PurePosixPath():
+        raise ValueError(f"{name!r:.80} is not a file of the folder")
+    return str(path)
+
+
 Whole = Annotated[int, Strict()]
 Count = Annotated[int, Strict(), Field(ge=0, lt=1 << 63)]
 Number = Annotated[float, Strict()]
 Truth = Annotated[bool, Strict()]
 Text = Annotated[str, Strict()]
 Name = Annotated[str, Strict(), Field(min_length=1)]
+RelativePath = Annotated[str, Strict(), AfterValidator(_path_inside)]
 Digest = Annotated[str, Strict(), Field(pattern="^[0-9a-f]{64}$")]
 # Of a record that code makes, too: a dataclass whose fields may have another name in the file.
 OF_A_FILE = ConfigDict(populate_by_name=True, use_attribute_docstrings=True)
 SchemaNumber = Annotated[int, Strict(), AfterValidator(_require_known), Field(json_schema_extra={"const": 1})]
 
 
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
 def validate_record(kind: type[Kind], value: object, *, context: object = None) -> Kind:
     """Return `value` as a record of this kind. Raises ValueError that names the first wrong field."""
     try:
-        return TypeAdapter(kind).validate_python(value, context=context)
+        return cast(Kind, _adapter(cast(Any, kind)).validate_python(value, context=context))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place, words = ".".join(map(str, first["loc"])), _WORDS.get(first["type"])
@@ -207,14 +222,29 @@ class MetricRow(Section):
     learning_rate: Number | None = None
     grad_norm: Number | Text | None = None
     reward: Number | None = None
+    reward_std: Number | None = None
+    accuracy: Number | None = None
+    kl: Number | None = None
+    entropy: Number | None = None
+    completion_length: Number | None = None
+    """Tokens, on average."""
     tokens: Number | None = None
     samples: Number | None = None
     tokens_per_second: Number | None = None
     samples_per_second: Number | None = None
     step_seconds: Number | None = None
+    data_seconds: Number | None = None
+    forward_seconds: Number | None = None
+    backward_seconds: Number | None = None
+    optimizer_seconds: Number | None = None
+    checkpoint_seconds: Number | None = None
+    """Time that a save held up the training."""
     mfu: Number | None = None
     """Share of the peak, 0 to 1."""
+    memory_peak_bytes: Number | None = None
+    """Of main memory, where there is no GPU."""
     gpu_memory_bytes: Number | None = None
+    gpu_memory_peak_bytes: Number | None = None
     gpu_memory_total_bytes: Number | None = None
     gpu_utilization_percent: Number | None = None
     gpu_temperature_celsius: Number | None = None

@@ -207,27 +207,11 @@ def read_yaml(path: Path) -> Any:
 
 def parse_yaml(content: bytes | str, name: str) -> Any:
     """Parse a YAML document. Every use of an alias counts in full. Raises DamagedFileError."""
-    import yaml
-
-    if len(content) > MOST_YAML_BYTES:
-        raise DamagedFileError(f"{name}: damaged: more than {MOST_YAML_BYTES:,} bytes")
-    text = decode_utf8(content, name) if isinstance(content, bytes) else content
-    try:
-        _require_shallow(text, name)
-        node = yaml.compose(text, Loader=_loader())
-        if node is None:
-            return None
-        _require_few(node, name)
-        value = _loader()(text).construct_document(node)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
-        raise DamagedFileError(f"{name}{line}: not readable as YAML ({error.problem})") from None
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError, TypeError) as error:
-        reason = getattr(error, "reason", None) or str(error).splitlines()[0]
-        raise DamagedFileError(f"{name}: not readable as YAML ({reason})") from None
-    _require_usable(value, name, finite=False)
-    return value
+    nodes = compose_yaml(content, name)
+    if len(nodes) > 1:
+        line = nodes[1].start_mark.line + 1
+        raise DamagedFileError(f"{name}:{line}: not readable as YAML (another document starts here)")
+    return _value_of_node(nodes[0], name) if nodes else None
 
 
 def read_yaml_documents(path: str) -> list[Any]:
@@ -236,8 +220,47 @@ def read_yaml_documents(path: str) -> list[Any]:
         text = read_text(Path(path))
     except FileNotFoundError as error:
         raise DamagedFileError(str(error)) from None
-    parts = re.split(r"^---[ \t]*(?:#.*)?$", text, flags=re.M)
-    return [found for part in parts if (found := parse_yaml(part, path)) is not None]
+    found = (_value_of_node(node, path) for node in compose_yaml(text, path))
+    return [value for value in found if value is not None]
+
+
+def compose_yaml(content: bytes | str, name: str) -> list[Any]:
+    """Return the root node of each document of a YAML text. Raises DamagedFileError with the line.
+
+    More than MOST_YAML_VALUES values or MOST_DEPTH levels are refused, with every use of an alias counted in
+    full, and an alias that contains itself.
+    """
+    import yaml
+
+    if len(content) > MOST_YAML_BYTES:
+        raise DamagedFileError(f"{name}: damaged: more than {MOST_YAML_BYTES:,} bytes")
+    text = decode_utf8(content, name) if isinstance(content, bytes) else content
+    try:
+        _require_shallow(text, name)
+        nodes = [node for node in yaml.compose_all(text, Loader=_loader()) if node is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise _yaml_error(error, name) from None
+    for node in nodes:
+        _require_few(node, name)
+    return nodes
+
+
+def _value_of_node(node: Any, name: str) -> Any:
+    import yaml
+
+    try:
+        value = _loader()("").construct_document(node)
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError, TypeError) as error:
+        raise _yaml_error(error, name) from None
+    _require_usable(value, name, finite=False)
+    return value
+
+
+def _yaml_error(error: Exception, name: str) -> DamagedFileError:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error).splitlines()[0]
+    line = f":{mark.line + 1}" if mark else ""
+    return DamagedFileError(f"{name}{line}: not readable as YAML ({reason})")
 
 
 def same_json(one: object, other: object) -> bool:

@@ -13,16 +13,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import DamagedFileError, ExitCode
-from trainyard.jobs.job_labels import AUTO_RETRY, RETRY_RECORD
-from trainyard.jobs.node_avoidance import AvoidedNode
-from trainyard.jobs.state.job_state import JobFailure, JobState, State
-from trainyard.jobs.state.reading import annotations_of
 from trainyard.run.failure_classes import FailureClass
 
-Json = Mapping[str, Any]
+if TYPE_CHECKING:
+    from trainyard.jobs.state.job_state import JobFailure, JobState
+
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 600.0
 """Seconds before the first retry, and before any; it doubles with each retry without progress."""
 _MOST_ATTEMPTS = 20
@@ -72,6 +70,15 @@ class RetryRecord:
         return _text({"spent": self.spent, "attempts": [asdict(attempt) for attempt in self.attempts]})
 
 
+@dataclass(frozen=True, order=True)
+class AvoidedNode:
+    """A node that a retry avoids."""
+
+    name: str
+    strictly: bool
+    """True: no pod may run there; False: other nodes are preferred."""
+
+
 @dataclass(frozen=True)
 class Retry:
     """The job is sent again."""
@@ -108,19 +115,12 @@ class RetryClaim:
         return _text(asdict(self))
 
 
-def record_of(job: Json) -> RetryRecord:
-    """The record in the annotations of a job. Raises DamagedFileError for one that cannot be read."""
-    notes = annotations_of(job)
-    allowed = str(notes.get(AUTO_RETRY) or "0")
-    if not (allowed.isascii() and allowed.isdecimal()):
-        raise DamagedFileError(f"the annotation {AUTO_RETRY} is not a number: {allowed[:60]!r}")
-    text = notes.get(RETRY_RECORD)
-    if text is None:
-        return RetryRecord(int(allowed))
+def record_from(text: str, *, allowed: int, annotation: str) -> RetryRecord:
+    """The record that `to_json` wrote into this annotation. Raises DamagedFileError for anything else."""
     try:
-        return _record({"allowed": int(allowed), **json.loads(text)})
+        return _record({"allowed": allowed, **json.loads(text)})
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise DamagedFileError(f"the annotation {RETRY_RECORD} cannot be read: {error}") from None
+        raise DamagedFileError(f"the annotation {annotation} cannot be read: {error}") from None
 
 
 def claim_from(text: str) -> RetryClaim:
@@ -140,13 +140,13 @@ def claim_from(text: str) -> RetryClaim:
         raise DamagedFileError(f"the claim of a retry cannot be read: {error}") from None
 
 
-def decide_retry(state: JobState, record: RetryRecord, *, step: int | None, jitter: float) -> Retry | Stop:
+def decide_retry(state: "JobState", record: RetryRecord, *, step: int | None, jitter: float) -> Retry | Stop:
     """Decide whether a job that ended in this state is sent again.
 
     `step` is that of the newest complete checkpoint, None if unknown; `jitter` is from 0 to 1.
     """
     failure = state.failure
-    if state.state is not State.FAILED or failure is None:
+    if not state.has_failed or failure is None:
         return Stop(f"it has ended as {state.state}")
     if not failure.retryable:
         return Stop(f"no retry heals {failure.failure_class.value}")
@@ -174,12 +174,12 @@ def pause_before(failures: int, jitter: float) -> float:
     return longest * (0.5 + 0.5 * min(max(jitter, 0.0), 1.0))
 
 
-def may_be_a_lost_node(state: JobState) -> bool:
+def may_be_a_lost_node(state: "JobState") -> bool:
     """Whether the failure is of a kind that a lost node of another pod explains."""
     return state.failure is not None and state.failure.failure_class in _DOUBTFUL
 
 
-def with_lost_nodes(state: JobState, lost: Mapping[str, str]) -> JobState:
+def with_lost_nodes(state: "JobState", lost: Mapping[str, str]) -> "JobState":
     """Return the state of a failed job with the loss of its nodes as the cause (`lost`: node -> problem).
 
     The remaining pods only see that a connection broke, and their logs cannot explain why.
@@ -195,16 +195,7 @@ def with_lost_nodes(state: JobState, lost: Mapping[str, str]) -> JobState:
     return replace(state, failure=named, reason=evidence[0])
 
 
-def give_up_waiting(state: JobState) -> JobState:
-    """Return the state of a job that waits for a lost node as failed, so that its other pods are stopped."""
-    waiting = state.waiting
-    if waiting is None:
-        return state
-    failure = JobFailure(waiting.failure_class, (waiting.evidence,), node=waiting.node)
-    return replace(state, state=State.FAILED, failure=failure, reason=waiting.evidence)
-
-
-def signature_of(job: str, failure: JobFailure) -> str:
+def signature_of(job: str, failure: "JobFailure") -> str:
     """Return class, exit code, the node if it is the cause, and the message without names and numbers."""
     by_node = failure.failure_class in _BY_NODE
     told = len(failure.evidence) > 2 and not by_node
@@ -217,7 +208,7 @@ def signature_of(job: str, failure: JobFailure) -> str:
     return f"{failure.failure_class.value}{code}{place}: {' '.join(said.split())}"[:_LONGEST_SIGNATURE]
 
 
-def _attempt(state: JobState, failure: JobFailure, step: int | None) -> Attempt:
+def _attempt(state: "JobState", failure: "JobFailure", step: int | None) -> Attempt:
     node = failure.node if failure.failure_class in _BY_NODE else ""
     return Attempt(state.job, failure.failure_class.value, signature_of(state.job, failure), step, node)
 

@@ -30,7 +30,7 @@ from trainyard.artifacts.record.manifest import (
     parse_run_manifest,
 )
 from trainyard.artifacts.record.statement import restate
-from trainyard.gateways import open_store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,

@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
-from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import collect_provenance
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.artifacts.store.object_store import Store
-from trainyard.gateways import open_store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity

@@ -14,9 +14,9 @@ import pytest
 
 from trainyard.artifacts.store.layout import READINESS, READINESS_SMALL
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.store_probe import Probe, probe_store, standing_of
 from trainyard.errors import ConfigError, ServiceError
-from trainyard.gateways import open_store
 
 
 def probed(path: Path) -> Probe:

@@ -15,10 +15,11 @@ from tests.unit.cluster.judging import SCRIPT, verdict_of, without_target
 from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
 from trainyard.cluster.fix import Supplies, in_order, is_pinned, plan_fix, require_pinned
+from trainyard.cluster.server_side_apply import apply_all
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
-from trainyard.gateways.kubernetes.server_side_apply import apply_all
 
 FORBIDDEN = ("delete", "drain", "cordon ", "reboot", "replace ")
 
@@ -127,20 +128,23 @@ def test_a_webhook_that_has_not_seen_a_part_yet_is_asked_again(
     """Trainer 2 refuses a TrainJob for a moment after its runtime was created, with 403."""
     asked: list[str] = []
 
-    class Late:
-        def get(self, _path: str) -> Any:
+    class Late(Api):
+        def get(self, path: str, *, metadata_of: str = "") -> Any:
             return {"resources": [{"name": "namespaces", "kind": "Namespace", "namespaced": False}]}
 
-        def apply(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        def apply(
+            self, path: str, body: dict[str, Any], *, dry_run: bool = False
+        ) -> tuple[int, dict[str, Any]]:
             asked.append(path)
             return (403, {"message": UNSEEN}) if len(asked) <= times else (201, body)
 
+    late = Late(Access("http://127.0.0.1:1", Credentials()))
     if error is None:
-        assert apply_all(Late(), [NAMESPACE], seconds=seconds) == [NAMESPACE]
+        assert apply_all(late, [NAMESPACE], seconds=seconds) == [NAMESPACE]
         assert len(asked) == 2
     else:
         with pytest.raises(error, match="must be created before"):
-            apply_all(Late(), [NAMESPACE], seconds=seconds)
+            apply_all(late, [NAMESPACE], seconds=seconds)
 
 
 def test_a_kind_that_is_never_served_is_given_up(recorded: Recorded, tmp_path: Path) -> None:

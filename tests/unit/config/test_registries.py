@@ -39,7 +39,7 @@ STORE_SCHEMES["shelf"] = StoreScheme("planted_store", "shelf://[a-z]+", "shelf:/
 from trainyard.config.json_schema import fragment_of
 from trainyard.config.schema import ArtifactsConfig
 from trainyard.errors import ConfigError
-from trainyard.gateways import names_a_store, open_store, require_address
+from trainyard.artifacts.store.store_address import names_a_store, open_store, require_address
 from trainyard.plan.run_plan import _store
 from trainyard.repository.variables import checked_store
 
@@ -86,7 +86,7 @@ def test_a_store_that_is_registered_by_one_line_is_known_everywhere(tmp_path: Pa
 
 @pytest.mark.parametrize("scheme", STORE_SCHEMES)
 def test_the_example_of_a_scheme_is_an_address_of_it(scheme: str) -> None:
-    from trainyard.gateways import names_a_store, require_address
+    from trainyard.artifacts.store.store_address import names_a_store, require_address
 
     example = STORE_SCHEMES[scheme].example
     assert example.startswith(f"{scheme}://")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.store.store_address import names_a_store, open_store
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, VerificationError
-from trainyard.gateways import names_a_store, open_store
 from trainyard.gateways.local_store.folder import LocalStore
 
 

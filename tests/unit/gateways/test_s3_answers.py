@@ -17,8 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError
-from trainyard.gateways import open_store
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.parts import _Whole
 from trainyard.gateways.s3.store import S3Store

@@ -7,7 +7,8 @@ import pytest
 from tests.unit.jobs.plans import instance_for, plan
 
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.node_avoidance import AvoidedNode, avoiding
+from trainyard.jobs.node_avoidance import avoiding
+from trainyard.watch.retry_decision import AvoidedNode
 
 Json = dict[str, Any]
 STRICT, SOFT = AvoidedNode("n1", strictly=True), AvoidedNode("n2", strictly=False)

@@ -87,7 +87,7 @@ kind = choose_kind(demand, {})
 
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
-from trainyard.gateways.kubernetes.job_submission import submit
+from trainyard.jobs.job_submission import submit
 
 from pathlib import Path
 

@@ -147,7 +147,7 @@ def test_a_file_outside_the_checkpoint_is_never_looked_at(checkpoint: Path) -> N
     value["files"][0]["path"] = "../secret"
     (checkpoint.parent / "secret").write_bytes(b"")
     (checkpoint / "manifest.json").write_text(json.dumps(value))
-    with pytest.raises(CheckpointError, match="not a file of the checkpoint"):
+    with pytest.raises(CheckpointError, match="not a file of the folder"):
         read_manifest(checkpoint)
 
 

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -85,24 +84,6 @@ def test_a_directory_without_the_record_is_no_run_and_that_is_wrong_usage(tmp_pa
     for path in (tmp_path / "run.json", tmp_path / "file" / "run.json"):
         with pytest.raises(ConfigError, match=f"{path}: missing, so .* is not a run directory"):
             read_run(path)
-
-
-@pytest.mark.parametrize(
-    ("part", "value", "words"),
-    [
-        *(("outcome", value, "outcome is not an object") for value in ([1], None, "succeeded", 0)),
-        *((part, [1], f"{part} is not an object") for part in ("git", "data", "hardware", "ci", "plan")),
-        ("parent", "a", "parent is not an object"),
-        ("history", {}, "history is not a list"),
-        ("run_id", 7, "run_id is not a text"),
-        ("run_id", "", "run_id is empty"),
-    ],
-)
-def test_a_part_of_another_type_is_named(tmp_path: Path, part: str, value: object, words: str) -> None:
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps({"run_id": "x", part: value}))
-    with pytest.raises(TrainyardError, match=rf"run\.json: {words}"):
-        read_run(path)
 
 
 def test_ci_facts_are_those_of_github_and_absent_elsewhere() -> None:

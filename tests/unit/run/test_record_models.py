@@ -2,7 +2,9 @@
 
 import copy
 import json
+import tarfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +16,9 @@ from trainyard.artifacts.store.layout import records_prefix
 from trainyard.errors import TrainyardError
 from trainyard.run.checkpoint_manifest import CheckpointManifest, parse_checkpoint_manifest
 from trainyard.run.identity import parse_run
-from trainyard.run.record_models import RunRecord
+from trainyard.run.record_models import Event, MetricRow, RunRecord, validate_record
 
+MADE_BEFORE = Path(__file__).parents[2] / "scripts" / "made_before" / "run.tar.gz"
 DIGEST = "a" * 64
 RUN = {
     "run_id": "r",
@@ -125,6 +128,13 @@ def test_each_wrong_value_is_refused_by_file_and_field(name: str) -> None:
             assert str(path[0]) in str(refused.value), (dotted, wrong)
 
 
+@pytest.mark.parametrize("name", ["checkpoint's manifest", "run's manifest"])
+def test_another_form_of_a_manifest_is_refused(name: str) -> None:
+    document, parse, _ = RECORDS[name]
+    with pytest.raises(TrainyardError, match="schema: this version reads 1, not 2"):
+        parse(json.dumps(document | {"schema": 2}).encode(), "the file")
+
+
 @pytest.mark.parametrize("name", RECORDS)
 @pytest.mark.parametrize("number", [10**90, 1 << 63, -1, float("inf"), float("nan")])
 def test_no_number_ends_with_a_traceback(name: str, number: float) -> None:
@@ -154,3 +164,15 @@ def test_unknown_keys_of_a_run_are_kept() -> None:
 def test_the_published_schema_accepts_the_record(name: str) -> None:
     document, _, kind = RECORDS[name]
     Draft202012Validator(TypeAdapter(kind).json_schema()).validate(document)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("metrics.jsonl", MetricRow), ("events.jsonl", Event)])
+def test_the_lines_of_a_run_are_what_the_models_say(name: str, kind: Any) -> None:
+    with tarfile.open(MADE_BEFORE) as archive:
+        file = archive.extractfile(f"run/{name}")
+        assert file
+        lines = file.read().splitlines()
+    assert lines
+    for line in lines:
+        row = validate_record(kind, json.loads(line))
+        assert row.model_extra == {} or kind is Event, line

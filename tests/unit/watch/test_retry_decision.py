@@ -8,22 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.errors import DamagedFileError
-from trainyard.jobs.node_avoidance import AvoidedNode
+from trainyard.jobs.follow.job_retries import give_up_waiting, record_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, State, Waiting
 from trainyard.run.failure_classes import HEALS, FailureClass
 from trainyard.watch.retry_decision import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     Attempt,
+    AvoidedNode,
     Retry,
     RetryClaim,
     RetryRecord,
     Stop,
     claim_from,
     decide_retry,
-    give_up_waiting,
     pause_before,
-    record_of,
     signature_of,
     with_lost_nodes,
 )

@@ -5,9 +5,8 @@ OpenSSF Model Signing format, so that other tools can check a copy of the store.
 manifest and is named after the manifest's digest. The gateways do the cryptography.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.manifest import RunManifest, parse_run_manifest
@@ -16,24 +15,8 @@ from trainyard.artifacts.store.layout import signature_key, signature_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import VerificationError
 
-Digests = Mapping[str, str]
-"""Maps each key to its SHA-256 in hex."""
-
-
-class ManifestSigner(Protocol):
-    """Signs with a private key, or with an identity for which a certificate can be issued."""
-
-    def sign(self, name: str, digests: Digests) -> bytes:
-        """Return a Sigstore bundle which states that `name` consists of these files."""
-        ...
-
-
-class Verifier(Protocol):
-    """Checks signatures against trusted keys or identities."""
-
-    def problem(self, bundle: bytes, digests: Digests) -> str | None:
-        """Return why the bundle does not verify for these files, None if it does."""
-        ...
+if TYPE_CHECKING:
+    from trainyard.gateways.model_signing import KeyVerifier, ModelSigner
 
 
 def signed_digests(manifest: RunManifest, key: str, sha256: str) -> dict[str, str]:
@@ -42,7 +25,7 @@ def signed_digests(manifest: RunManifest, key: str, sha256: str) -> dict[str, st
 
 
 def put_signature(
-    store: Store, signer: ManifestSigner, manifest: RunManifest, *, key: str, content: bytes
+    store: Store, signer: "ModelSigner", manifest: RunManifest, *, key: str, content: bytes
 ) -> str:
     """Sign the manifest whose bytes are `content`, unless it is signed already; return the signature key."""
     sha256, _ = sha256_of_chunks([content])
@@ -82,7 +65,7 @@ class SignatureVerdict:
         )
 
 
-def check_signature(store: Store, run_number: int, verifier: Verifier | None) -> SignatureVerdict:
+def check_signature(store: Store, run_number: int, verifier: "KeyVerifier | None") -> SignatureVerdict:
     """Check the signature of the newest manifest with `verifier`; without one, only look for a signature.
 
     An unsigned manifest is a problem only when a verifier is given.
@@ -93,7 +76,7 @@ def check_signature(store: Store, run_number: int, verifier: Verifier | None) ->
     return _signature_of(store, key, manifest, verifier=verifier)
 
 
-def require_signed(store: Store, key: str, manifest: RunManifest, *, verifier: Verifier) -> None:
+def require_signed(store: Store, key: str, manifest: RunManifest, *, verifier: "KeyVerifier") -> None:
     """Raise VerificationError unless `verifier` accepts the signature of `manifest`, read from `key`."""
     verdict = _signature_of(store, key, manifest, verifier=verifier)
     if not verdict.checked or verdict.problems:
@@ -101,7 +84,7 @@ def require_signed(store: Store, key: str, manifest: RunManifest, *, verifier: V
 
 
 def _signature_of(
-    store: Store, key: str, manifest: RunManifest, *, verifier: Verifier | None
+    store: Store, key: str, manifest: RunManifest, *, verifier: "KeyVerifier | None"
 ) -> SignatureVerdict:
     run_number = manifest.run_number
     content = store.read_object(key)

@@ -26,17 +26,14 @@ def checkpoint_at_hand(
 
     Raises OSError without room for it, and what `fetch_checkpoint` raises.
     """
-    if path.exists() and not (keeps_parts(RunDirectory(path.parents[1])) and _is_part(path)):
+    has_parts = path.exists() and keeps_parts(RunDirectory(path.parents[1]))
+    if path.exists() and not (has_parts and missing_files(path, read_manifest(path))):
         yield path
         return
     with TemporaryDirectory(prefix="trainyard-") as folder:
         if not fetch_checkpoint(store, run_number, step, Path(folder), progress=progress):
             raise OSError(f"it is not on disk, and {Path(folder).parent} has no room for it")
         yield Path(folder)
-
-
-def _is_part(path: Path) -> bool:
-    return bool(missing_files(path, read_manifest(path)))
 
 
 def fetch_checkpoint(

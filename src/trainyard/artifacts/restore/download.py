@@ -122,7 +122,9 @@ class Landing:
         missing = parted.missing(file, self._parts)
         self._progress.advance(max(0, parted.entry.size - len(missing) * parted.parts.part_bytes))
         self._count(fetched=1) if missing else self._count(kept=1)
-        problem = parted.fetch(file, missing, self._parts, landed=self._count_bytes)
+        problem = parted.fetch(
+            file, missing, self._parts, landed=lambda count: self._count(fetched_bytes=count)
+        )
         os.fsync(file.fileno())
         return problem
 
@@ -155,9 +157,6 @@ class Landing:
             digest = _emptied(file)
         _emptied(file)
         return problem
-
-    def _count_bytes(self, count: int) -> None:
-        self._count(fetched_bytes=count)
 
     def _count(self, *, fetched: int = 0, fetched_bytes: int = 0, kept: int = 0) -> None:
         self._progress.advance(fetched_bytes)

@@ -16,14 +16,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.checkpoints import Checkpoint, own_manifest
 from trainyard.artifacts.record.local_paths import places_of, records_of
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.record.required_records import is_loose, missing_records
-from trainyard.artifacts.record.signature import Verifier, require_signed
+from trainyard.artifacts.record.signature import require_signed
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.restore.download import Landing, require_distinct
 from trainyard.artifacts.restore.selection import Selection, select_checkpoints
@@ -33,6 +33,9 @@ from trainyard.run.atomic_files import bytes_on_disk, sync_directory
 from trainyard.run.commands import resume_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
+
+if TYPE_CHECKING:
+    from trainyard.gateways.model_signing import KeyVerifier
 
 _TIMES_OVERTAKEN = 3
 """Give up after a sync has replaced the records this many times while they were read."""
@@ -105,7 +108,7 @@ class RestorePlan:
 
 
 def plan_restore(
-    store: Store, selection: Selection, target: Path, *, verifier: Verifier | None = None
+    store: Store, selection: Selection, target: Path, *, verifier: "KeyVerifier | None" = None
 ) -> RestorePlan:
     """Plan a restore. For the newest that verifies, the plan has the newest. Only manifests are read."""
     manifest = _manifest(store, selection.run_number, verifier)[1]
@@ -128,7 +131,7 @@ def restore(
     selection: Selection,
     target: Path,
     *,
-    verifier: Verifier | None = None,
+    verifier: "KeyVerifier | None" = None,
     progress: Progress = UNSEEN,
 ) -> RestoreReport:
     """Restore the stored run into `target`, which must not exist or must be empty.
@@ -178,7 +181,7 @@ def _bring(
     landing: Landing,
     *,
     work: Path,
-    verifier: Verifier | None,
+    verifier: "KeyVerifier | None",
     progress: Progress,
 ) -> tuple[RunManifest, list[Checkpoint], list[str]]:
     """Download the selection; start again if a sync put a newer manifest meanwhile."""
@@ -237,7 +240,7 @@ def _land_checkpoint(store: Store, checkpoint: Checkpoint, landing: Landing) -> 
     return landing.land(files, checkpoint.parts(content)) or landing.land(last)
 
 
-def _manifest(store: Store, run_number: int, verifier: Verifier | None) -> tuple[str, RunManifest]:
+def _manifest(store: Store, run_number: int, verifier: "KeyVerifier | None") -> tuple[str, RunManifest]:
     key, manifest, problems = newest_manifest(store, run_number)
     problems += missing_records(manifest) if manifest else []
     if manifest is None or problems:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from trainyard.artifacts.record.checkpoints import Checkpoint
 from trainyard.artifacts.record.manifest import PrunedCheckpoint, RunManifest, StoredManifest, read_chain
-from trainyard.artifacts.record.signature import ManifestSigner
 from trainyard.artifacts.record.statement import restate
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.retention.pruning_plan import RunPruning, names_by_digest
@@ -24,12 +24,15 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.manifest_publication import Before, put_manifest
 from trainyard.errors import RunConflictError, ServiceError
 
+if TYPE_CHECKING:
+    from trainyard.gateways.model_signing import ModelSigner
+
 _AT_ONCE = 8
 _logger = logging.getLogger(__name__)
 
 
 def prune(
-    store: Store, plan: RunPruning, *, by: str, rules: RetentionRules, signer: ManifestSigner | None = None
+    store: Store, plan: RunPruning, *, by: str, rules: RetentionRules, signer: "ModelSigner | None" = None
 ) -> list[str]:
     """Carry out the plan of one run; return what was kept, because it was promoted or stored again.
 
@@ -64,7 +67,7 @@ def _is_listed(store: Store, plan: RunPruning, checkpoint: Checkpoint) -> bool:
     return any(entry.key.startswith(checkpoint.prefix) for entry in newest.objects)
 
 
-def _vouch_for_the_rest(store: Store, plan: RunPruning, *, by: str, signer: ManifestSigner | None) -> None:
+def _vouch_for_the_rest(store: Store, plan: RunPruning, *, by: str, signer: "ModelSigner | None") -> None:
     """Put a manifest without the removed objects; superseded records are leftovers until they are deleted."""
     newest, doomed = plan.chain[-1].manifest, plan.doomed
     gone = {entry.key for each in doomed for entry in each.checkpoint.objects} | plan.superseded.keys()
@@ -94,7 +97,7 @@ def _vouch_for_the_rest(store: Store, plan: RunPruning, *, by: str, signer: Mani
 
 
 def _vouch_again(
-    store: Store, run_number: int, checkpoint: Checkpoint, *, signer: ManifestSigner | None
+    store: Store, run_number: int, checkpoint: Checkpoint, *, signer: "ModelSigner | None"
 ) -> None:
     """List a checkpoint that still exists, in the newest manifest."""
     chain = read_chain(store, run_number)
@@ -112,7 +115,7 @@ def _vouch_again(
 
 
 def _put(
-    store: Store, chain: Sequence[StoredManifest], manifest: RunManifest, *, signer: ManifestSigner | None
+    store: Store, chain: Sequence[StoredManifest], manifest: RunManifest, *, signer: "ModelSigner | None"
 ) -> None:
     """Put the manifest. Raises RunConflictError when somebody else put one meanwhile."""
     newest = chain[-1]

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import listed_objects
 from trainyard.artifacts.record.checkpoints import doomed_steps
@@ -19,7 +19,7 @@ from trainyard.artifacts.record.manifest import (
     manifest_bytes,
     read_chain,
 )
-from trainyard.artifacts.record.signature import ManifestSigner, put_signature
+from trainyard.artifacts.record.signature import put_signature
 from trainyard.artifacts.record.statement import resolved_config, statement_of
 from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import (
@@ -32,6 +32,9 @@ from trainyard.artifacts.store.layout import (
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.errors import RunConflictError
 from trainyard.run.run_settings import setting
+
+if TYPE_CHECKING:
+    from trainyard.gateways.model_signing import ModelSigner
 
 _logger = logging.getLogger(__name__)
 
@@ -115,7 +118,7 @@ def _may_be_left_over(key: str, version: int) -> bool:
 
 
 def put_manifest(
-    store: Store, manifest: RunManifest, before: Before, *, signer: ManifestSigner | None = None
+    store: Store, manifest: RunManifest, before: Before, *, signer: "ModelSigner | None" = None
 ) -> Published:
     """Put the manifest unless the newest one has the same content; return the newest one."""
     newest = before.chain[-1] if before.chain else None
@@ -143,7 +146,7 @@ def _says(manifest: RunManifest) -> tuple[Any, ...]:
 def _sign(
     store: Store,
     manifest: RunManifest,
-    signer: ManifestSigner | None,
+    signer: "ModelSigner | None",
     *,
     key: str,
     content: bytes | None = None,

@@ -13,10 +13,9 @@ import time
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.run_numbers import claim_number
-from trainyard.artifacts.record.signature import ManifestSigner
 from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import retry_suggested, sync_run
@@ -35,6 +34,9 @@ from trainyard.run.commands import sync_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import keeps_parts, node_file
+
+if TYPE_CHECKING:
+    from trainyard.gateways.model_signing import ModelSigner
 
 _SETTLE_SECONDS = 30.0
 """A run that already has an outcome may be about to resume. It is over if nothing changes for this long."""
@@ -139,7 +141,7 @@ def follow_run(
     *,
     stop: threading.Event,
     patience: Patience = Patience(),
-    signer: ManifestSigner | None = None,
+    signer: "ModelSigner | None" = None,
 ) -> Followed:
     """Store the checkpoints of `directory` as they appear, until the run is over or `stop` is set.
 
@@ -170,7 +172,7 @@ class _Watch:
     def ending(self) -> Ending | None:
         """Return why to end now, None to continue."""
         silent = self._is_silent()
-        if not self._is_over():
+        if "outcome" not in read_run(self._directory.run_file):
             self._was_going = True
             return Ending.STOPPED if self.stop.is_set() else Ending.SILENT if silent else None
         settled = self._was_going or time.monotonic() - self._changed >= _SETTLE_SECONDS
@@ -183,9 +185,6 @@ class _Watch:
             if (written := _written(self._directory.checkpoint(step) / MANIFEST_NAME)) is not None:
                 found.add((step, written))
         return frozenset(found)
-
-    def _is_over(self) -> bool:
-        return "outcome" in read_run(self._directory.run_file)
 
     def _is_silent(self) -> bool:
         files = (self._directory.run_file, self._directory.metrics_file, self._directory.events_file)
@@ -205,7 +204,7 @@ class _Following:
     """Stores one run in one store."""
 
     def __init__(
-        self, store: Store, directory: RunDirectory, number: int, *, signer: ManifestSigner | None
+        self, store: Store, directory: RunDirectory, number: int, *, signer: "ModelSigner | None"
     ) -> None:
         self._store, self._directory, self._number, self._signer = store, directory, number, signer
         self._run = RunningRun(store, directory, number, signer=signer)

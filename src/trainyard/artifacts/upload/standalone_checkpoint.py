@@ -12,27 +12,29 @@ import shlex
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.contents import RECORDS, Contents, Group, Item, checkpoint_group, hash_item
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.record.run_numbers import claim_number
-from trainyard.artifacts.record.signature import ManifestSigner
 from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.hashing import calculate_file_hash, checksum_agrees, sha256_of_chunks
 from trainyard.artifacts.store.layout import checkpoint_prefix, manifest_key, metrics_key
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.preview import Preview, number_for, preview_contents
-from trainyard.artifacts.upload.standalone_metrics import find_step, read_metrics
 from trainyard.artifacts.upload.sync import retry_suggested, store_contents
 from trainyard.artifacts.upload.upload import Sending
-from trainyard.errors import ConfigError, TrainyardError
+from trainyard.errors import CheckpointError, ConfigError, DamagedFileError, TrainyardError
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.commands import script_command
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.records import Row
+from trainyard.run.untrusted_files import parse_json, parse_json_line, read_bytes
+
+if TYPE_CHECKING:
+    from trainyard.gateways.model_signing import ModelSigner
 
 __all__ = [
     "calculate_file_hash",
@@ -45,6 +47,7 @@ __all__ = [
     "sync_files",
 ]
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_STEP = re.compile(r"(?:.*[-_.])?(?:step|checkpoint|ckpt)[-_=]?(\d+)(?:\D.*)?", re.ASCII | re.IGNORECASE)
 _logger = logging.getLogger(__name__)
 
 
@@ -55,7 +58,7 @@ def sync_files(
     wanted: int | None,
     *,
     provenance: Mapping[str, Any],
-    signer: ManifestSigner | None = None,
+    signer: "ModelSigner | None" = None,
     progress: Progress = UNSEEN,
 ) -> SyncReport:
     """Store a checkpoint (a file or a directory) and a metrics file as one run.
@@ -202,3 +205,53 @@ def _files_below(path: Path) -> list[Path]:
 def _require(path: Path) -> None:
     if not path.exists():
         raise ConfigError(f"{path}: there is no such file or directory")
+
+
+def read_metrics(path: Path) -> list[Row]:
+    """Return the rows of a JSON document (an object, a list, or `{"rows": […]}`) or of a JSON-lines file.
+
+    The last line may be cut off. Raises ConfigError when the file is missing or holds anything else.
+    """
+    try:
+        content = read_bytes(path)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file or directory") from None
+    except DamagedFileError as error:
+        raise ConfigError(f"the metrics cannot be read: {error}") from None
+    try:
+        value = parse_json(content, str(path))
+    except DamagedFileError:
+        return _lines(path, content)
+    rows = value.get("rows", [value]) if isinstance(value, dict) else value
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ConfigError(f"{path}: is not a metrics file, which holds a JSON object or a list of objects")
+    return rows
+
+
+def find_step(checkpoint: Path) -> int | None:
+    """Return a checkpoint's step from the manifest beside it, its name or its folder's name; else None.
+
+    Names such as `step-00000500`, `checkpoint-500.pt` and `global_step500` contain a step.
+    """
+    folder = checkpoint.resolve().parent
+    if (folder / MANIFEST_NAME).is_file():
+        try:
+            return read_manifest(folder).step
+        except CheckpointError:
+            pass  # another trainer's manifest
+    matches = (_STEP.fullmatch(name) for name in (checkpoint.resolve().name, folder.name))
+    return next((int(match[1]) for match in matches if match), None)
+
+
+def _lines(path: Path, content: bytes) -> list[Row]:
+    lines = content.splitlines()
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        row = parse_json_line(line)
+        if row is not None:
+            rows.append(row)
+        elif line.strip() and (number < len(lines) or not rows):
+            raise ConfigError(f"{path}: line {number} is not a JSON object, so it is not a metrics file")
+    if not rows:
+        raise ConfigError(f"{path}: is empty, so it is not a metrics file")
+    return rows

@@ -16,13 +16,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.checkpoints import is_pruned
 from trainyard.artifacts.record.contents import Contents, Group, contents_of
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.record.run_numbers import claim_number
-from trainyard.artifacts.record.signature import ManifestSigner
 from trainyard.artifacts.record.sync_report import SyncReport, size_text
 from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import identity_key
@@ -36,6 +35,9 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
 
+if TYPE_CHECKING:
+    from trainyard.gateways.model_signing import ModelSigner
+
 OTHERS_SECONDS = 600.0
 """How long the last pass over a run waits for the parts that other machines store."""
 _ABANDONED_SECONDS = 24 * 3600.0
@@ -47,7 +49,7 @@ def sync_run(
     directory: RunDirectory,
     wanted: int | None,
     *,
-    signer: ManifestSigner | None = None,
+    signer: "ModelSigner | None" = None,
     progress: Progress = UNSEEN,
     others_seconds: float | None = None,
 ) -> SyncReport:
@@ -82,7 +84,7 @@ def store_contents(
     number: int,
     *,
     before: Before | None = None,
-    signer: ManifestSigner | None = None,
+    signer: "ModelSigner | None" = None,
     files_at_once: int = FILES_AT_ONCE,
     progress: Progress = UNSEEN,
     others: OtherMachines | None = None,

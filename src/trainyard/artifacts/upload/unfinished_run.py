@@ -8,11 +8,11 @@ the store can be verified and restored at any moment. `run_following` decides wh
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainyard.artifacts.record.checkpoints import is_pruned
 from trainyard.artifacts.record.contents import RECORDS, Contents, Group, contents_of
 from trainyard.artifacts.record.manifest import StoredManifest
-from trainyard.artifacts.record.signature import ManifestSigner
 from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.manifest_publication import Before, read_store
@@ -20,6 +20,9 @@ from trainyard.artifacts.upload.other_machines import OtherMachines
 from trainyard.artifacts.upload.sync import store_contents
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from trainyard.gateways.model_signing import ModelSigner
 
 _FILES_AT_ONCE = 2
 """Fewer than after the run, because the trainer needs the processors."""
@@ -29,7 +32,7 @@ class RunningRun:
     """A run that is being trained, and its run number in a store."""
 
     def __init__(
-        self, store: Store, directory: RunDirectory, number: int, *, signer: ManifestSigner | None = None
+        self, store: Store, directory: RunDirectory, number: int, *, signer: "ModelSigner | None" = None
     ) -> None:
         self._store, self._directory, self._number, self._signer = store, directory, number, signer
         self._others = OtherMachines(store)

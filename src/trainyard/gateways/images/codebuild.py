@@ -3,15 +3,14 @@
 Every call has a time limit and bounded retries. The caller decides whether a build may be started again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ServiceError
-from trainyard.gateways.aws_refusals import ask_aws, client_settings, unsent
+from trainyard.gateways.aws_refusals import AwsAccount
 
-_ATTEMPTS = 5
 _TAIL_LINES = 12
 
 
@@ -44,58 +43,31 @@ class BuildState:
 
 
 class CodeBuild:
-    """CodeBuild in one region."""
+    """CodeBuild in one region, with the bucket of its sources and its logs."""
 
-    def __init__(self, region: str = "") -> None:
-        import boto3
-        from botocore.exceptions import BotoCoreError, NoRegionError
-        from botocore.utils import validate_region_name
-
-        self._config = client_settings(read_seconds=30, attempts=_ATTEMPTS)
-        try:
-            self.session = boto3.session.Session(region_name=region or None)
-            if not self.session.region_name:
-                raise NoRegionError
-            validate_region_name(self.session.region_name)
-        except BotoCoreError as error:
-            raise unsent(error, "start", region=region) from None
-        self.region = str(self.session.region_name)
-        self._clients: dict[str, Any] = {}
-
-    def client(self, service: str) -> Any:
-        """Return the client of a service, made when it is first needed: that takes a fifth of a second."""
-        if service not in self._clients:
-            self._clients[service] = self.session.client(service, config=self._config)
-        return self._clients[service]
-
-    def account(self) -> str:
-        """Return the account of the credentials."""
-        what = "name the account of these credentials"
-        answer = self._ask(lambda: self.client("sts").get_caller_identity(), what, service="sts")
-        return str(answer["Account"])
+    def __init__(self, aws: AwsAccount) -> None:
+        self._aws, self.region = aws, aws.region
 
     def upload_source(self, archive: Path, *, bucket: str, key: str) -> bool:
         """Put an archive into a bucket unless it exists there; return whether it was sent.
 
         The key must contain the digest of the content, because an existing object is assumed to be the same.
         """
-        what = f"put the source into s3://{bucket}/{key}"
         text = (
             f"S3 has no bucket {bucket}, or it is not one of this account. Set it up once with "
             f"infrastructure/setup-codebuild.sh --region {self.region}, or name another with --source-bucket."
         )
-        missing = dict.fromkeys(("NoSuchBucket", "404"), text)
-        found = self._ask(
-            lambda: self.client("s3").head_object(Bucket=bucket, Key=key),
-            what,
-            service="s3",
-            absent=("404", "NoSuchKey", "NotFound"),
-            missing=missing,
-        )
-        if found is None:
-            send = self.client("s3").upload_file
-            self._ask(lambda: send(str(archive), bucket, key), what, service="s3", missing=missing)
-        return found is None
+        words: dict[str, Any] = {
+            "what": f"put the source into s3://{bucket}/{key}",
+            "Bucket": bucket,
+            "Key": key,
+        }
+        words["missing"] = dict.fromkeys(("NoSuchBucket", "404"), text)
+        absent = ("404", "NoSuchKey", "NotFound")
+        is_new = self._aws.call("s3", "head_object", absent=absent, **words) is None
+        if is_new:
+            self._aws.call("s3", "upload_file", Filename=str(archive), **words)
+        return is_new
 
     def start(
         self, project: str, *, source: Mapping[str, str], variables: Mapping[str, str], token: str
@@ -104,30 +76,29 @@ class CodeBuild:
 
         `source` has sourceTypeOverride, sourceLocationOverride and sourceVersion.
         """
-        environment = [{"name": key, "value": value, "type": "PLAINTEXT"} for key, value in variables.items()]
         missing = (
             f"CodeBuild of {self.region} has no project {project}. Set it up once with "
             f"infrastructure/setup-codebuild.sh --project-name {project} --region {self.region}, or name "
             "another with --project."
         )
-        answer = self._ask(
-            lambda: self.client("codebuild").start_build(
-                projectName=project,
-                environmentVariablesOverride=environment,
-                idempotencyToken=token,
-                **source,
-            ),
-            f"start a build of {project}",
+        answer = self._aws.call(
+            "codebuild",
+            "start_build",
+            what=f"start a build of {project}",
             missing={"ResourceNotFoundException": missing},
+            projectName=project,
+            environmentVariablesOverride=[
+                {"name": key, "value": value, "type": "PLAINTEXT"} for key, value in variables.items()
+            ],
+            idempotencyToken=token,
+            **source,
         )
         return str(answer["build"]["id"])
 
     def states(self, build_ids: Sequence[str]) -> dict[str, BuildState]:
         """Return the present states of builds by their ids. Raises ServiceError if one is unknown."""
-        found = self._ask(
-            lambda: self.client("codebuild").batch_get_builds(ids=list(build_ids))["builds"],
-            f"read the state of the build {', '.join(build_ids)}",
-        )
+        what = f"read the state of the build {', '.join(build_ids)}"
+        found = self._aws.call("codebuild", "batch_get_builds", what=what, ids=list(build_ids))["builds"]
         states = {str(one["id"]): _state(one) for one in found}
         if unknown := [one for one in build_ids if one not in states]:
             raise ServiceError(f"CodeBuild knows no build {', '.join(unknown)}")
@@ -137,30 +108,20 @@ class CodeBuild:
         """Return the last lines of a build's log; none if there is no log."""
         if not state.log_group or not state.log_stream:
             return []
-        answer = self._ask(
-            lambda: self.client("logs").get_log_events(
-                logGroupName=state.log_group, logStreamName=state.log_stream, limit=_TAIL_LINES
-            ),
-            "read the build's log",
-            service="logs",
+        answer = self._aws.call(
+            "logs",
+            "get_log_events",
+            what="read the build's log",
             absent=("ResourceNotFoundException",),
+            logGroupName=state.log_group,
+            logStreamName=state.log_stream,
+            limit=_TAIL_LINES,
         )
         return [str(event["message"]).rstrip("\r\n") for event in (answer or {}).get("events", ())]
 
     def stop(self, build_id: str) -> None:
         """Stop a build. A build that has ended is not changed."""
-        self._ask(lambda: self.client("codebuild").stop_build(id=build_id), f"stop the build {build_id}")
-
-    def _ask(
-        self,
-        work: Callable[[], Any],
-        what: str,
-        *,
-        service: str = "codebuild",
-        absent: tuple[str, ...] = (),
-        missing: Mapping[str, str] | None = None,
-    ) -> Any:
-        return ask_aws(work, what, service=service, region=self.region, absent=absent, missing=missing)
+        self._aws.call("codebuild", "stop_build", what=f"stop the build {build_id}", id=build_id)
 
 
 def _state(found: Mapping[str, Any]) -> BuildState:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceError
-from trainyard.gateways.aws_refusals import ask_aws, client_settings, unsent
+from trainyard.gateways.aws_refusals import AwsAccount, ask_aws
 from trainyard.gateways.images.local_builder import Login
 
 MANIFEST_TYPES = (
@@ -30,24 +30,6 @@ _POLL_SECONDS = 3.0
 _HOST = re.compile(r"(\d{12})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?", re.ASCII)
 
 
-def ecr_client(region: str, session: Any = None) -> Any:
-    """Create the client for ECR. That takes a fifth of a second, so several requests share one.
-
-    `session` is boto3's, if there is one already: it keeps the data of botocore that it has read. Raises
-    ConfigError and ServiceError for settings or credentials that cannot be used.
-    """
-    import boto3
-    from botocore.exceptions import BotoCoreError
-
-    try:
-        session = session or boto3.session.Session(region_name=region or None)
-        return session.client("ecr", region_name=region or None, config=client_settings(attempts=4))
-    except BotoCoreError as error:
-        raise unsent(error, "use ECR", region=region) from None
-    except ValueError as error:
-        raise ConfigError(f"{str(error).rstrip('.')}; name a region with --region") from None
-
-
 def find_digest(
     *,
     account: str,
@@ -55,32 +37,30 @@ def find_digest(
     repository: str,
     tag: str,
     digest: str,
-    client: Any = None,
+    aws: AwsAccount | None = None,
     needs_repository: bool = False,
 ) -> str | None:
     """Return the digest of an image named by tag or digest; None if the registry does not have it.
 
-    Pass the `client` of `ecr_client` for several requests. With `needs_repository`, a repository
-    that does not exist is a ConfigError. Raises PermissionRefusedError when AWS refuses the caller,
-    ServiceError when it refuses otherwise, ServiceTroubleError when it cannot be reached.
+    Pass `aws` for several requests: making a client takes time. With `needs_repository`, a repository that
+    does not exist is a ConfigError. Raises PermissionRefusedError when AWS refuses the caller, ServiceError
+    when it refuses otherwise, ServiceTroubleError when it cannot be reached.
     """
-    what = f"look for {repository} in ECR"
-    wanted = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
-    absent = _MISSING[:1] if needs_repository else _MISSING
     no_repository = (
         f"ECR of {region} has no repository {repository}, so an image could not be pushed there. "
         f"Make it once with infrastructure/setup-codebuild.sh --ecr-repository {repository} "
         f"--region {region}, or name another with --image."
     )
     try:
-        client = client or ecr_client(region)
-        answer = ask_aws(
-            lambda: client.describe_images(registryId=account, repositoryName=repository, imageIds=[wanted]),
-            what,
-            service="ecr",
-            region=region,
-            absent=absent,
+        answer = (aws or AwsAccount(region)).call(
+            "ecr",
+            "describe_images",
+            what=f"look for {repository} in ECR",
+            absent=_MISSING[:1] if needs_repository else _MISSING,
             missing={_NO_REPOSITORY: no_repository},
+            registryId=account,
+            repositoryName=repository,
+            imageIds=[{"imageDigest": digest} if digest else {"imageTag": tag or "latest"}],
         )
     except CredentialsRefusedError as error:
         # The check of a cluster does without ECR's answer, and ends only if the cluster refuses credentials.
@@ -95,18 +75,16 @@ def has_image(place: tuple[str, str], repository: str, digest: str) -> bool:
     Raises ServiceError if AWS refuses.
     """
     account, region = place
-    client, what = ecr_client(region), f"find {repository} in ECR"
-    answer = ask_aws(
-        lambda: client.batch_get_image(
-            registryId=account,
-            repositoryName=repository,
-            imageIds=[{"imageDigest": digest}],
-            acceptedMediaTypes=list(MANIFEST_TYPES),
-        ),
-        what,
-        service="ecr",
-        region=region,
+    what = f"find {repository} in ECR"
+    answer = AwsAccount(region).call(
+        "ecr",
+        "batch_get_image",
+        what=what,
         absent=_MISSING,
+        registryId=account,
+        repositoryName=repository,
+        imageIds=[{"imageDigest": digest}],
+        acceptedMediaTypes=list(MANIFEST_TYPES),
     )
     failures = [str(one.get("failureCode", "")) for one in (answer or {}).get("failures") or ()]
     if failures and failures != ["ImageNotFound"]:
@@ -126,22 +104,19 @@ def newest_image(repository: str, *, region: str = "") -> str:
     `repository` is a name in the registry of the account. Also raises ServiceError and its subclasses when
     AWS refuses or cannot be reached.
     """
-    what = f"look for the newest image of {repository} in ECR"
-    missing = f"ECR has no repository {repository}; name the image with --image-uri"
-    client = ecr_client(region)
-
-    def images_of_repository() -> tuple[str, list[dict[str, Any]]]:
-        found = client.describe_repositories(repositoryNames=[repository])["repositories"][0]
-        pages = client.get_paginator("describe_images").paginate(repositoryName=repository)
-        return found["repositoryUri"], [image for page in pages for image in page.get("imageDetails") or ()]
-
-    uri, images = ask_aws(
-        images_of_repository,
-        what,
-        service="ecr",
-        region=client.meta.region_name,
-        missing=dict.fromkeys(_MISSING, missing),
+    aws = AwsAccount(region)
+    words: dict[str, Any] = {"what": f"look for the newest image of {repository} in ECR"}
+    words["missing"] = dict.fromkeys(
+        _MISSING, f"ECR has no repository {repository}; name the image with --image-uri"
     )
+    found = aws.call("ecr", "describe_repositories", repositoryNames=[repository], **words)["repositories"][0]
+    pages = ask_aws(
+        lambda: list(aws.client("ecr").get_paginator("describe_images").paginate(repositoryName=repository)),
+        service="ecr",
+        region=aws.region,
+        **words,
+    )
+    uri, images = found["repositoryUri"], [one for page in pages for one in page.get("imageDetails") or ()]
     digest = newest_digest(images)
     if digest is None:
         raise ConfigError(
@@ -203,15 +178,16 @@ class EcrRepository:
     """One repository of the account's registry in a region."""
 
     def __init__(self, name: str, region: str) -> None:
-        self._client = ecr_client(region)
-        self.name, self.region = name, str(self._client.meta.region_name)
+        self._aws, self.name = AwsAccount(region), name
+        self.region = self._aws.region
 
     def fixed_tags(self) -> Callable[[str], bool]:
-        """Whether a tag, once set, cannot be set again. Raises ConfigError if there is no such repository."""
-        found = self._ask(
-            lambda: self._client.describe_repositories(repositoryNames=[self.name])["repositories"],
-            f"describe the repository {self.name} in ECR",
-        )[0]
+        """Return whether a tag, once set, cannot be set again.
+
+        Raises ConfigError if there is no such repository.
+        """
+        what = f"describe the repository {self.name} in ECR"
+        found = self._call("describe_repositories", what, repositoryNames=[self.name])["repositories"][0]
         mutability = str(found.get("imageTagMutability", ""))
         filters = [str(one["filter"]) for one in found.get("imageTagMutabilityExclusionFilters") or ()]
         # IMMUTABLE_WITH_EXCLUSION: tags that match a filter may move; MUTABLE_WITH_EXCLUSION: they may not.
@@ -220,43 +196,29 @@ class EcrRepository:
 
     def login(self) -> Login:
         """Return the login for the registry, which is valid for some hours."""
-        data = self._ask(
-            lambda: self._client.get_authorization_token()["authorizationData"][0], "log in to ECR"
-        )
+        data = self._call("get_authorization_token", "log in to ECR")["authorizationData"][0]
         user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
         return Login(urlsplit(data["proxyEndpoint"]).netloc, user, password)
 
     def scan(self, digest: str, *, seconds: float, pause: Callable[[float], None] = time.sleep) -> Scan:
         """Return the findings of an image's scan, once it has ended or the time is over."""
-        end = time.monotonic() + seconds
+        end, what = time.monotonic() + seconds, f"read the scan of {self.name}@{digest} in ECR"
+        image = {"repositoryName": self.name, "imageId": {"imageDigest": digest}}
         while True:
-            found = self._scan(digest)
+            answer = self._call(
+                "describe_image_scan_findings", what, absent=("ScanNotFoundException",), **image
+            )
+            found = scan_of(answer or {})
             if not found.runs or time.monotonic() > end:
                 return found
             pause(_POLL_SECONDS)
 
-    def _scan(self, digest: str) -> Scan:
-        image = {"repositoryName": self.name, "imageId": {"imageDigest": digest}}
-        answer = self._ask(
-            lambda: self._client.describe_image_scan_findings(**image),
-            f"read the scan of {self.name}@{digest} in ECR",
-            absent=("ScanNotFoundException",),
-        )
-        return scan_of(answer or {})
-
-    def _ask(self, work: Callable[[], Any], what: str, *, absent: tuple[str, ...] = ()) -> Any:
+    def _call(self, operation: str, what: str, **arguments: Any) -> Any:
         missing = (
             f"ECR of {self.region} has no repository {self.name}. Make it once with "
             f"infrastructure/setup-codebuild.sh --ecr-repository {self.name} --region {self.region}"
         )
-        return ask_aws(
-            work,
-            what,
-            service="ecr",
-            region=self.region,
-            absent=absent,
-            missing={"RepositoryNotFoundException": missing},
-        )
+        return self._aws.call("ecr", operation, what=what, missing={_NO_REPOSITORY: missing}, **arguments)
 
 
 def scan_of(answer: Mapping[str, Any]) -> Scan:

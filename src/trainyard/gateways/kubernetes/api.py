@@ -16,11 +16,11 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from trainyard.errors import (
@@ -32,6 +32,11 @@ from trainyard.errors import (
 from trainyard.gateways.kubernetes import protobuf
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.tls import pool_of
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.list_watch import Report, Watch
+    from trainyard.gateways.kubernetes.pod_exec import Exec
+    from trainyard.jobs.volumes.helper_pod import Place
 
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 20.0
@@ -163,6 +168,32 @@ class Api:
         if self._accepted_body("GET", path, status, body) is None:
             raise ServiceError(f"The cluster has no {path.partition('?')[0]} (404)")
         raise ServiceError(f"{self.access.server} answered {path.partition('?')[0]} with {status}")
+
+    def watch(
+        self,
+        path: str,
+        report: "Callable[[Report], None]",
+        *,
+        source: str,
+        keep: Callable[[Mapping[str, Any]], Any],
+        **query: str,
+    ) -> "Watch":
+        """Return a watch of a list, which is still to be started."""
+        from trainyard.gateways.kubernetes.list_watch import Watch
+
+        return Watch(self, path, report, source=source, keep=keep, **query)
+
+    def execute(self, place: "Place", command: Sequence[str], *, stdin: bytes = b"") -> "Exec":
+        """Run a command in a container. Raises the errors of `pod_exec.Exec`."""
+        from trainyard.gateways.kubernetes.pod_exec import Exec
+
+        return Exec(self, place, command, stdin=stdin)
+
+    @staticmethod
+    def refusal(what: str, status: int, answer: Mapping[str, Any]) -> ServiceError:
+        """Return the error for a change that was refused; `what` says which."""
+        kind = PermissionRefusedError if status == 403 else ServiceError
+        return kind(f"{what} ({status}): {message_of(answer)}")
 
     def identity(self, *, refused: str = "") -> dict[str, str]:
         """Return the headers that identify us; not with the token that was `refused`, if there is another."""
@@ -451,9 +482,3 @@ def message_in(body: bytes) -> str:
 def message_of(answer: Mapping[str, Any]) -> str:
     """The API server's reason in a refusal, on one line."""
     return " ".join(str(answer.get("message", "")).split())[:400]
-
-
-def refusal(what: str, status: int, answer: Mapping[str, Any]) -> ServiceError:
-    """The error for a change that was refused; `what` says which."""
-    kind = PermissionRefusedError if status == 403 else ServiceError
-    return kind(f"{what} ({status}): {message_of(answer)}")

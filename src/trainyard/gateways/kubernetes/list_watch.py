@@ -13,8 +13,7 @@ import random
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from trainyard.errors import (
@@ -33,20 +32,15 @@ _FIRST_PAUSE, _MOST_PAUSE = 0.3, 8.0
 Json = Mapping[str, Any]
 
 
-class News(Enum):
-    """The kinds of reports of a watch."""
+News = Literal["listed", "changed", "deleted", "broken", "back", "refused"]
+"""The kinds of reports of a watch.
 
-    LISTED = auto()
-    """All objects that exist now; a known object that is not among them is gone."""
-    CHANGED = auto()
-    DELETED = auto()
-    """The last state of a deleted object."""
-    BROKEN = auto()
-    """The API server does not answer, or rejects our identity; the watch is tried again."""
-    BACK = auto()
-    """It answers again, and no event was missed."""
-    REFUSED = auto()
-    """We may not see these objects. The watch has ended."""
+    listed    all objects that exist now; a known object that is not among them is gone
+    deleted   the last state of a deleted object
+    broken    the API server does not answer, or rejects our identity; the watch is tried again
+    back      it answers again, and no event was missed
+    refused   we may not see these objects; the watch has ended
+"""
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ class Watch:
                 pause = min(_MOST_PAUSE, pause * 2)
             except ServiceError as error:
                 if not self._was_seen:
-                    self._tell(Report(self._source, News.REFUSED, error=error))
+                    self._tell(Report(self._source, "refused", error=error))
                     return
                 # An API server that starts may refuse for seconds what it allows.
                 self._tell_broken(error)
@@ -128,7 +122,7 @@ class Watch:
                 break
             more = {"continue": str(meta["continue"])}
         self._is_broken, self._was_seen = False, True
-        self._tell(Report(self._source, News.LISTED, tuple(found)))
+        self._tell(Report(self._source, "listed", tuple(found)))
         return str(meta.get("resourceVersion") or "")
 
     def _watch(self, version: str) -> str:
@@ -147,7 +141,7 @@ class Watch:
             stream.end()
         if self._is_broken:
             self._is_broken = False
-            self._tell(Report(self._source, News.BACK))
+            self._tell(Report(self._source, "back"))
         for line in stream.lines():
             version = self._event(line) or version
         return version
@@ -166,13 +160,14 @@ class Watch:
                 raise TooOldError
             raise ServiceTroubleError(f"The watch of {self._path} ended: {raw.get('message', 'no reason')}")
         if kind in ("ADDED", "MODIFIED", "DELETED"):
-            news = News.DELETED if kind == "DELETED" else News.CHANGED
-            self._tell(Report(self._source, news, (self._keep(raw),)))
+            self._tell(
+                Report(self._source, "deleted" if kind == "DELETED" else "changed", (self._keep(raw),))
+            )
         return str((raw.get("metadata") or {}).get("resourceVersion") or "")
 
     def _tell_broken(self, error: ServiceError) -> None:
         if not self._is_broken:
-            self._tell(Report(self._source, News.BROKEN, error=error))
+            self._tell(Report(self._source, "broken", error=error))
         self._is_broken = True
 
     def _tell(self, report: Report) -> None:

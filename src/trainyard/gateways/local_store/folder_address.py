@@ -2,17 +2,21 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from trainyard.errors import ConfigError
-from trainyard.gateways import SHOWN_CHARACTERS, StoreOptions
+from trainyard.gateways import SHOWN_CHARACTERS
 from trainyard.gateways.local_store.folder import LocalStore
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.store.store_address import StoreOptions
 
 _NAME_BYTES, _PATH_BYTES = 255, 3500
 """The limits of names and paths on Linux (4,095 bytes), less what is stored below the folder."""
 
 
-def open_at(url: str, rest: str, options: StoreOptions) -> LocalStore:
+def open_at(url: str, rest: str, options: "StoreOptions") -> LocalStore:
     """Open the store; `rest` is `url` after `file://`. Raises ConfigError for an invalid address."""
     return LocalStore(folder_at(url, rest), options.pace)
 

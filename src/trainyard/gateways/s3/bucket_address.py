@@ -4,9 +4,11 @@ import re
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
-from trainyard.gateways import SHOWN_CHARACTERS, StoreOptions
+from trainyard.gateways import SHOWN_CHARACTERS
 
 if TYPE_CHECKING:
+    from trainyard.artifacts.store.store_address import StoreOptions
+    from trainyard.gateways.s3.bucket_setup import BucketSetup
     from trainyard.gateways.s3.store import S3Store
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -14,7 +16,7 @@ _PREFIX_BYTES = 700
 """An object's key has 1,024 bytes in S3; below the prefix come the run and the names of its files."""
 
 
-def open_at(url: str, rest: str, options: StoreOptions) -> "S3Store":
+def open_at(url: str, rest: str, options: "StoreOptions") -> "S3Store":
     """Open the store; `rest` is `url` after `s3://`. Raises ConfigError for an invalid address."""
     from trainyard.gateways.s3.store import S3Store
 
@@ -27,6 +29,13 @@ def open_at(url: str, rest: str, options: StoreOptions) -> "S3Store":
         attempts=options.attempts,
         part_bytes=options.part_bytes,
     )
+
+
+def open_setup(url: str, rest: str, encryption: str, call_seconds: float) -> "BucketSetup":
+    """Return the settings of the bucket. Raises ConfigError for an invalid address."""
+    from trainyard.gateways.s3.bucket_setup import BucketSetup
+
+    return BucketSetup(*bucket_of(url, rest), encryption=encryption, call_seconds=call_seconds)
 
 
 def require_address(url: str, rest: str) -> None:

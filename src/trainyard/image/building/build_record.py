@@ -102,7 +102,6 @@ def github_source(request: BuildRequest, address: str, folder: str) -> dict[str,
         "sourceTypeOverride": "GITHUB",
         "sourceLocationOverride": f"https://github.com/{place}.git",
         "sourceVersion": request.commit,
-        "context": folder,
     }
 
 

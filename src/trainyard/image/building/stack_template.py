@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ConfigError
+from trainyard.run.untrusted_files import parse_yaml
 
 FLAGS = {
     "Project": "project-name",
@@ -52,10 +53,7 @@ class Account:
 
 def read_template(text: str) -> dict[str, Any]:
     """The template as an object."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: dict[str, Any] = yaml.load(text, Loader=loader)  # noqa: S506 - both are safe loaders
+    found: dict[str, Any] = parse_yaml(text, "the template")
     return found
 
 

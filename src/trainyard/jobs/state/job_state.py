@@ -119,6 +119,10 @@ class JobState:
         return self.state in (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
 
     @property
+    def has_failed(self) -> bool:
+        return self.state is State.FAILED
+
+    @property
     def exit_code(self) -> ExitCode:
         """The exit code of a script that waited for the job."""
         if self.state is State.SUCCEEDED:

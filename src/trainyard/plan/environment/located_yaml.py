@@ -8,10 +8,9 @@ Nothing is constructed but these three, so no tag of a document runs code.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.untrusted_files import compose_yaml
 
-MOST_VALUES = 200_000
-MOST_DEPTH = 100
 _INT, _FLOAT, _BOOL, _NULL, _STR = (
     f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null", "str")
 )
@@ -63,19 +62,10 @@ class Located(dict[str, Any]):
 
 def read_documents(text: str, name: str) -> list[Located]:
     """The documents of a file that are mappings. Raises ConfigError for what is not YAML."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        reader = _Reader(name)
-        found = [reader.read(node, 0) for node in yaml.compose_all(text, Loader=loader) if node is not None]
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{name}:{mark.line + 1}" if mark else name
-        why = getattr(error, "problem", None) or "it cannot be read"
-        raise ConfigError(f"{place}: no YAML: {why}") from None
-    except RecursionError:
-        raise ConfigError(f"{name}: too deeply nested") from None
+        found = [_located_node(node) for node in compose_yaml(text, name)]
+    except DamagedFileError as error:
+        raise ConfigError(str(error)) from None
     return [document for document in found if isinstance(document, Located)]
 
 
@@ -110,27 +100,20 @@ def all_mappings(value: Any) -> Iterator[Located]:
             yield from all_mappings(inner)
 
 
-class _Reader:
-    def __init__(self, name: str) -> None:
-        self._name, self._left = name, MOST_VALUES
+def _located_node(node: Any) -> Any:
+    import yaml
 
-    def read(self, node: Any, depth: int) -> Any:
-        import yaml
-
-        self._left -= 1
-        if self._left < 0 or depth > MOST_DEPTH:
-            raise ConfigError(f"{self._name}: too large or too deeply nested to be a manifest")
-        line = node.start_mark.line + 1
-        if isinstance(node, yaml.ScalarNode):
-            return _text(node.value, node.tag, line)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.read(item, depth + 1) for item in node.value]
-        found = _empty(line)
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                found[key.value] = self.read(value, depth + 1)
-                found.lines[key.value] = key.start_mark.line + 1
-        return found
+    line = node.start_mark.line + 1
+    if isinstance(node, yaml.ScalarNode):
+        return _text(node.value, node.tag, line)
+    if isinstance(node, yaml.SequenceNode):
+        return [_located_node(item) for item in node.value]
+    found = _empty(line)
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            found[key.value] = _located_node(value)
+            found.lines[key.value] = key.start_mark.line + 1
+    return found
 
 
 def _text(value: str, tag: str, line: int) -> Text:

@@ -500,16 +500,12 @@ def _tracked(listing: VolumeListing, found: FoundCheckpoint, name: str) -> Found
     tagged = name == DEEPSPEED_TRACKER
     if said == PurePosixPath(found.path).name if tagged else said == _RELEASE and found.step is None:
         return replace(with_tracker, wholeness=Wholeness.COMPLETE, why=f"{name} says {said}")
-    step = _number(said) if tagged else _plain_number(said)
+    step = _number(said) if tagged else int(said) if said.isascii() and said.isdecimal() else None
     if step is None:
         return replace(with_tracker, why=f"{name} says {said[:40]!r}, which is not a step")
     if found.step is None or step < found.step:
         return replace(with_tracker, why=f"{name} says {step}: this one is not complete")
     return replace(with_tracker, wholeness=Wholeness.COMPLETE, why=f"{name} says {step}")
-
-
-def _plain_number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def _beside(listing: VolumeListing, folder: str, name: str) -> VolumeFile | None:

@@ -8,30 +8,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any
 
 from trainyard.errors import DamagedFileError
+from trainyard.run.record_models import Count, Number, RelativePath, Text, Truth, validate_record
 
 
 @dataclass(frozen=True)
 class VolumeFile:
     """One file."""
 
-    path: str
+    path: RelativePath
     """Relative to the folder that was listed, with forward slashes."""
-    size: int
+    size: Count
     """Bytes."""
-    modified: float = 0.0
+    modified: Number = 0.0
     """Unix seconds."""
-    whole: bool | None = None
+    whole: Truth | None = None
     """Whether its own format shows that its end is present; None if that cannot be told."""
-    text: str | None = None
+    text: Text | None = None
     """The text of trackers and manifests."""
-    names: tuple[str, ...] | None = None
+    names: tuple[Text, ...] | None = None
     """The files that an index names; None for other files, and for an unreadable index."""
-    ends: Mapping[str, int] = field(default_factory=dict)
+    ends: Mapping[str, Count] = field(default_factory=dict)
     """File that an index names -> the bytes that it must have at least, if the index says so."""
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, Count] = field(default_factory=dict)
     """Numbers in the file that say how many ranks wrote the checkpoint, by the name that its writer uses."""
 
 
@@ -83,7 +83,8 @@ class ListingReader:
             if "end" in given:
                 self.ended = given["end"] == len(self.files)
             else:
-                self.files.append(_file(given))
+                names = {"path": given["p"], "size": given["s"], "modified": given["m"]}
+                self.files.append(validate_record(VolumeFile, {**given, **names}))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedFileError(f"the list of files from the pod cannot be read: {error}") from None
 
@@ -97,30 +98,3 @@ class ListingReader:
 def join_path(folder: str, name: str) -> str:
     """The path of a name in a folder of the listing."""
     return name if folder == "." else f"{folder}/{name}"
-
-
-def _file(given: Mapping[str, Any]) -> VolumeFile:
-    path = PurePosixPath(given["p"])
-    if path.is_absolute() or ".." in path.parts or str(path) in (".", "") or "\0" in str(path):
-        raise ValueError(f"{str(path)[:80]!r} is not a file of the volume")
-    size, whole, names = given["s"], given.get("whole"), given.get("names")
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-        raise ValueError(f"{str(size)[:40]!r} is not a size")
-    if whole not in (True, False, None) or not isinstance(given.get("text"), str | None):
-        raise ValueError("a field has a wrong type")
-    return VolumeFile(
-        path=str(path),
-        size=size,
-        modified=float(given["m"]),
-        whole=whole,
-        text=given.get("text"),
-        names=None if names is None else tuple(str(name) for name in names),
-        ends=_counts(given.get("ends", {})),
-        counts=_counts(given.get("counts", {})),
-    )
-
-
-def _counts(given: Any) -> dict[str, int]:
-    if not isinstance(given, dict) or any(type(value) is not int or value < 0 for value in given.values()):
-        raise ValueError("a count has a wrong type")
-    return given

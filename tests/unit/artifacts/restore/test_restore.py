@@ -25,12 +25,12 @@ from trainyard.artifacts.restore import download, restore
 from trainyard.artifacts.restore.restore import RestoreReport
 from trainyard.artifacts.restore.selection import Selection, parse_selection
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.artifacts.verify.verify import verify_directory, verify_run
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, TrainyardError, VerificationError
-from trainyard.gateways import open_store
 from trainyard.gateways.local_store.folder import LocalStore
 from trainyard.run import digests
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest

@@ -10,9 +10,9 @@ import pytest
 
 from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, fetch_resume_source
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import ServiceError, VerificationError
-from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 
 NAME = "gh-4711"

@@ -495,9 +495,10 @@ def test_the_new_manifest_is_signed_and_without_a_key_that_is_said(
     store: Store, make_run: Any, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = make_run(steps=STEPS)
-    sync_run(store, run, 1, signer=Pen())
+    pen: Any = Pen()
+    sync_run(store, run, 1, signer=pen)
     for rules, signer, signatures in (
-        (RetentionRules(keep_last=3), Pen(), 2),
+        (RetentionRules(keep_last=3), pen, 2),
         (RetentionRules(keep_last=1), None, 2),
     ):
         [plan] = plan_pruning(store, [1], rules)

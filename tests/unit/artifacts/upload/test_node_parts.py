@@ -14,6 +14,7 @@ from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
 from trainyard.artifacts.restore.resume_source import WantedResume, fetch_resume_source
 from trainyard.artifacts.store.layout import checkpoint_prefix
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload import run_following, sync
 from trainyard.artifacts.upload.node_parts import follow_node, is_further_machine, sync_node
 from trainyard.artifacts.upload.run_following import Ending, Patience, follow_run, wait_for_run
@@ -21,7 +22,6 @@ from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import VerificationError, WaitTimeoutError
-from trainyard.gateways import open_store
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     CheckpointManifest,

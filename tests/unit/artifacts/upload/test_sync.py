@@ -341,7 +341,7 @@ def test_another_run_is_refused_before_anything_is_stored(store: Store, folder: 
 
 
 def test_a_refusal_says_where_everything_is_and_how_to_go_on(tmp_path: Path, make_run: Any) -> None:
-    from trainyard.gateways import open_store
+    from trainyard.artifacts.store.store_address import open_store
 
     (tmp_path / "file").write_text("not a folder")
     run: RunDirectory = make_run()

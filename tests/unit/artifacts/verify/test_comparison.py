@@ -10,7 +10,7 @@ from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects
 from trainyard.gateways.s3.uploads import S3Object
 
-CRC = {"algorithm": "CRC64NVME", "type": "FULL_OBJECT", "value": "x"}
+CRC: Any = {"algorithm": "CRC64NVME", "type": "FULL_OBJECT", "value": "x"}
 
 
 class OneObject:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify import inspection
 from trainyard.artifacts.verify.inspection import Inspection, inspect_run
 from trainyard.artifacts.verify.verify import Depth
-from trainyard.gateways import open_store
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity

@@ -11,10 +11,11 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
+from trainyard.gateways.kubernetes import pod_exec
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
-from trainyard.gateways.kubernetes.volumes import pod_exec
-from trainyard.gateways.kubernetes.volumes.pod_exec import STDERR, STDOUT, Exec, Place
+from trainyard.gateways.kubernetes.pod_exec import Exec
+from trainyard.jobs.volumes.helper_pod import Place
 
 pytestmark = pytest.mark.process
 
@@ -22,11 +23,11 @@ PLACE = Place("team", "llama-0", "pytorch")
 
 
 def ran(access: Access, *command: str, stdin: bytes = b"") -> tuple[bytes, bytes, int | None]:
-    found = {STDOUT: b"", STDERR: b""}
+    found = {Exec.STDOUT: b"", Exec.STDERR: b""}
     with Exec(Api(access), PLACE, command, stdin=stdin) as running:
         for channel, piece in running.streams():
             found[channel] += piece
-        return found[STDOUT], found[STDERR], running.exit_code
+        return found[Exec.STDOUT], found[Exec.STDERR], running.exit_code
 
 
 @pytest.mark.parametrize("fragments", [False, True])
@@ -129,6 +130,6 @@ def test_a_silent_server_is_asked_with_pings_and_then_given_up(monkeypatch: pyte
 def test_leaving_early_breaks_it_off() -> None:
     before = threading.active_count()
     with exec_server() as server, Exec(Api(server.access()), PLACE, ["yes"]) as running:
-        assert next(iter(running.streams()))[0] == STDOUT
+        assert next(iter(running.streams()))[0] == Exec.STDOUT
     assert threading.active_count() < before + 10
     assert str(Place("a", "b")) == "a/b"

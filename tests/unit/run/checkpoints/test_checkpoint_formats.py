@@ -10,7 +10,7 @@ import pytest
 from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.errors import CheckpointError, DamagedFileError
-from trainyard.gateways.kubernetes.volumes.volume_agent import main
+from trainyard.jobs.volumes.volume_agent import main
 from trainyard.run.checkpoints.checkpoint_formats import (
     TRACKER,
     choose_checkpoint,

@@ -9,9 +9,9 @@ import pytest
 
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import StoppedError
-from trainyard.gateways import open_store
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import read_rows
 

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from trainyard.cluster.object_path import path_part
 from trainyard.errors import ServiceError
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.api_path import path_part
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
 
 _AT_ONCE = 8
 _SILENCE = 60.0
@@ -69,7 +71,7 @@ def _of_pod(pod: Json) -> Iterator[ContainerLog]:
                 yield ContainerLog(name, uid, container, restarts, running=bool(state.get("running")))
 
 
-def read_log(api: Api, namespace: str, log: ContainerLog, *, tail: int | None = None) -> list[str]:
+def read_log(api: "Api", namespace: str, log: ContainerLog, *, tail: int | None = None) -> list[str]:
     """The last `tail` lines of a log, or all. Raises ServiceError."""
     stream = api.stream(log_path(namespace, log, tail=tail), silence=_SILENCE)
     return [line.decode(errors="replace") for line in stream.lines()]
@@ -84,7 +86,7 @@ class SavedLogs:
     """Logs that could not be read, and why."""
 
 
-def save_logs(api: Api, namespace: str, pods: Iterable[Json], folder: Path) -> SavedLogs:
+def save_logs(api: "Api", namespace: str, pods: Iterable[Json], folder: Path) -> SavedLogs:
     """Write the log of every container of these pods into `folder`; a longer existing file is kept."""
     folder.mkdir(parents=True, exist_ok=True)
     logs = container_logs(pods)
@@ -101,7 +103,7 @@ def save_logs(api: Api, namespace: str, pods: Iterable[Json], folder: Path) -> S
     return SavedLogs(files, tuple(found for found in done if isinstance(found, str)))
 
 
-def _saved(api: Api, namespace: str, log: ContainerLog, folder: Path) -> Path:
+def _saved(api: "Api", namespace: str, log: ContainerLog, folder: Path) -> Path:
     path = folder / log.file_name
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     stream = api.stream(log_path(namespace, log), silence=_SILENCE)

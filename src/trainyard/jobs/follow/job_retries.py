@@ -14,33 +14,34 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trainyard.cluster.object_path import path_part
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
-from trainyard.gateways.kubernetes.api import Api, refusal
-from trainyard.gateways.kubernetes.api_path import path_part
-from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.job_changes import JobChanging
-from trainyard.gateways.kubernetes.job_follower import follow_job
-from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
-from trainyard.gateways.kubernetes.volumes.checkpoint_search import newest_step_on_claim
-from trainyard.jobs.job_labels import CANCELLED, FOLLOWED_BY, RETRY_CLAIM
-from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.follow.job_changes import JobEditor
+from trainyard.jobs.follow.job_follower import follow_job
+from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
+from trainyard.jobs.job_reader import FoundJob, JobReader
+from trainyard.jobs.state.job_state import JobFailure, JobState, State
 from trainyard.jobs.state.reading import annotations_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
+from trainyard.jobs.volumes.checkpoint_search import newest_step_on_claim
 from trainyard.run.commands import DEFAULT_CLUSTER, ClusterTarget
 from trainyard.run.failure_classes import FailureClass
 from trainyard.watch.retry_decision import (
     Retry,
     RetryClaim,
+    RetryRecord,
     Stop,
     claim_from,
     decide_retry,
-    give_up_waiting,
     may_be_a_lost_node,
-    record_of,
+    record_from,
     with_lost_nodes,
 )
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
 
 Json = Mapping[str, Any]
 _PAUSE = 2.0
@@ -49,7 +50,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class HealingTimes:
+class RetryTimes:
     """The waiting times, in seconds."""
 
     lost: float = 60.0
@@ -61,7 +62,7 @@ class HealingTimes:
 
 
 @dataclass(frozen=True)
-class Healed:
+class RetryOutcome:
     """The end of a job and of the jobs that replaced it."""
 
     state: JobState
@@ -70,8 +71,8 @@ class Healed:
     """Why it was not sent again; empty if it succeeded or the time was over."""
 
 
-def heal_job(
-    access: Access,
+def follow_with_retries(
+    api: "Api",
     *,
     namespace: str,
     name: str,
@@ -81,14 +82,14 @@ def heal_job(
     target: ClusterTarget = DEFAULT_CLUSTER,
 ) -> JobState:
     """Follow and heal a job to its end, or for `seconds`, and announce events (`command.output.announce`)."""
-    found = announce_healing(access, announce, target).to_the_end(namespace, name, kind, seconds)
+    found = make_retry_loop(api, announce, target).to_the_end(namespace, name, kind, seconds)
     if found.why:
         announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
     return found.state
 
 
-def follow_or_heal(
-    access: Access,
+def follow_and_announce(
+    api: "Api",
     *,
     namespace: str,
     name: str,
@@ -98,62 +99,63 @@ def follow_or_heal(
     announce: Callable[..., None],
     target: ClusterTarget = DEFAULT_CLUSTER,
 ) -> JobState:
-    """Follow a job to its end, or for `seconds`, and announce its states; with `heals`, do as `heal_job`."""
+    """Follow a job to its end, or for `seconds`, and announce its states; with `heals`, with retries."""
     job: dict[str, Any] = {"namespace": namespace, "name": name, "kind": kind, "seconds": seconds}
     if heals:
-        return heal_job(access, **job, announce=announce, target=target)
-    return follow_job(access, **job, tell=lambda state: announce("job", f"{state.state}: {state.reason}"))
+        return follow_with_retries(api, **job, announce=announce, target=target)
+    return follow_job(api, **job, tell=lambda state: announce("job", f"{state.state}: {state.reason}"))
 
 
-def announce_healing(
-    access: Access, announce: Callable[..., None], target: ClusterTarget = DEFAULT_CLUSTER
-) -> "Healing":
+def make_retry_loop(
+    api: "Api", announce: Callable[..., None], target: ClusterTarget = DEFAULT_CLUSTER
+) -> "RetryLoop":
     """A healing that announces its events, and names commands for the cluster `target`."""
-    return Healing(
-        access,
+    return RetryLoop(
+        api,
         tell=lambda state: announce("job", f"{state.job}: {state.state.value}: {state.reason}"),
-        newest_step=lambda job: newest_step_on_claim(access, job),
+        newest_step=lambda job: newest_step_on_claim(api, job),
         say=lambda text: announce("retry", text, "degraded"),
         target=target,
     )
 
 
-class Healing:
+class RetryLoop:
     """Heals one job, and the jobs that replace it."""
 
     def __init__(
         self,
-        access: Access,
+        api: "Api",
         *,
         tell: Callable[[JobState], None],
         newest_step: Callable[[FoundJob], int | None],
         say: Callable[[str], None] = lambda _text: None,
-        times: HealingTimes = HealingTimes(),
+        times: RetryTimes = RetryTimes(),
         target: ClusterTarget = DEFAULT_CLUSTER,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
         """`tell` receives states of jobs, `say` a sentence for each action.
 
         `newest_step` returns the step of a job's newest complete checkpoint; None if it is not known.
         """
-        self._access, self._tell, self._say, self._times = access, tell, say, times
-        self._target = target
-        self._api = Api(access)
-        self._look = JobLooking(self._api)
+        self._api, self._tell, self._say, self._times = api, tell, say, times
+        self._look, self._target = JobReader(api), target
+        self._clock, self._wait = clock, wait
         self._newest_step = newest_step
 
-    def to_the_end(self, namespace: str, name: str, kind: str | None, seconds: float) -> Healed:
+    def to_the_end(self, namespace: str, name: str, kind: str | None, seconds: float) -> RetryOutcome:
         """Follow the job, or the last one that replaced it, and heal it as long as that is allowed.
 
         Raises the errors of `follow_job`; WaitTimeoutError if the old job's pods stay; RunConflictError.
         """
-        deadline = time.monotonic() + seconds
+        deadline = self._clock() + seconds
         job = self._last_of_chain(self._look.found(namespace, name, kind))
         while True:
             state = self._followed(job, deadline)
             if not state.ended or state.state is State.SUCCEEDED:
-                return Healed(state, "")
+                return RetryOutcome(state, "")
             step = self._next(job, state, deadline)
-            if isinstance(step, Healed):
+            if isinstance(step, RetryOutcome):
                 return step
             job = step
 
@@ -184,29 +186,29 @@ class Healing:
     def _followed(self, job: FoundJob, deadline: float) -> JobState:
         """The end of the job. A job that waits for a lost node counts as failed before the time is over."""
         state = follow_job(
-            self._access,
+            self._api,
             namespace=job.namespace,
             name=job.name,
             kind=job.kind.name,
-            seconds=max(1.0, deadline - time.monotonic()),
+            seconds=max(1.0, deadline - self._clock()),
             tell=self._tell,
             lost_seconds=self._times.lost if job.kind.suspend else None,
         )
         lost = state.waiting is not None and state.waiting.failure_class is FailureClass.NODE_LOST
-        return give_up_waiting(state) if not state.ended and lost and time.monotonic() < deadline else state
+        return give_up_waiting(state) if not state.ended and lost and self._clock() < deadline else state
 
-    def _next(self, job: FoundJob, state: JobState, deadline: float) -> FoundJob | Healed:
+    def _next(self, job: FoundJob, state: JobState, deadline: float) -> FoundJob | RetryOutcome:
         """Return the job that replaces this one, or why there is none."""
         now = self._read(job)
         if now is None:
-            return Healed(state, "it was deleted")
+            return RetryOutcome(state, "it was deleted")
         claimed = self._claimed(now, state)
         if isinstance(claimed, Stop):
-            return Healed(state, claimed.why)
+            return RetryOutcome(state, claimed.why)
         if not self._waited(now, claimed, deadline):
-            return Healed(state, f"the retry as {claimed.next_name} waits; watch again to continue")
+            return RetryOutcome(state, f"the retry as {claimed.next_name} waits; watch again to continue")
         if why := self._forbidden(now):
-            return Healed(state, why)
+            return RetryOutcome(state, why)
         self._stopped(now)
         return self._sent(now, claimed)
 
@@ -250,7 +252,7 @@ class Healing:
     def _claim_of(self, job: FoundJob, decided: Retry) -> RetryClaim:
         last = decided.record.attempts[-1]
         return RetryClaim(
-            next_name=JobChanging(self._look, job).next_name(),
+            next_name=JobEditor(self._look, job).next_name(),
             not_before=self._api.cluster_time() + decided.seconds,
             record=decided.record,
             avoided=decided.avoided,
@@ -264,7 +266,7 @@ class Healing:
         body = {"metadata": {"resourceVersion": version, "annotations": {RETRY_CLAIM: claim.to_json()}}}
         status, answer = self._api.merge(job.path, body)
         if status not in (200, 404, 409):
-            raise refusal(f"the retry of {job.name} cannot be recorded", status, answer)
+            raise self._api.refusal(f"the retry of {job.name} cannot be recorded", status, answer)
         return status == 200
 
     def _lost_nodes(self, job: FoundJob, state: JobState) -> dict[str, str]:
@@ -275,14 +277,14 @@ class Healing:
         """
         if not may_be_a_lost_node(state):
             return {}
-        until = time.monotonic() + self._times.node
+        until = self._clock() + self._times.node
         while True:
             left = [raw for raw in self._look.raw_pods(job) if not _has_ended(raw)]
             nodes = {str((raw.get("spec") or {}).get("nodeName") or "") for raw in left} - {""}
             lost = {node: why for node in sorted(nodes) if (why := self._trouble_of(node))}
-            if lost or not left or time.monotonic() > until:
+            if lost or not left or self._clock() > until:
                 return lost
-            time.sleep(_PAUSE)
+            self._wait(_PAUSE)
 
     def _trouble_of(self, node: str) -> str:
         try:
@@ -298,9 +300,9 @@ class Healing:
     def _waited(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
         """Wait for the back-off; return False if the watching time ends first."""
         while (left := claim.not_before - self._api.cluster_time()) > 0:
-            if time.monotonic() >= deadline:
+            if self._clock() >= deadline:
                 return False
-            time.sleep(min(left, _PAUSE))
+            self._wait(min(left, _PAUSE))
             if self._forbidden(job):
                 return True  # the caller asks again, and says why
         return True
@@ -314,17 +316,17 @@ class Healing:
 
     def _stopped(self, job: FoundJob) -> None:
         """Stop the rest of the old job, and wait until its pods are gone or their node is lost."""
-        until, asked = time.monotonic() + self._times.gone, False
+        until, asked = self._clock() + self._times.gone, False
         while self._lives(job):
             if not asked and any(not _is_deleting(raw) for raw in self._look.raw_pods(job)):
                 asked = True
-                JobChanging(self._look, job).stop()
-            if time.monotonic() > until:
+                JobEditor(self._look, job).stop()
+            if self._clock() > until:
                 raise WaitTimeoutError(
                     f"pods of {job.name} are still there after {self._times.gone:.0f} seconds, so it is not "
                     "sent again: two jobs would write the same checkpoints. Delete it and resubmit"
                 )
-            time.sleep(_PAUSE)
+            self._wait(_PAUSE)
 
     def _lives(self, job: FoundJob) -> bool:
         """Whether a pod of the job may still write: it has not ended, and its node answers."""
@@ -340,13 +342,34 @@ class Healing:
         """Create the next job unless somebody has, and record it in the old one."""
         now = self._read(job)
         if now is not None and not annotations_of(now.raw).get(FOLLOWED_BY):
-            changing = JobChanging(self._look, now)
+            changing = JobEditor(self._look, now)
             changing.create_once(changing.retry(claim))
             self._api.merge(job.path, {"metadata": {"annotations": {FOLLOWED_BY: claim.next_name}}})
         raw = self._api.get(job.path_of(claim.next_name))
         if raw is None:
             raise ConfigError(f"{job.name} was sent again as {claim.next_name}, which somebody has deleted")
         return replace(job, name=claim.next_name, raw=raw)
+
+
+def record_of(job: Json) -> RetryRecord:
+    """The record in the annotations of a job. Raises DamagedFileError for one that cannot be read."""
+    notes = annotations_of(job)
+    allowed = str(notes.get(AUTO_RETRY) or "0")
+    if not (allowed.isascii() and allowed.isdecimal()):
+        raise DamagedFileError(f"the annotation {AUTO_RETRY} is not a number: {allowed[:60]!r}")
+    text = notes.get(RETRY_RECORD)
+    if text is None:
+        return RetryRecord(int(allowed))
+    return record_from(text, allowed=int(allowed), annotation=RETRY_RECORD)
+
+
+def give_up_waiting(state: "JobState") -> "JobState":
+    """Return the state of a job that waits for a lost node as failed, so that its other pods are stopped."""
+    waiting = state.waiting
+    if waiting is None:
+        return state
+    failure = JobFailure(waiting.failure_class, (waiting.evidence,), node=waiting.node)
+    return replace(state, state=State.FAILED, failure=failure, reason=waiting.evidence)
 
 
 def _has_ended(pod: Json) -> bool:

@@ -10,8 +10,9 @@ from tests.unit.gateways.kubernetes.scripted import Answer, Script, serving
 from tests.unit.jobs.state.shapes import condition, ended, job, pod, running
 
 from trainyard.errors import ConfigError, ExitCode, PermissionRefusedError, ServiceError, WaitTimeoutError
-from trainyard.gateways.kubernetes import job_follower
-from trainyard.gateways.kubernetes.job_follower import follow_job
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.jobs.follow import job_follower
+from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.run.failure_classes import FailureClass
 
@@ -59,7 +60,7 @@ def followed(
 ) -> JobState:
     with serving(TwoPaths(jobs, pods)) as script:
         return follow_job(
-            script.access(),
+            Api(script.access()),
             namespace="team",
             name="job",
             kind="pytorchjob",
@@ -179,12 +180,13 @@ def test_a_pod_that_is_made_anew_is_told() -> None:
 
 FOLLOWER = """
 import resource, sys, threading, time
+from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
-from trainyard.gateways.kubernetes.job_follower import follow_job
+from trainyard.jobs.follow.job_follower import follow_job
 begun = threading.Event()
-access = Access(server=sys.argv[1], credentials=Credentials())
+api = Api(Access(server=sys.argv[1], credentials=Credentials()))
 arguments = dict(namespace="team", name="job", kind="pytorchjob", seconds=60.0, tell=lambda _: begun.set())
-threading.Thread(target=follow_job, args=(access,), kwargs=arguments, daemon=True).start()
+threading.Thread(target=follow_job, args=(api,), kwargs=arguments, daemon=True).start()
 begun.wait(30)
 time.sleep(1.0)
 before, started = time.process_time(), time.monotonic()

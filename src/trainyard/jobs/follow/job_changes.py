@@ -5,13 +5,15 @@ deletes. And the parts that we created, such as ConfigMaps and runtimes, have it
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
+from trainyard.cluster.object_path import path_part
+from trainyard.cluster.server_side_apply import UNSEEN, apply_all
 from trainyard.errors import (
     ConfigError,
     PermissionRefusedError,
@@ -20,11 +22,6 @@ from trainyard.errors import (
     ServiceTroubleError,
     WaitTimeoutError,
 )
-from trainyard.gateways.kubernetes.api import refusal
-from trainyard.gateways.kubernetes.api_path import path_part
-from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
-from trainyard.gateways.kubernetes.job_submission import owned_by, reference_to
-from trainyard.gateways.kubernetes.server_side_apply import UNSEEN, apply_all
 from trainyard.jobs.job_kind import JobKind
 from trainyard.jobs.job_labels import (
     BEFORE,
@@ -35,6 +32,8 @@ from trainyard.jobs.job_labels import (
     RETRIES,
     RETRY_RECORD,
 )
+from trainyard.jobs.job_reader import FoundJob, JobReader
+from trainyard.jobs.job_submission import owned_by, reference_to
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.node_avoidance import avoiding
 from trainyard.jobs.resubmission import Resubmission, check_it_has_ended, next_name, resubmitted
@@ -63,7 +62,7 @@ _DONE = (200, 201, 202)
 
 
 @dataclass(frozen=True)
-class Thing:
+class NamedObject:
     """An object in the namespace of a job."""
 
     resource: str
@@ -74,11 +73,19 @@ class Thing:
         return f"{self.resource}/{self.name}"
 
 
-class JobChanging:
+class JobEditor:
     """Changes one job."""
 
-    def __init__(self, look: JobLooking, job: FoundJob) -> None:
+    def __init__(
+        self,
+        look: JobReader,
+        job: FoundJob,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._look, self._api, self._job = look, look.api, job
+        self._clock, self._wait = clock, wait
         self._space = f"namespaces/{path_part(job.namespace)}"
 
     def cancel(self, *, dry_run: bool = False) -> list[str]:
@@ -122,7 +129,7 @@ class JobChanging:
 
     def deletions(self, *, keep_claims: bool = False) -> list[str]:
         """The objects that `delete` would delete, without those that the garbage collector deletes."""
-        return [f"delete {thing}" for thing in (self._own, *self._belongings(keep_claims=keep_claims))]
+        return [f"delete {each}" for each in (self._own, *self._belongings(keep_claims=keep_claims))]
 
     def delete(self, *, keep_claims: bool, seconds: float) -> list[str]:
         """Delete the job and everything that belongs to it, and return what was deleted once it is gone.
@@ -131,26 +138,26 @@ class JobChanging:
 
         Raises ServiceError if one is refused, WaitTimeoutError naming what is left after `seconds`.
         """
-        deadline, options = time.monotonic() + seconds, {"propagationPolicy": "Background"}
-        things = self._belongings(keep_claims=keep_claims)
+        deadline, options = self._clock() + seconds, {"propagationPolicy": "Background"}
+        objects = self._belongings(keep_claims=keep_claims)
         self._delete(self._own, {**options, "preconditions": {"uid": uid_of(self._job.raw)}})
         refusals: list[ServiceError] = []
-        for thing in things:
+        for each in objects:
             try:
-                self._delete(thing, options)
+                self._delete(each, options)
             except ServiceError as error:
                 refusals.append(error)
         if refusals:
             raise refusals[0]
         while left := self._left(keep_claims=keep_claims):
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 names = ", ".join(map(str, left[:10])) + (" …" if len(left) > 10 else "")
                 raise WaitTimeoutError(
                     f"{self._own} is deleted; after {seconds:.0f} seconds this is left: {names}. "
                     "Pods of a lost node go when it comes back or its Node is deleted"
                 )
-            time.sleep(_PAUSE)
-        return [f"delete {thing}" for thing in (self._own, *things)]
+            self._wait(_PAUSE)
+        return [f"delete {each}" for each in (self._own, *objects)]
 
     def resubmission(self) -> Resubmission:
         """The objects that `create` creates. Raises ServiceError, ConfigError if the job has not ended."""
@@ -236,8 +243,8 @@ class JobChanging:
         return True
 
     @property
-    def _own(self) -> Thing:
-        return Thing(self._job.kind.api.resource, self._job.name, self._job.path)
+    def _own(self) -> NamedObject:
+        return NamedObject(self._job.kind.api.resource, self._job.name, self._job.path)
 
     @property
     def _kinds(self) -> list[JobKind]:
@@ -272,36 +279,36 @@ class JobChanging:
     def _parts(self) -> list[Json]:
         """The parts that we created with the job."""
         labelled = self._labelled(self._part_kinds)
-        parts = [self._api.get(thing.path) for thing in labelled if thing != self._own]
+        parts = [self._api.get(each.path) for each in labelled if each != self._own]
         return [part for part in parts if part is not None]
 
     def _path_of_workload(self, workload: Json) -> str:
         root = str(workload.get("apiVersion") or "kueue.x-k8s.io/v1beta2")
         return f"/apis/{root}/{self._space}/workloads/{path_part(name_of(workload))}"
 
-    def _belongings(self, *, keep_claims: bool) -> list[Thing]:
+    def _belongings(self, *, keep_claims: bool) -> list[NamedObject]:
         """The objects with the label of the job, except the job itself and objects of its operator."""
         known = (*self._part_kinds, *_LABELLED)
         kinds = [entry for entry in known if not (keep_claims and entry[1] == CLAIMS)]
-        return [thing for thing in self._labelled(kinds) if thing != self._own]
+        return [each for each in self._labelled(kinds) if each != self._own]
 
-    def _left(self, *, keep_claims: bool) -> list[Thing]:
+    def _left(self, *, keep_claims: bool) -> list[NamedObject]:
         """The parts of the job that still exist."""
         found = self._api.get(self._own.path)
         left = [self._own] if found is not None and uid_of(found) == uid_of(self._job.raw) else []
         operators = f"{self._job.kind.pod_label}={self._job.name}"
         for selector in dict.fromkeys((self._job.pod_selector, operators)):
             if not selector.endswith("="):
-                left += self._things(_OWNED, selector)
+                left += self._find_objects(_OWNED, selector)
         return list(dict.fromkeys([*left, *self._belongings(keep_claims=keep_claims)]))
 
-    def _labelled(self, kinds: Iterable[tuple[str, str]]) -> list[Thing]:
-        return self._things(kinds, self._labels) if self._is_ours else []
+    def _labelled(self, kinds: Iterable[tuple[str, str]]) -> list[NamedObject]:
+        return self._find_objects(kinds, self._labels) if self._is_ours else []
 
-    def _things(self, kinds: Iterable[tuple[str, str]], selector: str) -> list[Thing]:
-        return [thing for root, resource in kinds for thing in self._of_kind(root, resource, selector)]
+    def _find_objects(self, kinds: Iterable[tuple[str, str]], selector: str) -> list[NamedObject]:
+        return [each for root, resource in kinds for each in self._of_kind(root, resource, selector)]
 
-    def _of_kind(self, root: str, resource: str, selector: str) -> Iterator[Thing]:
+    def _of_kind(self, root: str, resource: str, selector: str) -> Iterator[NamedObject]:
         path = f"{root}/{self._space}/{resource}"
         try:
             query = urlencode({"labelSelector": selector})
@@ -309,15 +316,15 @@ class JobChanging:
         except PermissionRefusedError:
             return  # we created none of a kind that we may not list
         for raw in answer.get("items") or ():
-            yield Thing(resource, name_of(raw), f"{path}/{path_part(name_of(raw))}")
+            yield NamedObject(resource, name_of(raw), f"{path}/{path_part(name_of(raw))}")
 
-    def _delete(self, thing: Thing, options: dict[str, Any]) -> None:
+    def _delete(self, found: NamedObject, options: dict[str, Any]) -> None:
         try:
-            status, answer = self._api.delete(thing.path, options)
+            status, answer = self._api.delete(found.path, options)
         except ServiceTroubleError:  # it may have been done: that is no harm to the second try
-            status, answer = self._api.delete(thing.path, options)
+            status, answer = self._api.delete(found.path, options)
         if status not in (*_DONE, 404):
-            raise refusal(f"{thing} cannot be deleted", status, answer)
+            raise self._api.refusal(f"{found} cannot be deleted", status, answer)
 
     def _take_back(self, made: Iterable[tuple[str, Json]]) -> None:
         """Delete the created objects, as far as possible."""
@@ -346,18 +353,18 @@ class JobChanging:
     def _patch(self, path: str, body: dict[str, Any]) -> None:
         status, answer = self._api.merge(path, body)
         if status not in _DONE:
-            raise refusal(f"{path.rpartition('/')[2]} cannot be changed", status, answer)
+            raise self._api.refusal(f"{path.rpartition('/')[2]} cannot be changed", status, answer)
 
     def _created(self, path: str, body: dict[str, Any]) -> Json:
-        name, deadline = f"{body['kind']}/{name_of(body)}", time.monotonic() + _SEEN_SECONDS
+        name, deadline = f"{body['kind']}/{name_of(body)}", self._clock() + _SEEN_SECONDS
         status, answer = self._answer_to(path, body)
-        while status == 403 and UNSEEN in str(answer.get("message")) and time.monotonic() < deadline:
-            time.sleep(_PAUSE)
+        while status == 403 and UNSEEN in str(answer.get("message")) and self._clock() < deadline:
+            self._wait(_PAUSE)
             status, answer = self._answer_to(path, body)
         if status == 409:
             raise RunConflictError(f"{name} is there already; run resubmit again")
         if status not in _DONE:
-            raise refusal(f"{name} cannot be created", status, answer)
+            raise self._api.refusal(f"{name} cannot be created", status, answer)
         return answer
 
     def _answer_to(self, path: str, body: dict[str, Any]) -> tuple[int, Json]:

@@ -1,9 +1,9 @@
-"""What a person is told whose AWS region or profile is missing or wrong: the thing, and what mends it."""
+"""AWS region and profile that are missing or wrong: the error names them, and what to do."""
 
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.images.codebuild import CodeBuild
+from trainyard.gateways.aws_refusals import AwsAccount
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("region", ["", "us west", "-us", "us_west_2", "a" * 64])
 def test_a_region_that_is_none_is_refused_with_the_option_that_names_one(region: str) -> None:
     with pytest.raises(ConfigError, match="--region, such as") as caught:
-        CodeBuild(region)
+        AwsAccount(region)
     assert region in str(caught.value)
     assert ".;" not in str(caught.value)
 
@@ -27,11 +27,11 @@ def test_a_profile_that_is_not_there_is_named_and_not_called_a_region(
 ) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nope")
     with pytest.raises(ConfigError, match=r"nope.*AWS_PROFILE") as caught:
-        CodeBuild("us-west-2")
+        AwsAccount("us-west-2")
     assert "--region" not in str(caught.value)
 
 
 def test_a_client_is_made_when_it_is_needed_and_once() -> None:
-    aws = CodeBuild("us-west-2")
+    aws = AwsAccount("us-west-2")
     assert aws.region == "us-west-2"
     assert aws.client("ecr") is aws.client("ecr")

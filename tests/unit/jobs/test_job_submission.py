@@ -11,6 +11,7 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
     memory_cluster,
 )
 
+from trainyard.cluster import server_side_apply
 from trainyard.errors import (
     ConfigError,
     CredentialsRefusedError,
@@ -21,9 +22,8 @@ from trainyard.errors import (
     WaitTimeoutError,
 )
 from trainyard.gateways.kubernetes import api as api_module
-from trainyard.gateways.kubernetes import server_side_apply
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.job_submission import find, owned_by, reference_to, refusals, submit
+from trainyard.jobs.job_submission import find, owned_by, reference_to, refusals, submit
 
 Json = dict[str, Any]
 SPACE = "/api/v1/namespaces/team"

@@ -4,7 +4,7 @@ import io
 import sys
 from pathlib import Path
 
-from trainyard.gateways.kubernetes.volumes.volume_agent import list_below
+from trainyard.jobs.volumes.volume_agent import list_below
 from trainyard.run.checkpoints.volume_listing import ListingReader, VolumeListing
 
 

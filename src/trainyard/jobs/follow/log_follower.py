@@ -11,16 +11,20 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from trainyard.cluster.object_path import path_part
 from trainyard.errors import ServiceError, ServiceTroubleError
-from trainyard.gateways.kubernetes.api import Api, Stream
-from trainyard.gateways.kubernetes.api_path import path_part
-from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.list_watch import News, Report, Watch
-from trainyard.gateways.kubernetes.pod_logs import ContainerLog, container_logs, log_path
+from trainyard.jobs.follow.pod_logs import ContainerLog, container_logs, log_path
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api, Stream
+    from trainyard.gateways.kubernetes.list_watch import Report
 
 MOST_FOLLOWED = 200
 """Logs that are followed at once, each with a connection and a thread."""
+CONNECTIONS = MOST_FOLLOWED + 4
+"""Connections that the API of a follower needs, with those of its watch."""
 _SILENCE = 3600.0
 """A program may be silent for this long."""
 _PAUSE = 1.0
@@ -36,10 +40,10 @@ Sink = Callable[[ContainerLog, bytes], None]
 class LogFollower:
     """Reads the logs of all pods with a label while it is entered, including pods that start later."""
 
-    def __init__(self, api: Api, namespace: str, selector: str, sink: Sink) -> None:
+    def __init__(self, api: "Api", namespace: str, selector: str, sink: Sink) -> None:
         """`sink` is called by several threads, one call at a time.
 
-        `api` needs one connection for each of MOST_FOLLOWED logs.
+        `api` needs CONNECTIONS.
         """
         self._api, self._namespace, self._sink = api, namespace, sink
         self._lock = threading.Lock()
@@ -52,7 +56,7 @@ class LogFollower:
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
         path = f"/api/v1/namespaces/{path_part(namespace)}/pods"
-        self._watch = Watch(api, path, self._take, source="logs", keep=dict, labelSelector=selector)
+        self._watch = api.watch(path, self._take, source="logs", keep=dict, labelSelector=selector)
 
     def __enter__(self) -> "LogFollower":
         self._watch.start()
@@ -73,12 +77,12 @@ class LogFollower:
         for stream in streams:
             stream.end()
 
-    def _take(self, report: Report) -> None:
-        if report.news is News.REFUSED:
+    def _take(self, report: "Report") -> None:
+        if report.news == "refused":
             _logger.warning("the pods may not be seen, so their logs are not followed: %s", report.error)
         elif report.error is not None:
             _logger.warning("the pods are not seen now, their logs come later: %s", report.error)
-        if report.news is News.DELETED:
+        if report.news == "deleted":
             return
         for log in container_logs(report.objects, previous=False):
             with self._lock:
@@ -162,8 +166,3 @@ def write_log_files(folder: Path, show: Sink) -> Sink:
         show(log, line)
 
     return write
-
-
-def follow_logs(access: Access, namespace: str, selector: str, sink: Sink) -> LogFollower:
-    """A follower with its own connections, for use with `with`."""
-    return LogFollower(Api(access, connections=MOST_FOLLOWED + 4), namespace, selector, sink)

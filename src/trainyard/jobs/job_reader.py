@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from trainyard.cluster.object_path import path_part
 from trainyard.errors import ConfigError, CredentialsRefusedError, ServiceError
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.api_path import path_part
 from trainyard.jobs.job_kind import JobKind, OwnedObjects
 from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY
 from trainyard.jobs.kinds import KINDS, find_kind
@@ -22,6 +21,9 @@ from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.reading import name_of, read_labels, uid_of
 from trainyard.jobs.state.state_machine import judge_job
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
 
 Json = Mapping[str, Any]
 _KUEUE = ("/apis/kueue.x-k8s.io/v1beta2", "/apis/kueue.x-k8s.io/v1beta1")
@@ -57,10 +59,10 @@ class FoundJob:
         return self.kind.pod_selector(self.raw)
 
 
-class JobLooking:
+class JobReader:
     """Looks at the jobs in one cluster."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: "Api") -> None:
         self.api = api
         self._kueue: str | None = None
 

@@ -10,7 +10,7 @@ from tests.unit.jobs.state.shapes import job, pod
 from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceError
 from trainyard.gateways.kubernetes import api as api_module
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.job_reader import JobLooking
+from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.kinds import find_kind
 
 Json = dict[str, Any]
@@ -28,8 +28,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_module, "_PAUSES", (0.001, 0.001, 0.001))
 
 
-def look(cluster: MemoryCluster) -> JobLooking:
-    return JobLooking(Api(cluster.access()))
+def look(cluster: MemoryCluster) -> JobReader:
+    return JobReader(Api(cluster.access()))
 
 
 def plant(cluster: MemoryCluster, kind: str, name: str = "job", **status: Any) -> Json:

@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
-from trainyard.gateways.kubernetes.volumes.helper_pod import HelperPod, mount_claim, require_running
-from trainyard.gateways.kubernetes.volumes.pod_exec import Place
-from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
 from trainyard.jobs.job_labels import PLAN
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.state.reading import annotations_of
+from trainyard.jobs.volumes.helper_pod import HelperPod, Place, mount_claim, require_running
+from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints, newest_step
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
 
 _FOLDERS = ("--run-dir", "--save", "--checkpoint-dir", "--output-dir", "--output_dir")
 """Options of trainers that are followed by the folder of the run."""
@@ -45,7 +45,7 @@ class Where:
 
 
 @contextmanager
-def open_found_folder(api: Api, where: Where) -> Iterator[VolumeSource]:
+def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
     """Give access to the named folder while the body runs.
 
     Raises ConfigError if it does not exist, ServiceError, WaitTimeoutError.
@@ -61,7 +61,7 @@ def open_found_folder(api: Api, where: Where) -> Iterator[VolumeSource]:
         return
     claim, folder, helper = where.claim, where.path, HelperPod(where.image, seconds=where.seconds)
     if where.job:
-        plan = plan_of(JobLooking(api).found(where.namespace, where.job).raw)
+        plan = plan_of(JobReader(api).found(where.namespace, where.job).raw)
         claim, folder = plan.claim, where.path or job_checkpoint_folder(plan)
         if not claim:
             raise ConfigError(f"{where.job} has no claim for checkpoints; name its pod with --pod and --path")
@@ -95,9 +95,8 @@ def job_checkpoint_folder(plan: JobPlan) -> str:
     return ""
 
 
-def newest_step_on_claim(access: Access, job: FoundJob) -> int | None:
+def newest_step_on_claim(api: "Api", job: FoundJob) -> int | None:
     """The step of a job's newest complete checkpoint; None if it cannot be known, which is logged."""
-    api = Api(access)
     try:
         plan = plan_of(job.raw)
         folder = job_checkpoint_folder(plan)

@@ -16,13 +16,18 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
 )
 from tests.unit.jobs.state.shapes import pod, terminated
 
-from trainyard.gateways.kubernetes import log_follower
-from trainyard.gateways.kubernetes.log_follower import follow_logs, write_log_files
-from trainyard.gateways.kubernetes.pod_logs import ContainerLog
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.jobs.follow import log_follower
+from trainyard.jobs.follow.log_follower import CONNECTIONS, LogFollower, write_log_files
+from trainyard.jobs.follow.pod_logs import ContainerLog
 
 PODS = "/api/v1/namespaces/team/pods"
 LABELS = {"trainyard.dev/job": "llama"}
 SELECTOR = "trainyard.dev/job=llama"
+
+
+def api_of(cluster: MemoryCluster) -> Api:
+    return Api(cluster.access(), connections=CONNECTIONS)
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +94,7 @@ def ends(cluster: MemoryCluster, name: str, log: PodLog, code: int = 0) -> None:
 def test_lines_come_while_they_are_written_from_pods_of_now_and_later(cluster: MemoryCluster) -> None:
     heard, first = Heard(), runs(cluster, "a")
     writes(cluster, first, "one")
-    with follow_logs(cluster.access(), "team", SELECTOR, heard):
+    with LogFollower(api_of(cluster), "team", SELECTOR, heard):
         heard.wait_for("a/pytorch", "one")
         writes(cluster, first, "two", "")
         heard.wait_for("a/pytorch", "one", "two", "")
@@ -100,7 +105,7 @@ def test_lines_come_while_they_are_written_from_pods_of_now_and_later(cluster: M
 def test_pods_of_others_are_not_read(cluster: MemoryCluster) -> None:
     cluster.put(f"{PODS}/stranger", pod("stranger", labels={"trainyard.dev/job": "other"}))
     heard, log = Heard(), runs(cluster, "a")
-    with follow_logs(cluster.access(), "team", SELECTOR, heard):
+    with LogFollower(api_of(cluster), "team", SELECTOR, heard):
         writes(cluster, log, "mine")
         heard.wait_for("a/pytorch", "mine")
     assert not [r for r in cluster.requests if "/stranger/" in r.path]
@@ -109,7 +114,7 @@ def test_pods_of_others_are_not_read(cluster: MemoryCluster) -> None:
 def test_a_restart_and_a_pod_made_anew_are_logs_of_their_own(cluster: MemoryCluster) -> None:
     heard, log = Heard(), runs(cluster, "a")
     writes(cluster, log, "first life")
-    with follow_logs(cluster.access(), "team", SELECTOR, heard):
+    with LogFollower(api_of(cluster), "team", SELECTOR, heard):
         heard.wait_for("a/pytorch", "first life")
         log.is_over = True
         writes(cluster, runs(cluster, "a", restarts=1), "second life")
@@ -128,7 +133,7 @@ def test_lines_are_neither_lost_nor_repeated_where_connections_break(
     runs(cluster, "a")
     cluster.logs["a", "pytorch", False] = log
     writes(cluster, log, *texts)
-    with follow_logs(cluster.access(), "team", SELECTOR, heard):
+    with LogFollower(api_of(cluster), "team", SELECTOR, heard):
         heard.wait_for("a/pytorch", *texts)
         ends(cluster, "a", log)
     assert heard.of("a/pytorch") == texts
@@ -145,7 +150,7 @@ def test_lines_of_the_same_moment_and_of_other_zones_are_told_apart_after_a_brea
         heard, log = Heard(), runs(cluster, name)
         log.cuts = [cut]
         writes(cluster, log, *texts, stamps=iter(f"2026-11-20T00:00:{moment}{zone}" for moment in moments))
-        with follow_logs(cluster.access(), "team", SELECTOR, heard):
+        with LogFollower(api_of(cluster), "team", SELECTOR, heard):
             heard.wait_for(f"{name}/pytorch", *texts)
             ends(cluster, name, log)
         assert heard.of(f"{name}/pytorch") == texts
@@ -157,7 +162,7 @@ def test_what_the_kubelet_says_without_a_time_is_handed_on_whole(cluster: Memory
     heard, log = Heard(), runs(cluster, "a")
     log.lines = [("unable", said.removeprefix("unable "))]
     log.is_over = True
-    with follow_logs(cluster.access(), "team", SELECTOR, heard):
+    with LogFollower(api_of(cluster), "team", SELECTOR, heard):
         until(lambda: said in heard.of("a/pytorch"), lambda: f"{heard.lines}")
     assert [r for r in cluster.requests if "unable" in r.query.get("sinceTime", "")] == []
 
@@ -167,7 +172,7 @@ def test_trouble_is_waited_out(cluster: MemoryCluster, status: int) -> None:
     cluster.fault("GET", "/pods/a/log", status, times=3)
     heard, log = Heard(), runs(cluster, "a")
     writes(cluster, log, "one")
-    with follow_logs(cluster.access(), "team", SELECTOR, heard):
+    with LogFollower(api_of(cluster), "team", SELECTOR, heard):
         heard.wait_for("a/pytorch", "one")
 
 
@@ -180,7 +185,7 @@ def test_a_refusal_ends_one_log_and_the_others_go_on(cluster: MemoryCluster, sta
     raised: list[threading.ExceptHookArgs] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "excepthook", raised.append)
-        with follow_logs(cluster.access(), "team", SELECTOR, heard):
+        with LogFollower(api_of(cluster), "team", SELECTOR, heard):
             writes(cluster, other, "one")
             heard.wait_for("b/pytorch", "one")
             until(lambda: any("/a/log" in r.path for r in cluster.requests), lambda: "a was not asked for")
@@ -194,7 +199,7 @@ def test_a_watch_that_is_refused_promises_no_logs(
     cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, status: int, said: str
 ) -> None:
     cluster.fault("GET", PODS, status)
-    with follow_logs(cluster.access(), "team", SELECTOR, Heard()):
+    with LogFollower(api_of(cluster), "team", SELECTOR, Heard()):
         until(lambda: bool(caplog.messages), lambda: "nothing was said")
     assert said in caplog.messages[0]
 
@@ -208,7 +213,7 @@ def test_leaving_waits_for_what_is_being_written_and_ends_every_thread(
 ) -> None:
     monkeypatch.setattr(log_follower, "_END_SECONDS", 2.0)
     heard, log, silent = Heard(), runs(cluster, "a"), runs(cluster, "silent")
-    with follow_logs(cluster.access(), "team", SELECTOR, heard):
+    with LogFollower(api_of(cluster), "team", SELECTOR, heard):
         writes(cluster, log, "one")
         heard.wait_for("a/pytorch", "one")
         until(lambda: bool(alive("silent")), lambda: "nobody reads the silent one")
@@ -227,7 +232,7 @@ def test_an_error_ends_it_at_once(cluster: MemoryCluster, monkeypatch: pytest.Mo
     monkeypatch.setattr(log_follower, "_END_SECONDS", 30.0)
     runs(cluster, "a")
     begun = time.monotonic()
-    with pytest.raises(KeyError), follow_logs(cluster.access(), "team", SELECTOR, Heard()):
+    with pytest.raises(KeyError), LogFollower(api_of(cluster), "team", SELECTOR, Heard()):
         until(lambda: bool(alive("a")), lambda: "nobody reads a")
         raise KeyError
     assert time.monotonic() - begun < 10
@@ -241,7 +246,7 @@ def test_more_logs_than_can_be_followed_are_named(
     heard = Heard()
     for name in "abc":
         writes(cluster, runs(cluster, name), f"of {name}")
-    with caplog.at_level(logging.WARNING), follow_logs(cluster.access(), "team", SELECTOR, heard):
+    with caplog.at_level(logging.WARNING), LogFollower(api_of(cluster), "team", SELECTOR, heard):
         heard.wait_for("a/pytorch", "of a")
         heard.wait_for("b/pytorch", "of b")
         until(lambda: "the log of c is not followed" in caplog.text, lambda: caplog.text)
@@ -254,7 +259,7 @@ def test_pods_that_cannot_be_seen_now_are_said_and_read_later(
     cluster.fault("GET", "/pods", CUT_BEFORE, times=2)
     heard, log = Heard(), runs(cluster, "a")
     writes(cluster, log, "one")
-    with caplog.at_level(logging.WARNING), follow_logs(cluster.access(), "team", SELECTOR, heard):
+    with caplog.at_level(logging.WARNING), LogFollower(api_of(cluster), "team", SELECTOR, heard):
         heard.wait_for("a/pytorch", "one")
     assert "the pods are not seen now" in caplog.text and cluster.server in caplog.text
 

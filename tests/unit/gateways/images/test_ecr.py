@@ -17,7 +17,14 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
-from trainyard.gateways.images.ecr import EcrRepository, Scan, login_to, newest_image, scan_of
+from trainyard.gateways.images.ecr import (
+    EcrRepository,
+    Scan,
+    login_to,
+    newest_digest,
+    newest_image,
+    scan_of,
+)
 from trainyard.gateways.images.local_builder import Login
 from trainyard.gateways.kubernetes.eks import cluster_client
 
@@ -218,3 +225,19 @@ def test_a_region_that_is_none_is_a_mistake_of_the_configuration() -> None:
     for make in (partial(EcrRepository, "trainer"), partial(cluster_client, "eks")):
         with pytest.raises(ConfigError, match=r"[a-z]; name a region with --region"):
             make("not a region")
+
+
+OLD = {"imageDigest": "old", "imagePushedAt": "2026-01-01", "imageTags": ["build-1", "git-a"]}
+
+
+@pytest.mark.parametrize("tags", [["build-2"], ["sha256-2"], ["buildcache"], ["build-2", "cache-main"], []])
+def test_an_image_that_was_never_released_is_not_the_newest(tags: list[str]) -> None:
+    later = {"imageDigest": "new", "imagePushedAt": "2026-02-02", "imageTags": tags}
+    assert newest_digest([later, OLD]) == "old"
+    assert newest_digest([later]) is None
+
+
+@pytest.mark.parametrize("tags", [["1.2.3"], ["build-2", "content-a"], ["latest", "cache"]])
+def test_the_released_image_that_was_pushed_last_is_the_newest(tags: list[str]) -> None:
+    later = {"imageDigest": "new", "imagePushedAt": "2026-02-02", "imageTags": tags}
+    assert newest_digest([later, OLD]) == "new"

@@ -19,7 +19,7 @@ from trainyard.errors import (
     ServiceTroubleError,
 )
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.pod_logs import ContainerLog, container_logs, read_log, save_logs
+from trainyard.jobs.follow.pod_logs import ContainerLog, container_logs, read_log, save_logs
 
 REFUSALS: dict[int, type[ServiceError]] = {
     400: ServiceError,

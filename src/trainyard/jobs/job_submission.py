@@ -8,22 +8,24 @@ attempt completes them.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.server_side_apply import ObjectApi, apply_all, path_of
+from trainyard.cluster.server_side_apply import apply_all, path_of
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
 
 Json = dict[str, Any]
 
 
-def find(api: ObjectApi, body: Mapping[str, Any]) -> Json | None:
+def find(api: "Api", body: Mapping[str, Any]) -> Json | None:
     """The cluster's object under the name of `body`; None if there is none, or its kind is not served."""
     path = path_of(api, body)
     found = None if path is None else api.get(path)
     return found if isinstance(found, dict) else None
 
 
-def submit(api: ObjectApi, job: Json, *, parts: Iterable[Json] = (), shared: Iterable[Json] = ()) -> Json:
+def submit(api: "Api", job: Json, *, parts: Iterable[Json] = (), shared: Iterable[Json] = ()) -> Json:
     """Apply everything and return the API server's version of the job.
 
     Raises PermissionRefusedError, ServiceError, or WaitTimeoutError for a kind that is not served.
@@ -36,7 +38,7 @@ def submit(api: ObjectApi, job: Json, *, parts: Iterable[Json] = (), shared: Ite
     return made
 
 
-def refusals(api: Api, objects: Iterable[Json]) -> list[str]:
+def refusals(api: "Api", objects: Iterable[Json]) -> list[str]:
     """The API server's refusals, in its own words: every object is sent as a dry run."""
     found = []
     for body in objects:

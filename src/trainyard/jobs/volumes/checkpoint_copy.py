@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol
 
 from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
-from trainyard.gateways.kubernetes.volumes.volume_source import SentFile, VolumeSource
+from trainyard.jobs.volumes.volume_source import SentFile, VolumeSource
 from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.run.checkpoints.volume_listing import VolumeFile
 
@@ -92,6 +92,8 @@ class Copying:
         delivery: Delivery | None = None,
         prefix: str = "",
         progress: Callable[[int], None] = lambda _count: None,
+        wait: Callable[[float], None] = time.sleep,
+        disk_usage: Callable[[Path], Any] = shutil.disk_usage,
     ) -> None:
         """`folder` receives the files; with a `delivery`, only until that has each of them.
 
@@ -99,6 +101,7 @@ class Copying:
         """
         self._source, self._checkpoint, self._folder = source, checkpoint, folder
         self._delivery, self._prefix, self._progress = delivery, prefix, progress
+        self._wait, self._disk_usage = wait, disk_usage
         self._journal = _read_journal(folder / _JOURNAL)
         self._fetched = self._kept = self._cuts = 0
 
@@ -192,7 +195,7 @@ class Copying:
                 if failures > len(PAUSES):
                     raise
                 _logger.warning("%s: %s; going on at byte %d", file.path, error, path.stat().st_size)
-                time.sleep(PAUSES[failures - 1])
+                self._wait(PAUSES[failures - 1])
 
     def _taker(self, target: IO[bytes], digest: "hashlib._Hash") -> Callable[[bytes], None]:
         def take(piece: bytes) -> None:
@@ -207,7 +210,7 @@ class Copying:
         sizes = [file.size for file in self._checkpoint.files]
         there = sum(p.stat().st_size for p in self._folder.rglob("*") if p.is_file())
         wanted = max(sizes, default=0) if self._delivery is not None else max(0, sum(sizes) - there)
-        free = shutil.disk_usage(self._folder).free
+        free = self._disk_usage(self._folder).free
         if wanted + _SPARE_BYTES > free:
             raise ConfigError(
                 f"{self._folder}: {free / 1e9:.1f} GB are free, and {wanted / 1e9:.1f} GB are needed"

@@ -23,10 +23,10 @@ from trainyard.errors import (
     WaitTimeoutError,
 )
 from trainyard.gateways.kubernetes import api as api_module
-from trainyard.gateways.kubernetes import job_changes
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.job_changes import JobChanging
-from trainyard.gateways.kubernetes.job_reader import JobLooking
+from trainyard.jobs.follow import job_changes
+from trainyard.jobs.follow.job_changes import JobEditor
+from trainyard.jobs.job_reader import JobReader
 
 Json = dict[str, Any]
 SPACE = "/api/v1/namespaces/team"
@@ -120,9 +120,9 @@ def hold(cluster: MemoryCluster, *names: str) -> None:
         cluster.put(f"{WORKLOADS}/{name}", {**body, "spec": {"active": True}})
 
 
-def changing(cluster: MemoryCluster) -> JobChanging:
-    look = JobLooking(Api(cluster.access()))
-    return JobChanging(look, look.found("team", "llama"))
+def changing(cluster: MemoryCluster) -> JobEditor:
+    look = JobReader(Api(cluster.access()))
+    return JobEditor(look, look.found("team", "llama"))
 
 
 def notes(cluster: MemoryCluster) -> Json:
@@ -391,7 +391,7 @@ def test_a_job_that_may_still_write_is_not_submitted_anew(
         changing(cluster).resubmission()
 
 
-def planned(cluster: MemoryCluster) -> tuple[JobChanging, Any]:
+def planned(cluster: MemoryCluster) -> tuple[JobEditor, Any]:
     plant(cluster, "Failed", running=False)
     change = changing(cluster)
     return change, change.resubmission()

@@ -13,6 +13,7 @@ from tests.integration import checkpoint_shapes as shapes
 from tests.unit.gateways.kubernetes.exec_server import ExecServer, exec_server
 from tests.unit.jobs.plans import plan
 
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.verified_copy import StoreDelivery
 from trainyard.errors import (
     CheckpointError,
@@ -22,26 +23,25 @@ from trainyard.errors import (
     VerificationError,
     WaitTimeoutError,
 )
-from trainyard.gateways import open_store
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.job_reader import FoundJob
-from trainyard.gateways.kubernetes.volumes import checkpoint_copy, helper_pod
-from trainyard.gateways.kubernetes.volumes.checkpoint_copy import (
+from trainyard.jobs.job_plan import Program
+from trainyard.jobs.job_reader import FoundJob
+from trainyard.jobs.kinds import KINDS, find_kind
+from trainyard.jobs.volumes import checkpoint_copy, helper_pod
+from trainyard.jobs.volumes.checkpoint_copy import (
     Copied,
     companion_files,
     copy_to_folder,
     copy_to_store,
 )
-from trainyard.gateways.kubernetes.volumes.checkpoint_search import (
+from trainyard.jobs.volumes.checkpoint_search import (
     Where,
     job_checkpoint_folder,
     newest_step_on_claim,
     open_found_folder,
 )
-from trainyard.gateways.kubernetes.volumes.pod_exec import Place
-from trainyard.gateways.kubernetes.volumes.volume_source import VolumeSource
-from trainyard.jobs.job_plan import Program
-from trainyard.jobs.kinds import KINDS, find_kind
+from trainyard.jobs.volumes.helper_pod import Place
+from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
 from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
 
@@ -354,19 +354,19 @@ def test_a_job_is_known_by_its_plan(server: ExecServer, volume: Path) -> None:
         f"{SPACE}/persistentvolumeclaims/fsx": {"metadata": {"name": "fsx"}},
         f"{SPACE}/pods": pods(running_pod("fsx")),
     }
-    access = server.access()
-    assert newest_step_on_claim(access, found_job(body)) == 40
+    api = Api(server.access())
+    assert newest_step_on_claim(api, found_job(body)) == 40
     assert "step-00000040" in listed(server, job="llama")[0]
     server.objects[f"{SPACE}/pods"] = pods()
     del server.objects[f"{SPACE}/persistentvolumeclaims/fsx"]
-    assert newest_step_on_claim(access, found_job(body)) is None, "it cannot be known"
+    assert newest_step_on_claim(api, found_job(body)) is None, "it cannot be known"
     without = sent_job(claim="")
-    assert newest_step_on_claim(access, found_job(without)) is None
+    assert newest_step_on_claim(api, found_job(without)) is None
     server.objects[JOB] = without
     with pytest.raises(ConfigError, match="no claim for checkpoints"):
         listed(server, job="llama")
     foreign = {"metadata": {"name": "llama"}}
-    assert newest_step_on_claim(access, found_job(foreign)) is None
+    assert newest_step_on_claim(api, found_job(foreign)) is None
     server.objects[JOB] = foreign
     with pytest.raises(ConfigError, match="was not sent by"):
         listed(server, job="llama")

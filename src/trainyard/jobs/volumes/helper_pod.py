@@ -9,17 +9,18 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from trainyard.cluster.object_path import path_part
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
-from trainyard.gateways.kubernetes.api import Api, refusal
-from trainyard.gateways.kubernetes.api_path import path_part
-from trainyard.gateways.kubernetes.volumes.pod_exec import Place
 from trainyard.jobs.job_labels import MANAGED_BY
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
 
 Json = Mapping[str, Any]
 MOUNT = "/volume"
@@ -30,6 +31,19 @@ _PAUSE = 0.5
 _HOPELESS = ("ErrImageNeverPull", "InvalidImageName", "ImagePullBackOff", "CreateContainerConfigError")
 _DONE = (200, 201, 202)
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A container in which a command can run."""
+
+    namespace: str
+    pod: str
+    container: str = ""
+    """Empty means the only container, or the pod's default."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}" + (f"/{self.container}" if self.container else "")
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,15 @@ class HelperPod:
 
 
 @contextmanager
-def mount_claim(api: Api, namespace: str, claim: str, helper: HelperPod) -> Iterator[Mounted]:
+def mount_claim(
+    api: "Api",
+    namespace: str,
+    claim: str,
+    helper: HelperPod,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], None] = time.sleep,
+) -> Iterator[Mounted]:
     """Give a running pod that mounts the claim, or a helper, which is removed at the end.
 
     Raises ConfigError if the claim does not exist or no image is known, ServiceError, WaitTimeoutError.
@@ -76,16 +98,24 @@ def mount_claim(api: Api, namespace: str, claim: str, helper: HelperPod) -> Iter
     name = f"trainyard-look-{secrets.token_hex(4)}"
     status, answer = api.create(pods, _body(name, claim, helper))
     if status not in _DONE:
-        raise refusal(f"the pod {name} cannot be created", status, answer)
+        raise api.refusal(f"the pod {name} cannot be created", status, answer)
     try:
-        _wait(api, f"{pods}/{name}", name, helper.seconds)
+        why, deadline = "no node has accepted it", clock() + helper.seconds
+        while (reason := _why_not_running(api, f"{pods}/{name}", name)) is not None:
+            why = reason or why
+            if clock() > deadline:
+                raise WaitTimeoutError(
+                    f"the pod {name} that was to read the volume did not start in {helper.seconds:.0f} s: "
+                    f"{why}"
+                )
+            wait(_PAUSE)
         yield Mounted(Place(namespace, name, "look"), MOUNT)
     finally:
         with suppress(ServiceError):
             api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0})
 
 
-def pod_of_claim(api: Api, namespace: str, claim: str) -> Mounted | None:
+def pod_of_claim(api: "Api", namespace: str, claim: str) -> Mounted | None:
     """A running container that mounts the whole claim; None if none can be seen."""
     path = f"/api/v1/namespaces/{path_part(namespace)}/pods"
     try:
@@ -96,7 +126,7 @@ def pod_of_claim(api: Api, namespace: str, claim: str) -> Mounted | None:
     return next(found, None)
 
 
-def require_running(api: Api, place: Place) -> None:
+def require_running(api: "Api", place: Place) -> None:
     """Raise ConfigError if the pod does not exist or does not run."""
     raw = api.get(f"/api/v1/namespaces/{path_part(place.namespace)}/pods/{path_part(place.pod)}")
     if raw is None:
@@ -161,31 +191,26 @@ def _body(name: str, claim: str, helper: HelperPod) -> dict[str, Any]:
     }
 
 
-def _wait(api: Api, path: str, name: str, seconds: float) -> None:
-    """Wait until the pod runs. Raises ServiceError if it cannot, WaitTimeoutError."""
-    deadline, why = time.monotonic() + seconds, "no node has accepted it"
-    while True:
-        raw = api.get(path) or {}
-        status = raw.get("status") or {}
-        if status.get("phase") == "Running":
-            return
-        if status.get("phase") in ("Succeeded", "Failed") or not raw:
-            raise ServiceError(
-                f"the pod {name} that was to read the volume has ended: {json.dumps(status)[:300]}"
-            )
-        for each in status.get("containerStatuses") or ():
-            waiting = (each.get("state") or {}).get("waiting") or {}
-            why = f"{waiting.get('reason')}: {waiting.get('message', '')}"[:300] if waiting else why
-            if waiting.get("reason") in _HOPELESS:
-                raise ServiceError(f"the pod {name} that was to read the volume cannot start: {why}")
-        if time.monotonic() > deadline:
-            raise WaitTimeoutError(
-                f"the pod {name} that was to read the volume did not start in {seconds:.0f} s: {why}"
-            )
-        time.sleep(_PAUSE)
+def _why_not_running(api: "Api", path: str, name: str) -> str | None:
+    """What the pod waits for, empty if unknown; None once it runs. Raises ServiceError if it cannot."""
+    raw = api.get(path) or {}
+    status = raw.get("status") or {}
+    if status.get("phase") == "Running":
+        return None
+    if status.get("phase") in ("Succeeded", "Failed") or not raw:
+        raise ServiceError(
+            f"the pod {name} that was to read the volume has ended: {json.dumps(status)[:300]}"
+        )
+    why = ""
+    for each in status.get("containerStatuses") or ():
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        why = f"{waiting.get('reason')}: {waiting.get('message', '')}"[:300] if waiting else why
+        if waiting.get("reason") in _HOPELESS:
+            raise ServiceError(f"the pod {name} that was to read the volume cannot start: {why}")
+    return why
 
 
-def _remove_left_ones(api: Api, pods: str) -> None:
+def _remove_left_ones(api: "Api", pods: str) -> None:
     """Remove helpers that have ended and whose creator was killed."""
     with suppress(ServiceError):
         selector = urlencode({"labelSelector": f"{_LABEL}=look"})

@@ -18,17 +18,17 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from urllib.parse import urlencode, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode, urlsplit
 
 from trainyard.errors import PermissionRefusedError, ServiceError, ServiceTroubleError
 from trainyard.gateways.kubernetes.api import HEALS, Api, message_in, unreachable
-from trainyard.gateways.kubernetes.api_path import path_part
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_headers, proxy_of, ssl_context
 
-STDOUT, STDERR, ERROR = 1, 2, 3
-_STDIN = 0
+if TYPE_CHECKING:
+    from trainyard.jobs.volumes.helper_pod import Place
+
 _PROTOCOL = "v4.channel.k8s.io"
 _GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """RFC 6455, 1.3: proves that the server understood the handshake."""
@@ -42,23 +42,12 @@ _MOST_HEAD = 1 << 16
 _STDIN_PIECE = 1 << 15
 
 
-@dataclass(frozen=True)
-class Place:
-    """The container in which a command runs."""
-
-    namespace: str
-    pod: str
-    container: str = ""
-    """Empty means the only container, or the pod's default."""
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.pod}" + (f"/{self.container}" if self.container else "")
-
-
 class Exec:
     """A command that runs in a container. Use it with `with`; leaving early closes the connection."""
 
-    def __init__(self, api: Api, place: Place, command: Sequence[str], *, stdin: bytes = b"") -> None:
+    STDIN, STDOUT, STDERR, ERROR = range(4)
+
+    def __init__(self, api: Api, place: "Place", command: Sequence[str], *, stdin: bytes = b"") -> None:
         """Raises PermissionRefusedError, ServiceError if it is refused, ServiceTroubleError."""
         self._place, self._server = place, api.access.server
         self.exit_code: int | None = None
@@ -66,7 +55,7 @@ class Exec:
         self._socket, self._rest = _opened(api, place, command, reads_stdin=bool(stdin))
         self._heard = time.monotonic()
         for start in range(0, len(stdin), _STDIN_PIECE):
-            self._send(_BINARY, bytes([_STDIN]) + stdin[start : start + _STDIN_PIECE])
+            self._send(_BINARY, bytes([self.STDIN]) + stdin[start : start + _STDIN_PIECE])
 
     def __enter__(self) -> "Exec":
         return self
@@ -80,11 +69,11 @@ class Exec:
 
         Raises ServiceTroubleError if the connection breaks first, ServiceError if the command cannot be run.
         """
-        channel, status = STDOUT, b""
+        channel, status = self.STDOUT, b""
         for first, piece in self._messages():
             if first:
-                channel, piece = piece[0] if piece else STDOUT, piece[1:]
-            if channel == ERROR:
+                channel, piece = piece[0] if piece else self.STDOUT, piece[1:]
+            if channel == self.ERROR:
                 status += piece
                 if _is_json(status):
                     break
@@ -153,7 +142,7 @@ class Exec:
 
 
 def _opened(
-    api: Api, place: Place, command: Sequence[str], *, reads_stdin: bool
+    api: Api, place: "Place", command: Sequence[str], *, reads_stdin: bool
 ) -> tuple[socket.socket, bytes]:
     """A connection after its handshake, and the bytes that have already arrived."""
     path = _path_of(place, command, reads_stdin=reads_stdin)
@@ -177,12 +166,12 @@ def _opened(
     raise AssertionError("the second attempt returns or raises")
 
 
-def _path_of(place: Place, command: Sequence[str], *, reads_stdin: bool) -> str:
+def _path_of(place: "Place", command: Sequence[str], *, reads_stdin: bool) -> str:
     query = [("command", word) for word in command] + [("stdout", "true"), ("stderr", "true")]
     query += [("stdin", "true")] if reads_stdin else []
     query += [("container", place.container)] if place.container else []
-    pods = f"/api/v1/namespaces/{path_part(place.namespace)}/pods"
-    return f"{pods}/{path_part(place.pod)}/exec?{urlencode(query)}"
+    pods = f"/api/v1/namespaces/{quote(place.namespace, safe='')}/pods"
+    return f"{pods}/{quote(place.pod, safe='')}/exec?{urlencode(query)}"
 
 
 def _connected(access: Access) -> socket.socket:
@@ -260,7 +249,7 @@ def _broken() -> bytes:
     raise ConnectionError("the connection was closed during the handshake")
 
 
-def _refusal(api: Api, place: Place, status: int, said: str) -> ServiceError:
+def _refusal(api: Api, place: "Place", status: int, said: str) -> ServiceError:
     if status == 401:
         return api.unknown_caller()
     if status == 403:
@@ -276,7 +265,7 @@ def _is_json(text: bytes) -> bool:
     return False
 
 
-def _exit_code(status: bytes, place: Place) -> int:
+def _exit_code(status: bytes, place: "Place") -> int:
     """The exit code of the command, from the Status that ends the connection."""
     try:
         answer = json.loads(status)

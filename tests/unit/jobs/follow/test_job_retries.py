@@ -14,10 +14,10 @@ from tests.unit.gateways.kubernetes.stored_objects import StoredObjects, stored_
 from tests.unit.jobs.state.shapes import condition, ended, pod
 
 from trainyard.errors import ConfigError, RunConflictError, ServiceError, WaitTimeoutError
-from trainyard.gateways.kubernetes import job_retries as healing_module
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.job_reader import JobLooking
-from trainyard.gateways.kubernetes.job_retries import Healed, Healing, HealingTimes
+from trainyard.jobs.follow import job_retries as healing_module
+from trainyard.jobs.follow.job_retries import RetryLoop, RetryOutcome, RetryTimes
+from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch import retry_decision
@@ -74,11 +74,11 @@ class Cluster:
         found: Json = self.store.objects[f"{JOBS}/{name}"]["metadata"]["annotations"]
         return found
 
-    def follow(self, access: Any, *, namespace: str, name: str, kind: str, **_: Any) -> JobState:
+    def follow(self, api: Api, *, namespace: str, name: str, kind: str, **_: Any) -> JobState:
         raw = self.store.objects[f"{JOBS}/{name}"]
         if "status" not in raw:
             self.end(name)
-        look = JobLooking(Api(access))
+        look = JobReader(api)
         return judge_job(look.look(look.found(namespace, name, kind)))
 
     def end(self, name: str) -> None:
@@ -119,17 +119,17 @@ def cluster(store: StoredObjects, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return made
 
 
-def healer(cluster: Cluster, step: int | None = None, said: list[str] | None = None) -> Healing:
-    return Healing(
-        cluster.store.access(),
+def healer(cluster: Cluster, step: int | None = None, said: list[str] | None = None) -> RetryLoop:
+    return RetryLoop(
+        Api(cluster.store.access()),
         tell=lambda _: None,
         newest_step=lambda _: step,
         say=(said if said is not None else []).append,
-        times=HealingTimes(lost=0.1, node=0.2, gone=0.4),
+        times=RetryTimes(lost=0.1, node=0.2, gone=0.4),
     )
 
 
-def heal(cluster: Cluster, budget: int = 2, step: int | None = None) -> Healed:
+def heal(cluster: Cluster, budget: int = 2, step: int | None = None) -> RetryOutcome:
     if not cluster.names():
         cluster.store.put(f"{JOBS}/llama", job_body("llama", budget))
     return healer(cluster, step).to_the_end("team", "llama", "pytorchjob", 30.0)
@@ -173,7 +173,7 @@ def test_the_same_failure_twice_without_progress_stops_and_with_progress_goes_on
 
 def test_two_watchers_never_spend_a_retry_twice(cluster: Cluster) -> None:
     cluster.store.put(f"{JOBS}/llama", job_body("llama", 4))
-    found: list[Healed] = []
+    found: list[RetryOutcome] = []
     threads = [threading.Thread(target=lambda: found.append(heal(cluster))) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -339,7 +339,7 @@ def test_a_damaged_record_is_told_and_nothing_is_sent(cluster: Cluster) -> None:
 
 def test_the_preview_changes_nothing(cluster: Cluster) -> None:
     cluster.store.put(f"{JOBS}/llama", job_body("llama", 1))
-    look = JobLooking(Api(cluster.store.access()))
+    look = JobReader(Api(cluster.store.access()))
     watcher = healer(cluster)
     job = look.found("team", "llama")
     assert watcher.preview(job).startswith("llama is ")
@@ -366,7 +366,7 @@ def test_a_watch_whose_time_is_over_leaves_the_claim_to_the_next(cluster: Cluste
     assert found.why == "the retry as llama-2 waits; watch again to continue"
     assert said == ["llama is sent again as llama-2: nccl-error can heal, from step 7"]
     assert cluster.names() == ["llama"]
-    look = JobLooking(Api(cluster.store.access()))
+    look = JobReader(Api(cluster.store.access()))
     decided = healer(cluster).preview(look.found("team", "llama"))
     assert decided == "llama: the retry as llama-2 is decided, and would be sent"
     assert heal(cluster).state.job == "llama-2"

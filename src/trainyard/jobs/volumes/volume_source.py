@@ -9,13 +9,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import CheckpointError, ServiceError, ServiceTroubleError
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.volumes import volume_agent
-from trainyard.gateways.kubernetes.volumes.pod_exec import STDOUT, Exec, Place
+from trainyard.jobs.volumes import volume_agent
+from trainyard.jobs.volumes.helper_pod import Place
 from trainyard.run.checkpoints.volume_listing import ListingReader, VolumeFile, VolumeListing
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
 
 _LOADER = "import sys;exec(compile(sys.stdin.buffer.read({size}).decode(),'trainyard','exec'))"
 _MOST_SAID = 1 << 16
@@ -35,7 +37,7 @@ class SentFile:
 class VolumeSource:
     """A folder in a container."""
 
-    def __init__(self, api: Api, place: Place, root: str, *, python: str = "python3") -> None:
+    def __init__(self, api: "Api", place: Place, root: str, *, python: str = "python3") -> None:
         self._api, self.place, self.root, self._python = api, place, root, python
         self._program = Path(volume_agent.__file__).read_bytes()
 
@@ -69,9 +71,9 @@ class VolumeSource:
     def _run(self, words: Sequence[str], take: Callable[[bytes], None]) -> dict[str, Any]:
         """Run the program and pass on its output; return the last line of its answer."""
         command, said = [self._python, "-c", _LOADER.format(size=len(self._program)), *words], b""
-        with Exec(self._api, self.place, command, stdin=self._program) as running:
+        with self._api.execute(self.place, command, stdin=self._program) as running:
             for channel, piece in running.streams():
-                if channel == STDOUT:
+                if channel == running.STDOUT:
                     take(piece)
                 else:
                     said = (said + piece)[-_MOST_SAID:]

@@ -14,14 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trainyard.cluster.object_path import path_part
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.api_path import path_part
-from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.gateways.kubernetes.job_reader import FoundJob, JobLooking
-from trainyard.gateways.kubernetes.list_watch import News, Report, Watch
+from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.observed import History, Observed
@@ -29,6 +26,10 @@ from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.reading import uid_of
 from trainyard.jobs.state.state_machine import after, judge_job
 from trainyard.run.failure_classes import FailureClass
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
+    from trainyard.gateways.kubernetes.list_watch import Report, Watch
 
 Json = Mapping[str, Any]
 _JOB, _PODS = "job", "pods"
@@ -46,7 +47,7 @@ _logger = logging.getLogger(__name__)
 
 
 def follow_job(
-    access: Access,
+    api: "Api",
     *,
     namespace: str,
     name: str,
@@ -54,6 +55,7 @@ def follow_job(
     seconds: float,
     tell: Callable[[JobState], None],
     lost_seconds: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> JobState:
     """Return the state in which the job ended, or its state after `seconds`, whose `exit_code` is then 5.
 
@@ -63,22 +65,22 @@ def follow_job(
     seen, ConfigError if there is none.
     """
     known = Observed(find_kind(kind), namespace, name, None)
-    return _Following(access, known, tell, lost_seconds=lost_seconds).to_the_end(seconds)
+    return _JobFollower(api, known, tell, lost_seconds=lost_seconds, clock=clock).follow_to_end(seconds)
 
 
-class _Following:
+class _JobFollower:
     """Follows one job."""
 
     def __init__(
         self,
-        access: Access,
+        api: "Api",
         known: Observed,
         tell: Callable[[JobState], None],
         *,
         lost_seconds: float | None,
+        clock: Callable[[], float],
     ) -> None:
-        self._api = Api(access)
-        self._look = JobLooking(self._api)
+        self._api, self._look, self._clock = api, JobReader(api), clock
         self._known, self._tell, self._lost_seconds = known, tell, lost_seconds
         self._reports: queue.Queue[Report] = queue.Queue()
         self._pods: dict[str, PodFacts] = {}
@@ -92,9 +94,9 @@ class _Following:
         self._watches: dict[str, Watch] = {}
         self._lost_since: float | None = None
 
-    def to_the_end(self, seconds: float) -> JobState:
+    def follow_to_end(self, seconds: float) -> JobState:
         """See `follow_job`."""
-        deadline = time.monotonic() + seconds
+        deadline = self._clock() + seconds
         path = self._known.kind.path(path_part(self._known.namespace))
         self._watch(_JOB, path, dict, fieldSelector=f"metadata.name={self._known.name}")
         try:
@@ -105,7 +107,7 @@ class _Following:
 
     def _until(self, deadline: float, seconds: float) -> JobState:
         state: JobState | None = None
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline - self._clock()) > 0:
             changed = self._take(min(left, max(0.2, self._until_look(state))))
             if not self._seen or not (self._pods_seen or self._known.job is None):
                 continue
@@ -128,14 +130,14 @@ class _Following:
         if state.waiting is None or state.waiting.failure_class is not FailureClass.NODE_LOST:
             self._lost_since = None
             return False
-        self._lost_since = self._lost_since or time.monotonic()
-        waited = time.monotonic() - self._lost_since
+        self._lost_since = self._lost_since or self._clock()
+        waited = self._clock() - self._lost_since
         return self._lost_seconds is not None and waited >= self._lost_seconds
 
     def _until_look(self, state: JobState | None) -> float:
         """The seconds until Workload, JobSet and events are looked at again."""
         calm = state is not None and state.state is State.RUNNING
-        return self._looked + (_CALM_SECONDS if calm else _LOOK_SECONDS) - time.monotonic()
+        return self._looked + (_CALM_SECONDS if calm else _LOOK_SECONDS) - self._clock()
 
     def _take(self, wait: float) -> bool:
         """Wait for a report and process it with those right after it; return whether there was one."""
@@ -144,38 +146,38 @@ class _Following:
         except queue.Empty:
             return False
         self._take_in(report)
-        settled = time.monotonic() + _SETTLE_SECONDS
+        settled = self._clock() + _SETTLE_SECONDS
         while True:
             try:
-                left = settled - time.monotonic()
+                left = settled - self._clock()
                 self._take_in(self._reports.get(timeout=left) if left > 0 else self._reports.get_nowait())
             except queue.Empty:
                 return True
 
-    def _take_in(self, report: Report) -> None:
-        if report.news is News.BROKEN:
+    def _take_in(self, report: "Report") -> None:
+        if report.news == "broken":
             _logger.warning("%s; trying again, the job does not need us", report.error)
-        elif report.news is News.BACK:
+        elif report.news == "back":
             _logger.info("the API server answers again")
-        elif report.news is News.REFUSED:
+        elif report.news == "refused":
             self._take_refusal(report)
         elif report.source == _JOB:
             self._take_job(report)
         else:
             self._take_pods(report)
 
-    def _take_refusal(self, report: Report) -> None:
+    def _take_refusal(self, report: "Report") -> None:
         if report.source == _JOB:
             raise report.error or PermissionRefusedError("the job may not be watched")
         _logger.warning("the pods are not seen, the state is judged without them: %s", report.error)
         self._pods_seen = True
 
-    def _take_job(self, report: Report) -> None:
+    def _take_job(self, report: "Report") -> None:
         self._seen = True
         found = report.objects[0] if report.objects else None
         if found is not None and self._uid and uid_of(found) != self._uid:
             found = None  # deleted, and another one of the same name was made
-        if report.news is News.DELETED:
+        if report.news == "deleted":
             if found is not None:
                 self._known = replace(self._known, job=found, deleted=True)
             return
@@ -186,12 +188,12 @@ class _Following:
             self._uid = self._uid or uid_of(found)
             self._watch_pods(found)
 
-    def _take_pods(self, report: Report) -> None:
+    def _take_pods(self, report: "Report") -> None:
         self._pods_seen = True
         gone: tuple[PodFacts, ...] = ()
-        if report.news is News.LISTED:
+        if report.news == "listed":
             self._pods = {pod.uid: pod for pod in report.objects}
-        elif report.news is News.DELETED:
+        elif report.news == "deleted":
             gone = report.objects
             for pod in gone:
                 self._pods.pop(pod.uid, None)
@@ -212,7 +214,7 @@ class _Following:
     def _watch(self, source: str, path: str, keep: Callable[[Json], Any], **query: str) -> None:
         if source in self._watches:
             self._watches[source].end()
-        self._watches[source] = Watch(self._api, path, self._reports.put, source=source, keep=keep, **query)
+        self._watches[source] = self._api.watch(path, self._reports.put, source=source, keep=keep, **query)
         self._watches[source].start()
 
     def _state_now(self, before: JobState | None) -> JobState:
@@ -231,7 +233,7 @@ class _Following:
         return state
 
     def _look_around(self) -> None:
-        self._looked = time.monotonic()
+        self._looked = self._clock()
         try:
             self._known = self._look.around(self._known)
         except ServiceError as error:
@@ -239,13 +241,13 @@ class _Following:
 
     def _with_the_cause(self, state: JobState) -> JobState:
         """The end, once the pod that was lost to the others has said why, or is gone."""
-        until = time.monotonic() + _OTHERS_SECONDS
+        until = self._clock() + _OTHERS_SECONDS
         while state.failure is not None and state.failure.lost_another:
             self._known = replace(self._known, pods=tuple(self._pods.values()))
             again = judge_job(self._known, after(self._known, self._history))
             state = again if again.ended else state
             waits = any(pod.live for pod in self._pods.values())
-            left = until - time.monotonic()
+            left = until - self._clock()
             if not waits or left <= 0 or not again.ended:
                 break
             self._take(min(left, _LOOK_SECONDS))
@@ -253,8 +255,8 @@ class _Following:
 
     def _last(self, state: JobState) -> JobState:
         """Return the final state, including the pods' last reports and one last look."""
-        until = time.monotonic() + _LAST_SECONDS
-        while (left := until - time.monotonic()) > 0 and state.state is not State.SUCCEEDED:
+        until = self._clock() + _LAST_SECONDS
+        while (left := until - self._clock()) > 0 and state.state is not State.SUCCEEDED:
             self._take(left)
         state = self._with_the_cause(state)
         if self._known.job is not None and not self._known.deleted:
