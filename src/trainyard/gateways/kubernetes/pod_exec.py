@@ -81,16 +81,16 @@ class Exec:
     def _messages(self) -> Iterator[tuple[bool, bytes]]:
         """The payloads of data frames, and whether each one begins a message."""
         while True:
-            frame = self._receive()
-            if frame.opcode == websocket.ABNF.OPCODE_CLOSE:
+            kind, payload = self._receive()
+            if kind == websocket.ABNF.OPCODE_CLOSE:
                 return
-            if frame.opcode == websocket.ABNF.OPCODE_PING:
-                self._send(websocket.ABNF.OPCODE_PONG, frame.data)
-            elif frame.opcode != websocket.ABNF.OPCODE_PONG:
-                yield frame.opcode != websocket.ABNF.OPCODE_CONT, frame.data
+            if kind == websocket.ABNF.OPCODE_PING:
+                self._send(websocket.ABNF.OPCODE_PONG, payload)
+            elif kind != websocket.ABNF.OPCODE_PONG:
+                yield kind != websocket.ABNF.OPCODE_CONT, payload
 
-    def _receive(self) -> websocket.ABNF:
-        """The next frame."""
+    def _receive(self) -> tuple[int, bytes]:
+        """The kind and the payload of the next frame."""
         while True:
             try:
                 frame = self._connection.recv_frame()
@@ -110,7 +110,7 @@ class Exec:
             except OSError as error:
                 raise ServiceTroubleError(unreachable(self._server, error)) from None
             self._heard = time.monotonic()
-            return frame
+            return frame.opcode, frame.data
 
     def _send(self, kind: int, payload: bytes) -> None:
         # The command may have ended; reading shows whether the connection broke.
