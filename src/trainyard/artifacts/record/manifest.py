@@ -9,9 +9,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, field
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, ConfigDict, FailFast, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, ConfigDict, FailFast, Field, ValidationInfo
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict
 
@@ -136,15 +136,6 @@ class RunManifest:
     """Checkpoints removed since the chain's first manifest, which still lists them; oldest step first."""
     statement: dict[str, Any] = field(default_factory=dict)
     """The in-toto statement about the objects (`statement`); keys in it are relative to the prefix."""
-
-    @model_validator(mode="after")
-    def _check_records(self) -> Self:
-        version = records_version_of(self.records)
-        if self.records and (version is None or self.records != records_prefix(self.run_number, version)):
-            raise ValueError(
-                f"records are in {self.records[:200]!r}, which is not a folder of run {self.run_number}"
-            )
-        return self
 
     @property
     def version(self) -> int:
@@ -275,7 +266,12 @@ def parse_run_manifest(content: bytes, key: str) -> RunManifest:
             raise ValueError("schema is missing")
         if not isinstance(prefix := value.get("prefix", ""), str):
             raise ValueError("prefix is not a text")
-        return validate_record(RunManifest, value, context=prefix)
+        manifest = validate_record(RunManifest, value, context=prefix)
+        records, number = manifest.records, manifest.run_number
+        version = records_version_of(records)
+        if records and (version is None or records != records_prefix(number, version)):
+            raise ValueError(f"records are in {records[:200]!r}, which is not a folder of run {number}")
+        return manifest
     except DamagedFileError as error:
         raise VerificationError(str(error)) from None
     except ValueError as error:
