@@ -18,7 +18,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.progress import Progress
 from trainyard.run.records import Row, read_rows
-from trainyard.training.checkpoint.resume import what_must_fit
+from trainyard.training.checkpoint.resume import values_to_fit
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.model.optimizer import build_optimizer, learning_rate, set_learning_rate
 from trainyard.training.recipe import ready_data, rehearse, trainer_of
@@ -43,7 +43,7 @@ class Numbers:
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "fingerprint": self.fingerprint}
 
-    def pinned(self, config: Config) -> Config:
+    def pinned_config(self, config: Config) -> Config:
         return config
 
     def batch(self, step: int) -> torch.Tensor:
@@ -61,7 +61,7 @@ class LineSegment(RecipeSegment):
         self.length = RunLength(steps, None, None, SAMPLES, SAMPLES)
 
     def fits(self, fingerprint: str) -> dict[str, Any]:
-        return what_must_fit(self._config, fingerprint, SAMPLES) | {"recipe": "line"}
+        return values_to_fit(self._config, fingerprint, SAMPLES) | {"recipe": "line"}
 
     def starting_weights(self, point: object) -> None: ...
 
@@ -81,7 +81,7 @@ class LineSegment(RecipeSegment):
         loss.backward()
         rate = learning_rate(state.step, self.length.steps, self._config.training)
         set_learning_rate(state.optimizer, rate)
-        loop.saver.staged()
+        loop.saver.wait_until_staged()
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
         state.step += 1

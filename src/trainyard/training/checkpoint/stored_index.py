@@ -54,7 +54,9 @@ def read_checkpoint_index(checkpoint: Path) -> Metadata:
     except (FileNotFoundError, DamagedFileError) as error:
         raise CheckpointError(str(error)) from None
     except DAMAGED as error:
-        raise CheckpointError(f"{path}: is not an index of a checkpoint ({why(error)})") from None
+        raise CheckpointError(
+            f"{path}: is not an index of a checkpoint ({first_error_line(error)})"
+        ) from None
     return cast(Metadata, index)
 
 
@@ -63,7 +65,7 @@ def tensors_in(index: Metadata) -> dict[str, TensorStorageMetadata]:
     return cast(dict[str, TensorStorageMetadata], index.state_dict_metadata)
 
 
-def why(error: BaseException) -> str:
+def first_error_line(error: BaseException) -> str:
     """The first line of an error of torch or pickle."""
     return (str(error) or type(error).__name__).splitlines()[0][:200]
 

@@ -15,7 +15,12 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Tenso
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.untrusted_files import open_regular
-from trainyard.training.checkpoint.stored_index import DAMAGED, read_checkpoint_index, tensors_in, why
+from trainyard.training.checkpoint.stored_index import (
+    DAMAGED,
+    first_error_line,
+    read_checkpoint_index,
+    tensors_in,
+)
 from trainyard.training.checkpoint.training_state import add_to_digest
 
 _PARTS = ("model", "optimizer")
@@ -33,7 +38,9 @@ def state_digests(checkpoint: Path, progress: Progress = UNSEEN) -> dict[str, st
     except DamagedFileError as error:
         raise CheckpointError(str(error)) from None
     except DAMAGED as error:
-        raise CheckpointError(f"{checkpoint}: its tensors cannot be read ({why(error)})") from None
+        raise CheckpointError(
+            f"{checkpoint}: its tensors cannot be read ({first_error_line(error)})"
+        ) from None
 
 
 def _bytes_of(index: Metadata) -> int:

@@ -25,7 +25,7 @@ _SPLIT = "data.validation_split"
 _AROUND_TRAINING = frozenset(("artifacts", "cluster", "notifications"))
 
 
-def was_trained(
+def has_been_trained(
     run_directory: Path, path: Path, overrides: Sequence[str], *, by_program: bool = False
 ) -> bool:
     """Return whether the configuration was trained to its end in the run directory.

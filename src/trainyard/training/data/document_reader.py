@@ -40,7 +40,7 @@ def _text(file: CorpusFile, skips: SkipTally, portion: Portion) -> Iterator[Piec
         return
     size = file.path.stat().st_size
     start, end = portion.span(size, lambda cut: _place_to_cut(file.path, cut, size))
-    if start < end or portion.is_whole:
+    if start < end or portion.is_complete:
         yield from _text_pieces(file.path, start, end)
         yield None
 
@@ -112,13 +112,13 @@ def _character_end(text: bytes) -> int:
 
 def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
     try:
-        count, row = 0 if portion.is_whole else _row_count(file.path), -1
+        count, row = 0 if portion.is_complete else _row_count(file.path), -1
         with file.path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
                     continue
                 row += 1
-                if portion.is_whole or portion.has_row(row, count):
+                if portion.is_complete or portion.has_row(row, count):
                     yield from _json_row(line, text_field, _Place(file.relative, number, skips))
     except OSError:
         skips.add("unreadable files", file.relative)
@@ -177,7 +177,7 @@ def _parquet(file: CorpusFile, text_field: str, skips: SkipTally, portion: Porti
             batches = table.iter_batches(_PARQUET_ROWS, columns=[text_field])
             texts = (text for batch in batches for text in batch.column(0).to_pylist())
             for row, text in enumerate(texts):
-                if portion.is_whole or portion.has_row(row, count):
+                if portion.is_complete or portion.has_row(row, count):
                     yield from _parquet_row(text, _Place(file.relative, row + 1, skips))
     except (pyarrow.ArrowException, OSError):
         skips.add("unreadable files", file.relative)

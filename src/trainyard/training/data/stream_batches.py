@@ -52,7 +52,7 @@ class _Block:
 
 
 @dataclass
-class _Reading:
+class _ReadState:
     """The reading of a stream from one position on."""
 
     reader: ChunkReader
@@ -89,7 +89,7 @@ class StreamBatches:
         self._origin = (0, stream.beginning(tracks))
         self._world = ALONE
         self._block: _Block | None = None
-        self._reading: _Reading | None = None
+        self._reading: _ReadState | None = None
         self._one_at_a_time = Lock()
         self._thread: Thread | None = None
 
@@ -149,38 +149,38 @@ class StreamBatches:
     def _next_block(self, number: int, start: Position) -> _Block:
         """The block that begins at `start`, where reading has arrived or begins."""
         count = self._steps_per_block * self._batch_size
-        reading = self._reading or self._begun(start)
+        reading = self._reading or self._start_reading(start)
         while (windows := reading.order.take(count, self._length)) is None:
             if reading.ahead is None:
                 self._read_ahead(reading)
             assert reading.ahead is not None
             ahead, reading.ahead = reading.ahead, None
-            chunks = _exchanged(self._world, ahead.result)
+            chunks = _exchange_reads(self._world, ahead.result)
             reading.reader.note_ends(chunks)
             reading.order.add(chunks, reading.rounds)
         self._read_ahead(reading)
         order = Permutation(count, seed=self._seed, epoch=number)(np.arange(count))
         return _Block(number, start, windows, order)
 
-    def _begun(self, start: Position) -> _Reading:
+    def _start_reading(self, start: Position) -> _ReadState:
         reader = ChunkReader(self._stream, start, rank=self._world.rank, of=self._world.size)
-        self._reading = _Reading(reader, ChunkOrder(self._stream.name, start), Event())
+        self._reading = _ReadState(reader, ChunkOrder(self._stream.name, start), Event())
         return self._reading
 
-    def _read_ahead(self, reading: _Reading) -> None:
+    def _read_ahead(self, reading: _ReadState) -> None:
         """Begin to read what the next block lacks, in a daemon thread.
 
         The end of the process would wait for the threads of a pool.
         """
         count = self._steps_per_block * self._batch_size
-        reading.rounds = reading.order.rounds_wanted(count, self._length)
+        reading.rounds = reading.order.needed_rounds(count, self._length)
         if not reading.rounds:
             return
         future: Future[list[Chunk]] = Future()
 
         def read() -> None:
             # A dropped read may still be at the same texts.
-            with _Answering(future), self._one_at_a_time:
+            with _FutureErrors(future), self._one_at_a_time:
                 future.set_result(reading.reader.read(reading.rounds, reading.stop))
 
         reading.ahead = future
@@ -194,10 +194,10 @@ def first_tokens(stream: TokenStream, count: int, world: World) -> Tokens:
     The processes of `world` share the encoding; all must call it. An error of reading in one of them is
     raised in all.
     """
-    beginning = _Beginning(stream, world)
+    beginning = _StreamHead(stream, world)
     parts, size, chunks = [np.empty(0, np.int64)], 0, world.size
     while size < count and not beginning.is_at_end:
-        found = sorted(_exchanged(world, partial(beginning.read, chunks)), key=itemgetter(0))
+        found = sorted(_exchange_reads(world, partial(beginning.read, chunks)), key=itemgetter(0))
         parts += [tokens.astype(np.int64) for _, tokens in found]
         size = sum(part.size for part in parts)
         usual = max(1, size // (len(parts) - 1))
@@ -205,7 +205,7 @@ def first_tokens(stream: TokenStream, count: int, world: World) -> Tokens:
     return np.concatenate(parts)[:count]
 
 
-class _Beginning:
+class _StreamHead:
     """The first texts of a stream: every process reads all of them and encodes its share of the chunks."""
 
     def __init__(self, stream: TokenStream, world: World) -> None:
@@ -229,7 +229,7 @@ class _Beginning:
         return list(zip(numbers, self._stream.encode(own), strict=True))
 
 
-def _exchanged(world: World, read: Callable[[], list[_Own]]) -> list[_Own]:
+def _exchange_reads(world: World, read: Callable[[], list[_Own]]) -> list[_Own]:
     """What all processes read, once each has read its own. All raise the error of one."""
     error, own = attempt(read)
     answers = world.gather((error, own))
@@ -238,7 +238,7 @@ def _exchanged(world: World, read: Callable[[], list[_Own]]) -> list[_Own]:
     return [one for _, others in answers for one in others]
 
 
-class _Answering(AbstractContextManager[None]):
+class _FutureErrors(AbstractContextManager[None]):
     """Stores an exception of the body in the future, so that it is raised where the block is needed."""
 
     def __init__(self, future: Future[list[Chunk]]) -> None:

@@ -179,7 +179,7 @@ class ChunkOrder:
             self._usual, self._rounds, self._tokens = (self._rounds, self._tokens), 0, 0
         return Windows(every_start[::length].copy(), replace(self._ready[0][0], consumed=self._consumed))
 
-    def rounds_wanted(self, count: int, length: int) -> int:
+    def needed_rounds(self, count: int, length: int) -> int:
         """How many rounds to read next so that `count` windows can be taken, by what the last ones held.
 
         It is 0 if they can be taken already. It grows at most twofold, in case the last rounds held little.

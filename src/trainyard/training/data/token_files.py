@@ -69,7 +69,7 @@ class TokenFile:
         return self._file_tokens * np.dtype(self.dtype).itemsize >= LARGE_BYTES
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the file exists and has the right size. The content is not read."""
         try:
             found = self.path.stat()
@@ -78,14 +78,14 @@ class TokenFile:
         whole = (
             stat.S_ISREG(found.st_mode) and found.st_size == self._file_tokens * np.dtype(self.dtype).itemsize
         )
-        return whole and (self.documents is None or self.documents.is_whole)
+        return whole and (self.documents is None or self.documents.is_complete)
 
-    def verified(self, progress: Progress = UNSEEN) -> "TokenFile | None":
+    def verify(self, progress: Progress = UNSEEN) -> "TokenFile | None":
         """The file with its current state; None when it is missing or its digest differs.
 
         A large file that was not written to since it was hashed is not read.
         """
-        if not self.is_whole or (self.documents and not self.documents.verified()):
+        if not self.is_complete or (self.documents and not self.documents.verify()):
             return None
         try:
             # Take the state before reading the content, so that a write in between is noticed next time.
@@ -98,12 +98,12 @@ class TokenFile:
 
     def open(self) -> TokenArray:
         """The tokens `[tokens]`, memory-mapped and read-only. Raises DataError when the file is not whole."""
-        if not self.is_whole:
+        if not self.is_complete:
             raise DataError(
                 f"{self.path}: missing, or no longer {self._file_tokens:,} {self.dtype} tokens. "
                 f"Run {script_command('prepare_data.py')} again."
             )
-        tokens = np.memmap(self.path, dtype=_stored(self.dtype), mode="r")
+        tokens = np.memmap(self.path, dtype=_stored_type(self.dtype), mode="r")
         first = self.part_of[0] if self.part_of else 0
         return tokens[first : first + self.tokens]
 
@@ -123,7 +123,7 @@ class TokenWriter:
         """The number of tokens written."""
 
     def write(self, tokens: TokenArray) -> None:
-        content = np.ascontiguousarray(tokens, dtype=_stored(self._dtype)).data
+        content = np.ascontiguousarray(tokens, dtype=_stored_type(self._dtype)).data
         self._file.write(content)
         self._digest.update(content)
         self.tokens += tokens.size
@@ -184,7 +184,7 @@ def places_after(path: Path, dtype: str, token: int) -> Iterator[npt.NDArray[np.
 
 def _chunks(path: Path, dtype: str) -> Iterator[tuple[int, TokenArray]]:
     """Yield parts of the file at `path`, each with the position of its first token."""
-    tokens = np.memmap(path, dtype=_stored(dtype), mode="r")
+    tokens = np.memmap(path, dtype=_stored_type(dtype), mode="r")
     for start in range(0, tokens.size, _CHUNK_TOKENS):
         yield start, np.asarray(tokens[start : start + _CHUNK_TOKENS])
 
@@ -202,5 +202,5 @@ def _checked_chunks(path: Path, dtype: str, vocab_size: int) -> Iterator[TokenAr
         yield chunk
 
 
-def _stored(dtype: str) -> np.dtype[np.integer[Any]]:
+def _stored_type(dtype: str) -> np.dtype[np.integer[Any]]:
     return np.dtype(dtype).newbyteorder("<")

@@ -8,7 +8,7 @@ from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data.streamed_dataset import open_stream
-from trainyard.training.data.tokenize_corpus import prepare_data, prepared_before
+from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
 from trainyard.training.runtime.world import World
 
 
@@ -43,7 +43,7 @@ class DataOnRecord(Protocol):
 
     def to_json(self) -> dict[str, Any]: ...
 
-    def pinned(self, config: Config) -> Config: ...
+    def pinned_config(self, config: Config) -> Config: ...
 
 
 class TrainingData(DataOnRecord, Protocol):
@@ -69,7 +69,7 @@ def ready_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN
 
 def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:
     """Like `ready_data`, but write nothing; return None when the data has to be prepared first."""
-    return open_stream(data, model) if data.hugging_face.dataset else prepared_before(data, model)
+    return open_stream(data, model) if data.hugging_face.dataset else find_prepared_data(data, model)
 
 
 def agreed_fingerprint(data: DataOnRecord, world: World) -> str:

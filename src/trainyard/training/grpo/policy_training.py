@@ -15,7 +15,7 @@ from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.run.progress import Progress
-from trainyard.training.checkpoint.resume import ResumePoint, what_must_fit
+from trainyard.training.checkpoint.resume import ResumePoint, values_to_fit
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.grpo.arithmetic import evaluate
 from trainyard.training.grpo.policy import answer, build_policy, build_tokenizer, load_policy_weights
@@ -77,7 +77,7 @@ class PolicySegment(RecipeSegment):
         self.length = _length(request.config, request.data)
 
     def fits(self, fingerprint: str) -> dict[str, Any]:
-        common = what_must_fit(self._config, fingerprint, self.length.samples_per_step)
+        common = values_to_fit(self._config, fingerprint, self.length.samples_per_step)
         with_effect = {name: value for name, value in common.items() if not name.startswith("data.")}
         grpo = self._config.grpo
         return with_effect | {
@@ -120,7 +120,7 @@ class PolicySegment(RecipeSegment):
         tokenizer = build_tokenizer(self._config.model)
         tokens = self._config.grpo.max_completion_tokens
         lines = []
-        for question in self._questions.unasked(_SAMPLES):
+        for question in self._questions.unused_questions(_SAMPLES):
             given = answer(self._state.model, tokenizer, question, tokens=tokens)
             value = evaluate(question.removesuffix(QUESTION_END))
             verdict = "right" if judge_answer(question, given).is_right else f"wrong, it is {value}"

@@ -40,12 +40,12 @@ def choose_rank(shapes: Sequence[tuple[int, ...]], ratio: float) -> Compression:
     total = sum(math.prod(shape) for shape in shapes)
     most = max((min(shape) for shape in shapes if len(shape) == 2), default=1)
     # The amount sent grows with the rank, so the ranks that compress enough come first.
-    enough = bisect_right(range(1, most + 1), total / ratio, key=lambda rank: _sent(shapes, rank))
+    enough = bisect_right(range(1, most + 1), total / ratio, key=lambda rank: _sent_elements(shapes, rank))
     rank = max(1, enough)
-    return Compression(rank, total / _sent(shapes, rank))
+    return Compression(rank, total / _sent_elements(shapes, rank))
 
 
-def _sent(shapes: Sequence[tuple[int, ...]], rank: int) -> int:
+def _sent_elements(shapes: Sequence[tuple[int, ...]], rank: int) -> int:
     """Elements that each process sends per step."""
     return sum(rank * sum(shape) if is_compressed(shape, rank) else math.prod(shape) for shape in shapes)
 

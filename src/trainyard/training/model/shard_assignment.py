@@ -77,6 +77,6 @@ def own_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def gather_whole(tensor: Tensor) -> Tensor:
+def gather_tensor(tensor: Tensor) -> Tensor:
     """The whole `tensor`, gathered from all processes if it is sharded. All processes must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

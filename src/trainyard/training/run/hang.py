@@ -33,8 +33,8 @@ from trainyard.run.failure import Failure, FailureKind
 from trainyard.training.checkpoint.failure_advice import suggest_retry
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
-from trainyard.training.runtime.watchdog import Standstill, compiling_is_slow
-from trainyard.training.runtime.world import World, collectives_wait_for_ever
+from trainyard.training.runtime.watchdog import Standstill, allow_slow_compilation
+from trainyard.training.runtime.world import World, remove_collective_limit
 
 _logger = logging.getLogger(__name__)
 _GATHER_SECONDS = 5.0
@@ -49,7 +49,7 @@ _POLL_SECONDS = 0.05
 
 
 @contextmanager
-def ended_when_hung(
+def end_when_hung(
     parts: RunContext, recorder: OutcomeRecorder, *, leave: Callable[[int], None]
 ) -> Iterator[None]:
     """End all processes of the run, each by `leave`, when the body hangs.
@@ -58,22 +58,22 @@ def ended_when_hung(
     another process is gone, and there would be no stacks.
     """
     alarm = Alarm(parts, recorder, leave=leave)
-    parts.world.on_main(alarm.forget)
+    parts.world.run_on_main(alarm.forget)
     with ExitStack() as held:
-        held.enter_context(collectives_wait_for_ever())
+        held.enter_context(remove_collective_limit())
         if parts.config.compute.compile:
-            held.enter_context(compiling_is_slow(parts.watchdog))
+            held.enter_context(allow_slow_compilation(parts.watchdog))
         lost = held.enter_context(watch_peers(parts.world))
-        held.enter_context(parts.watchdog.watching(alarm.ring, called=alarm.called, lost=lost))
+        held.enter_context(parts.watchdog.watch(alarm.ring, is_raised=alarm.is_raised, lost=lost))
         try:
             yield
         except StoppedError:
-            _leave_together(parts)
+            _wait_for_all(parts)
             raise
-        _leave_together(parts)
+        _wait_for_all(parts)
 
 
-def _leave_together(parts: RunContext) -> None:
+def _wait_for_all(parts: RunContext) -> None:
     """Wait for all processes. One that exited earlier would look lost to the others, which still watch."""
     with parts.watchdog.slow_work():
         parts.world.wait()
@@ -125,7 +125,7 @@ class Alarm:
         """Remove `hang-suspected` of an earlier segment that was killed while it ended."""
         self._sign.unlink(missing_ok=True)
 
-    def called(self) -> bool:
+    def is_raised(self) -> bool:
         """Whether a process of the run has noticed a hang."""
         return self._sign.exists()
 
@@ -140,26 +140,26 @@ class Alarm:
             "limit_seconds": round(still.limit, 1),
             **({"lost": list(still.lost)} if still.lost else {}),
         }
-        _in_time(lambda: self._call_the_others(noticed))
-        _in_time(lambda: self._leave_stacks(noticed))
-        _in_time(lambda: _leave_collectives(self._logs, self._parts.world.rank, self._parts.device))
+        _run_in_time(lambda: self._alert_others(noticed))
+        _run_in_time(lambda: self._write_stacks(noticed))
+        _run_in_time(lambda: _write_collectives(self._logs, self._parts.world.rank, self._parts.device))
         if self._parts.world.is_main:
             self._record(noticed)
         else:
-            _wait(_RECORD_SECONDS, lambda: not self.called())
+            _wait(_RECORD_SECONDS, lambda: not self.is_raised())
         self._leave(int(ExitCode.NO))
 
-    def _call_the_others(self, noticed: dict[str, Any]) -> None:
+    def _alert_others(self, noticed: dict[str, Any]) -> None:
         """Write `hang-suspected`. If another process has written it, copy its facts into `noticed`."""
         try:
-            if self.called():
+            if self.is_raised():
                 noticed.update(json.loads(self._sign.read_bytes()))
             else:
                 write_json_atomically(self._sign, noticed)
         except (OSError, ValueError) as error:
             _logger.warning("%s: %s", self._sign, error)
 
-    def _leave_stacks(self, noticed: dict[str, Any]) -> None:
+    def _write_stacks(self, noticed: dict[str, Any]) -> None:
         """Write the stacks of all threads to the log; to stderr if the disk is full."""
         rank = self._parts.world.rank
         try:
@@ -176,8 +176,8 @@ class Alarm:
     def _record(self, noticed: dict[str, Any]) -> None:
         world, step = self._parts.world, self._parts.state.step
         lost = noticed.get("lost", [])
-        _wait(_GATHER_SECONDS, lambda: len(self._stacks_left()) == world.size - len(lost))
-        files = [f"logs/{path.name}" for path in self._stacks_left()]
+        _wait(_GATHER_SECONDS, lambda: len(self._written_stacks()) == world.size - len(lost))
+        files = [f"logs/{path.name}" for path in self._written_stacks()]
         cause = f"after the end of rank {', '.join(map(str, lost))} " if lost else ""
         mend = "docs/runbooks/recovery.md#hung says how to read them; once the cause is mended"
         failure = Failure(FailureKind.HANG, step + 1, mend)
@@ -188,15 +188,15 @@ class Alarm:
         )
         error = TrainingFailedError(message)
         error.failure = failure
-        _in_time(lambda: self._parts.event("hang_suspected", step=step, **noticed, files=files))
-        _in_time(lambda: self._recorder.record(error))
-        _in_time(self.forget)
-        _in_time(lambda: _logger.error("%s", message))
+        _run_in_time(lambda: self._parts.event("hang_suspected", step=step, **noticed, files=files))
+        _run_in_time(lambda: self._recorder.record(error))
+        _run_in_time(self.forget)
+        _run_in_time(lambda: _logger.error("%s", message))
 
     def _stacks(self, rank: int) -> Path:
         return self._logs / f"hang-rank-{rank}.txt"
 
-    def _stacks_left(self) -> list[Path]:
+    def _written_stacks(self) -> list[Path]:
         """The stack files written since the hang was noticed, without those of earlier hangs."""
         if not self._sign.exists():
             return []
@@ -205,7 +205,7 @@ class Alarm:
         return [path for path in paths if path.exists() and path.stat().st_mtime_ns >= noticed]
 
 
-def _leave_collectives(folder: Path, rank: int, device: torch.device) -> None:
+def _write_collectives(folder: Path, rank: int, device: torch.device) -> None:
     """Write the last collectives from PyTorch's flight recorder; `fr_trace` reads the file of NCCL."""
     if not dist.is_initialized():
         return
@@ -219,7 +219,7 @@ def _leave_collectives(folder: Path, rank: int, device: torch.device) -> None:
             write_bytes_atomically(folder / name, getattr(c10d, dump)())
 
 
-def _in_time(part: Callable[[], None]) -> None:
+def _run_in_time(part: Callable[[], None]) -> None:
     """Run a part of the end in its own thread; return when it is done, has failed or takes too long."""
 
     def work() -> None:

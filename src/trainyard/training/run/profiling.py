@@ -26,7 +26,7 @@ class StepProfile:
         self._done = 0
 
     @contextmanager
-    def around(self, step: int) -> Iterator[None]:
+    def record_step(self, step: int) -> Iterator[None]:
         """Record the body, which is one step, if the step was chosen."""
         if step not in self._steps:
             yield
@@ -39,7 +39,7 @@ class StepProfile:
             yield
         self._done = step
 
-    def finished(self) -> bool:
+    def has_trace_to_write(self) -> bool:
         """Whether the last chosen step was recorded and the trace is not written yet."""
         return self._profiler is not None and self._done == self._steps[-1]
 

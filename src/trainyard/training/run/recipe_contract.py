@@ -57,7 +57,7 @@ class RecipeSegment(ABC):
         """Return facts for the plan in `run.json`, beside length and number of parameters."""
         return {}
 
-    def restored(self, state: TrainingState) -> None:  # noqa: B027 - most recipes have nothing to do
+    def start_from_state(self, state: TrainingState) -> None:  # noqa: B027 - most recipes have nothing to do
         """Continue after a checkpoint was loaded into `state`, or at step 0."""
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """Prepare a process before it imports torch, because that takes seconds and reads the environment once.
 
-before_torch ---> imports, building, loading: garbage collection is off ---> started
+before_torch ---> imports, building, loading: garbage collection is off ---> resume_garbage_collection
 """
 
 import gc
@@ -30,8 +30,8 @@ def before_torch(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
 
     Variables that the user has set are left as they are.
 
-    Garbage collection is off until `started`. The objects from imports stay alive, and searching all of them
-    again and again takes a seventh of the import time.
+    Garbage collection is off until `resume_garbage_collection`. The objects from imports stay alive, and
+    searching all of them again and again takes a seventh of the import time.
     """
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
@@ -39,7 +39,7 @@ def before_torch(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
     return digests_begun(run_dir, resume)
 
 
-def started() -> None:
+def resume_garbage_collection() -> None:
     """Turn garbage collection on again if `before_torch` turned it off; it ignores all existing objects.
 
     It searches as often as Python 3.11 does by itself, because a few objects may hold gigabytes on a device.

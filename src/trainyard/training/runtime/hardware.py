@@ -221,7 +221,7 @@ def set_vector_width(bits: int) -> None:
     """Compile kernels for vectors of `bits`. Raises ConfigError when the CPU or the compiler has none."""
     from torch._inductor import config
 
-    here = widths_here()
+    here = available_widths()
     if bits not in here:
         known = ", ".join(map(str, here)) or "none"
         raise ConfigError(
@@ -233,7 +233,7 @@ def set_vector_width(bits: int) -> None:
         config.cpp.march = _SSE
 
 
-def widths_here() -> list[int]:
+def available_widths() -> list[int]:
     """The vector widths in bits for which kernels can be compiled on this machine."""
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 

@@ -43,7 +43,7 @@ def lock_run_directory(directory: RunDirectory, world: World) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         if world.folder_count > 1:
             _require_apart(path, world)
-        world.on_owners(lambda: held.enter_context(locked(path)))
+        world.run_on_owners(lambda: held.enter_context(locked(path)))
         _require_shared(path, world)
         if world.owns_folder:
             held.callback(end_node, directory)
@@ -55,7 +55,7 @@ def _require_shared(path: Path, world: World) -> None:
     if world.size == 1:
         return
     with contextlib.ExitStack() as held:
-        names = world.gather(_written(path, world, held))
+        names = world.gather(_write_nonce(path, world, held))
         name = next(
             name for name, folder in zip(names, _folders(world), strict=True) if folder == world.folder
         )
@@ -79,7 +79,7 @@ def _require_shared(path: Path, world: World) -> None:
 def _require_apart(path: Path, world: World) -> None:
     """Raise ConfigError on all processes when two machines that should have their own folder share one."""
     with contextlib.ExitStack() as held:
-        own = _written(path, world, held)
+        own = _write_nonce(path, world, held)
         others = {name for name in world.gather(own) if name not in ("", own)}
         seen = world.owns_folder and not others.isdisjoint(os.listdir(path))  # noqa: PTH208 - only the names
         hosts = [host for host, sees in world.gather((socket.gethostname(), seen)) if sees]
@@ -95,10 +95,10 @@ def _folders(world: World) -> tuple[int, ...]:
     return world.folders or (0,) * world.size
 
 
-def _written(path: Path, world: World, held: contextlib.ExitStack) -> str:
+def _write_nonce(path: Path, world: World, held: contextlib.ExitStack) -> str:
     """Write a file of a random name once per run directory, until `held` is left; its name, where written."""
     own: list[str] = []
-    world.on_owners(lambda: own.append(held.enter_context(_nonce(path))))
+    world.run_on_owners(lambda: own.append(held.enter_context(_nonce(path))))
     return own[0] if own else ""
 
 

@@ -53,12 +53,12 @@ class StopRequest:
         """Seconds since the signal; None without one."""
         return None if self._signalled is None else time.monotonic() - self._signalled
 
-    def signalled_ago(self, seconds: float) -> None:
+    def adopt_signal(self, seconds: float) -> None:
         """Adopt a signal that another process of the run received, so that this one stops as soon."""
         if self._signalled is None:
             self._signalled = time.monotonic() - seconds
 
-    def before_deadline(self, seconds: float) -> None:
+    def stop_before_deadline(self, seconds: float) -> None:
         """Request a stop if fewer than `seconds` (a step and a save) are left before the deadline."""
         if self._deadline is not None and time.monotonic() + seconds >= self._deadline and not self.reason:
             self.reason = "the deadline is near"
@@ -76,7 +76,7 @@ class StopRequest:
 
 
 @contextmanager
-def children_shielded() -> Iterator[None]:
+def shield_children() -> Iterator[None]:
     """Keep SIGTERM and SIGINT from children started in the body, such as a compiler that Ctrl-C would kill.
 
     A blocked signal is inherited as blocked. Ours stays pending, or reaches another thread, until then.

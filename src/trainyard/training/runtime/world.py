@@ -26,7 +26,7 @@ from trainyard.run.waiting import describe_wait
 
 Result = TypeVar("Result")
 _START_SECONDS = 300
-_TOLD_SECONDS = 5.0
+_JOIN_SECONDS = 5.0
 """The others still have this long to join after this process was told to end."""
 _CONTROL_SECONDS = 1800
 _FOR_EVER_DAYS = 365
@@ -89,7 +89,7 @@ class World:
         if self.size == 1:
             return value
         values = [torch.zeros(1, dtype=torch.float64) for _ in range(self.size)]
-        with peers_expected():
+        with explain_lost_peers():
             dist.all_gather(values, torch.tensor([value], dtype=torch.float64), group=self.control)
         return sum(float(item) for item in values)
 
@@ -98,11 +98,11 @@ class World:
         if self.size == 1:
             return value
         box = [value]
-        with peers_expected():
+        with explain_lost_peers():
             dist.broadcast_object_list(box, src=source, group=self.control)
         return box[0]
 
-    def on_main(self, work: Callable[[], Result]) -> Result:
+    def run_on_main(self, work: Callable[[], Result]) -> Result:
         """Run `work` on the main process and return its result on every process.
 
         A TrainyardError or OSError of `work` is raised on every process.
@@ -114,13 +114,13 @@ class World:
             raise error
         return cast(Result, result)
 
-    def on_owners(self, work: Callable[[], Result]) -> Result:
+    def run_on_owners(self, work: Callable[[], Result]) -> Result:
         """Run `work` once per run directory and return the main process's result on every process.
 
         A TrainyardError or OSError of `work` in one of them is raised on every process.
         """
         if self.folder_count == 1:
-            return self.on_main(work)
+            return self.run_on_main(work)
         error, result = attempt(work) if self.owns_folder else (None, None)
         answers = self.gather((error, result if self.is_main else None))
         if first := next((other for other, _ in answers if other is not None), None):
@@ -132,11 +132,11 @@ class World:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        with peers_expected():
+        with explain_lost_peers():
             dist.all_gather_object(values, value, group=self.control)
         return values
 
-    def each_ready(self, work: Callable[[], Result]) -> Result:
+    def run_on_each(self, work: Callable[[], Result]) -> Result:
         """Run `work`, which may take hours, and return its result once all processes have finished.
 
         If it fails in one process with a TrainyardError or OSError, all raise that error or their own.
@@ -171,11 +171,11 @@ class World:
     def wait(self) -> None:
         """Wait until all processes have called this."""
         if self.size > 1:
-            with peers_expected():
+            with explain_lost_peers():
                 dist.barrier(group=self.control)
 
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> None:
-        with peers_expected():
+        with explain_lost_peers():
             dist.all_reduce(tensor, op=operation, group=self.control)
 
 
@@ -223,14 +223,14 @@ def join_world(
     strategy: str,
     environment: Mapping[str, str] = os.environ,
     *,
-    told_to_end: Callable[[], bool] = lambda: False,
+    is_ending: Callable[[], bool] = lambda: False,
 ) -> Iterator[World]:
     """Join the world that torchrun's variables describe, and leave it at the end.
 
     Without these variables the world has size one. `device` (`cpu` or `cuda`) selects the backend: NCCL and
     gloo on GPUs, gloo on CPUs. Raises ConfigError when several processes were started for a strategy that
-    takes one. A collective of training waits at most five minutes, except within `collectives_wait_for_ever`.
-    A process that was told to end (`told_to_end`) stops waiting for the others. After an error the group of
+    takes one. A collective of training waits at most five minutes, except within `remove_collective_limit`.
+    A process that was told to end (`is_ending`) stops waiting for the others. After an error the group of
     several processes is left in place, for `end_if_joined`.
     """
     size = int(environment.get("WORLD_SIZE", "1"))
@@ -246,7 +246,7 @@ def join_world(
         world = ALONE
     else:
         waiting = describe_wait(f"the other processes of {size}", _START_SECONDS)
-        with _others_expected(), no_long_wait(told_to_end), waiting:
+        with _explain_missing_peers(), limit_wait(is_ending), waiting:
             dist.init_process_group(backend, timeout=limit)
             world = _world(environment)
     with ExitStack() as leaving:
@@ -282,7 +282,7 @@ def _abort() -> None:
 
 
 @contextmanager
-def no_long_wait(told: Callable[[], bool]) -> Iterator[None]:
+def limit_wait(told: Callable[[], bool]) -> Iterator[None]:
     """End the process if the body still runs some seconds after SIGTERM, or after `told` was true.
 
     torchrun sends SIGTERM to all processes when one fails. A process that waits for the failed one in native
@@ -298,7 +298,7 @@ def no_long_wait(told: Callable[[], bool]) -> Iterator[None]:
 
     def watch() -> None:
         reader.recv(1)
-        if not done.wait(_TOLD_SECONDS):
+        if not done.wait(_JOIN_SECONDS):
             os._exit(ExitCode.NO)
 
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -318,7 +318,7 @@ def no_long_wait(told: Callable[[], bool]) -> Iterator[None]:
 
 
 @contextmanager
-def _others_expected() -> Iterator[None]:
+def _explain_missing_peers() -> Iterator[None]:
     """Replace the network library's error with one that says that other processes did not join."""
     try:
         yield
@@ -336,7 +336,7 @@ def _world(environment: Mapping[str, str]) -> World:
 
 
 @contextmanager
-def collectives_wait_for_ever() -> Iterator[None]:
+def remove_collective_limit() -> Iterator[None]:
     """Remove the time limit of collectives, because the watchdog watches; afterwards it is half an hour.
 
     The death of a process is still noticed: its connections close, and torchrun ends the other processes.
@@ -359,7 +359,7 @@ def _limit_collectives(limit: timedelta) -> None:
 
 
 @contextmanager
-def peers_expected() -> Iterator[None]:
+def explain_lost_peers() -> Iterator[None]:
     """Replace the network library's error with one that says that another process was lost."""
     try:
         yield

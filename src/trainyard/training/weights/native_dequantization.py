@@ -106,11 +106,11 @@ def dequantize(
     _refuse_other_room(rows, kind, out)
     library = _library_for(using)
     if library is None or kind.name not in NATIVE_TYPES:
-        return _by_numpy(rows, kind, out)
+        return _dequantize_by_numpy(rows, kind, out)
     values = np.empty(_shape(rows, kind), np.float32) if out is None else out
     tile = min(tile_bytes, max(rows.nbytes, 1))  # `tile_bytes` may be too large for a size_t
     options = _Options(tile, threads, _INSTRUCTIONS[using or _best(library)])
-    _by_kernel(library, rows, values, kind=kind, options=options)
+    _dequantize_by_kernel(library, rows, values, kind=kind, options=options)
     return values
 
 
@@ -153,7 +153,7 @@ def _refuse_other_room(rows: np.ndarray, kind: _BlockType, out: np.ndarray | Non
         raise ValueError(f"out must be contiguous, writable float32 of shape {shape}")
 
 
-def _by_kernel(
+def _dequantize_by_kernel(
     library: ctypes.CDLL, rows: np.ndarray, values: np.ndarray, *, kind: _BlockType, options: _Options
 ) -> None:
     status = library.trainyard_dequantize(
@@ -161,10 +161,12 @@ def _by_kernel(
     )
     if status:
         reason = library.trainyard_status_text(status).decode()
-        raise ConfigError(f"the native kernels refused {kind.name} weights: {reason}; {_build_it()} again")
+        raise ConfigError(
+            f"the native kernels refused {kind.name} weights: {reason}; {_build_advice()} again"
+        )
 
 
-def _by_numpy(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> np.ndarray:
+def _dequantize_by_numpy(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> np.ndarray:
     import gguf
 
     if not rows.size:  # gguf cannot reshape an array without rows
@@ -188,7 +190,7 @@ def _library_for(using: Backend | None) -> ctypes.CDLL | None:
     if using is None:
         return library
     if library is None:
-        raise ConfigError(f"the {using} kernels were asked for, but no library is built: {_build_it()}")
+        raise ConfigError(f"the {using} kernels were asked for, but no library is built: {_build_advice()}")
     if using is Backend.AVX2 and _best(library) is not Backend.AVX2:
         raise ConfigError("the avx2 kernels were asked for, but this processor or this library has no AVX2")
     return library
@@ -200,35 +202,35 @@ def _library() -> ctypes.CDLL | None:
     if asked == "none":
         return None
     if asked:
-        return _asked_for(Path(asked))
+        return _requested_library(Path(asked))
     for path in (_BUILD / name for name in _FILES):
         if path.is_file():
-            return _found(path)
-    _logger.debug("no native kernels in %s, so NumPy dequantises; %s", _BUILD, _build_it())
+            return _usable_library(path)
+    _logger.debug("no native kernels in %s, so NumPy dequantises; %s", _BUILD, _build_advice())
     return None
 
 
-def _asked_for(path: Path) -> ctypes.CDLL:
+def _requested_library(path: Path) -> ctypes.CDLL:
     try:
-        return _opened(path)
+        return _open_library(path)
     except OSError as error:
         raise ConfigError(
-            f"{LIBRARY_VARIABLE}: {path} cannot be used ({error}); {_build_it()}, or unset the variable"
+            f"{LIBRARY_VARIABLE}: {path} cannot be used ({error}); {_build_advice()}, or unset the variable"
         ) from error
 
 
 @cache
-def _found(path: Path) -> ctypes.CDLL | None:
+def _usable_library(path: Path) -> ctypes.CDLL | None:
     """The library at `path`; None, with a warning, if it is of another version or machine."""
     try:
-        return _opened(path)
+        return _open_library(path)
     except OSError as error:
-        _logger.warning("%s is not used (%s), so NumPy dequantises; %s again", path, error, _build_it())
+        _logger.warning("%s is not used (%s), so NumPy dequantises; %s again", path, error, _build_advice())
         return None
 
 
 @cache
-def _opened(path: Path) -> ctypes.CDLL:
+def _open_library(path: Path) -> ctypes.CDLL:
     """Load the library and declare its functions.
 
     Raises OSError when it cannot be loaded or has another interface.
@@ -249,5 +251,5 @@ def _best(library: Any) -> Backend:
     return numbers[library.trainyard_best_instructions()]
 
 
-def _build_it() -> str:
+def _build_advice() -> str:
     return f"{script_command('build_native.py')} builds it"

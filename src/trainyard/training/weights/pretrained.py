@@ -52,10 +52,10 @@ def load_with_weights(
     """
 
     def declared(weights: str, open_keys: frozenset[str]) -> Declared | None:
-        begun = _begun(run_directory)
+        begun = _run_config(run_directory)
         if begun is not None and _same_weights(begun.model, weights):
             return _of_run(begun, f"{run_directory}/config.yaml")
-        return declared_by(weights, open_keys)
+        return read_declared(weights, open_keys)
 
     return load_config(path, overrides, read_weights=declared)
 
@@ -73,7 +73,7 @@ def tokenizer_file(tokenizer: str) -> Path:
     return path / TOKENIZER_NAME if path.is_dir() else path
 
 
-def declared_by(path: str, open_keys: frozenset[str]) -> Declared | None:
+def read_declared(path: str, open_keys: frozenset[str]) -> Declared | None:
     """Read the keys that the weights at `path` declare.
 
     Returns None when no key is open, or when the weights are missing and not needed.
@@ -86,7 +86,7 @@ def declared_by(path: str, open_keys: frozenset[str]) -> Declared | None:
     place, needed = Path(path).expanduser(), bool(open_keys & _CORE)
     if not place.exists():
         if needed:
-            raise missing(path)
+            raise missing_error(path)
         return None
     try:
         return _of_place(path, place, open_keys)
@@ -96,7 +96,7 @@ def declared_by(path: str, open_keys: frozenset[str]) -> Declared | None:
         return None  # opening the weights reports the error later
 
 
-def missing(path: str | Path) -> ConfigError:
+def missing_error(path: str | Path) -> ConfigError:
     """The error for weights that do not exist."""
     return ConfigError(
         f"model.path: {path} does not exist. Put {FORMS} there, or start from random weights with "
@@ -188,7 +188,7 @@ def _of_run(config: Config, source: str) -> Declared:
     return Declared(source, values, model.path or "")
 
 
-def _begun(run_directory: Path | None) -> Config | None:
+def _run_config(run_directory: Path | None) -> Config | None:
     file = RunDirectory(run_directory).config_file if run_directory else None
     return load_config(file).config if file is not None and file.is_file() else None
 

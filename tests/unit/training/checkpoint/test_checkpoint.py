@@ -17,8 +17,8 @@ from trainyard.training.checkpoint import shards
 from trainyard.training.checkpoint.checkpoint import load_checkpoint, newest_good_checkpoint
 from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
 from trainyard.training.checkpoint.resume import check_fit
-from trainyard.training.checkpoint.retention import remove_leftovers, remove_old_checkpoints, whole_steps
-from trainyard.training.checkpoint.save_executors import AtOnce
+from trainyard.training.checkpoint.retention import complete_steps, remove_leftovers, remove_old_checkpoints
+from trainyard.training.checkpoint.save_executors import ForegroundEngine
 from trainyard.training.checkpoint.shards import share_out
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.model.model import build_model
@@ -52,7 +52,7 @@ def save(directory: RunDirectory, step: int) -> Path:
 
 
 def save_state(directory: RunDirectory, state: TrainingState, *, fits: dict[str, Any]) -> Path:
-    job = SaveJob(directory, "r", fits, engine=AtOnce(), world=ALONE, config=CONFIG)
+    job = SaveJob(directory, "r", fits, engine=ForegroundEngine(), world=ALONE, config=CONFIG)
     saved = PendingSave(job, state, share_out(state.tensors(), ALONE)).advance(wait=True)
     assert saved is not None
     return saved.path
@@ -162,7 +162,7 @@ def test_only_the_newest_are_kept_and_later_broken_ones_do_not_count(directory: 
     for step in (1, 2, 3, 4, 9):
         save(directory, step)
     assert remove_old_checkpoints(directory, 2, newest=4) == [1, 2]
-    assert whole_steps(directory) == [3, 4, 9]
+    assert complete_steps(directory) == [3, 4, 9]
 
 
 def test_leftovers_of_a_killed_save_are_cleared(directory: RunDirectory) -> None:
@@ -173,7 +173,7 @@ def test_leftovers_of_a_killed_save_are_cleared(directory: RunDirectory) -> None
     assert directory.checkpoint_steps() == [1]
     remove_leftovers(directory)
     assert not leftover.exists()
-    assert whole_steps(directory) == [1]
+    assert complete_steps(directory) == [1]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
-from trainyard.training.data.config_of_run import config_of_run, was_trained, with_revision, with_split
+from trainyard.training.data.config_of_run import config_of_run, has_been_trained, with_revision, with_split
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMIT = "c" * 40
@@ -78,20 +78,20 @@ def test_a_finished_run_is_known_whatever_it_resolved(path: Path, resolved: str,
     directory = RunDirectory(tmp_path / "run")
     config = RESOLVED[resolved][1](load_config(path, given).config)
     finish(directory, config)
-    assert was_trained(directory.path, path, given)
+    assert has_been_trained(directory.path, path, given)
     assert config_of_run(path, given, directory.path) == config, "the trainer resumes with the same"
     for change in OTHERS:
-        assert not was_trained(directory.path, path, [*given, change]), change
+        assert not has_been_trained(directory.path, path, [*given, change]), change
     finish(directory, config, status="stopped")
-    assert not was_trained(directory.path, path, given)
+    assert not has_been_trained(directory.path, path, given)
 
     directory.run_file.unlink()
     write_node(directory, NodeFolder("a", 1, 2))
-    assert not was_trained(directory.path, path, given)
+    assert not has_been_trained(directory.path, path, given)
     for digest in (config_sha256(config), config_sha256(load_config(path, given).config)):
         mark_trained(directory, digest)
-        assert was_trained(directory.path, path, given)
-        assert not was_trained(directory.path, path, [*given, OTHERS[0]])
+        assert has_been_trained(directory.path, path, given)
+        assert not has_been_trained(directory.path, path, [*given, OTHERS[0]])
 
 
 @pytest.mark.parametrize("path", BASE, ids=lambda path: path.stem)
@@ -99,19 +99,19 @@ def test_the_run_of_another_program_is_compared_as_given(path: Path, tmp_path: P
     given = settings_of(path, "weights" if path.stem == "fine_tuning" else "nothing")
     config = load_config(path, given).config
     finish(RunDirectory(tmp_path), config)
-    assert was_trained(tmp_path, path, given, by_program=True)
-    assert not was_trained(tmp_path, path, [*given, "training.max_steps=12345"], by_program=True)
+    assert has_been_trained(tmp_path, path, given, by_program=True)
+    assert not has_been_trained(tmp_path, path, [*given, "training.max_steps=12345"], by_program=True)
 
 
 def test_a_record_that_cannot_be_read_is_no_finished_run(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     path = ROOT / "configs" / "smoke.yaml"
-    assert not was_trained(directory.path, path, [])
+    assert not has_been_trained(directory.path, path, [])
     finish(directory, with_split(load_config(path).config, "files"))
     directory.config_file.unlink()
-    assert not was_trained(directory.path, path, [])
+    assert not has_been_trained(directory.path, path, [])
     directory.run_file.write_text("{")
-    assert not was_trained(directory.path, path, [])
+    assert not has_been_trained(directory.path, path, [])
 
 
 def test_asking_imports_no_torch(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trainyard.errors import DataError
 from trainyard.training.data.corpus import Corpus, CorpusFile, corpus_at, hold_out, standard_library
-from trainyard.training.data.skipped_counts import Skipped, SkipTally
+from trainyard.training.data.skipped_counts import SkipCount, SkipTally
 
 
 def write(root: Path, **files: str) -> Path:
@@ -84,9 +84,9 @@ def test_what_cannot_be_used_is_counted_and_named(tmp_path: Path) -> None:
     skips = SkipTally()
     assert found(root, skips) == ["a.txt"]
     assert set(skips.summary()) == {
-        Skipped("empty files", 1, ("b.txt",)),
-        Skipped("files with another suffix", 2, ("c.jpg", "d.gz")),
-        Skipped("unreadable files", 2, ("gone.txt", "pipe.txt")),
+        SkipCount("empty files", 1, ("b.txt",)),
+        SkipCount("files with another suffix", 2, ("c.jpg", "d.gz")),
+        SkipCount("unreadable files", 2, ("gone.txt", "pipe.txt")),
     }
 
 

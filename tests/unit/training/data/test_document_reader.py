@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trainyard.training.data import document_reader
 from trainyard.training.data.corpus import CorpusFile
 from trainyard.training.data.document_reader import read_pieces
-from trainyard.training.data.skipped_counts import Skipped, SkipTally
+from trainyard.training.data.skipped_counts import SkipCount, SkipTally
 
 
 def read(path: Path, skips: SkipTally | None = None, text_field: str = "text") -> list[bytes]:
@@ -57,7 +57,7 @@ def test_a_text_file_is_one_document(tmp_path: Path, suffix: str) -> None:
 def test_a_file_that_is_no_text_is_passed_over_and_named(tmp_path: Path, content: bytes, reason: str) -> None:
     skips = SkipTally()
     assert read(written(tmp_path / "a.txt", content), skips) == []
-    assert skips.summary() == (Skipped(reason, 1, ("a.txt",)),)
+    assert skips.summary() == (SkipCount(reason, 1, ("a.txt",)),)
 
 
 def test_a_file_is_judged_to_its_end_before_any_of_it_is_used(
@@ -129,7 +129,7 @@ def test_a_bad_row_is_passed_over_with_its_line_and_the_others_are_used(
     skips = SkipTally()
     path = written(tmp_path / "a.jsonl", b'{"text": "x"}\n' + line + b'\n{"text": "y"}\n')
     assert read(path, skips) == [b"x", b"y"]
-    assert skips.summary() == (Skipped(reason, 1, ("a.jsonl:2",)),)
+    assert skips.summary() == (SkipCount(reason, 1, ("a.jsonl:2",)),)
 
 
 @given(st.binary())
@@ -159,8 +159,8 @@ def test_rows_of_parquet_without_text_are_counted(tmp_path: Path) -> None:
     skips = SkipTally()
     assert read(table(tmp_path / "a.parquet", text=["one", None, "", "two"]), skips) == [b"one", b"two"]
     assert set(skips.summary()) == {
-        Skipped("rows whose text is missing or no string", 1, ("a.parquet:2",)),
-        Skipped("rows with an empty text", 1, ("a.parquet:3",)),
+        SkipCount("rows whose text is missing or no string", 1, ("a.parquet:2",)),
+        SkipCount("rows with an empty text", 1, ("a.parquet:3",)),
     }
 
 
@@ -168,7 +168,7 @@ def test_parquet_without_the_column_names_it(tmp_path: Path) -> None:
     skips = SkipTally()
     assert read(table(tmp_path / "a.parquet", body=["one"]), skips) == []
     assert skips.summary() == (
-        Skipped("files without the column 'text' (data.text_field)", 1, ("a.parquet",)),
+        SkipCount("files without the column 'text' (data.text_field)", 1, ("a.parquet",)),
     )
 
 
@@ -176,11 +176,11 @@ def test_a_torn_parquet_file_is_named(tmp_path: Path) -> None:
     path = table(tmp_path / "a.parquet", text=["one"] * 100)
     skips = SkipTally()
     assert read(written(tmp_path / "b.parquet", path.read_bytes()[:-20]), skips) == []
-    assert skips.summary() == (Skipped("unreadable files", 1, ("b.parquet",)),)
+    assert skips.summary() == (SkipCount("unreadable files", 1, ("b.parquet",)),)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
 def test_a_file_that_vanished_is_named(tmp_path: Path, name: str) -> None:
     skips = SkipTally()
     assert list(read_pieces(CorpusFile(tmp_path / name, name, 1, 0), "text", skips)) == []
-    assert skips.summary() == (Skipped("unreadable files", 1, (name,)),)
+    assert skips.summary() == (SkipCount("unreadable files", 1, (name,)),)

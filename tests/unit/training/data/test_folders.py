@@ -45,12 +45,12 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def is_whole(path: Path) -> bool:
+def is_complete(path: Path) -> bool:
     return (path / "content").is_file() and (path / "content").read_text() != "broken"
 
 
 def test_a_folder_appears_whole_and_nothing_else_stays(tmp_path: Path) -> None:
-    fill_folder(tmp_path / "new" / "a", filling("x"), is_whole)
+    fill_folder(tmp_path / "new" / "a", filling("x"), is_complete)
     assert (tmp_path / "new" / "a" / "content").read_text() == "x"
     assert names(tmp_path / "new") == ["a"]
 
@@ -61,20 +61,20 @@ def test_a_failed_attempt_leaves_nothing(tmp_path: Path) -> None:
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        fill_folder(tmp_path / "a", fill, is_whole)
+        fill_folder(tmp_path / "a", fill, is_complete)
     assert names(tmp_path) == []
 
 
 def test_a_whole_folder_of_another_process_is_kept(tmp_path: Path) -> None:
-    fill_folder(tmp_path / "a", filling("first"), is_whole)
-    fill_folder(tmp_path / "a", filling("second"), is_whole)
+    fill_folder(tmp_path / "a", filling("first"), is_complete)
+    fill_folder(tmp_path / "a", filling("second"), is_complete)
     assert (tmp_path / "a" / "content").read_text() == "first"
     assert names(tmp_path) == ["a"]
 
 
 def test_a_broken_folder_is_replaced(tmp_path: Path) -> None:
-    fill_folder(tmp_path / "a", filling("broken"), is_whole)
-    fill_folder(tmp_path / "a", filling("good"), is_whole)
+    fill_folder(tmp_path / "a", filling("broken"), is_complete)
+    fill_folder(tmp_path / "a", filling("good"), is_complete)
     assert (tmp_path / "a" / "content").read_text() == "good"
     assert names(tmp_path) == ["a"]
 
@@ -82,7 +82,7 @@ def test_a_broken_folder_is_replaced(tmp_path: Path) -> None:
 def test_a_file_in_the_way_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a file")
     with pytest.raises(NotADirectoryError):
-        fill_folder(tmp_path / "a", filling("x"), is_whole)
+        fill_folder(tmp_path / "a", filling("x"), is_complete)
     assert names(tmp_path) == ["a"]
 
 
@@ -93,13 +93,13 @@ def test_a_killed_process_leaves_nothing_that_counts_and_the_next_one_cleans_up(
     assert process.stdout is not None
     assert process.stdout.readline() == "filling\n"
     assert len(names(tmp_path)) == 1
-    fill_folder(tmp_path / "other", filling("x"), is_whole)
+    fill_folder(tmp_path / "other", filling("x"), is_complete)
     assert len(list(tmp_path.glob(".a.*"))) == 1, "the folder of a living process is left alone"
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=120)
     process.stdout.close()
     assert not (tmp_path / "a").exists()
-    fill_folder(tmp_path / "a", filling("whole"), is_whole)
+    fill_folder(tmp_path / "a", filling("whole"), is_complete)
     assert names(tmp_path) == ["a", "other"]
     assert (tmp_path / "a" / "content").read_text() == "whole"
 
@@ -110,7 +110,7 @@ def test_the_folder_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     process.stdout.readline()
-    fill_folder(tmp_path / "a", filling("quicker"), is_whole)
+    fill_folder(tmp_path / "a", filling("quicker"), is_complete)
     (theirs,) = tmp_path.glob(".a.*")
     assert (theirs / "content").read_text() == "half"
     process.kill()
@@ -132,17 +132,17 @@ def test_processes_that_race_leave_one_whole_folder(tmp_path: Path) -> None:
 def test_what_one_found_broken_is_not_taken_from_another_who_replaced_it(tmp_path: Path) -> None:
     """The second comes while the first has just judged the broken folder, and not yet taken it away."""
     path = tmp_path / "a"
-    fill_folder(path, filling("broken"), is_whole)
+    fill_folder(path, filling("broken"), is_complete)
     seen_by_second: list[str] = []
 
     def second_comes() -> None:
-        fill_folder(path, filling("second"), is_whole)
+        fill_folder(path, filling("second"), is_complete)
         seen_by_second.append((path / "content").read_text())
 
     second = threading.Thread(target=second_comes)
 
     def slowly_judged(folder: Path) -> bool:
-        verdict = is_whole(folder)
+        verdict = is_complete(folder)
         if second.ident is None:
             second.start()
             second.join(timeout=0.5)
@@ -161,7 +161,7 @@ def test_who_waits_for_a_maker_finds_what_it_made_and_without_one_goes_on(tmp_pa
         begun.set()
         assert go.wait(60)
 
-    maker = threading.Thread(target=fill_folder, args=(tmp_path / "a", slowly, is_whole))
+    maker = threading.Thread(target=fill_folder, args=(tmp_path / "a", slowly, is_complete))
     maker.start()
     assert begun.wait(60)
     waiter = threading.Thread(target=wait_for_maker, args=(tmp_path / "a",), kwargs={"seconds": 0})
@@ -170,7 +170,7 @@ def test_who_waits_for_a_maker_finds_what_it_made_and_without_one_goes_on(tmp_pa
     assert waiter.is_alive(), "however short the time for one to begin"
     go.set()
     waiter.join(60)
-    assert is_whole(tmp_path / "a")
+    assert is_complete(tmp_path / "a")
     maker.join(60)
     wait_for_maker(tmp_path / "nobody", seconds=0.2)
     assert names(tmp_path) == ["a"]

@@ -376,7 +376,7 @@ def test_what_is_read_stands_in_the_configuration_of_the_run(folder: Path) -> No
     origin = DatasetOrigin("a/b", COMMIT)
     stream = TokenStream(texts(folder), ByteVocabulary(), "n")
     data = StreamedData("a/b", origin, ("train",), stream, None, 8, np.arange(3))
-    assert data.pinned(config).data.hugging_face.revision == COMMIT
+    assert data.pinned_config(config).data.hugging_face.revision == COMMIT
     assert data.to_json()["revision"] == COMMIT
 
 

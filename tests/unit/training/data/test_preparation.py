@@ -122,7 +122,7 @@ def test_what_was_decided_is_pinned_in_the_configuration(folder: Path) -> None:
         values = {"train_path": str(path), "prepared_directory": str(folder / "p"), "sequence_length": 4}
         data = DataConfig.model_validate({**values, "validation_fraction": 0.2})
         whole = Config.model_validate({"model": {"name": "m"}}).model_copy(update={"data": data})
-        pinned = prepare_data(data, MODEL).pinned(whole)
+        pinned = prepare_data(data, MODEL).pinned_config(whole)
         assert pinned.data == data.model_copy(update={"validation_split": split})
 
 

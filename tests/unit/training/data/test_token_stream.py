@@ -103,7 +103,7 @@ class Reading:
 
     def windows(self, count: int, length: int) -> Windows:
         while (windows := self.order.take(count, length)) is None:
-            rounds = self.order.rounds_wanted(count, length)
+            rounds = self.order.needed_rounds(count, length)
             chunks = [chunk for reader in self.readers for chunk in reader.read(rounds, threading.Event())]
             for reader in self.readers:
                 reader.note_ends(chunks)
@@ -239,13 +239,13 @@ def test_the_exchanges_per_block_are_few_once_the_size_of_texts_is_known() -> No
     reading = Reading(files, stream(*files).beginning(1), 2)
     reading.windows(20, 1000)
     for _ in range(10):
-        assert 0 < reading.order.rounds_wanted(20, 1000) < 30
+        assert 0 < reading.order.needed_rounds(20, 1000) < 30
         chunks = [
             chunk
             for reader in reading.readers
-            for chunk in reader.read(reading.order.rounds_wanted(20, 1000), threading.Event())
+            for chunk in reader.read(reading.order.needed_rounds(20, 1000), threading.Event())
         ]
-        reading.order.add(chunks, reading.order.rounds_wanted(20, 1000))
+        reading.order.add(chunks, reading.order.needed_rounds(20, 1000))
         assert reading.order.take(20, 1000) is not None, "one exchange was not enough"
 
 

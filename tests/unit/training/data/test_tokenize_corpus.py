@@ -29,7 +29,7 @@ from trainyard.training.data import token_files
 from trainyard.training.data import tokenize_corpus as tokens
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.token_dataset import PreparedData
-from trainyard.training.data.tokenize_corpus import prepare_data, prepared_before, prepared_data_of
+from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data, prepared_data_of
 
 LONG = "a line of text that is long enough\n" * 5
 
@@ -467,9 +467,9 @@ def test_where_whole_files_are_too_short_each_file_is_split(
         prepared.train.tokens + prepared.validation.tokens == everything.train.tokens + 3
     )  # their separators
     assert "no validation" not in caplog.text
-    assert prepared_before(config(folder, validation_fraction=0.3, sequence_length=100), model()) == replace(
-        prepared, seconds=0.0, reused=True
-    )
+    assert find_prepared_data(
+        config(folder, validation_fraction=0.3, sequence_length=100), model()
+    ) == replace(prepared, seconds=0.0, reused=True)
 
 
 SINGLE = "".join(f"{number:04} a line of the only file\n" for number in range(200))

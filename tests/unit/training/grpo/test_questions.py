@@ -30,12 +30,12 @@ def test_the_fingerprint_says_what_the_generator_was_asked() -> None:
 
 def test_solved_questions_come_with_their_answers_and_no_draw_of_the_steps() -> None:
     asked = questions(depth=4, count=50)
-    solved = asked.solved(0, 20)
-    assert solved[5:8] == asked.solved(5, 3)
+    solved = asked.solved_questions(0, 20)
+    assert solved[5:8] == asked.solved_questions(5, 3)
     assert all(int(answer) == evaluate(question.removesuffix("=")) for question, answer in solved)
     in_steps = {text for step in range(asked.steps_per_epoch) for text in asked.of_step(step)}
     assert in_steps.isdisjoint(question for question, _ in solved)
-    assert in_steps.isdisjoint(asked.unasked(20))
+    assert in_steps.isdisjoint(asked.unused_questions(20))
 
 
 def test_the_configuration_decides_depth_and_number() -> None:

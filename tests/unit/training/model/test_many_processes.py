@@ -87,7 +87,7 @@ def test_a_step_of_two_passes_leaves_every_shard_in_its_place(mesh: dict[str, An
     before = [(tuple(p.shape), p.placements) for p in parallel.model.parameters() if isinstance(p, DTensor)]
     tokens = torch.arange(2 * 17).reshape(2, 17)
     for last in (False, True):
-        with parallel.accumulating(last=last):
+        with parallel.accumulate(last=last):
             loss = summed_loss(parallel.forward(tokens[:, :-1]), tokens[:, 1:])
             loss.backward()  # type: ignore[no-untyped-call]
         gradients = [p.grad for p in parallel.model.parameters()]

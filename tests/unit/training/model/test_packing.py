@@ -24,7 +24,7 @@ from trainyard.training.data.token_dataset import PreparedData
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.model import Llama, build_model
-from trainyard.training.model.packing import BLOCK, unpacked
+from trainyard.training.model.packing import BLOCK, unpack
 from trainyard.training.model.parallel import put_on_devices
 from trainyard.training.model.shard_assignment import own_part
 from trainyard.training.pretraining.validation import Validation
@@ -85,7 +85,7 @@ STARTS = [[0, 5, 6, 11], [3], [], [0, 16], [1, 2, 3, 15]]
 
 
 def test_what_the_marks_say() -> None:
-    packed = unpacked(torch.tensor([[~7, 8, ~9, 1, 2], [3, 4, 5, ~6, ~7]]))
+    packed = unpack(torch.tensor([[~7, 8, ~9, 1, 2], [3, 4, 5, ~6, ~7]]))
     assert packed.tokens.tolist() == [[7, 8, 9, 1, 2], [3, 4, 5, 6, 7]]
     assert packed.positions.tolist() == [[0, 1, 0, 1, 2], [0, 1, 2, 0, 0]]
     assert packed.visible[0, 0].int().tolist() == [
@@ -134,7 +134,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_documents_alone(model: Llam
 )
 def test_blocks_say_what_the_mask_says(starts: list[list[int]], length: int) -> None:
     places = [sorted({place for place in row if place < length}) for row in starts]
-    packed = unpacked(marked(torch.zeros(len(places), length, dtype=torch.int64), places))
+    packed = unpack(marked(torch.zeros(len(places), length, dtype=torch.int64), places))
     blocks, count = packed.blocks, -(-length // BLOCK)
     mask = torch.zeros(len(places), count * BLOCK, count * BLOCK, dtype=torch.bool)
     mask[:, :length, :length] = packed.visible[:, 0]

@@ -75,7 +75,7 @@ def measured(config: Config, world: World) -> tuple[int, int]:
         passes = config.training.gradient_accumulation_steps
         for _ in range(2):
             for number in range(1, passes + 1):
-                with parallel.accumulating(last=number == passes):
+                with parallel.accumulate(last=number == passes):
                     loss = summed_loss(parallel.forward(tokens[:, :-1]), tokens[:, 1:])
                     loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

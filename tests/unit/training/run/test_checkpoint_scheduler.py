@@ -29,9 +29,9 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
 from trainyard.run.records import read_rows
 from trainyard.training.checkpoint import checkpoint, checkpoint_save, save_executors, staging, writer_process
-from trainyard.training.checkpoint.retention import whole_steps
-from trainyard.training.checkpoint.save_executors import Behind
-from trainyard.training.checkpoint.shards import Written, share_out
+from trainyard.training.checkpoint.retention import complete_steps
+from trainyard.training.checkpoint.save_executors import BackgroundEngine
+from trainyard.training.checkpoint.shards import WrittenFiles, share_out
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.checkpoint.writer_process import WriterProcess
 from trainyard.training.pretraining import step
@@ -86,10 +86,10 @@ def test_each_mode_saves_when_it_is_due_and_stays_out_of_the_numbers(
     assert run_training(config, mode)["state_sha256"] == whole["state_sha256"]
     assert numbers(tmp_path / mode) == numbers(tmp_path / "whole")
     directory = RunDirectory(tmp_path / mode)
-    assert whole_steps(directory) == [4, 8, 10, 12]
+    assert complete_steps(directory) == [4, 8, 10, 12]
     saved = {event["step"]: event for event in events(tmp_path / mode, "checkpoint_saved")}
     assert list(saved) == [2, 4, 5, 6, 8, 10, 12]
-    for at in whole_steps(directory):
+    for at in complete_steps(directory):
         verify_checkpoint(directory.checkpoint(at), run_id=f"id-of-{mode}")
         manifest = directory.checkpoint(at) / "manifest.json"
         assert saved[at]["manifest_sha256"] == sha256_of_file(manifest)
@@ -125,8 +125,8 @@ def test_a_save_is_of_its_step_however_late_it_is_whole(
         def done(self) -> bool:
             return listener._at % 4 == 3
 
-    start = Behind.start
-    monkeypatch.setattr(Behind, "start", lambda self, work: HeldBack(start(self, work)))
+    start = BackgroundEngine.start
+    monkeypatch.setattr(BackgroundEngine, "start", lambda self, work: HeldBack(start(self, work)))
     late = tiny_config(checkpointing={"keep_last": 9, "mode": mode}, training={"validation_steps": None})
     run_training(late, mode, listener=listener)
     assert listener.saved == ([(4, 4), (8, 8), (12, 12)] if mode == "sync" else [(4, 7), (8, 11), (12, 12)])
@@ -201,12 +201,12 @@ def test_a_run_that_dies_at_each_point_of_a_save_ends_bitwise_equal(
 
     for point in POINTS_OF[mode]:
         assert in_a_child(lambda point=point: train_until(point)) == DEATH, point  # type: ignore[misc]
-        for at in whole_steps(directory):
+        for at in complete_steps(directory):
             verify_checkpoint(directory.checkpoint(at))
-    assert whole_steps(directory)
+    assert complete_steps(directory)
     assert run_training(config, mode)["state_sha256"] == whole["state_sha256"]
     assert numbers(tmp_path / mode) == numbers(tmp_path / "whole")
-    assert whole_steps(directory) == [19, 20]
+    assert complete_steps(directory) == [19, 20]
     assert not list(directory.checkpoints.glob(".*"))
 
 
@@ -249,7 +249,7 @@ def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
         run_training(tiny_config(checkpointing={"mode": "async"}))
     assert "Once that is mended: " in str(failure.value)
     assert "Free space" not in str(failure.value)
-    assert not whole_steps(RunDirectory(tmp_path / "run"))
+    assert not complete_steps(RunDirectory(tmp_path / "run"))
 
 
 def test_on_a_full_disk_the_message_says_how_full(
@@ -289,7 +289,7 @@ def test_a_record_that_cannot_be_written_hides_no_failure_of_the_run(
     never_done(monkeypatch)
     with pytest.raises(ValueError, match="the test"):
         run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(fail))
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
 
 
 def test_weights_that_are_not_finite_are_not_written_behind_training_either(
@@ -315,7 +315,7 @@ def test_a_moment_that_is_not_finite_is_noticed_though_no_loss_tells(tmp_path: P
     engine = save_executors.open_engine(mode)
     job = checkpoint_save.SaveJob(directory, "one", {}, engine=engine, world=ALONE, config=CONFIG)
     save = checkpoint_save.PendingSave(job, state, share_out(state.tensors(), ALONE))
-    save.staged()
+    save.wait_until_staged()
     with pytest.raises(TrainingFailedError, match=r"Step 0: .*exp_avg_sq is not finite"):
         while save.advance(wait=False) is None:
             time.sleep(0.01)
@@ -329,15 +329,15 @@ def test_what_is_not_finite_in_another_process_is_written_by_none(tmp_path: Path
 
     class TwoOf(World):
         def gather(self, value: Any) -> list[Any]:
-            return [value, other] if isinstance(value, Written) else [value, value]
+            return [value, other] if isinstance(value, WrittenFiles) else [value, value]
 
-        def on_main(self, work: Callable[[], Any]) -> Any:
+        def run_on_main(self, work: Callable[[], Any]) -> Any:
             return work()
 
     state = TrainingState(model := torch.nn.Linear(2, 2), torch.optim.AdamW(model.parameters()))
     directory = RunDirectory(tmp_path)
     directory.create()
-    engine, world = save_executors.AtOnce(), TwoOf(0, 2, 0, None)
+    engine, world = save_executors.ForegroundEngine(), TwoOf(0, 2, 0, None)
     job = checkpoint_save.SaveJob(directory, "one", {}, engine=engine, world=world, config=CONFIG)
     save = checkpoint_save.PendingSave(job, state, share_out(state.tensors(), ALONE))
     with pytest.raises(TrainingFailedError, match=r"Step 0: model\.of_another is not finite"):
@@ -355,7 +355,7 @@ def test_a_run_that_fails_first_waits_for_the_save_under_way(
     with pytest.raises(ValueError, match="the test"):
         run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(fail))
     assert [event["step"] for event in events(tmp_path / "run", "checkpoint_saved")] == [4]
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
 
 
 def test_a_second_interrupt_waits_for_no_save(
@@ -376,7 +376,7 @@ def test_a_second_interrupt_waits_for_no_save(
     monkeypatch.setattr(WriterProcess, "write", stopped)
     with pytest.raises(KeyboardInterrupt):
         run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(interrupt))
-    assert not whole_steps(RunDirectory(tmp_path / "run"))
+    assert not complete_steps(RunDirectory(tmp_path / "run"))
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
 
 
@@ -447,7 +447,7 @@ def test_a_stop_saves_once_more_only_where_the_grace_period_has_time_for_it(
     directory = RunDirectory(tmp_path / "run")
     outcome = read_run(directory.run_file)["outcome"]
     manifest = sha256_of_file(directory.checkpoint(last) / "manifest.json")
-    assert whole_steps(directory) == [4, 5][: last - 3]
+    assert complete_steps(directory) == [4, 5][: last - 3]
     assert (outcome["steps"], outcome["checkpoint"]) == (last, {"step": last, "manifest_sha256": manifest})
     assert ("state_sha256" in outcome) is (last == 5), "the tensors in memory are those of step 5"
     assert run_training(config)["state_sha256"] == whole["state_sha256"]
@@ -479,7 +479,7 @@ def test_a_stop_without_time_for_a_save_ends_at_the_newest_whole_checkpoint(
     with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
         run_training(config, **asked)
     assert ("The grace period had no time left to save step 6." in str(stopped.value)) is (last == 4)
-    assert whole_steps(directory)[-1] == last
+    assert complete_steps(directory)[-1] == last
     assert read_run(directory.run_file)["outcome"]["steps"] == last
     assert run_training(config)["state_sha256"] == whole["state_sha256"]
     assert numbers(directory.path) == numbers(tmp_path / "whole")
@@ -519,15 +519,15 @@ def test_a_stop_removes_nothing(
     with pytest.raises(StoppedError):
         run_training(config, **stop_after(5))
     directory = RunDirectory(tmp_path / "run")
-    assert whole_steps(directory) == [4, 5], "the next segment removes it"
+    assert complete_steps(directory) == [4, 5], "the next segment removes it"
     run_training(config)
-    assert whole_steps(directory) == [12]
+    assert complete_steps(directory) == [12]
 
 
 def never_done(patch: pytest.MonkeyPatch) -> None:
     """Let every save behind training seem to be under way until it is waited for."""
-    start = Behind.start
-    patch.setattr(Behind, "start", lambda self, work: NeverDone(start(self, work)))
+    start = BackgroundEngine.start
+    patch.setattr(BackgroundEngine, "start", lambda self, work: NeverDone(start(self, work)))
 
 
 class NeverDone:

@@ -17,7 +17,7 @@ from trainyard.config.schema import Config
 from trainyard.training.data.batches import TokenBatches
 from trainyard.training.run import hang
 from trainyard.training.runtime.watchdog import Watchdog
-from trainyard.training.runtime.world import ALONE, World, collectives_wait_for_ever
+from trainyard.training.runtime.world import ALONE, World, remove_collective_limit
 
 Build = Callable[..., Config]
 Run = Callable[..., dict[str, Any]]
@@ -94,7 +94,7 @@ def test_what_the_end_is_stuck_in_costs_that_part_only(
         raise Left
 
     monkeypatch.setattr(TokenBatches, "batch", never)
-    monkeypatch.setattr(hang, "_leave_collectives", stuck)
+    monkeypatch.setattr(hang, "_write_collectives", stuck)
     start = time.monotonic()
     with pytest.raises(Left):
         run_training(tiny_config(), listener=Stuck(), on_outcome=told.append, leave=leave)
@@ -116,7 +116,7 @@ def test_no_collective_gives_up_while_the_steps_are_watched() -> None:
     try:
         dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
         assert limits() == [300.0, 60.0]
-        with collectives_wait_for_ever():
+        with remove_collective_limit():
             assert min(limits()) > 30 * 86400
         assert limits() == [1800.0, 1800.0]
     finally:

@@ -24,7 +24,7 @@ from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.training.checkpoint.retention import whole_steps
+from trainyard.training.checkpoint.retention import complete_steps
 from trainyard.training.checkpoint.stored_state import state_digests
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.runtime.stop_signals import StopRequest
@@ -72,7 +72,7 @@ def test_a_run_leaves_what_the_contract_says(tiny_config: Build, run_training: R
         10,
         12,
     ]
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [8, 12]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [8, 12]
     assert events(tmp_path / "run") == [
         "started",
         *["checkpoint_saved"] * 3,
@@ -195,7 +195,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_are_touched(
     run = read_run(tmp_path / "run" / "run.json")
     assert (run["outcome"]["status"], run["outcome"]["exit_code"]) == ("failed", 1)
     assert "is not finite" in run["outcome"]["reason"]
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
     with pytest.raises(StoppedError):
         run_training(tiny_config(), **stop_after(4) | {"stop": _asked()})
     assert state_digests(RunDirectory(tmp_path / "run").checkpoint(4)) == before
@@ -212,7 +212,7 @@ def test_a_stop_before_the_first_step_leaves_a_checkpoint_to_go_on_from(
 ) -> None:
     with pytest.raises(StoppedError, match="step 0 of 12"):
         run_training(tiny_config(), stop=_asked())
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [0]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [0]
     assert run_training(tiny_config())["steps"] == 12
 
 
@@ -269,14 +269,14 @@ def test_the_signal_of_another_process_counts_unless_this_one_got_its_own(
     stop = StopRequest(grace=30)
     assert stop.since_signal() is None
     for seconds in (12.0, 20.0):
-        stop.signalled_ago(seconds)
+        stop.adopt_signal(seconds)
         assert (stop.since_signal(), stop.seconds_left()) == (12.0, 18.0)
 
 
 def test_a_deadline_counts_from_a_start_that_is_past() -> None:
     for seconds, gone, asked in ((60.0, 50.0, False), (60.0, 61.0, True), (None, 1e9, False)):
         stop = StopRequest.after(seconds, gone=gone, grace=30)
-        stop.before_deadline(1.0)
+        stop.stop_before_deadline(1.0)
         assert (stop.reason is not None) is asked
 
 
@@ -285,7 +285,7 @@ def test_the_deadline_stops_with_a_checkpoint(tiny_config: Build, run_training: 
         run_training(tiny_config(), stop=StopRequest(deadline=0.0))
     outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
     assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("stopped", 75, 1)
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [1]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [1]
 
 
 def test_a_finished_run_is_not_trained_again(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
@@ -544,7 +544,7 @@ def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_out(
     directory = RunDirectory(tmp_path / "run")
     with pytest.raises(StoppedError):
         run_training(config, resume=str(directory.checkpoint(4)), stop=_asked())
-    assert whole_steps(directory) == [4]
+    assert complete_steps(directory) == [4]
     assert (directory.checkpoints / ".set-aside-step-00000012" / "manifest.json").is_file()
     assert run_training(config)["state_sha256"] == whole["state_sha256"]
     assert [row["step"] for row in read_rows(directory.metrics_file)] == list(range(1, 13))
@@ -584,7 +584,7 @@ def test_the_deadline_is_seen_during_validation(
 
         def on_row(self, row: dict[str, Any]) -> None:
             if row["step"] == 4:
-                stop.before_deadline = lambda seconds: setattr(stop, "reason", "the deadline is near")  # type: ignore[method-assign]
+                stop.stop_before_deadline = lambda seconds: setattr(stop, "reason", "the deadline is near")  # type: ignore[method-assign]
 
         def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
 
@@ -610,7 +610,7 @@ def test_weights_that_are_not_finite_never_replace_a_checkpoint(
     )
     with pytest.raises(TrainingFailedError, match="not finite"):
         run_training(poison)
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
     assert read_run(tmp_path / "run" / "run.json")["outcome"]["exit_code"] == 1
 
 

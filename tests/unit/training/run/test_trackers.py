@@ -24,8 +24,8 @@ from trainyard.training.run.trackers import (
     TrackerEntry,
     close_trackers,
     hyperparameters_of,
+    is_still_closing,
     open_trackers,
-    still_closing,
 )
 
 ROW = {"step": 1, "loss": 2.0, "time": 3.0}
@@ -284,14 +284,14 @@ def test_trackers_that_take_too_long_are_left_within_the_grace_period(
     begun = time.monotonic()
     close_trackers(trackers, seconds=0.1)
     assert time.monotonic() - begun < 30
-    assert still_closing()
+    assert is_still_closing()
     assert "not closed within the grace period" in caplog.text
     go_on.set()
-    while still_closing() and time.monotonic() - begun < 60:
+    while is_still_closing() and time.monotonic() - begun < 60:
         time.sleep(0.01)
     close_trackers(trackers, seconds=30)
     assert closed == ["slow", "slow"]
-    assert not still_closing()
+    assert not is_still_closing()
 
 
 def test_a_tracker_that_is_registered_by_one_line_is_opened_guarded_and_closed(

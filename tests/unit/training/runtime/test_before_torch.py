@@ -9,7 +9,7 @@ import pytest
 
 from trainyard.config.schema import Config
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.training.runtime.before_torch import before_torch, started
+from trainyard.training.runtime.before_torch import before_torch, resume_garbage_collection
 
 
 @pytest.fixture
@@ -42,5 +42,5 @@ def test_garbage_is_looked_for_again_once_training_starts(
 @pytest.mark.usefixtures("collecting")
 def test_without_it_nothing_is_kept_from_the_collector() -> None:
     before = gc.get_freeze_count()
-    started()
+    resume_garbage_collection()
     assert gc.get_freeze_count() == before

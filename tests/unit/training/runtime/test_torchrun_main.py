@@ -13,7 +13,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException, logge
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousTimeoutError
 
-from trainyard.training.runtime.torchrun_agent import LeftAloneError
+from trainyard.training.runtime.torchrun_agent import FirstNodeLostError
 from trainyard.training.runtime.torchrun_main import main
 
 
@@ -56,7 +56,7 @@ def collected() -> Iterator[None]:
         ),
         *(
             (left, "The first node of this run has gone, so the workers of this one were ended.\n")
-            for left in (LeftAloneError(), RendezvousConnectionError("gone"))
+            for left in (FirstNodeLostError(), RendezvousConnectionError("gone"))
         ),
     ],
 )

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from tests import warm_start
 
-from trainyard.training.runtime.world import no_long_wait
+from trainyard.training.runtime.world import limit_wait
 
 WAITING = """
 import signal, sys, time
 from trainyard.training.runtime import world as joining
-joining._TOLD_SECONDS = float(sys.argv[1])
+joining._JOIN_SECONDS = float(sys.argv[1])
 signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
-with joining.no_long_wait(lambda: sys.argv[2] == "told"):
+with joining.limit_wait(lambda: sys.argv[2] == "told"):
     print("waits", flush=True)
     deadline = time.monotonic() + float(sys.argv[3])
     while time.monotonic() < deadline:
@@ -54,7 +54,7 @@ def test_another_thread_than_the_main_one_waits_as_it_is() -> None:
     done = []
 
     def wait() -> None:
-        with no_long_wait(lambda: True):
+        with limit_wait(lambda: True):
             done.append(True)
 
     thread = threading.Thread(target=wait)

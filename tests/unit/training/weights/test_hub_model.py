@@ -21,7 +21,7 @@ from trainyard.config.keys import leaf_keys
 from trainyard.errors import ConfigError, TrainyardError
 from trainyard.training.export.exported_tokenizer import byte_tokenizer
 from trainyard.training.weights.hub_model import HubModel, hub_model
-from trainyard.training.weights.pretrained import declared_by, load_with_weights
+from trainyard.training.weights.pretrained import load_with_weights, read_declared
 
 Ask = Callable[..., Declared]
 
@@ -230,7 +230,7 @@ def described(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", "HF_HUB_OFFLINE" in environment)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        declared = declared_by(path, frozenset(leaf_keys()))
+        declared = read_declared(path, frozenset(leaf_keys()))
         assert declared is not None
         return declared
 
