@@ -197,7 +197,7 @@ def trained(
         require_weights(config, directory, args.resume)
         return rehearse(config, asked, processes=args.nproc_per_node)
     train = trainer_of(config)
-    with join_processes(config, directory, told=lambda: told() is not None, listener=display) as world:
+    with join_processes(config, directory, is_stopping=lambda: told() is not None, listener=display) as world:
         request = asked(world.run_on_each(prepare) if world else prepare())
         stop.listen(told)
         return train(request, stop=stop, listener=display, world=world)

@@ -179,7 +179,7 @@ def test_a_planted_recipe_keeps_the_contract_of_the_run_directory(
     assert [row[0] for row in rows(directory.path) if row[3] is not None] == [5, 10, 12]
     assert directory.checkpoint_steps() == [8, 12]
     assert heard.events[0] == "started"
-    assert {"looking for a checkpoint", "building the model", "writing the line"} <= set(heard.works)
+    assert {"finding the checkpoint", "building the model", "writing the line"} <= set(heard.works)
     again = Heard()
     assert train(line_config(), tmp_path / "run", listener=again) == outcome
     assert again.events == ["finished_before"]
@@ -192,7 +192,7 @@ def test_a_planted_recipe_that_was_stopped_and_resumed_is_the_same_run(
     config = line_config(checkpointing={"mode": mode})
     whole = train(config, tmp_path / "whole")
     stop = StopRequest()
-    with pytest.raises(StoppedError, match=r"Stopped at step 3 of 12.*step-00000003 is whole"):
+    with pytest.raises(StoppedError, match=r"Stopped at step 3 of 12.*step-00000003 is complete"):
         train(config, tmp_path / "cut", stop=stop, listener=Heard(stop, 3))
     STOP_AT.append(10)
     with pytest.raises(StoppedError, match="Stopped at step 10 of 12"):

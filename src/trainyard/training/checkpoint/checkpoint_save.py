@@ -79,11 +79,11 @@ class PendingSave:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the save began."""
+        """Seconds since the save started."""
         return time.perf_counter() - self._start
 
     def wait_until_staged(self) -> None:
-        """Wait until the state is copied, then begin to write."""
+        """Wait until the state is copied, then start to write."""
         if self._writing is not None:
             return
         world = self._job.world
@@ -122,7 +122,7 @@ class PendingSave:
             raise self._failure(error) from error
 
     def finish_alone(self) -> SavedCheckpoint | None:
-        """Finish what this process can finish when the other processes can no longer be asked."""
+        """Finish what this process can finish when the other processes can no longer take part."""
         if self._job.world.size == 1:
             return self.advance(wait=True)
         if self._completing is None or not self._job.world.is_main or self._job.world.folder_count > 1:
@@ -192,19 +192,21 @@ class PendingSave:
         free = shutil.disk_usage(directory.path).free / 1e6
         needed = sum(map(bytes_of, self._shares.own.items)) / 1e6
         cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        mend = "Once that is mended"
+        remedy = "Once that is fixed"
         if free < needed or any(sign in cause for sign in _FULL):
             room = f"{free:,.1f} MB free, a checkpoint needs {needed:,.1f} MB"
             cause = f"No space left on {directory.checkpoints} ({room})"
-            mend = f"Free space in {directory.checkpoints}"
-        whole = complete_steps(directory)
-        kept = f"step {whole[-1]} is whole" if whole else "there is no earlier checkpoint"
-        failure = Failure(FailureKind.STORAGE, self.step, mend)
-        refused = CheckpointError(
+            remedy = f"Free space in {directory.checkpoints}"
+        complete_before = complete_steps(directory)
+        kept = (
+            f"step {complete_before[-1]} is complete" if complete_before else "there is no earlier checkpoint"
+        )
+        failure = Failure(FailureKind.STORAGE, self.step, remedy)
+        save_error = CheckpointError(
             f"{cause}. Step {self.step} was not saved; {kept}.\n{suggest_retry(failure, directory)}"
         )
-        refused.failure = failure
-        return refused
+        save_error.failure = failure
+        return save_error
 
 
 def _writing_result(writing: PendingResult[WrittenFiles]) -> WrittenFiles | NotFiniteError | str:

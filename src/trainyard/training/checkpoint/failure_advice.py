@@ -36,7 +36,7 @@ def build_error(what: str, failure: Failure, directory: RunDirectory) -> Trainin
 def suggest_retry(failure: Failure, directory: RunDirectory) -> str:
     """The last line of a message: what to do, and the command that resumes or starts again."""
     command = command_after(failure, directory.path, started_with=made_by())
-    return f"{failure.mend or 'Once that is mended'}: {command}"
+    return f"{failure.mend or 'Once that is fixed'}: {command}"
 
 
 def not_finite_failure(
@@ -51,11 +51,11 @@ def not_finite_failure(
     changes: dict[str, Any] = {key: _lower_rate(rate)}
     if config.training.max_grad_norm is None:
         changes["training.max_grad_norm"] = 1.0
-        mend = f"Lower {key} and clip the gradients, or look at that batch"
+        remedy = f"Lower {key} and clip the gradients, or inspect that batch"
     else:
-        mend = f"Lower {key} or training.max_grad_norm, or look at that batch"
+        remedy = f"Lower {key} or training.max_grad_norm, or inspect that batch"
     return Failure(
-        FailureKind.NOT_FINITE, step, mend, changes, _good_checkpoint(directory) if directory else None
+        FailureKind.NOT_FINITE, step, remedy, changes, _good_checkpoint(directory) if directory else None
     )
 
 
@@ -73,12 +73,12 @@ def out_of_memory_failure(
             "training.batch_size": size // factor,
             "training.gradient_accumulation_steps": training.gradient_accumulation_steps * factor,
         }
-        mend = "Train on fewer sequences at once, and accumulate more; the numbers stay the same"
-        return Failure(kind, step, mend, changes, newest)
+        remedy = "Train on fewer sequences at once, and accumulate more; the numbers stay the same"
+        return Failure(kind, step, remedy, changes, newest)
     if config.compute.activation_checkpointing != "full":
-        mend = "Recompute the activations in the backward pass instead of keeping them"
+        remedy = "Recompute the activations in the backward pass instead of keeping them"
         changes = {"compute.activation_checkpointing": "full"}
-        return Failure(kind, step, mend, changes, newest)
+        return Failure(kind, step, remedy, changes, newest)
     # Another sequence length changes the sequences, so no checkpoint fits.
     changes = {"data.sequence_length": max(1, config.data.sequence_length // 2)}
     return Failure(kind, step, "Train on shorter sequences", changes)
@@ -88,7 +88,7 @@ def out_of_memory_failure(
 def explain_memory_errors(
     config: Config, directory: RunDirectory, *, step: Callable[[], int] | None = None
 ) -> Iterator[None]:
-    """Turn running out of memory into advice.
+    """Convert an out-of-memory error to one with advice.
 
     `step` returns the step that the body trains; None when it trains none, such as for a model that is too
     large.
@@ -127,8 +127,8 @@ def _description(kind: FailureKind, config: Config) -> str:
 
 def _cause_line(error: BaseException) -> str:
     """The allocator's message in one line; for main memory, the size of the failed allocation."""
-    if asked := re.search(r"tried to allocate (\d{1,18}) bytes", str(error)):
-        return f"{int(asked[1]) / 1e9:.1f} GB more were asked for"
+    if requested := re.search(r"tried to allocate (\d{1,18}) bytes", str(error)):
+        return f"{int(requested[1]) / 1e9:.1f} GB more were requested"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -1,7 +1,7 @@
 """Resume and keep records where each machine has its own run directory (`checkpointing.shared: false`).
 
-A save leaves each machine with its own part of a checkpoint. `scripts/fetch_resume.py` brings the rest from
-the store before the trainer starts; here the machines only compare what they have. `resume` chooses the
+A save leaves each machine with its own part of a checkpoint. `scripts/fetch_resume.py` downloads the rest
+from the store before the trainer starts; here the machines only compare what they have. `resume` chooses the
 checkpoint on the main machine.
 """
 
@@ -22,7 +22,7 @@ from trainyard.training.runtime.world import World
 
 _FETCH = (
     "Each machine keeps only its own part of a checkpoint (checkpointing.shared is false). Run "
-    "scripts/fetch_resume.py on every machine first: it brings the newest stored checkpoint whole "
+    "scripts/fetch_resume.py on every machine first: it downloads the newest complete checkpoint "
     "(docs/multi_node.md). Nothing was started."
 )
 
@@ -60,8 +60,8 @@ def continue_node(directory: RunDirectory, run_id: str, step: int, *, config: Co
 def _require_nothing_newer(directory: RunDirectory, point: ResumePoint | None) -> None:
     newest = max(complete_steps(directory), default=0)
     if newest > (point.step if point else 0):
-        whole = f"the newest whole one is of step {point.step}" if point else "none is whole"
-        raise CheckpointError(f"{directory.checkpoint(newest)} lacks parts; {whole}.\n{_FETCH}")
+        complete = f"the newest complete one is of step {point.step}" if point else "none is complete"
+        raise CheckpointError(f"{directory.checkpoint(newest)} lacks parts; {complete}.\n{_FETCH}")
 
 
 def _require_complete(path: Path, manifest_sha256: str) -> None:
@@ -69,6 +69,6 @@ def _require_complete(path: Path, manifest_sha256: str) -> None:
         verify_checkpoint(path)
         same = sha256_of_file(path / MANIFEST_NAME) == manifest_sha256
     except (CheckpointError, OSError) as error:
-        raise CheckpointError(f"{path} is not whole on this machine ({error}).\n{_FETCH}") from None
+        raise CheckpointError(f"{path} is not complete on this machine ({error}).\n{_FETCH}") from None
     if not same:
         raise CheckpointError(f"{path} is another checkpoint than that of the main machine.\n{_FETCH}")

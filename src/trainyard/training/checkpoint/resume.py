@@ -92,10 +92,10 @@ def _unchanged_parent(directory: RunDirectory, parent: Mapping[str, Any]) -> Pat
     return path
 
 
-def _require_unused(directory: RunDirectory, asked: str) -> None:
+def _require_unused(directory: RunDirectory, option: str) -> None:
     if directory.run_file.exists() or directory.checkpoint_steps():
         raise ConfigError(
-            f"{directory.path} holds a run already, and {asked} would mix a second one into it.\n"
+            f"{directory.path} holds a run already, and {option} would mix a second one into it.\n"
             "Resume it with --resume auto, or choose another --run-dir. Nothing was started."
         )
 

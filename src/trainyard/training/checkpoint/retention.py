@@ -1,6 +1,6 @@
 """Choose which checkpoints of a run to keep, and remove the others, the marker first.
 
-A crash at any moment leaves only whole checkpoints, and leftovers that are not mistaken for checkpoints.
+A crash at any moment leaves only complete checkpoints, and leftovers that are not mistaken for checkpoints.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from trainyard.run.directory import RunDirectory
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Remove a checkpoint, its marker first, so that after a crash no partial one looks whole."""
+    """Remove a checkpoint, its marker first, so that after a crash no partial one looks complete."""
     (path / MANIFEST_NAME).unlink(missing_ok=True)
     if path.exists():
         shutil.rmtree(path)

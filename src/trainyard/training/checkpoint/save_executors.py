@@ -1,7 +1,7 @@
 """Run the work of a save: in training's own thread, or in the background by a thread and a writer process.
 
     sync    training waits: stage (nothing is copied), write, complete
-    async   a thread copies the state into shared memory, then asks the writer process for the rest
+    async   a thread copies the state into shared memory, then hands the rest to the writer process
 
 `checkpoint_save` decides what the work is. Nothing here communicates with other processes of the run.
 """
@@ -90,7 +90,7 @@ class ForegroundEngine:
     def do(self, work: Callable[[], Result]) -> Result:
         return work()
 
-    def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - nothing goes on behind training
+    def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - nothing runs in the background
         self._staged = None
 
 

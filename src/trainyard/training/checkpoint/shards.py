@@ -33,7 +33,7 @@ _CHUNK_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 16
 """Size of the file buffer; it is small, because a chunk as small as the buffer would be copied into it."""
 _WINDOW_BYTES = 64 << 20
-"""How much is written before the system is asked to write it to the disk."""
+"""The number of bytes after which the system is requested to write them to the disk."""
 TensorOf = Callable[[WriteItem], Tensor]
 
 
@@ -44,7 +44,7 @@ class Shares:
     own: SavePlan
     """The parts that this process writes."""
     index: Metadata
-    """The index of the whole checkpoint, without the positions in files."""
+    """The index of the complete checkpoint, without the positions in files."""
     names: frozenset[str]
     """The assigned tensors, as `part.name`."""
 
@@ -137,7 +137,7 @@ class _HashingFile(io.RawIOBase):
         self._file = file
         self.digests = FileDigests()
         self._handed = 0
-        """Bytes that the system was asked to write to the disk."""
+        """Bytes that the system was requested to write to the disk."""
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
@@ -150,10 +150,10 @@ class _HashingFile(io.RawIOBase):
         return len(view)
 
     def _start_writeback(self) -> None:
-        """Let the system begin to write to the disk before the fsync, and forget what is on the disk already.
+        """Let the system start to write to the disk before the fsync, and drop written pages from its cache.
 
-        A checkpoint would otherwise take the place of other files in the system's memory, and on a virtual
-        machine every new page costs time. What a slow disk does not have yet stays in memory for the upload.
+        A checkpoint would otherwise displace other files from the page cache, and on a virtual machine every
+        new page costs time. Pages that a slow disk has not written yet stay in memory for the upload.
         """
         start = max(0, self._handed - _WINDOW_BYTES)
         self._handed = self.digests.size
@@ -174,7 +174,7 @@ class _HashingFile(io.RawIOBase):
 
 
 class _HashingFileSystem(FileSystem):
-    """The local file system; it records the size and the digests of what is written to it."""
+    """The local file system; it records the size and the digests of each written file."""
 
     def __init__(self) -> None:
         self.described: list[ManifestFile] = []

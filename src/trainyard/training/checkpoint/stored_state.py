@@ -60,21 +60,21 @@ def _digest(checkpoint: Path, index: Metadata, part: str, progress: Progress) ->
 
 
 def _tensor(checkpoint: Path, index: Metadata, key: str, entry: TensorStorageMetadata) -> Tensor:
-    whole = torch.empty(entry.size, dtype=entry.properties.dtype)
+    tensor = torch.empty(entry.size, dtype=entry.properties.dtype)
     filled = 0
     for number, chunk in enumerate(entry.chunks):
         place = index.storage_data[MetadataIndex(key, chunk.offsets, number)]
         piece = _piece(checkpoint, place)
-        target = whole
+        target = tensor
         for axis, (start, length) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
             target = target.narrow(axis, start, length)
-        if piece.shape != target.shape or piece.dtype != whole.dtype:
-            raise ValueError(f"{key} is stored in another shape or type than the index says")
+        if piece.shape != target.shape or piece.dtype != tensor.dtype:
+            raise ValueError(f"{key} is stored in another shape or type than in the index")
         target.copy_(piece)
         filled += piece.numel()
-    if filled != whole.numel():
-        raise ValueError(f"{key} is not stored whole")
-    return whole
+    if filled != tensor.numel():
+        raise ValueError(f"{key} is not stored completely")
+    return tensor
 
 
 def _piece(checkpoint: Path, place: Any) -> Tensor:

@@ -27,7 +27,7 @@ from trainyard.training.runtime.stop_signals import shield_children
 
 Result = TypeVar("Result")
 START_METHOD = "spawn"
-"""The start method of `multiprocessing`; the process shares only what it is given with its trainer."""
+"""The start method of `multiprocessing`; the process shares only its arguments with its trainer."""
 _END_SECONDS = 10
 _NICENESS = 5
 """Low enough that a step on the same processors goes first, but not so low that a save starves beside it."""
@@ -132,7 +132,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _end_with_trainer() -> None:
-    """End with the trainer: otherwise a writer would go on writing into the folder of the resumed run."""
+    """End with the trainer: otherwise a writer would continue to write into the folder of the resumed run."""
     trainer = parent_process()
     assert trainer is not None
     trainer.join()

@@ -59,7 +59,7 @@ class TokenBatches:
         self._block: tuple[tuple[int, int], npt.NDArray[np.int64]] | None = None
 
     def batch(self, step: int) -> npt.NDArray[np.int64]:
-        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the whole run.
+        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the run.
 
         Input is `[:, :-1]`, target `[:, 1:]`.
         """

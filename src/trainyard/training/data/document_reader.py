@@ -1,6 +1,6 @@
 """Read the documents in a file as UTF-8. A text file is one document; so is a row of JSON lines or Parquet.
 
-A document arrives in pieces, so that a long text file is never in memory as a whole. Unreadable content
+A document arrives in pieces, so that a long text file is never completely in memory. Unreadable content
 (binary files, rows without text) is counted and named, never guessed. This module does not tokenise.
 """
 
@@ -51,7 +51,7 @@ def _place_to_cut(path: Path, cut: int, size: int) -> int:
     When there is none, move it to the start of a character.
     """
     with path.open("rb") as file:
-        file.seek(cut - 1)  # the line may begin at `cut` itself
+        file.seek(cut - 1)  # the line may start at `cut` itself
         text = file.read(min((size - cut) // 2 + 1, _PIECE_BYTES))
     if line_end := text.find(b"\n") + 1:
         return cut - 1 + line_end
@@ -61,7 +61,7 @@ def _place_to_cut(path: Path, cut: int, size: int) -> int:
 def _text_problem(path: Path) -> str | None:
     """The reason why `path` is not text, or None.
 
-    Reads the whole file first, so that training never includes half a file.
+    Reads the complete file first, so that training never includes half a file.
     """
     decoder, is_first = codecs.getincrementaldecoder("utf-8")(), True
     try:
@@ -103,7 +103,7 @@ def _text_pieces(path: Path, start: int, end: int) -> Iterator[bytes]:
 
 
 def _character_end(text: bytes) -> int:
-    """The end of the last certainly whole character in UTF-8 `text`, which has at least two characters."""
+    """The end of the last certainly complete character in UTF-8 `text`, which has at least two characters."""
     cut = len(text) - 1
     while text[cut] & 0xC0 == 0x80 and cut > len(text) - 4:
         cut -= 1

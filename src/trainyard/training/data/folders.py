@@ -1,4 +1,4 @@
-"""Make folders that are either whole or absent: fill under a temporary name, fsync, rename.
+"""Make folders that are either complete or absent: fill under a temporary name, fsync, rename.
 
 Several processes may make the same folder at once; the first to finish wins and the others use its folder. A
 killed process leaves a temporary folder, which the next one removes. The caller decides about the content.
@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.1
 
 
 def fill_folder(path: Path, fill: Callable[[Path], None], is_complete: Callable[[Path], bool]) -> None:
-    """Let `fill` fill a temporary folder, then rename it to `path`; replace one there that is not whole.
+    """Let `fill` fill a temporary folder, then rename it to `path`; replace an incomplete one.
 
     Raises what `fill` raises, and OSError. A failed attempt leaves nothing behind.
     """

@@ -150,7 +150,7 @@ class TextStream:
 
 @contextmanager
 def _explain_errors(dataset: str) -> Iterator[None]:
-    """Convert the errors of the libraries to errors that say what to do."""
+    """Convert the errors of the libraries to errors that name the fix."""
     import datasets.exceptions
     import pyarrow
     from huggingface_hub import errors

@@ -136,6 +136,6 @@ def _has_descent(numbers: npt.NDArray[np.int64]) -> bool:
 
 def _damage_error(path: Path, what: str) -> DataError:
     return DataError(
-        f"{path}: {what}. The index and its .bin file must come whole from one run of Megatron-LM's "
+        f"{path}: {what}. The index and its .bin file must both come complete from one run of Megatron-LM's "
         "tools/preprocess_data.py; copy both again, or write them again."
     )

@@ -120,7 +120,7 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
         if by_files.validation:
             yield by_files
         yield build_plan("within")
-        yield by_files  # a text that is too short to split is used for training as a whole
+        yield by_files  # a text that is too short to split is used completely for training
 
 
 def _train_corpus(data: DataConfig, skips: SkipTally) -> Corpus:

@@ -5,9 +5,9 @@
 A block is a function of its position; the order within it is a function of seed and block number. Only the
 position of the current block has to be saved; a resumed run reads that block again.
 
-The processes of a run share the work. Behind training, a thread of each reads and encodes its chunks of the
+The processes of a run share the work. In the background, a thread of each reads and encodes its chunks of the
 next block (`stream_reading`). When the block is needed, the processes exchange their chunks on training's
-thread, so each has the whole block and the order does not depend on their number.
+thread, so each has the complete block and the order does not depend on their number.
 """
 
 import math
@@ -82,7 +82,7 @@ class StreamBatches:
     ) -> None:
         """`batch_size` is the global batch. A block has about `shuffled` sequences, at least one batch.
 
-        A run from the start reads up to `tracks` tracks in turn, a restored one as many as it began with.
+        A run from the start reads up to `tracks` tracks in turn, a restored one as many as it started with.
         """
         self._stream, self._length, self._batch_size, self._seed = stream, sequence_length, batch_size, seed
         self._steps_per_block = max(1, shuffled // batch_size)
@@ -94,12 +94,12 @@ class StreamBatches:
         self._thread: Thread | None = None
 
     def share_with(self, world: World) -> None:
-        """Share the reading with the other processes, which must then all ask for the same batches."""
+        """Share the reading with the other processes, which must then all request the same batches."""
         self._world = world
         self._drop()
 
     def batch(self, step: int) -> Tokens:
-        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the whole run.
+        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the run.
 
         An error of reading in one process is raised in all of them.
         """
@@ -130,7 +130,7 @@ class StreamBatches:
             self._thread.join(_END_SECONDS)
 
     def _drop(self) -> None:
-        """Forget the block and what was read beyond it."""
+        """Forget the block and the chunks that were read beyond it."""
         if self._reading is not None:
             self._reading.stop.set()
         self._block = self._reading = None
@@ -147,7 +147,7 @@ class StreamBatches:
         return self._block
 
     def _next_block(self, number: int, start: Position) -> _Block:
-        """The block that begins at `start`, where reading has arrived or begins."""
+        """The block that starts at `start`, the position of the current read or of a new one."""
         count = self._steps_per_block * self._batch_size
         reading = self._reading or self._start_reading(start)
         while (windows := reading.order.take(count, self._length)) is None:
@@ -168,7 +168,7 @@ class StreamBatches:
         return self._reading
 
     def _read_ahead(self, reading: _ReadState) -> None:
-        """Begin to read what the next block lacks, in a daemon thread.
+        """Start to read the missing chunks of the next block, in a daemon thread.
 
         The end of the process would wait for the threads of a pool.
         """
@@ -230,7 +230,7 @@ class _StreamHead:
 
 
 def _exchange_reads(world: World, read: Callable[[], list[_Own]]) -> list[_Own]:
-    """What all processes read, once each has read its own. All raise the error of one."""
+    """Read, and return the reads of all processes in order of rank. All raise the error of one."""
     error, own = attempt(read)
     answers = world.gather((error, own))
     if first := error or next((other for other, _ in answers if other is not None), None):

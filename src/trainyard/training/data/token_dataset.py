@@ -52,7 +52,7 @@ class PreparedData:
 
     @property
     def skipped_files(self) -> int:
-        """The number of whole files that were skipped in training and validation data."""
+        """The number of files that were skipped in training and validation data."""
         return sum(skipped.count for skipped in self.skipped if skipped.is_of_files)
 
     def to_json(self) -> dict[str, Any]:

@@ -55,9 +55,9 @@ class TokenFile:
     documents: "TokenFile | None" = None
     """The positions of the first tokens of documents, ascending; None unless requested."""
     part_of: tuple[int, int] | None = None
-    """The first token of the part and the tokens of the whole file; None for a whole file.
+    """The first token of the part and the tokens of the complete file; None for a complete file.
 
-    The digest is that of the whole file.
+    The digest is that of the complete file.
     """
 
     @property
@@ -75,10 +75,10 @@ class TokenFile:
             found = self.path.stat()
         except OSError:  # another process may be replacing it
             return False
-        whole = (
+        has_size = (
             stat.S_ISREG(found.st_mode) and found.st_size == self._file_tokens * np.dtype(self.dtype).itemsize
         )
-        return whole and (self.documents is None or self.documents.is_complete)
+        return has_size and (self.documents is None or self.documents.is_complete)
 
     def verify(self, progress: Progress = UNSEEN) -> "TokenFile | None":
         """The file with its current state; None when it is missing or its digest differs.
@@ -97,7 +97,7 @@ class TokenFile:
             return None
 
     def open(self) -> TokenArray:
-        """The tokens `[tokens]`, memory-mapped and read-only. Raises DataError when the file is not whole."""
+        """The tokens `[tokens]`, memory-mapped, read-only. Raises DataError when the file is incomplete."""
         if not self.is_complete:
             raise DataError(
                 f"{self.path}: missing, or no longer {self._file_tokens:,} {self.dtype} tokens. "
@@ -197,7 +197,7 @@ def _checked_chunks(path: Path, dtype: str, vocab_size: int) -> Iterator[TokenAr
                 f"{path}: token {int(chunk[place]):,} at position {start + place:,}, but ids must be 0 or "
                 f"more and below model.architecture.vocab_size, {vocab_size:,}. Set it to the size of the "
                 "vocabulary that the file was written with, or data.bin_dtype to the type of its integers "
-                f"(read: {dtype}); that of a Megatron dataset stands in its .idx file."
+                f"(read: {dtype}); that of a Megatron dataset is in its .idx file."
             )
         yield chunk
 

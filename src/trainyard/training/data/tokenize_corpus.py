@@ -42,8 +42,8 @@ from trainyard.training.data.token_files import TokenFile, TokenWriter, check_to
 from trainyard.training.data.validation_split import Portion
 
 _OTHERS_SECONDS = 5.0
-"""All processes but the main one wait this long for one to begin; then each prepares the data. Those of other
-machines begin themselves unless they share the folder."""
+"""All processes but the main one wait this long for one to start; then each prepares the data. Those of other
+machines start themselves unless they share the folder."""
 _MOST_HELD_OUT = 0.5
 """The largest validation fraction that a message suggests."""
 _STARTS_SUFFIX = ".documents"
@@ -235,7 +235,7 @@ class _Part:
     skips: SkipTally
     """Counts the files and rows that are skipped."""
     portion: Portion
-    """What is read of each file."""
+    """The part of each file that is read."""
     progress: Progress
 
     def write(self) -> tuple[TokenFile | None, int]:
@@ -349,7 +349,7 @@ def _with_usable_validation(
 
 
 def _no_validation_message(prepared: PreparedData, data: DataConfig, split: PreparedData) -> str:
-    """Say in numbers why there is no validation data, and what to do."""
+    """Explain in numbers why there is no validation data, and name fixes."""
     length, share = data.sequence_length, f"data.validation_fraction {data.validation_fraction:g}"
     held_out = split.validation.tokens if split.validation else 0
     total = split.train.tokens + held_out

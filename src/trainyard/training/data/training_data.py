@@ -23,7 +23,7 @@ class Batches(Protocol):
         """The tokens `[global batch, sequence_length + 1]` of `step`, from 0."""
 
     def share_with(self, world: World) -> None:
-        """Share the work of reading; all processes then ask for the same batches."""
+        """Share the work of reading; all processes then request the same batches."""
 
     def position(self, step: int) -> dict[str, Any] | None:
         """The data that a checkpoint needs to resume at `step`; None when the step number is enough."""

@@ -169,7 +169,7 @@ def require_absent(target: Path) -> None:
 
 
 def write_export(export: Export, target: Path, progress: Progress = UNSEEN) -> tuple[ManifestFile, ...]:
-    """Write the folder `target`, whole or not at all, and return its files with their digests.
+    """Write the folder `target`, completely or not at all, and return its files with their digests.
 
     Raises ConfigError when it exists already, CheckpointError when it cannot be written.
     """

@@ -87,7 +87,7 @@ class PolicySegment(RecipeSegment):
         }
 
     def starting_weights(self, point: ResumePoint | None) -> WeightSource | None:
-        """Return them also for a checkpoint of step 0: an interrupted warm start begins with them again."""
+        """Return them also for a checkpoint of step 0: an interrupted warm start starts with them again."""
         if point is not None and point.step:
             return None
         tile_bytes = self._config.kernel_optimization.tile_bytes
@@ -116,7 +116,7 @@ class PolicySegment(RecipeSegment):
             self._train_steps(context, loop)
 
     def sample(self, context: RunContext) -> str:  # noqa: ARG002
-        """Return answers to questions that were not asked in training."""
+        """Return answers to questions that were not used in training."""
         tokenizer = build_tokenizer(self._config.model)
         tokens = self._config.grpo.max_completion_tokens
         lines = []
@@ -136,7 +136,7 @@ class PolicySegment(RecipeSegment):
         train_policy(self._config, self._questions, self._state, steps=steps, last=self.length.steps)
 
     def _start_warm(self, context: RunContext, loop: StepLoop) -> None:
-        """Bring the policy from its first weights to those that GRPO starts with."""
+        """Train the policy from its first weights to those that GRPO starts with."""
         config, state = self._config, self._state
         if config.grpo.warm_start_steps:
             with context.working(f"starting warm with {config.grpo.warm_start_steps} supervised steps"):

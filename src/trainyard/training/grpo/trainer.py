@@ -95,12 +95,12 @@ def _trainer(
         # TRL loads the reference from the path in the policy's configuration.
         policy.save_pretrained(folder / "reference")  # type: ignore[operator]
         policy.config._name_or_path = str(folder / "reference")  # type: ignore[union-attr]
-    asked = [text for step in range(state.step, last) for text in questions.of_step(step)]
+    prompts = [text for step in range(state.step, last) for text in questions.of_step(step)]
     trainer = _Trainer(
         model=policy,
         reward_funcs=reward,
         args=_arguments(config, folder, steps=last - state.step),
-        train_dataset=Dataset.from_dict({"prompt": asked}),
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=build_tokenizer(config.model),
         optimizers=(state.optimizer, None),
     )

@@ -29,7 +29,7 @@ def warm_start(
 ) -> list[float] | None:
     """Train `policy` on solved questions; return the loss of each step.
 
-    None when it was asked to stop before the last step. Raises TrainingFailedError when the loss is no longer
+    None when a stop was requested before the last step. Raises TrainingFailedError when the loss is no longer
     finite.
     """
     steps, peak = config.grpo.warm_start_steps, config.grpo.warm_start_learning_rate

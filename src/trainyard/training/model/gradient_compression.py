@@ -6,7 +6,7 @@ Q and the errors are kept between steps, so they are part of the checkpoint; eac
 They belong to parameters and not to DDP's buckets, because the buckets change after a resume. Only replicated
 models are supported: sharded gradients are not compressed.
 
-This is an option for slow networks, off unless `compute.gradient_compression` asks for it: its gradients are
+This is an option for slow networks, off unless `compute.gradient_compression` is set: its gradients are
 approximate. Nothing else depends on it.
 """
 
@@ -32,7 +32,7 @@ class Compression:
     rank: int
     """The largest number of columns of the thin matrices."""
     ratio: float
-    """Elements of all gradients divided by elements sent, including gradients that are sent whole."""
+    """Elements of all gradients divided by elements sent, including gradients that are sent uncompressed."""
 
 
 def choose_rank(shapes: Sequence[tuple[int, ...]], ratio: float) -> Compression:

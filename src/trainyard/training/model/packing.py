@@ -37,7 +37,7 @@ class PackedSamples:
 
     @property
     def blocks(self) -> BlockMask:
-        """The same for flex attention: the key blocks that a query block sees in part or whole.
+        """The same for flex attention: the key blocks that a query block sees partly or completely.
 
         No array of queries by keys is made, and the host reads no value.
         """
@@ -61,8 +61,8 @@ def _blocks_of(starts: Tensor) -> BlockMask:
     furthest, nearest = starts[:, ::BLOCK], starts[:, ends.clamp(max=length) - 1]
     queries, keys = numbers[:, None], numbers[None, :]
     seen = (keys <= queries) & (keys >= (furthest // BLOCK)[:, :, None])
-    is_whole = (keys < queries) & (ends <= length)[:, None]
-    is_full = is_whole & (nearest[:, :, None] <= keys * BLOCK)
+    is_seen = (keys < queries) & (ends <= length)[:, None]
+    is_full = is_seen & (nearest[:, :, None] <= keys * BLOCK)
     partial_count, partial_keys = _order_blocks(seen & ~is_full)
     full_count, full_keys = _order_blocks(seen & is_full)
 

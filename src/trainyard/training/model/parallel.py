@@ -50,7 +50,7 @@ class Parallel:
     """A model ready to train on this process's device."""
 
     model: Llama
-    """Holds the parameters under their original names, sharded or whole."""
+    """Holds the parameters under their original names, sharded or not."""
     forward: Callable[[Tensor], Tensor]
     """Token ids `[batch, seq]` to logits."""
     share: DataShare
@@ -74,9 +74,9 @@ class Parallel:
     def accumulate(self, last: bool) -> AbstractContextManager[Any]:
         """Wrap one forward and backward pass, of which the `last` one completes the gradients of the step.
 
-        DDP exchanges whole gradients, so it does so once. FSDP sums and divides them in every pass; otherwise
-        each process would hold the whole gradients of the passes before, in float32. Only the all-reduce over
-        the replicas of hsdp, which adds shards to shards, waits for the last pass.
+        DDP exchanges complete gradients, so it does so once. FSDP sums and divides them in every pass;
+        otherwise each process would hold the complete gradients of the passes before, in float32. Only the
+        all-reduce over the replicas of hsdp, which adds shards to shards, waits for the last pass.
         """
         if isinstance(self.forward, DistributedDataParallel) and not last:
             return self.forward.no_sync()

@@ -69,7 +69,7 @@ def _block_plan() -> dict[str, ParallelStyle]:
 
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
-    """Scale the gradients of `model` to a norm of at most `limit`; return their norm before that, whole.
+    """Scale the gradients of `model` to a norm of at most `limit`; return their complete norm before that.
 
     With tensor parallelism, the norm layers are on another mesh than the matrices; each mesh is summed
     separately.

@@ -1,7 +1,6 @@
 """Schedule the saves of a segment: at most one at a time; old checkpoints are removed after each.
 
-After a signal it does only what leads to a checkpoint: it removes nothing, and begins no save for which the
-grace period is too short.
+After a signal it only saves: it removes nothing, and starts no save for which the grace period is too short.
 
 `checkpoint_save` writes a checkpoint; `step_loop` decides at which steps one is due.
 """
@@ -40,7 +39,7 @@ class Saver:
         self._complete_step = (
             self._last_saved_step if self._last_saved_step in complete_steps(parts.directory) else None
         )
-        """The step of the newest whole checkpoint; None if there is none yet."""
+        """The step of the newest complete checkpoint; None if there is none yet."""
         self._engine: Engine = ForegroundEngine()
         self._shares: Shares | None = None
         self._pending: PendingSave | None = None
@@ -57,7 +56,7 @@ class Saver:
         return self._seconds * (2 if self._pending else 1)
 
     def save(self, *, wait: bool = False) -> None:
-        """Save the state of this step, unless that has begun already; with `wait` until it is complete.
+        """Save the state of this step, unless that was started already; with `wait` until it is complete.
 
         A save under way is finished first. With `wait` nothing is copied. Raises CheckpointError, or
         TrainingFailedError when a weight is not finite; the run must then end.
@@ -89,10 +88,10 @@ class Saver:
         else:
             self.save(wait=True)
         directory, stop = self._parts.directory, self._parts.stop
-        go_on = resume_command(directory.path, started_with=made_by())
+        command = resume_command(directory.path, started_with=made_by())
         return StoppedError(
             f"Stopped at step {state.step} of {self._parts.length.steps}: {stop.reason}. "
-            f"{from_here(directory.checkpoint(state.step))} is whole.{left}\nTo go on: {go_on}"
+            f"{from_here(directory.checkpoint(state.step))} is complete.{left}\nTo resume: {command}"
         )
 
     def wait_until_staged(self) -> None:

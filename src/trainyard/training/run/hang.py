@@ -4,10 +4,10 @@
 
 The main thread may be stuck anywhere, even in a collective, and never return. So everything here runs in the
 watchdog's thread, and the process ends without a collective. The main process removes `logs/hang-suspected`
-when everything is recorded; that tells the others to exit. Ending may need the same thing that the main
+when everything is recorded; then the others exit. Ending may need the same thing that the main
 thread is stuck in, such as a terminal that accepts no output. So each part has a time limit of seconds.
 
-A process that waits in NCCL or for a lock does not notice that another one has ended, so the kernel is asked.
+A process that waits in NCCL or for a lock does not notice that another one has ended, so it polls the kernel.
 """
 
 import faulthandler
@@ -42,7 +42,7 @@ _GATHER_SECONDS = 5.0
 _RECORD_SECONDS = 10.0
 """The others wait this long for the main process."""
 _PART_SECONDS = 3.0
-"""Each part of the end may take this long; then the next part begins."""
+"""Each part of the end may take this long; then the next part starts."""
 _END_SECONDS = 25.0
 """The process exits after this time even if parts are not done; torchrun would kill it a little later."""
 _POLL_SECONDS = 0.05
@@ -179,8 +179,8 @@ class Alarm:
         _wait(_GATHER_SECONDS, lambda: len(self._written_stacks()) == world.size - len(lost))
         files = [f"logs/{path.name}" for path in self._written_stacks()]
         cause = f"after the end of rank {', '.join(map(str, lost))} " if lost else ""
-        mend = "docs/runbooks/recovery.md#hung says how to read them; once the cause is mended"
-        failure = Failure(FailureKind.HANG, step + 1, mend)
+        remedy = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"
+        failure = Failure(FailureKind.HANG, step + 1, remedy)
         message = (
             f"Step {step + 1}: {cause}nothing moved for {noticed['seconds']} s (rank {noticed['rank']} "
             f"noticed), so the run was ended. The stacks of all threads: {', '.join(files)}.\n"

@@ -2,8 +2,8 @@
 
     config + data --> resume point --> run.json --> state --> steps --> outcome
 
-`recipe_contract` says what the recipe adds. The choice of a checkpoint is `resume`'s, and the records around
-each step are `step_loop`'s.
+`recipe_contract` defines the part of a recipe. `resume` chooses the checkpoint, and `step_loop` writes the
+records around each step.
 """
 
 from collections.abc import Callable, Iterator
@@ -71,7 +71,10 @@ def train(
     with ExitStack() as held:
         if world is None:
             joined = join_processes(
-                request.config, request.directory, told=lambda: stop.reason is not None, listener=listener
+                request.config,
+                request.directory,
+                is_stopping=lambda: stop.reason is not None,
+                listener=listener,
             )
             world = held.enter_context(joined) or ALONE
         show_work(listener, "opening the data")
@@ -86,9 +89,9 @@ def train(
 
 @contextmanager
 def join_processes(
-    config: Config, directory: RunDirectory, *, told: Callable[[], bool], listener: Listener
+    config: Config, directory: RunDirectory, *, is_stopping: Callable[[], bool], listener: Listener
 ) -> Iterator[World | None]:
-    """Join the other processes of the run; `told` says whether this process was asked to end.
+    """Join the other processes of the run; `is_stopping` returns whether this process was requested to end.
 
     None where the recipe trains in one process.
     """
@@ -97,9 +100,9 @@ def join_processes(
         return
     device = prepare_device(config)
     keep_nccl_log(directory.logs, device.type)
-    # A process that failed has said why, and its launcher ends this one within seconds; so say nothing more.
+    # A process that failed has printed why, and its launcher ends this one within seconds: print nothing.
     show_work(listener, "waiting for the other processes", quiet_seconds=10.0)
-    with join_world(device.type, config.compute.strategy, is_ending=told) as world:
+    with join_world(device.type, config.compute.strategy, is_stopping=is_stopping) as world:
         yield world
 
 
@@ -123,7 +126,7 @@ class _Lifecycle:
 
     def run(self) -> dict[str, Any]:
         request, world, segment = self._request, self._world, self._segment
-        show_work(self._listener, "looking for a checkpoint")
+        show_work(self._listener, "finding the checkpoint")
         point = agreed_resume_point(self._resume_point, request.directory, world)
         done = world.run_on_main(lambda: earlier_outcome(request, segment.length, point))
         if done is not None:
@@ -162,11 +165,11 @@ class _Lifecycle:
             mark_trained(self._request.directory, config_sha256(self._request.config))
 
     def _resume_point(self) -> ResumePoint | None:
-        asked = self._request
-        return find_resume_point(asked.directory, asked.resume, self._fits, digest_of=asked.digest_of)
+        request = self._request
+        return find_resume_point(request.directory, request.resume, self._fits, digest_of=request.digest_of)
 
     def _continue_from(self, point: ResumePoint | None, context: RunContext) -> None:
-        """Bring state and records to the resume point, or to step 0."""
+        """Set state and records to the resume point, or to step 0."""
         directory, state, world = context.directory, context.state, context.world
         show_work(self._listener, f"loading {point.path.name}" if point else "opening the records")
         if point is not None:

@@ -85,7 +85,7 @@ def _log_path(logs: Path, environment: Mapping[str, str]) -> Path:
 
 
 def _escaped_path(log: Path) -> str:
-    """Escape the path for NCCL, in which `%` begins a placeholder."""
+    """Escape the path for NCCL, in which `%` starts a placeholder."""
     return str(log).replace("%", "%%")
 
 

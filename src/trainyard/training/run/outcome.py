@@ -24,9 +24,9 @@ _logger = logging.getLogger(__name__)
 class OutcomeRecorder:
     """A context around the training: removes an old outcome at the start, writes the new one at the end."""
 
-    def __init__(self, context: RunContext, tell: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, context: RunContext, report: Callable[[Mapping[str, Any]], None]) -> None:
         """Only the main process writes and reports; all processes gather a sharded state for its digests."""
-        self._context, self._report = context, tell
+        self._context, self._report = context, report
         self._directory, self._state = context.directory, context.state
         self.sample: str | None = None
         self.outcome: dict[str, Any] = {}

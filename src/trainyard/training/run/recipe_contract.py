@@ -26,10 +26,10 @@ from trainyard.training.weights.weight_source import WeightSource
 
 
 class RecipeSegment(ABC):
-    """One segment of a run by a recipe. The lifecycle calls its methods in the order in which they stand."""
+    """One segment of a run by a recipe. The lifecycle calls its methods in the order of this class."""
 
     length: RunLength
-    """The planned length of the whole run."""
+    """The planned length of the complete run."""
     building = "building the model"
     """The work of `build`, as it is shown."""
     sampling = "writing a sample"

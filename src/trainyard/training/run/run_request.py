@@ -89,12 +89,12 @@ def earlier_outcome(
         if not is_config_of(directory, run.get("config_sha256"), request.config):
             raise ConfigError(
                 f"{directory.path} holds a finished run of another configuration ({directory.config_file}).\n"
-                "Choose another --run-dir, or raise training.max_steps to go on with it. Nothing was started."
+                "Choose another --run-dir, or raise training.max_steps to continue it. Nothing was started."
             )
         return outcome
     if point.step > length.steps:
         raise ConfigError(
-            f"{point.path} is beyond the {length.steps} steps that were asked for. "
+            f"{point.path} is beyond the requested {length.steps} steps. "
             "Raise training.max_steps, or name an earlier checkpoint with --resume. Nothing was started."
         )
     return None

@@ -29,7 +29,7 @@ class ValidationResult:
 
 
 Validate = Callable[[Callable[[], str | None]], ValidationResult | None]
-"""Validates once; asks its argument for a reason to stop, and returns None when there is one."""
+"""Validates once; calls its argument for a reason to stop, and returns None when there is one."""
 
 
 class StepLoop:
@@ -86,7 +86,7 @@ class StepLoop:
             self.saver.report_grace(self._slowest_usual)
 
     def stop_if_requested(self) -> None:
-        """Raise StoppedError, after a save, if a process was asked to stop."""
+        """Raise StoppedError, after a save, if a stop of a process was requested."""
         if self._stop_reason():
             raise self.saver.stop()
 

@@ -182,7 +182,7 @@ class GuardedTracker:
             yield
         except self._expected_errors(*others) as error:
             self._tracker = None
-            _logger.warning("%s failed (%s); training goes on without it", self._name, error)
+            _logger.warning("%s failed (%s); training continues without it", self._name, error)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class TrackerEntry:
     is_wanted: Callable[[MonitoringConfig], bool]
     open: Callable[[TrackedRun], Tracker]
     failures: Callable[[], tuple[type[Exception], ...]] = tuple
-    """Returns the errors of its library with which it may fail; asked when an error is raised."""
+    """Returns the errors of its library with which it may fail; called when an error is raised."""
 
 
 def _wandb_failures() -> tuple[type[Exception], ...]:
@@ -208,7 +208,7 @@ TRACKERS = {
     "TensorBoard": TrackerEntry(lambda config: config.tensorboard, TensorBoardTracker),
     "W&B": TrackerEntry(lambda config: config.wandb.enabled, WandbTracker, _wandb_failures),
 }
-"""All trackers by their names in messages; a further tracker is one line here."""
+"""All trackers by their names in messages; another tracker is one line here."""
 
 
 def open_trackers(run: TrackedRun) -> list[Tracker]:
@@ -240,7 +240,7 @@ def _session_start(hyperparameters: Mapping[str, Scalar], name: str) -> "Sequenc
 def close_trackers(trackers: Sequence[Tracker], *, seconds: float = math.inf) -> None:
     """Close the trackers, for at most `seconds`: what is left of a grace period.
 
-    They are then left as they are (`is_still_closing`): W&B keeps what it could not send in its folder.
+    They are then left as they are (`is_still_closing`): W&B keeps the unsent data in its folder.
     """
 
     def close() -> None:

@@ -37,7 +37,7 @@ def with_folders(world: World, *, shared: bool) -> World:
 def lock_run_directory(directory: RunDirectory, world: World) -> Iterator[None]:
     """Lock the run directory for this run; on every machine where each has its own.
 
-    Raises ConfigError on all processes when it is in use, or is not shared as the configuration says.
+    Raises ConfigError on all processes when it is in use, or is not shared as configured.
     """
     path = directory.path
     with contextlib.ExitStack() as held:

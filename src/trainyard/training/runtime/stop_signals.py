@@ -36,11 +36,11 @@ class StopRequest:
         """Make one whose deadline is `seconds` after a start `gone` seconds ago; None means no deadline."""
         return cls(None if seconds is None else time.monotonic() - gone + seconds, grace)
 
-    def listen(self, told: Callable[[], str | None] = lambda: None) -> None:
-        """Handle SIGTERM and SIGINT from now on, and the earlier signal that `told` names."""
+    def listen(self, earlier_signal: Callable[[], str | None] = lambda: None) -> None:
+        """Handle SIGTERM and SIGINT from now on, and the earlier signal that `earlier_signal` returns."""
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
-        if name := told():
+        if name := earlier_signal():
             self._signalled, self.reason = time.monotonic(), f"{name} received"
 
     def seconds_left(self) -> float:

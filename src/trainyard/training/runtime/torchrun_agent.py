@@ -1,7 +1,7 @@
 """Change how torchrun watches the workers of a node in a run over several nodes.
 
 When its own workers have ended, torchrun waits up to five minutes for the torchrun of every other node. After
-a stop, this agent does not wait: the node that was told to stop has left already, and the grace period runs.
+a stop, this agent does not wait: the node that received the signal has ended, and the grace period runs.
 
 torchrun watches only its own workers. When the first node is gone, this agent ends workers that do not notice
 it; otherwise they would hold their GPUs until someone deletes the pod.

@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record says more than that a worker failed or that the others were asked to end."""
+    """Whether a record reports more than a failed worker or the signals to the other workers."""
     return not record.getMessage().startswith(("failed (exitcode", "Sending process"))
 
 

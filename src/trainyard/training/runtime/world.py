@@ -27,7 +27,7 @@ from trainyard.run.waiting import describe_wait
 Result = TypeVar("Result")
 _START_SECONDS = 300
 _JOIN_SECONDS = 5.0
-"""The others still have this long to join after this process was told to end."""
+"""The others still have this long to join after a stop of this process was requested."""
 _CONTROL_SECONDS = 1800
 _FOR_EVER_DAYS = 365
 _ABORT_SECONDS = 5.0
@@ -223,15 +223,15 @@ def join_world(
     strategy: str,
     environment: Mapping[str, str] = os.environ,
     *,
-    is_ending: Callable[[], bool] = lambda: False,
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[World]:
     """Join the world that torchrun's variables describe, and leave it at the end.
 
     Without these variables the world has size one. `device` (`cpu` or `cuda`) selects the backend: NCCL and
     gloo on GPUs, gloo on CPUs. Raises ConfigError when several processes were started for a strategy that
     takes one. A collective of training waits at most five minutes, except within `remove_collective_limit`.
-    A process that was told to end (`is_ending`) stops waiting for the others. After an error the group of
-    several processes is left in place, for `end_if_joined`.
+    A process that was requested to end (`is_stopping`) stops waiting for the others. After an error the group
+    of several processes is left in place, for `end_if_joined`.
     """
     size = int(environment.get("WORLD_SIZE", "1"))
     require_strategy(strategy, size)
@@ -246,7 +246,7 @@ def join_world(
         world = ALONE
     else:
         waiting = describe_wait(f"the other processes of {size}", _START_SECONDS)
-        with _explain_missing_peers(), limit_wait(is_ending), waiting:
+        with _explain_missing_peers(), limit_wait(is_stopping), waiting:
             dist.init_process_group(backend, timeout=limit)
             world = _world(environment)
     with ExitStack() as leaving:
@@ -257,7 +257,7 @@ def join_world(
 def _leave(
     world: World, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
 ) -> None:
-    """Destroy the groups, unless an error of this process alone may have brought it here."""
+    """Destroy the groups, unless an error of this process alone may have caused it."""
     if world.size == 1 or error is None or isinstance(error, StoppedError):
         dist.destroy_process_group()
 
@@ -282,8 +282,8 @@ def _abort() -> None:
 
 
 @contextmanager
-def limit_wait(told: Callable[[], bool]) -> Iterator[None]:
-    """End the process if the body still runs some seconds after SIGTERM, or after `told` was true.
+def limit_wait(is_stopping: Callable[[], bool]) -> Iterator[None]:
+    """End the process if the body still runs some seconds after SIGTERM, or after `is_stopping` was true.
 
     torchrun sends SIGTERM to all processes when one fails. A process that waits for the failed one in native
     code would run no Python signal handler, and would be killed after half a minute. This process prints
@@ -302,9 +302,9 @@ def limit_wait(told: Callable[[], bool]) -> Iterator[None]:
             os._exit(ExitCode.NO)
 
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    if told():
+    if is_stopping():
         writer.send(b"\0")
-    watcher = threading.Thread(target=watch, name="told to end", daemon=True)
+    watcher = threading.Thread(target=watch, name="join limit", daemon=True)
     watcher.start()
     try:
         yield
@@ -325,7 +325,7 @@ def _explain_missing_peers() -> Iterator[None]:
     except dist.DistError as error:
         raise TrainingFailedError(
             f"The processes of this run did not all come together within {_START_SECONDS} s "
-            f"({str(error).splitlines()[0]}).\nThe message of one that failed stands further up. Over "
+            f"({str(error).splitlines()[0]}).\nThe message of one that failed is further up in the log. Over "
             "several machines, see that all reach the rendezvous endpoint. Nothing was started."
         ) from error
 
@@ -372,7 +372,7 @@ def explain_lost_peers() -> Iterator[None]:
         cause = text.splitlines()[0]
         lost = TrainingFailedError(
             f"Rank {dist.get_rank()} lost another process of this run, which died or hung ({cause}).\n"
-            "Its own message stands further up. Go on with --resume auto once its cause is mended."
+            "Its own message is further up in the log. Resume with --resume auto once its cause is fixed."
         )
         lost.failure = Failure(FailureKind.PROCESS_LOST, mend=PROCESS_LOST)
         raise lost from error

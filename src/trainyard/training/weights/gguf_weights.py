@@ -214,14 +214,16 @@ def _explain_errors(path: Path) -> Iterator[None]:
                 f"model.path: {path} has a tensor of a type that the installed gguf does not know ({error}); "
                 "convert it to Q8_0, or update gguf if the type is newer"
             ) from None
-        raise ConfigError(f"model.path: {path} is not a whole GGUF file ({error}); fetch it again") from None
+        raise ConfigError(
+            f"model.path: {path} is not a complete GGUF file ({error}); download it again"
+        ) from None
 
 
 def _value(reader: GGUFReader, key: str, default: Any = None) -> Any:
     field = reader.get_field(f"llama.{key}")
     value = field.contents() if field else default
     if value is None:
-        raise ConfigError(f"model.path: the file does not say llama.{key}, so it is not a whole model")
+        raise ConfigError(f"model.path: the file has no llama.{key}, so it is not a complete model")
     return value
 
 

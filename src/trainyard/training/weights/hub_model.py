@@ -29,7 +29,7 @@ TOKENIZER_COMPANIONS = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-"""The files beside a tokenizer.json, which say more about it."""
+"""The files beside a tokenizer.json, with more facts about it."""
 _DESCRIPTION = ("config.json", "tokenizer.json", *TOKENIZER_COMPANIONS)
 _WEIGHTS = ("*.safetensors", "model.safetensors.index.json")
 _IGNORED = ["*/*"]
@@ -146,7 +146,7 @@ def _hide_bars() -> Iterator[None]:
 
 @contextmanager
 def _explain_errors(model: HubModel) -> Iterator[None]:
-    """Convert the errors of huggingface_hub to errors that say what to do."""
+    """Convert the errors of huggingface_hub to errors that name the fix."""
     from huggingface_hub import errors
 
     page = f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{model.repository}"
@@ -203,7 +203,7 @@ def _unreachable_error(model: HubModel, error: BaseException) -> ServiceError:
 
 
 def is_offline() -> bool:
-    """Whether the user has told huggingface_hub to use its cache only."""
+    """Whether the user has configured huggingface_hub to use its cache only."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 

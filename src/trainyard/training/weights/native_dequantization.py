@@ -3,8 +3,8 @@
 Both give the same bits as `gguf.quants.dequantize`; only the speed differs. This module compiles nothing:
 `scripts/build_native.py` does, and the package works without the kernels. The caller reads the GGUF file.
 
-The kernels are an option: they speed up loading quantised weights, once at the start of a run that begins
-from such weights. Training itself does not use them.
+The kernels are an option: they speed up loading quantised weights, once at the start of a run from
+such weights. Training itself does not use them.
 
 The library is searched in this order: `TRAINYARD_NATIVE_LIBRARY` (a path; `none` means NumPy), then
 `native/build/` of the checkout.
@@ -190,19 +190,19 @@ def _library_for(using: Backend | None) -> ctypes.CDLL | None:
     if using is None:
         return library
     if library is None:
-        raise ConfigError(f"the {using} kernels were asked for, but no library is built: {_build_advice()}")
+        raise ConfigError(f"the {using} kernels were requested, but no library is built: {_build_advice()}")
     if using is Backend.AVX2 and _best(library) is not Backend.AVX2:
-        raise ConfigError("the avx2 kernels were asked for, but this processor or this library has no AVX2")
+        raise ConfigError("the avx2 kernels were requested, but this processor or this library has no AVX2")
     return library
 
 
 def _library() -> ctypes.CDLL | None:
     """The library of kernels; None if it is not built."""
-    asked = os.environ.get(LIBRARY_VARIABLE)
-    if asked == "none":
+    configured = os.environ.get(LIBRARY_VARIABLE)
+    if configured == "none":
         return None
-    if asked:
-        return _requested_library(Path(asked))
+    if configured:
+        return _requested_library(Path(configured))
     for path in (_BUILD / name for name in _FILES):
         if path.is_file():
             return _usable_library(path)

@@ -51,13 +51,13 @@ def load_with_weights(
     raise.
     """
 
-    def declared(weights: str, open_keys: frozenset[str]) -> Declared | None:
-        begun = _run_config(run_directory)
-        if begun is not None and _same_weights(begun.model, weights):
-            return _of_run(begun, f"{run_directory}/config.yaml")
+    def read_open_keys(weights: str, open_keys: frozenset[str]) -> Declared | None:
+        recorded = _run_config(run_directory)
+        if recorded is not None and _same_weights(recorded.model, weights):
+            return _of_run(recorded, f"{run_directory}/config.yaml")
         return read_declared(weights, open_keys)
 
-    return load_config(path, overrides, read_weights=declared)
+    return load_config(path, overrides, read_weights=read_open_keys)
 
 
 def weights_place(path: str) -> Path:
@@ -193,9 +193,9 @@ def _run_config(run_directory: Path | None) -> Config | None:
     return load_config(file).config if file is not None and file.is_file() else None
 
 
-def _same_weights(begun: ModelConfig, path: str) -> bool:
+def _same_weights(recorded: ModelConfig, path: str) -> bool:
     """Whether a run was started from `path`, or from the commit to which `path` was resolved then."""
-    return begun.path == path or (begun.path or "").startswith(f"{path}@")
+    return recorded.path == path or (recorded.path or "").startswith(f"{path}@")
 
 
 def _require_no_tokenizer(path: str, open_keys: frozenset[str]) -> None:

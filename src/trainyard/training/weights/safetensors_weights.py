@@ -107,5 +107,5 @@ def _explain_errors(file: Path) -> Iterator[None]:
         yield
     except (SafetensorError, OSError) as error:
         raise ConfigError(
-            f"model.path: {file} is not a whole .safetensors file ({error}); fetch it again"
+            f"model.path: {file} is not a complete .safetensors file ({error}); download it again"
         ) from None

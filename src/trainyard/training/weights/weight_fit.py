@@ -79,8 +79,8 @@ def _contradicted_keys(source: WeightSource, architecture: ArchitectureConfig) -
     ours = architecture.model_dump()
     for key, value in source.declared.items():
         if not _is_same(value, ours[key]):
-            said, wanted = _text(value), _text(ours[key])
-            yield f"model.architecture.{key}: the file says {said}, the configuration {wanted}"
+            actual, wanted = _text(value), _text(ours[key])
+            yield f"model.architecture.{key}: the file has {actual}, the configuration {wanted}"
 
 
 def _is_same(value: Any, ours: Any) -> bool:
@@ -114,9 +114,9 @@ def _different_tensors(source: WeightSource, architecture: ArchitectureConfig) -
     for name in sorted(names | expected.keys(), key=_sort_key):
         layer = _LAYER.match(name)
         if layer and int(layer[1]) >= depth:
-            continue  # the number of layers differs, which another line says
+            continue  # the number of layers differs, which another line reports
         if name == OUTPUT and (tie_differs or architecture.tie_word_embeddings):
-            continue  # the line for tie_word_embeddings says it, or it is a copy of the embedding
+            continue  # the line for tie_word_embeddings reports it, or it is a copy of the embedding
         if line := _difference(source, name, expected.get(name)):
             lines.setdefault(_NUMBER.sub("N", line, count=1) if layer else line, []).append(line)
     for line, each in lines.items():

@@ -197,7 +197,7 @@ def test_a_save_that_finds_no_room_leaves_the_previous_checkpoint_whole(
         save(directory, 2)
     message = str(failure.value)
     assert "Step 2 was not saved" in message
-    assert "step 1 is whole" in message
+    assert "step 1 is complete" in message
     assert "--resume auto" in message
     assert sorted(p.name for p in directory.checkpoints.iterdir()) == ["step-00000001"]
     assert rejected(directory) == (older, {})

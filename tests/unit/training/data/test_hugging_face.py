@@ -278,7 +278,7 @@ def test_without_a_network_the_fix_is_named() -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A Hub that knows one dataset; gives the paths it was asked for."""
+    """A Hub that knows one dataset; yields the requested paths."""
     import huggingface_hub.constants
 
     asked: list[str] = []

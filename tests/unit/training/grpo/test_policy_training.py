@@ -105,12 +105,12 @@ def test_a_run_that_was_killed_stopped_and_resumed_is_the_same_run(
     def ask() -> None:
         stop.reason = "the test asked for it"
 
-    with pytest.raises(StoppedError, match=r"Stopped at step 0 of 10.*step-00000000 is whole"):
+    with pytest.raises(StoppedError, match=r"Stopped at step 0 of 10.*step-00000000 is complete"):
         train_grpo(config, tmp_path / "cut", stop=stop, listener=Spy({"started": ask}))
     with pytest.raises(KeyboardInterrupt):
         train_grpo(config, tmp_path / "cut", listener=Spy({6: crash}))
     stop.reason = None
-    with pytest.raises(StoppedError, match=r"Stopped at step 7 of 10.*step-00000007 is whole"):
+    with pytest.raises(StoppedError, match=r"Stopped at step 7 of 10.*step-00000007 is complete"):
         train_grpo(config, tmp_path / "cut", stop=stop, listener=Spy({7: ask}))
     resumed = train_grpo(config, tmp_path / "cut", listener=Spy())
     assert events_of(tmp_path / "cut").count("resumed") == 3

@@ -224,7 +224,7 @@ def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints_before_it(
     made = itertools.count(1)
     original = checkpoint.make_empty
     monkeypatch.setattr(checkpoint_save, "make_empty", lambda path: next(made) == 2 or original(path))
-    with pytest.raises(CheckpointError, match="Step 8 was not saved; step 4 is whole"):
+    with pytest.raises(CheckpointError, match="Step 8 was not saved; step 4 is complete"):
         run_training(config, mode)
     monkeypatch.undo()
     (failure,) = events(tmp_path / mode, "checkpoint_failed")
@@ -247,7 +247,7 @@ def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
     monkeypatch.setattr(WriterProcess, "write", dying)
     with pytest.raises(CheckpointError, match="was ended by SIGKILL, as Linux does when memory") as failure:
         run_training(tiny_config(checkpointing={"mode": "async"}))
-    assert "Once that is mended: " in str(failure.value)
+    assert "Once that is fixed: " in str(failure.value)
     assert "Free space" not in str(failure.value)
     assert not complete_steps(RunDirectory(tmp_path / "run"))
 

@@ -419,7 +419,7 @@ def test_a_bug_is_recorded_as_one(tiny_config: Build, run_training: Run, tmp_pat
 
 
 def test_a_missing_gpu_is_named_with_the_fix(tiny_config: Build, run_training: Run) -> None:
-    with pytest.raises(ConfigError, match=r"model.device: cuda:63 was asked for.*model.device=auto"):
+    with pytest.raises(ConfigError, match=r"model.device: cuda:63 was requested.*model.device=auto"):
         run_training(tiny_config(model={"device": "cuda:63"}))
 
 
@@ -570,7 +570,7 @@ def test_a_checkpoint_beyond_the_steps_asked_for_is_refused(
 ) -> None:
     with pytest.raises(StoppedError):
         run_training(tiny_config(), **stop_after(6))
-    with pytest.raises(ConfigError, match="beyond the 5 steps"):
+    with pytest.raises(ConfigError, match="beyond the requested 5 steps"):
         run_training(tiny_config(training={"max_steps": 5}))
 
 

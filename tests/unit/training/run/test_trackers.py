@@ -62,7 +62,7 @@ def test_a_tracker_that_fails_to_write_is_dropped_with_one_warning(caplog: pytes
     assert failing.calls == ["write"]
     assert whole.calls == ["write", "write", "close"]
     assert [record.getMessage() for record in caplog.records] == [
-        "Failing failed (disk full); training goes on without it"
+        "Failing failed (disk full); training continues without it"
     ]
 
 

@@ -151,10 +151,13 @@ def whole_and_a_part(directory: RunDirectory) -> None:
     ("second", "problem"),
     [
         (lambda directory: checkpoint(directory, 4), None),
-        (lambda directory: checkpoint(directory, 4, without="__0_0.distcp"), "is not whole on this machine"),
+        (
+            lambda directory: checkpoint(directory, 4, without="__0_0.distcp"),
+            "is not complete on this machine",
+        ),
         (lambda directory: checkpoint(directory, 4, other=True), "is another checkpoint"),
-        (lambda directory: None, "is not whole on this machine"),
-        (whole_and_a_part, "step-00000006 lacks parts; the newest whole one is of step 4"),
+        (lambda directory: None, "is not complete on this machine"),
+        (whole_and_a_part, "step-00000006 lacks parts; the newest complete one is of step 4"),
     ],
 )
 @pytest.mark.parametrize("has_first", [True, False])
@@ -182,7 +185,7 @@ def test_a_resume_needs_the_whole_checkpoint_on_every_machine(
     else:
         assert all(isinstance(error, CheckpointError) for error in said)
         assert all("scripts/fetch_resume.py on every machine" in str(error) for error in said)
-        assert (problem if has_first and problem else "none is whole") in str(said[0])
+        assert (problem if has_first and problem else "none is complete") in str(said[0])
 
 
 def test_a_shared_folder_needs_no_agreement(tmp_path: Path) -> None:

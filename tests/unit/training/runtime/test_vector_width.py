@@ -53,6 +53,6 @@ def test_the_generated_code_has_vectors_of_that_width(bits: int) -> None:
 
 def test_a_width_that_the_cpu_lacks_is_refused_with_those_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "available_widths", lambda: [128, 256])
-    with pytest.raises(ConfigError, match=r"simd_bits: 512 was asked for.* vectors of 128, 256 bits"):
+    with pytest.raises(ConfigError, match=r"simd_bits: 512 was requested.* vectors of 128, 256 bits"):
         set_vector_width(512)
     assert compiler.cpp.simdlen is None

@@ -152,8 +152,8 @@ def test_metadata_and_shapes_are_compared(write: Write) -> None:
     shape = SHAPE.model_copy(update={"intermediate_size": 128, "rope_theta": 5e5})
     end = "in the configuration (intermediate_size 128), in 2 layers"
     assert judged(write({"llama.attention.layer_norm_rms_epsilon": 1e-6}), shape) == [
-        "model.architecture.rope_theta: the file says 10000, the configuration 500000",
-        "model.architecture.rms_norm_eps: the file says 1e-06, the configuration 1e-05",
+        "model.architecture.rope_theta: the file has 10000, the configuration 500000",
+        "model.architecture.rms_norm_eps: the file has 1e-06, the configuration 1e-05",
         f"blk.N.ffn_down.weight: [64, 96] in the file, [64, 128] {end}",
         f"blk.N.ffn_gate.weight: [96, 64] in the file, [128, 64] {end}",
         f"blk.N.ffn_up.weight: [96, 64] in the file, [128, 64] {end}",
@@ -162,7 +162,7 @@ def test_metadata_and_shapes_are_compared(write: Write) -> None:
 
 def test_heads_without_their_own_count_of_keys_are_all_of_them(write: Write) -> None:
     lines = judged(write({"llama.attention.head_count_kv": None}))
-    assert lines == ["model.architecture.num_key_value_heads: the file says 4, the configuration 2"]
+    assert lines == ["model.architecture.num_key_value_heads: the file has 4, the configuration 2"]
 
 
 def test_rotary_scaling_is_read_from_the_divisors(write: Write) -> None:
@@ -181,7 +181,7 @@ def test_rotary_scaling_is_read_from_the_divisors(write: Write) -> None:
     [
         (
             {"llama.rope.scaling.type": "linear"},
-            "model.architecture.rope_scaling: the file says linear, the configuration default",
+            "model.architecture.rope_scaling: the file has linear, the configuration default",
         ),
         (
             {"llama.rope.dimension_count": 8},
@@ -216,7 +216,7 @@ def refused(path: Path) -> str:
 
 def test_files_of_other_models_are_refused(write: Write) -> None:
     assert "the architecture 'qwen2'; this trainer has llama only" in refused(write(architecture="qwen2"))
-    assert "does not say llama.block_count" in refused(write({"llama.block_count": None}))
+    assert "has no llama.block_count" in refused(write({"llama.block_count": None}))
 
 
 @pytest.mark.parametrize("keep", [0, 3, 20, 400, 0.5, 0.999])
@@ -224,7 +224,7 @@ def test_a_file_cut_off_anywhere_is_no_gguf_file(write: Write, keep: float) -> N
     path = write()
     content = path.read_bytes()
     path.write_bytes(content[: int(keep if keep >= 1 else keep * len(content))])
-    assert "is not a whole GGUF file" in refused(path)
+    assert "is not a complete GGUF file" in refused(path)
 
 
 def test_a_type_newer_than_the_installed_gguf_is_named(write: Write) -> None:
@@ -240,7 +240,7 @@ def test_a_type_newer_than_the_installed_gguf_is_named(write: Write) -> None:
 def test_something_else_under_the_name_is_no_gguf_file(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"<!DOCTYPE html>" * 100)
-    assert "is not a whole GGUF file (GGUF magic invalid); fetch it again" in refused(path)
+    assert "is not a complete GGUF file (GGUF magic invalid); download it again" in refused(path)
 
 
 def test_a_tokenizer_in_the_file_is_passed_over(write: Write, tmp_path: Path) -> None:
@@ -258,4 +258,4 @@ def test_a_tokenizer_in_the_file_is_passed_over(write: Write, tmp_path: Path) ->
     content = path.read_bytes()
     position = content.index(b"tokenizer.ggml.tokens") + len("tokenizer.ggml.tokens") + 8
     path.write_bytes(content[:position] + b"\xff" * 8 + content[position + 8 :])
-    assert "is not a whole GGUF file" in refused(path)
+    assert "is not a complete GGUF file" in refused(path)
