@@ -2,9 +2,9 @@
 
     ((3+4)-(2*3))    depth 2, value 1
 
-Every part of an expression, and the expression itself, has a value from 0 to 9. So an answer is one digit, and
-guessing is right one time in ten. An expression is generated from its value, so all ten values are equally
-frequent. Evaluation is a parser of this grammar only. The module knows no model and no reward.
+Every part of an expression, and the expression itself, has a value from 0 to 9. So an answer is one digit,
+and guessing is right one time in ten. An expression is generated from its value, so all ten values are
+equally frequent. Evaluation is a parser of this grammar only. The module knows no model and no reward.
 """
 
 import operator

@@ -47,7 +47,7 @@ def directory(tmp_path: Path) -> RunDirectory:
     return layout
 
 
-def saved(directory: RunDirectory, step: int, *losses: float) -> None:
+def save_steps(directory: RunDirectory, step: int, *losses: float) -> None:
     folder = directory.checkpoint(step)
     folder.mkdir()
     (folder / "manifest.json").write_text("{}")
@@ -81,7 +81,7 @@ def test_only_a_limit_that_is_set_is_to_be_lowered(
 def test_a_changed_run_begins_from_weights_that_were_not_spoilt_yet(
     losses: tuple[float, ...], begins: int | None, tiny_config: TinyConfig, directory: RunDirectory
 ) -> None:
-    saved(directory, 4, *losses)
+    save_steps(directory, 4, *losses)
     failure = not_finite_failure(7, tiny_config(), directory)
     assert failure.from_step == begins
     assert ("--resume" in suggest_retry(failure, directory)) == (begins is not None)
@@ -93,7 +93,7 @@ def test_less_memory_is_taken_with_the_same_global_batch(
     size: int, accumulated: int, tiny_config: TinyConfig, directory: RunDirectory
 ) -> None:
     config = tiny_config(training={"batch_size": size, "gradient_accumulation_steps": accumulated})
-    saved(directory, 4)
+    save_steps(directory, 4)
     failure = out_of_memory_failure(FailureKind.GPU_MEMORY, 5, config, directory)
     changed = with_changes(config, failure.changes).training
     assert changed.batch_size <= size / 2
@@ -104,7 +104,7 @@ def test_less_memory_is_taken_with_the_same_global_batch(
 def test_one_sequence_keeps_fewer_activations_and_then_becomes_shorter(
     tiny_config: TinyConfig, directory: RunDirectory
 ) -> None:
-    saved(directory, 4)
+    save_steps(directory, 4)
     config = tiny_config(training={"batch_size": 1})
     first = out_of_memory_failure(FailureKind.GPU_MEMORY, 5, config, directory)
     config = with_changes(config, first.changes)
@@ -124,7 +124,9 @@ def test_one_sequence_keeps_fewer_activations_and_then_becomes_shorter(
         (ValueError("not enough memory"), None),
     ],
 )
-def test_a_lack_of_memory_is_told_from_other_errors(error: BaseException, kind: FailureKind | None) -> None:
+def test_a_lack_of_memory_is_distinguished_from_other_errors(
+    error: BaseException, kind: FailureKind | None
+) -> None:
     assert memory_kind(error) == kind
 
 

@@ -29,7 +29,7 @@ Tensors = dict[str, dict[str, Tensor]]
 
 
 def tensors_of_all_kinds() -> Tensors:
-    """Small ones, whose files are mostly what stands between them, and one larger than a chunk of hashing."""
+    """Small tensors, whose files are mostly padding, and one larger than a chunk of hashing."""
     kinds = {
         "empty": torch.empty(0, 4),
         "one": torch.tensor(3.0),
@@ -50,7 +50,7 @@ def behind() -> Iterator[BackgroundEngine]:
 
 
 def save(engine: Engine, tensors: Tensors, folder: Path) -> list[bytes]:
-    """The shards of a whole save; each as the writer says that it is."""
+    """The shards of a complete save; each has the size and digest that the writer reports."""
     folder.mkdir()
     shares = share_out(tensors, ALONE)
     engine.start(lambda: engine.stage(shares.own, live_tensors(tensors), None)).result()
@@ -70,7 +70,7 @@ def test_both_engines_write_the_same_bytes(tmp_path: Path, behind: BackgroundEng
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_torch_reads_what_was_written_behind_training(tmp_path: Path, behind: BackgroundEngine) -> None:
+def test_torch_reads_checkpoints_written_in_the_background(tmp_path: Path, behind: BackgroundEngine) -> None:
     """Parts of larger tensors, too, whose copies lie closer together."""
     tensors = tensors_of_all_kinds()
     tensors["model"] |= {"turned": torch.randn(64, 32).t(), "part": torch.randn(90, 8)[10:20, 2:5]}
@@ -92,7 +92,7 @@ def test_every_save_has_the_values_of_its_moment(tmp_path: Path, behind: Backgro
         assert after == save(ForegroundEngine(), tensors, tmp_path / f"at-once-{number}")
 
 
-def test_what_changes_after_staging_is_not_written(tmp_path: Path, behind: BackgroundEngine) -> None:
+def test_changes_after_staging_are_not_written(tmp_path: Path, behind: BackgroundEngine) -> None:
     tensors = tensors_of_all_kinds()
     before = save(ForegroundEngine(), tensors, tmp_path / "at-once")
     plan = share_out(tensors, ALONE).own
@@ -115,7 +115,7 @@ def test_work_is_done_in_another_process_and_its_errors_come_back(
     ).result()
 
 
-def test_nothing_is_written_of_what_is_not_finite(tmp_path: Path, behind: BackgroundEngine) -> None:
+def test_a_state_that_is_not_finite_is_not_written(tmp_path: Path, behind: BackgroundEngine) -> None:
     tensors = {"model": {"good": torch.zeros(3), "bad": torch.tensor([1.0, float("nan")])}}
     plan = share_out(tensors, ALONE).own
     for engine in (behind, ForegroundEngine()):
@@ -166,7 +166,7 @@ if __name__ == "__main__":
 
 
 def test_a_writer_ends_with_a_trainer_that_is_killed(tmp_path: Path) -> None:
-    """One that is started as shipped. It would go on writing beside the run that resumes."""
+    """A writer that is started as shipped. It would continue to write beside the resumed run."""
     (tmp_path / "trainer.py").write_text(TRAINER)
     trainer = subprocess.Popen([sys.executable, str(tmp_path / "trainer.py")], stdout=subprocess.PIPE)
     assert trainer.stdout is not None

@@ -22,7 +22,7 @@ BASE = [*sorted((ROOT / "configs").glob("*.yaml")), *sorted((ROOT / "configs" / 
 DATASET = ("data.hugging_face.dataset=org/data", "training.epochs=null", "training.max_steps=7")
 
 
-def as_it_is(config: Config) -> Config:
+def unchanged(config: Config) -> Config:
     return config
 
 
@@ -40,13 +40,13 @@ def with_weights(config: Config) -> Config:
 
 
 RESOLVED: dict[str, tuple[tuple[str, ...], Callable[[Config], Config]]] = {
-    "nothing": ((), as_it_is),
+    "nothing": ((), unchanged),
     "split into files": ((), lambda config: with_split(config, "files")),
     "split within files": ((), lambda config: with_split(config, "within")),
     "commit of a dataset": (DATASET, lambda config: with_revision(config, COMMIT)),
     "weights": (WEIGHTS, lambda config: with_split(with_weights(config), "files")),
 }
-"""What the run resolved -> the settings that leave it open, and the configuration on record."""
+"""The resolved value -> the settings that leave it open, and the recorded configuration."""
 OTHERS = ("training.max_steps=8", "training.learning_rate=0.5", "training.seed=9", "data.sequence_length=32")
 
 
@@ -64,7 +64,7 @@ def settings_of(path: Path, resolved: str) -> list[str]:
     return [*overlay, *RESOLVED[resolved][0]]
 
 
-def finish(directory: RunDirectory, config: Config, *, status: str = "succeeded") -> None:
+def write_finished_run(directory: RunDirectory, config: Config, *, status: str = "succeeded") -> None:
     directory.create()
     directory.config_file.write_text(dump_yaml(config))
     write_identity(directory.run_file, "a", {"config_sha256": config_sha256(config)})
@@ -77,12 +77,12 @@ def test_a_finished_run_is_known_whatever_it_resolved(path: Path, resolved: str,
     given = settings_of(path, resolved)
     directory = RunDirectory(tmp_path / "run")
     config = RESOLVED[resolved][1](load_config(path, given).config)
-    finish(directory, config)
+    write_finished_run(directory, config)
     assert has_been_trained(directory.path, path, given)
     assert config_of_run(path, given, directory.path) == config, "the trainer resumes with the same"
     for change in OTHERS:
         assert not has_been_trained(directory.path, path, [*given, change]), change
-    finish(directory, config, status="stopped")
+    write_finished_run(directory, config, status="stopped")
     assert not has_been_trained(directory.path, path, given)
 
     directory.run_file.unlink()
@@ -98,7 +98,7 @@ def test_a_finished_run_is_known_whatever_it_resolved(path: Path, resolved: str,
 def test_the_run_of_another_program_is_compared_as_given(path: Path, tmp_path: Path) -> None:
     given = settings_of(path, "weights" if path.stem == "fine_tuning" else "nothing")
     config = load_config(path, given).config
-    finish(RunDirectory(tmp_path), config)
+    write_finished_run(RunDirectory(tmp_path), config)
     assert has_been_trained(tmp_path, path, given, by_program=True)
     assert not has_been_trained(tmp_path, path, [*given, "training.max_steps=12345"], by_program=True)
 
@@ -107,7 +107,7 @@ def test_a_record_that_cannot_be_read_is_no_finished_run(tmp_path: Path) -> None
     directory = RunDirectory(tmp_path / "run")
     path = ROOT / "configs" / "smoke.yaml"
     assert not has_been_trained(directory.path, path, [])
-    finish(directory, with_split(load_config(path).config, "files"))
+    write_finished_run(directory, with_split(load_config(path).config, "files"))
     directory.config_file.unlink()
     assert not has_been_trained(directory.path, path, [])
     directory.run_file.write_text("{")
@@ -115,11 +115,11 @@ def test_a_record_that_cannot_be_read_is_no_finished_run(tmp_path: Path) -> None
 
 
 def test_asking_imports_no_torch(tmp_path: Path) -> None:
-    """A launcher asks, and lives as long as the training."""
+    """A launcher calls it, and lives as long as the training."""
 
     directory = RunDirectory(tmp_path / "run")
     path = ROOT / "configs" / "smoke.yaml"
-    finish(directory, with_split(load_config(path).config, "files"))
+    write_finished_run(directory, with_split(load_config(path).config, "files"))
     code = (
         "import sys; from pathlib import Path\n"
         "from trainyard.training.data.config_of_run import was_trained\n"

@@ -16,7 +16,7 @@ def test_counts_every_one_and_names_the_first_few() -> None:
     )
 
 
-def test_goes_on_from_what_was_counted_before() -> None:
+def test_a_tally_continues_from_earlier_counts() -> None:
     tally = SkipTally([SkipCount("empty files", 4, ("a", "b", "c"))])
     tally.add("empty files", "d")
     assert tally.summary() == (SkipCount("empty files", 5, ("a", "b", "c")),)
@@ -38,7 +38,7 @@ def test_the_sentence_says_when_there_are_more() -> None:
         ("unreadable folders", "unreadable folder"),
     ],
 )
-def test_one_of_a_kind_is_said_in_the_singular(reason: str, one: str) -> None:
+def test_one_of_a_kind_is_named_in_the_singular(reason: str, one: str) -> None:
     assert str(SkipCount(reason, 1, ("x",))) == f"1 {one} (x)"
     assert str(SkipCount(reason, 2, ("x", "y"))) == f"2 {reason} (x, y)"
 

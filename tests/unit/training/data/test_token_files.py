@@ -21,7 +21,7 @@ def write(path: Path, *parts: list[int], dtype: str = "uint16") -> TokenFile:
 
 
 @given(st.lists(st.lists(st.integers(0, 65_535))), st.sampled_from(["uint16", "uint32"]))
-def test_what_was_written_is_read(
+def test_written_tokens_are_read(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[int]], dtype: str
 ) -> None:
     path = tmp_path_factory.mktemp("tokens") / "a.bin"

@@ -24,14 +24,14 @@ def failure(rank: int, code: int, *, after: int = 0) -> ProcessFailure:
 
 
 @pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
+def garbage_collection() -> Iterator[None]:
     """The objects of this process are searched for garbage again."""
     yield
     gc.unfreeze()
 
 
 @pytest.mark.parametrize(
-    ("ends", "said"),
+    ("ends", "output"),
     [
         (None, ""),
         (
@@ -61,7 +61,7 @@ def collected() -> Iterator[None]:
     ],
 )
 def test_only_a_worker_that_could_not_speak_is_spoken_of(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: Any, said: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: Any, output: str
 ) -> None:
     def torchrun() -> None:
         logger.addHandler(handler := logging.StreamHandler(sys.stderr))
@@ -73,6 +73,6 @@ def test_only_a_worker_that_could_not_speak_is_spoken_of(
             raise ends
 
     monkeypatch.setattr(torch.distributed.run, "main", torchrun)
-    first_node_gone = "The first node" in said
+    first_node_gone = "The first node" in output
     assert main() == (4 if first_node_gone else 0 if ends is None else 1)
-    assert capsys.readouterr().err == f"Unable to shutdown process 100\n{said}"
+    assert capsys.readouterr().err == f"Unable to shutdown process 100\n{output}"

@@ -1,4 +1,4 @@
-"""The processes of a run come together, and nobody waits long for one that does not come."""
+"""The processes of a run come together, and none waits long for one that does not join."""
 
 import subprocess
 import sys
@@ -14,8 +14,8 @@ WAITING = """
 import signal, sys, time
 from trainyard.training.runtime import world as joining
 joining._JOIN_SECONDS = float(sys.argv[1])
-signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
-with joining.limit_wait(lambda: sys.argv[2] == "told"):
+signal.signal(signal.SIGTERM, lambda *_: print("signal received", flush=True))
+with joining.limit_wait(lambda: sys.argv[2] == "end"):
     print("waits", flush=True)
     deadline = time.monotonic() + float(sys.argv[3])
     while time.monotonic() < deadline:
@@ -24,30 +24,32 @@ print("came together")
 """
 
 
-def waiting(folder: Path, *, grace: float, told: str, seconds: float) -> "subprocess.Popen[str]":
+def start_waiting_process(
+    folder: Path, *, grace: float, end_request: str, seconds: float
+) -> "subprocess.Popen[str]":
     (folder / "waiting.py").write_text(WAITING)
-    command = [sys.executable, str(folder / "waiting.py"), str(grace), told, str(seconds)]
+    command = [sys.executable, str(folder / "waiting.py"), str(grace), end_request, str(seconds)]
     process = warm_start.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "waits\n"
     return process
 
 
-@pytest.mark.parametrize("told", ["", "told"])
-def test_a_process_that_is_told_to_end_waits_for_the_others_no_longer(told: str, tmp_path: Path) -> None:
-    process = waiting(tmp_path, grace=0.2, told=told, seconds=60)
-    if not told:
+@pytest.mark.parametrize("end_request", ["", "end"])
+def test_a_process_that_must_end_stops_waiting_for_the_others(end_request: str, tmp_path: Path) -> None:
+    process = start_waiting_process(tmp_path, grace=0.2, end_request=end_request, seconds=60)
+    if not end_request:
         process.terminate()
-    said, _ = process.communicate(timeout=50)
+    output, _ = process.communicate(timeout=50)
     assert process.returncode == 1
-    assert "came together" not in said
+    assert "came together" not in output
 
 
 def test_a_signal_while_the_others_come_is_for_the_steps_that_follow(tmp_path: Path) -> None:
-    process = waiting(tmp_path, grace=30, told="", seconds=0.5)
+    process = start_waiting_process(tmp_path, grace=30, end_request="", seconds=0.5)
     process.terminate()
-    said, _ = process.communicate(timeout=25)
-    assert (process.returncode, said) == (0, "heard\ncame together\n")
+    output, _ = process.communicate(timeout=25)
+    assert (process.returncode, output) == (0, "signal received\ncame together\n")
 
 
 def test_another_thread_than_the_main_one_waits_as_it_is() -> None:

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Callable[..., Path]:
 
 
 def refusal(path: Path, shape: ArchitectureConfig = SHAPE) -> list[str]:
-    """The lines that say why the weights are refused."""
+    """The lines that explain why the weights are refused."""
     with pytest.raises(ConfigError) as error:
         open_starting_weights(ModelConfig(name="m", path=str(path), architecture=shape))
     first, *lines, last = str(error.value).splitlines()
@@ -149,34 +149,36 @@ def test_integers_are_not_taken_for_weights(folder: Callable[..., Path]) -> None
     ]
 
 
-def refused(path: Path) -> str:
+def refusal_of_file(path: Path) -> str:
     with pytest.raises(ConfigError) as error:
         open_weights(path)
     return str(error.value)
 
 
 def test_another_family_and_quantised_weights_are_refused(folder: Callable[..., Path]) -> None:
-    assert "model_type 'qwen2'; this trainer has llama only" in refused(folder(weights(), model_type="qwen2"))
-    assert "hidden_act 'gelu'; this trainer has silu" in refused(folder(weights(), hidden_act="gelu"))
+    assert "model_type 'qwen2'; this trainer has llama only" in refusal_of_file(
+        folder(weights(), model_type="qwen2")
+    )
+    assert "hidden_act 'gelu'; this trainer has silu" in refusal_of_file(folder(weights(), hidden_act="gelu"))
     quantised = folder(weights(), quantization_config={"quant_method": "gptq"})
-    assert "describes quantised weights" in refused(quantised)
+    assert "describes quantised weights" in refusal_of_file(quantised)
     (quantised / "config.json").write_text("[]")
-    assert "model_type None" in refused(quantised)
+    assert "model_type None" in refusal_of_file(quantised)
     (quantised / "config.json").write_text("{")
-    assert "not readable as JSON" in refused(quantised)
+    assert "not readable as JSON" in refusal_of_file(quantised)
 
 
 def test_broken_folders_are_named(folder: Callable[..., Path]) -> None:
     path = folder(weights())
-    whole = (path / "model.safetensors").read_bytes()
-    (path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    assert "not a complete .safetensors file" in refused(path)
+    complete = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(complete[: len(complete) // 2])
+    assert "not a complete .safetensors file" in refusal_of_file(path)
     index = path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}))
-    assert "files that are not there: one.safetensors, two.safetensors" in refused(path)
+    assert "files that are not there: one.safetensors, two.safetensors" in refusal_of_file(path)
     index.write_text("[]")
-    assert "is not an index of weights" in refused(path)
+    assert "is not an index of weights" in refusal_of_file(path)
     index.unlink()
     (path / "model.safetensors").rename(path / "one.safetensors")
-    (path / "two.safetensors").write_bytes(whole)
-    assert "holds 2 .safetensors files" in refused(path)
+    (path / "two.safetensors").write_bytes(complete)
+    assert "holds 2 .safetensors files" in refusal_of_file(path)
