@@ -139,7 +139,9 @@ class PolicySegment(RecipeSegment):
         """Train the policy from its first weights to those that GRPO starts with."""
         config, state = self._config, self._state
         if config.grpo.warm_start_steps:
-            with context.working(f"starting warm with {config.grpo.warm_start_steps} supervised steps"):
+            with context.show_current_work(
+                f"starting warm with {config.grpo.warm_start_steps} supervised steps"
+            ):
                 losses = warm_start(
                     state.model, self._questions, config, asked_to_stop=lambda: _stop_reason(context)
                 )
@@ -148,7 +150,9 @@ class PolicySegment(RecipeSegment):
                     state.model, config.model, seed=config.training.seed, weights=self._weights
                 )
                 raise loop.saver.stop()
-            context.event("warm_started", steps=len(losses), first_loss=losses[0], final_loss=losses[-1])
+            context.record_event(
+                "warm_started", steps=len(losses), first_loss=losses[0], final_loss=losses[-1]
+            )
         for name, kept in state.reference.items():
             kept.copy_(state.model.state_dict()[name])
         seed_everything(config.training.seed)

@@ -49,7 +49,7 @@ class Steps:
         """Count the time since the last call as `part` of the step; `data` is the sampling of answers."""
         self._clock.lap(part)
 
-    def before_update(self) -> None:
+    def prepare_update(self) -> None:
         """Set the learning rate, and wait until the weights may change.
 
         Raises TrainingFailedError, the weights unchanged, for gradients that are not finite.

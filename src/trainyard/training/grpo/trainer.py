@@ -77,7 +77,7 @@ class _StepCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_pre_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
         self._steps.lap("backward")  # clipping
-        self._steps.before_update()
+        self._steps.prepare_update()
 
     def on_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
         self._steps.lap("optimizer")

@@ -63,7 +63,7 @@ class Parallel:
     """Exchanges the gradients if they are compressed."""
 
     @property
-    def settles(self) -> bool:
+    def has_unsettled_buckets(self) -> bool:
         """Whether the first backward pass changes the bits of later gradient exchanges.
 
         DDP rebuilds its buckets after it, in the order in which gradients arrived. With three or more

@@ -60,7 +60,7 @@ class TrainStep:
 
         Otherwise a resumed run sums gradients in another order than an uninterrupted one.
         """
-        if not self._parallel.settles:
+        if not self._parallel.has_unsettled_buckets:
             return
         config = self._context.config
         shape = (config.training.batch_size, config.data.sequence_length + 1)

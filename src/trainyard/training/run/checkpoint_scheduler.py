@@ -61,7 +61,7 @@ class Saver:
         A save under way is finished first. With `wait` nothing is copied. Raises CheckpointError, or
         TrainingFailedError when a weight is not finite; the run must then end.
         """
-        with self._parts.working(f"saving step {self._state.step}"):
+        with self._parts.show_current_work(f"saving step {self._state.step}"):
             if self._last_saved_step != self._state.step:
                 self.finish()
                 with self._count_wait():
@@ -167,7 +167,7 @@ class Saver:
         stop.needed = max(needed, stop.needed or 0.0)
         if stop.needed > stop.grace and not self._has_warned:
             self._has_warned = True
-            self._parts.event(
+            self._parts.record_event(
                 "grace_too_short", grace_seconds=stop.grace, needed_seconds=round(stop.needed, 1)
             )
             if self._parts.world.is_main:
@@ -201,7 +201,7 @@ class Saver:
             return
         step, self._pending = self._pending.step, None
         self._seconds, self._complete_step, self._is_measured = max(saved.awaited_seconds, 0.1), step, True
-        self._parts.event(
+        self._parts.record_event(
             "checkpoint_saved",
             step=step,
             bytes=saved.size,
@@ -231,7 +231,7 @@ class Saver:
         removing, self._removing = self._removing, None
         for old in removing.result():
             keep = self._parts.config.checkpointing.keep_last
-            self._parts.event("checkpoint_removed", step=old, keep_last=keep)
+            self._parts.record_event("checkpoint_removed", step=old, keep_last=keep)
 
     @contextmanager
     def _count_wait(self) -> Iterator[None]:
@@ -254,5 +254,5 @@ class Saver:
             self._pending = None
             if isinstance(error, CheckpointError):
                 with suppress(RecordError):
-                    self._parts.event("checkpoint_failed", step=step, reason=str(error))
+                    self._parts.record_event("checkpoint_failed", step=step, reason=str(error))
             raise

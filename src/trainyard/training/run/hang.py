@@ -188,7 +188,7 @@ class Alarm:
         )
         error = TrainingFailedError(message)
         error.failure = failure
-        _run_in_time(lambda: self._parts.event("hang_suspected", step=step, **noticed, files=files))
+        _run_in_time(lambda: self._parts.record_event("hang_suspected", step=step, **noticed, files=files))
         _run_in_time(lambda: self._recorder.record(error))
         _run_in_time(self.forget)
         _run_in_time(lambda: _logger.error("%s", message))

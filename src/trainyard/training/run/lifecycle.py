@@ -148,7 +148,7 @@ class _Lifecycle:
                 self._report_start(tracked)
                 with end_when_hung(tracked, recorder, leave=request.leave):
                     self._train(tracked)
-                    with tracked.watchdog.slow_work(), tracked.working(segment.sampling):
+                    with tracked.watchdog.slow_work(), tracked.show_current_work(segment.sampling):
                         recorder.sample = segment.sample(tracked)
                         for tracker in tracked.trackers:
                             tracker.show(recorder.sample, state.step)

@@ -26,7 +26,7 @@ def keep_nccl_log(logs: Path, device: str, environment: MutableMapping[str, str]
 
     Call it before the process group is created.
     """
-    if device != "cuda" or not _several_machines(environment):
+    if device != "cuda" or not _has_several_machines(environment):
         return
     if "NCCL_DEBUG" in environment or _LOG in environment:
         return
@@ -38,7 +38,7 @@ def record_fallback(
     segment: RunContext, environment: Mapping[str, str] = os.environ, system: Path = Path("/sys")
 ) -> None:
     """Record `network_degraded` if the log of any process shows it. All processes call it together."""
-    if segment.device.type != "cuda" or not _several_machines(environment):
+    if segment.device.type != "cuda" or not _has_several_machines(environment):
         return
     log = _log_path(segment.directory.logs, environment)
     kept = environment.get(_LOG) == _escaped_path(log)  # otherwise it may be an earlier segment's
@@ -46,7 +46,7 @@ def record_fallback(
     ranks = [rank for rank, reason in enumerate(found) if reason]
     if ranks:
         reason = f"TCP between machines on {_ranks_text(ranks)}, {found[ranks[0]]}"
-        segment.event("network_degraded", step=segment.state.step, ranks=ranks, reason=reason)
+        segment.record_event("network_degraded", step=segment.state.step, ranks=ranks, reason=reason)
 
 
 def _own_fallback(log: Path, system: Path) -> str:
@@ -75,7 +75,7 @@ def fabric_of(system: Path) -> Fabric | None:
     return None
 
 
-def _several_machines(environment: Mapping[str, str]) -> bool:
+def _has_several_machines(environment: Mapping[str, str]) -> bool:
     here = int(environment.get("LOCAL_WORLD_SIZE", "1"))
     return int(environment.get("WORLD_SIZE", "1")) > here
 

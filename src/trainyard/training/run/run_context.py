@@ -71,7 +71,7 @@ class RunContext:
     mfu: Callable[[float], float | None] = _unknown_mfu
     """Converts tokens per second to MFU, the share of the peak of all devices; None when not known."""
 
-    def event(self, event: str, **fields: Any) -> None:
+    def record_event(self, event: str, **fields: Any) -> None:
         """Record an event and show it. Only the main process does this."""
         if not self.world.is_main:
             return
@@ -83,7 +83,7 @@ class RunContext:
         return build_error(message, not_finite_failure(step, self.config, self.directory), self.directory)
 
     @contextmanager
-    def working(self, what: str) -> Iterator[None]:
+    def show_current_work(self, what: str) -> Iterator[None]:
         """Show `what` as the current work while the body runs."""
         show_work(self.listener, what)
         try:

@@ -102,7 +102,7 @@ class StepLoop:
             steps = self._context.profile.write()
         if steps is not None:
             files = [trace_name(steps, rank) for rank in range(self._context.world.size)]
-            self._context.event("profiled", step=steps[-1], files=files)
+            self._context.record_event("profiled", step=steps[-1], files=files)
 
     def _tokens_seen(self) -> int:
         return self._state.tokens_seen(self._context.length.tokens_per_step)
@@ -123,7 +123,7 @@ class StepLoop:
     def _finish_row(self, row: Row) -> None:
         """Validate if it is time, then write the row; a stop during validation saves first and is raised."""
         if self._validate and self._is_due(self._context.config.training.validation_steps):
-            with self._context.working(f"validating step {self._state.step}"):
+            with self._context.show_current_work(f"validating step {self._state.step}"):
                 result = self._validate(self._stop_reason)
             if result is None:
                 self._state.pending_row = row

@@ -59,7 +59,7 @@ def _require_shared(path: Path, world: World) -> None:
         name = next(
             name for name, folder in zip(names, _folders(world), strict=True) if folder == world.folder
         )
-        seen = _appears(path / name, _PATIENCE_SECONDS)
+        seen = _wait_until_listed(path / name, _PATIENCE_SECONDS)
         answers = enumerate(world.gather((seen, socket.gethostname())))
         blind = [(rank, host) for rank, (sees, host) in answers if not sees]
     if not blind:
@@ -117,7 +117,7 @@ def _nonce(path: Path) -> Iterator[str]:
         file.unlink(missing_ok=True)
 
 
-def _appears(path: Path, patience: float) -> bool:
+def _wait_until_listed(path: Path, patience: float) -> bool:
     deadline = time.monotonic() + patience
     while not _is_listed(path):
         if time.monotonic() > deadline:

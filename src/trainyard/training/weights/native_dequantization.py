@@ -74,7 +74,7 @@ def backend() -> Backend:
     Raises ConfigError when TRAINYARD_NATIVE_LIBRARY names a file that is not such a library.
     """
     library = _library()
-    return Backend.NUMPY if library is None else _best(library)
+    return Backend.NUMPY if library is None else _best_backend(library)
 
 
 def dequantize(
@@ -103,13 +103,13 @@ def dequantize(
     _refuse_counts(tile_bytes, threads)
     kind = _block_type(type_name)
     rows = _rows(data, kind)
-    _refuse_other_room(rows, kind, out)
+    _refuse_wrong_output(rows, kind, out)
     library = _library_for(using)
     if library is None or kind.name not in NATIVE_TYPES:
         return _dequantize_by_numpy(rows, kind, out)
     values = np.empty(_shape(rows, kind), np.float32) if out is None else out
     tile = min(tile_bytes, max(rows.nbytes, 1))  # `tile_bytes` may be too large for a size_t
-    options = _Options(tile, threads, _INSTRUCTIONS[using or _best(library)])
+    options = _Options(tile, threads, _INSTRUCTIONS[using or _best_backend(library)])
     _dequantize_by_kernel(library, rows, values, kind=kind, options=options)
     return values
 
@@ -147,7 +147,7 @@ def _shape(rows: np.ndarray, kind: _BlockType) -> tuple[int, ...]:
     return (*rows.shape[:-1], rows.shape[-1] // kind.size * kind.elements)
 
 
-def _refuse_other_room(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> None:
+def _refuse_wrong_output(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> None:
     shape = _shape(rows, kind)
     if out is not None and not (out.dtype == np.float32 and out.shape == shape and out.flags.carray):
         raise ValueError(f"out must be contiguous, writable float32 of shape {shape}")
@@ -191,7 +191,7 @@ def _library_for(using: Backend | None) -> ctypes.CDLL | None:
         return library
     if library is None:
         raise ConfigError(f"the {using} kernels were requested, but no library is built: {_build_advice()}")
-    if using is Backend.AVX2 and _best(library) is not Backend.AVX2:
+    if using is Backend.AVX2 and _best_backend(library) is not Backend.AVX2:
         raise ConfigError("the avx2 kernels were requested, but this processor or this library has no AVX2")
     return library
 
@@ -246,7 +246,7 @@ def _open_library(path: Path) -> ctypes.CDLL:
     return library
 
 
-def _best(library: Any) -> Backend:
+def _best_backend(library: Any) -> Backend:
     numbers = {number: name for name, number in _INSTRUCTIONS.items()}
     return numbers[library.trainyard_best_instructions()]
 

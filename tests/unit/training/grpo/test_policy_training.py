@@ -162,15 +162,15 @@ def test_a_checkpoint_of_another_task_is_refused(
 def test_gradients_that_are_not_finite_change_nothing(
     grpo_config: MakeConfig, train_grpo: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    before_update = Steps.before_update
+    prepare_update = Steps.prepare_update
 
     def spoil_checkpoint(steps: Steps) -> None:
         if steps._state.step == 5:
             weights = next(steps._state.model.parameters())
             weights.grad = torch.full_like(weights, float("nan"))
-        before_update(steps)
+        prepare_update(steps)
 
-    monkeypatch.setattr(Steps, "before_update", spoil_checkpoint)
+    monkeypatch.setattr(Steps, "prepare_update", spoil_checkpoint)
     with pytest.raises(
         TrainingFailedError, match=r"Step 6: the gradient of model.embed_tokens.weight is not"
     ):
