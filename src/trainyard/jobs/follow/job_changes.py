@@ -35,8 +35,7 @@ from trainyard.jobs.job_labels import (
 from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.job_submission import owned_by, reference_to
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.node_avoidance import avoiding
-from trainyard.jobs.resubmission import Resubmission, check_it_has_ended, next_name, resubmitted
+from trainyard.jobs.resubmission import Resubmission, avoid_nodes, check_it_has_ended, next_name, resubmitted
 from trainyard.jobs.state.reading import annotations_of, name_of, read_labels, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch.retry_decision import RetryClaim
@@ -219,8 +218,8 @@ class JobEditor:
         number = int(retries) + 1 if retries.isascii() and retries.isdecimal() else 1
         new = resubmitted(job.kind, job.raw, self._parts(), name=claim.next_name, retries=number)
         new.job["metadata"]["annotations"][RETRY_RECORD] = claim.record.to_json()
-        parts = tuple(avoiding(part, claim.avoided) for part in new.parts)
-        return Resubmission(avoiding(new.job, claim.avoided), parts)
+        parts = tuple(avoid_nodes(part, claim.avoided) for part in new.parts)
+        return Resubmission(avoid_nodes(new.job, claim.avoided), parts)
 
     def create_once(self, new: Resubmission) -> bool:
         """Create the job of a retry with its parts, even if others do the same; return whether it was us.

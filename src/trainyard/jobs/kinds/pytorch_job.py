@@ -37,7 +37,7 @@ from trainyard.jobs.state.reading import (
     time_of,
     true_conditions,
 )
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 INSTALLS = "the Kubeflow training operator"

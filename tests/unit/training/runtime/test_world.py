@@ -3,10 +3,8 @@
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
-from tests import warm_start
 
 from trainyard.training.runtime.world import limit_wait
 
@@ -24,20 +22,17 @@ print("came together")
 """
 
 
-def start_waiting_process(
-    folder: Path, *, grace: float, end_request: str, seconds: float
-) -> "subprocess.Popen[str]":
-    (folder / "waiting.py").write_text(WAITING)
-    command = [sys.executable, str(folder / "waiting.py"), str(grace), end_request, str(seconds)]
-    process = warm_start.Popen(command, stdout=subprocess.PIPE, text=True)
+def start_waiting_process(*, grace: float, end_request: str, seconds: float) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", WAITING, str(grace), end_request, str(seconds)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "waits\n"
     return process
 
 
 @pytest.mark.parametrize("end_request", ["", "end"])
-def test_a_process_that_must_end_stops_waiting_for_the_others(end_request: str, tmp_path: Path) -> None:
-    process = start_waiting_process(tmp_path, grace=0.2, end_request=end_request, seconds=60)
+def test_a_process_that_must_end_stops_waiting_for_the_others(end_request: str) -> None:
+    process = start_waiting_process(grace=0.2, end_request=end_request, seconds=60)
     if not end_request:
         process.terminate()
     output, _ = process.communicate(timeout=50)
@@ -45,8 +40,8 @@ def test_a_process_that_must_end_stops_waiting_for_the_others(end_request: str, 
     assert "came together" not in output
 
 
-def test_a_signal_while_the_others_come_is_for_the_steps_that_follow(tmp_path: Path) -> None:
-    process = start_waiting_process(tmp_path, grace=30, end_request="", seconds=0.5)
+def test_a_signal_while_the_others_come_is_for_the_steps_that_follow() -> None:
+    process = start_waiting_process(grace=30, end_request="", seconds=0.5)
     process.terminate()
     output, _ = process.communicate(timeout=25)
     assert (process.returncode, output) == (0, "signal received\ncame together\n")
