@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from trainyard.training.runtime.early_digests import digests_begun
+from trainyard.training.runtime.early_digests import start_early_digests
 
 _VARIABLES = {
     # Matrix products on a GPU are bitwise reproducible.
@@ -36,7 +36,7 @@ def before_torch(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
     gc.disable()
-    return digests_begun(run_dir, resume)
+    return start_early_digests(run_dir, resume)
 
 
 def resume_garbage_collection() -> None:

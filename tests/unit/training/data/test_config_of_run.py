@@ -122,8 +122,8 @@ def test_asking_imports_no_torch(tmp_path: Path) -> None:
     write_finished_run(directory, with_split(load_config(path).config, "files"))
     code = (
         "import sys; from pathlib import Path\n"
-        "from trainyard.training.data.config_of_run import was_trained\n"
-        f"assert was_trained(Path({str(directory.path)!r}), Path({str(path)!r}), [])\n"
+        "from trainyard.training.data.config_of_run import has_been_trained\n"
+        f"assert has_been_trained(Path({str(directory.path)!r}), Path({str(path)!r}), [])\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
