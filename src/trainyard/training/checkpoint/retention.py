@@ -11,7 +11,7 @@ from trainyard.run.directory import RunDirectory
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Remove a checkpoint, its marker first, so that after a crash no partial one looks complete."""
+    """Remove a checkpoint, its marker first, so that after a crash no partial one appears complete."""
     (path / MANIFEST_NAME).unlink(missing_ok=True)
     if path.exists():
         shutil.rmtree(path)

@@ -57,7 +57,7 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
         temporary.mkdir()
         with _try_lock(temporary) as locked:
-            if not locked:  # another process looked or cleaned up between the two lines above
+            if not locked:  # another process checked or cleaned up between the two lines above
                 shutil.rmtree(temporary, ignore_errors=True)
                 continue
             try:

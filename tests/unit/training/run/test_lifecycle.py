@@ -119,12 +119,12 @@ def test_another_seed_gives_another_run(tiny_config: Build, run_training: Run) -
 def test_a_signal_that_comes_while_the_processes_agree_is_not_lost(
     tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop, asked = StopRequest(), 0
+    stop, calls = StopRequest(), 0
 
     def agree(_world: object, reason: str | None) -> str | None:
-        nonlocal asked
-        asked += 1
-        if asked == 3:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
             stop.reason = "SIGTERM received"
         return reason
 
@@ -276,10 +276,10 @@ def test_the_signal_of_another_process_counts_unless_this_one_got_its_own(
 
 
 def test_a_deadline_counts_from_a_start_that_is_past() -> None:
-    for seconds, gone, asked in ((60.0, 50.0, False), (60.0, 61.0, True), (None, 1e9, False)):
+    for seconds, gone, is_requested in ((60.0, 50.0, False), (60.0, 61.0, True), (None, 1e9, False)):
         stop = StopRequest.after(seconds, gone=gone, grace=30)
         stop.stop_before_deadline(1.0)
-        assert (stop.reason is not None) is asked
+        assert (stop.reason is not None) is is_requested
 
 
 def test_the_deadline_stops_with_a_checkpoint(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:

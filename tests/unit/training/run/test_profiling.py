@@ -32,8 +32,8 @@ def test_the_chosen_steps_are_traced_and_the_numbers_stay_the_same(
     logs = tmp_path / "traced" / "logs"
     assert [path.name for path in logs.iterdir()] == ["profile-steps-5-6-rank-0.json.gz"]
     assert steps_of(logs / "profile-steps-5-6-rank-0.json.gz") == {"step 5", "step 6"}
-    told = [row for row in read_rows(tmp_path / "traced" / "events.jsonl") if row["event"] == "profiled"]
-    assert [(row["step"], row["files"]) for row in told] == [(6, ["profile-steps-5-6-rank-0.json.gz"])]
+    profiled = [row for row in read_rows(tmp_path / "traced" / "events.jsonl") if row["event"] == "profiled"]
+    assert [(row["step"], row["files"]) for row in profiled] == [(6, ["profile-steps-5-6-rank-0.json.gz"])]
 
 
 def test_a_stop_in_the_middle_keeps_the_traced_steps(
