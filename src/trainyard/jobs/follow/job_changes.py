@@ -273,7 +273,9 @@ class JobEditor:
 
     def next_name(self) -> str:
         """The first free name for a job that follows this one. Raises ServiceError."""
-        return next_name(self._job.kind, self._job.raw, self._taken())
+        answer = self._api.get(self._job.path_of(""), metadata_of="list") or {}
+        taken = [name_of(raw) for raw in answer.get("items") or ()]
+        return next_name(self._job.kind, self._job.raw, taken)
 
     def _parts(self) -> list[Json]:
         """The parts that we created with the job."""
@@ -375,11 +377,6 @@ class JobEditor:
             if found is None or not _is_made_of(found, body):
                 raise
             return 200, found
-
-    def _taken(self) -> list[str]:
-        """The names of jobs of this kind."""
-        answer = self._api.get(self._job.path_of(""), metadata_of="list") or {}
-        return [name_of(raw) for raw in answer.get("items") or ()]
 
 
 def _is_made_of(found: Json, body: Json) -> bool:
