@@ -128,7 +128,7 @@ class Kind(Protocol):
 
     def save(self) -> None: ...
 
-    def staged(self) -> None:
+    def wait_until_staged(self) -> None:
         """Block until the weights may be changed by the next step."""
 
     def poll(self) -> bool:
@@ -181,7 +181,7 @@ class AtOnce:
         tensors = self._state.tensors()
         self.waited += seconds_of(lambda: save(tensors, checkpoint_id=self._target, no_dist=True))
 
-    def staged(self) -> None: ...
+    def wait_until_staged(self) -> None: ...
 
     def poll(self) -> bool:
         return True
@@ -232,7 +232,7 @@ class AsyncSave:
                 async_stager=self._stager,
             )
 
-    def staged(self) -> None:
+    def wait_until_staged(self) -> None:
         with self._waiting():
             if self._response is not None:
                 self._response.staging_completion.result()
@@ -277,8 +277,8 @@ class Ours:
         self._saves += 1
         self._saver.save()
 
-    def staged(self) -> None:
-        self._saver.staged()
+    def wait_until_staged(self) -> None:
+        self._saver.wait_until_staged()
 
     def poll(self) -> bool:
         self._saver.poll()

@@ -20,7 +20,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
 from trainyard.training.data import tokenize_corpus
-from trainyard.training.data.config_of_run import has_changed_since, was_trained
+from trainyard.training.data.config_of_run import has_been_trained, has_changed_since
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -295,7 +295,7 @@ def test_a_finished_run_whose_processes_data_or_checkpoint_changed_is_not_taken_
 def test_a_corrected_store_does_not_make_another_run(change: str, same: bool, tmp_path: Path) -> None:
     path = ROOT / "configs" / "smoke.yaml"
     finish(tmp_path / "job", resolved(load_config(path).config))
-    assert was_trained(tmp_path / "job", path, [change]) is same
+    assert has_been_trained(tmp_path / "job", path, [change]) is same
 
 
 def test_another_program_of_a_finished_run_is_not_started_again(

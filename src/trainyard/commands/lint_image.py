@@ -71,11 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     locked = named_packages(args.lock or ())
     after = before
     if args.fix:
-        after = fix(before, lambda text: judge_versions(declared_by(args, text, locked), machine), file=name)
+        after = fix(
+            before, lambda text: judge_versions(read_declared(args, text, locked), machine), file=name
+        )
     difference = diff_of(before, after, name)
     if difference and not args.dry_run:
         write_bytes_atomically(args.dockerfile, after.encode())
-    declared = declared_by(args, after, locked)
+    declared = read_declared(args, after, locked)
     return tell(args, declared, judge_versions(declared, machine), difference)
 
 
@@ -93,7 +95,7 @@ def named_packages(locks: Sequence[Path]) -> dict[str, tuple[str, int, str]]:
     }
 
 
-def declared_by(
+def read_declared(
     args: argparse.Namespace, text: str, locked: "dict[str, tuple[str, int, str]]"
 ) -> "DeclaredVersions":
     from trainyard.image.building.build_request import parse_build_args

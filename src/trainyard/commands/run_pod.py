@@ -310,9 +310,9 @@ def tell_short_grace(run_dir: Path, grace: float) -> None:
 
 def is_trained(pod: Pod) -> bool:
     """Return whether this configuration was trained to its end in the run directory."""
-    from trainyard.training.data.config_of_run import was_trained
+    from trainyard.training.data.config_of_run import has_been_trained
 
-    return was_trained(pod.run_dir, pod.config, pod.changes, by_program=pod.program is not None)
+    return has_been_trained(pod.run_dir, pod.config, pod.changes, by_program=pod.program is not None)
 
 
 def node_of(run_dir: Path) -> "NodeFolder | None":

@@ -71,11 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.jobs.recipes.wrapped_program import read_description
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
-    from trainyard.training.data.config_of_run import was_trained
+    from trainyard.training.data.config_of_run import has_been_trained
 
     sheet = read_description(args.program, RECORDED)
     recipe, config = RECORDED[sheet.recipe], load_config(args.config, args.set).config
-    is_done = was_trained(args.run_dir, args.config, args.set, by_program=True)
+    is_done = has_been_trained(args.run_dir, args.config, args.set, by_program=True)
     if not args.dry_run and is_done and is_same_program(args.run_dir, sheet):
         LOG.info("%s: all steps were done before, so the program is not started again", args.run_dir)
         return 0

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         world.end_if_joined(code)
     if (
         trackers := sys.modules.get("trainyard.training.run.trackers")
-    ) is not None and trackers.still_closing():
+    ) is not None and trackers.is_still_closing():
         os._exit(code)
     return code
 
@@ -116,9 +116,9 @@ def run(argv: Sequence[str] | None) -> int:
 
 def was_trained_here(args: argparse.Namespace, processes: int) -> bool:
     """Return whether the run is finished. The other nodes may have ended, so they are not asked."""
-    from trainyard.training.data.config_of_run import has_changed_since, was_trained
+    from trainyard.training.data.config_of_run import has_been_trained, has_changed_since
 
-    if args.run_dir is None or not was_trained(args.run_dir, args.config, args.set):
+    if args.run_dir is None or not has_been_trained(args.run_dir, args.config, args.set):
         return False
     return not has_changed_since(args.run_dir, processes)
 
@@ -197,8 +197,8 @@ def trained(
         require_weights(config, directory, args.resume)
         return rehearse(config, asked, processes=args.nproc_per_node)
     train = trainer_of(config)
-    with join_processes(config, directory, told=lambda: told() is not None, listener=display) as world:
-        request = asked(world.each_ready(prepare) if world else prepare())
+    with join_processes(config, directory, is_stopping=lambda: told() is not None, listener=display) as world:
+        request = asked(world.run_on_each(prepare) if world else prepare())
         stop.listen(told)
         return train(request, stop=stop, listener=display, world=world)
 

@@ -39,7 +39,7 @@ def ready_data(config: Config, progress: Progress = UNSEEN) -> Any:
 
 
 def join_processes(
-    config: Config, directory: RunDirectory, *, told: Callable[[], bool], listener: "Listener"
+    config: Config, directory: RunDirectory, *, is_stopping: Callable[[], bool], listener: "Listener"
 ) -> AbstractContextManager["World | None"]:
     """Join the other processes before the data is prepared, which may take longer than they would wait.
 
@@ -47,7 +47,7 @@ def join_processes(
     """
     from trainyard.training.run import lifecycle
 
-    return lifecycle.join_processes(config, directory, told=told, listener=listener)
+    return lifecycle.join_processes(config, directory, is_stopping=is_stopping, listener=listener)
 
 
 class Trainer(Protocol):

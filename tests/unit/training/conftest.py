@@ -1,4 +1,4 @@
-"""A model and a corpus small enough that a whole training run takes a fraction of a second."""
+"""A model and a corpus small enough that a complete training run takes a fraction of a second."""
 
 import multiprocessing
 import shutil
@@ -47,16 +47,16 @@ TINY: dict[str, Any] = {
 }
 
 
-def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for key, value in changes.items():
         nested = isinstance(value, dict) and isinstance(result.get(key), dict)
-        result[key] = merged(result[key], value) if nested else value
+        result[key] = merge(result[key], value) if nested else value
     return result
 
 
 class Spy:
-    """A listener that keeps what it hears, and can ask for a stop at a step."""
+    """A listener that records rows and events, and can request a stop at a step."""
 
     def __init__(self, stop: StopRequest | None = None, stop_after: int | None = None) -> None:
         self.rows: list[Row] = []
@@ -66,7 +66,7 @@ class Spy:
     def on_row(self, row: Row) -> None:
         self.rows.append(row)
         if self.stop and row["step"] == self.stop_after:
-            self.stop.reason = "the test asked for it"
+            self.stop.reason = "requested by the test"
 
     def on_event(self, event: str, fields: dict[str, Any]) -> None:
         if event != "working":  # which is shown, and on no record
@@ -108,7 +108,7 @@ def tiny_config(corpus: Path, tmp_path: Path) -> Callable[..., Config]:
             "validation_path": str(corpus / "validation"),
             "prepared_directory": str(tmp_path / "prepared"),
         }
-        return Config.model_validate(merged(merged(TINY, {"data": data}), changes))
+        return Config.model_validate(merge(merge(TINY, {"data": data}), changes))
 
     return build
 
@@ -124,18 +124,18 @@ def run_training(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         resume: str = "auto",
         listener: Spy | None = None,
         stop: StopRequest | None = None,
-        **asked: Any,
+        **fields: Any,
     ) -> dict[str, Any]:
         directory = RunDirectory(tmp_path / name)
         data = ready_data(config.data, config.model)
-        request = Request(config, directory, data, resume, f"id-of-{name}", {"version": "test"}, **asked)
+        request = Request(config, directory, data, resume, f"id-of-{name}", {"version": "test"}, **fields)
         return trainer_of(config)(request, stop=stop or StopRequest(), listener=listener or Spy())
 
     return run
 
 
 @pytest.fixture(scope="session")
-def kept_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stored_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the runs of `train_once` are kept."""
     return tmp_path_factory.mktemp("kept_runs")
 
@@ -144,7 +144,7 @@ def kept_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train_once(
     tiny_config: Callable[..., Config],
     run_training: Callable[..., dict[str, Any]],
-    kept_runs: Path,
+    stored_runs: Path,
     tmp_path: Path,
 ) -> Callable[[str], dict[str, Any]]:
     """Gives a copy of the finished run of the tiny configuration: `train_once("name")`, and its outcome.
@@ -153,7 +153,7 @@ def train_once(
     """
 
     def train(name: str) -> dict[str, Any]:
-        kept = kept_runs / name
+        kept = stored_runs / name
         if not kept.exists():
             run_training(tiny_config(), name)
             shutil.copytree(tmp_path / name, kept)

@@ -18,7 +18,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.progress import Progress
 from trainyard.run.records import Row, read_rows
-from trainyard.training.checkpoint.resume import what_must_fit
+from trainyard.training.checkpoint.resume import values_to_fit
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.model.optimizer import build_optimizer, learning_rate, set_learning_rate
 from trainyard.training.recipe import ready_data, rehearse, trainer_of
@@ -43,7 +43,7 @@ class Numbers:
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "fingerprint": self.fingerprint}
 
-    def pinned(self, config: Config) -> Config:
+    def pinned_config(self, config: Config) -> Config:
         return config
 
     def batch(self, step: int) -> torch.Tensor:
@@ -61,7 +61,7 @@ class LineSegment(RecipeSegment):
         self.length = RunLength(steps, None, None, SAMPLES, SAMPLES)
 
     def fits(self, fingerprint: str) -> dict[str, Any]:
-        return what_must_fit(self._config, fingerprint, SAMPLES) | {"recipe": "line"}
+        return values_to_fit(self._config, fingerprint, SAMPLES) | {"recipe": "line"}
 
     def starting_weights(self, point: object) -> None: ...
 
@@ -72,7 +72,10 @@ class LineSegment(RecipeSegment):
         return TrainingState(model, build_optimizer(model, self._config.training))
 
     def train(self, context: RunContext, loop: StepLoop) -> None:
-        loop.run(lambda: self._step(context, loop), validate=lambda asked: self._validated(context, asked))
+        loop.run(
+            lambda: self._step(context, loop),
+            validate=lambda stop_reason: self._validate(context, stop_reason),
+        )
 
     def _step(self, context: RunContext, loop: StepLoop) -> Row:
         state = context.state
@@ -81,17 +84,19 @@ class LineSegment(RecipeSegment):
         loss.backward()
         rate = learning_rate(state.step, self.length.steps, self._config.training)
         set_learning_rate(state.optimizer, rate)
-        loop.saver.staged()
+        loop.saver.wait_until_staged()
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
         state.step += 1
         return {"step": state.step, "loss": loss.item(), "learning_rate": rate}
 
-    def _validated(self, context: RunContext, asked: Callable[[], str | None]) -> ValidationResult | None:
+    def _validate(
+        self, context: RunContext, stop_reason: Callable[[], str | None]
+    ) -> ValidationResult | None:
         if context.state.step in STOP_AT:
-            context.stop.reason = "the test asked for it"
+            context.stop.reason = "requested by the test"
             STOP_AT.clear()
-        if asked():
+        if stop_reason():
             return None
         return ValidationResult(line_of(context).weight.item(), None)
 
@@ -117,8 +122,8 @@ class Line(Recipe):
 RECIPE = Line()
 
 
-class Heard:
-    """A listener that keeps what it hears, and asks for a stop after a step."""
+class RecordingListener:
+    """A listener that records rows and events, and requests a stop after a step."""
 
     def __init__(self, stop: StopRequest | None = None, stop_after: int | None = None) -> None:
         self.events: list[str] = []
@@ -127,7 +132,7 @@ class Heard:
 
     def on_row(self, row: Row) -> None:
         if self._stop and row["step"] == self._stop_after:
-            self._stop.reason = "the test asked for it"
+            self._stop.reason = "requested by the test"
 
     def on_event(self, event: str, fields: dict[str, Any]) -> None:
         if event == "working":
@@ -137,7 +142,7 @@ class Heard:
 
 
 @pytest.fixture(autouse=True)
-def _planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _registered_recipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Register the recipe by one line."""
     monkeypatch.setitem(RECIPES, "line", RecipeEntry(__name__, "a line through points"))
     _whole_schema.cache_clear()
@@ -151,10 +156,10 @@ def line_config(tiny_config: Callable[..., Config]) -> Callable[..., Config]:
 
 
 def train(
-    config: Config, path: Path, *, stop: StopRequest | None = None, listener: Heard | None = None
+    config: Config, path: Path, *, stop: StopRequest | None = None, listener: RecordingListener | None = None
 ) -> Any:
     request = Request(config, RunDirectory(path), ready_data(config), "auto", f"id-of-{path.name}", {})
-    return trainer_of(config)(request, stop=stop or StopRequest(), listener=listener or Heard())
+    return trainer_of(config)(request, stop=stop or StopRequest(), listener=listener or RecordingListener())
 
 
 def rows(path: Path) -> list[tuple[Any, ...]]:
@@ -165,8 +170,8 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
 def test_a_planted_recipe_keeps_the_contract_of_the_run_directory(
     line_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    heard = Heard()
-    outcome = train(line_config(), tmp_path / "run", listener=heard)
+    listener = RecordingListener()
+    outcome = train(line_config(), tmp_path / "run", listener=listener)
     directory = RunDirectory(tmp_path / "run")
     run = read_run(directory.run_file)
     assert run["recipe"] == "line"
@@ -178,9 +183,9 @@ def test_a_planted_recipe_keeps_the_contract_of_the_run_directory(
     assert [row[0] for row in rows(directory.path)] == list(range(1, 13))
     assert [row[0] for row in rows(directory.path) if row[3] is not None] == [5, 10, 12]
     assert directory.checkpoint_steps() == [8, 12]
-    assert heard.events[0] == "started"
-    assert {"looking for a checkpoint", "building the model", "writing the line"} <= set(heard.works)
-    again = Heard()
+    assert listener.events[0] == "started"
+    assert {"finding the checkpoint", "building the model", "writing the line"} <= set(listener.works)
+    again = RecordingListener()
     assert train(line_config(), tmp_path / "run", listener=again) == outcome
     assert again.events == ["finished_before"]
 
@@ -190,24 +195,24 @@ def test_a_planted_recipe_that_was_stopped_and_resumed_is_the_same_run(
     mode: str, line_config: Callable[..., Config], tmp_path: Path
 ) -> None:
     config = line_config(checkpointing={"mode": mode})
-    whole = train(config, tmp_path / "whole")
+    uninterrupted = train(config, tmp_path / "uninterrupted")
     stop = StopRequest()
-    with pytest.raises(StoppedError, match=r"Stopped at step 3 of 12.*step-00000003 is whole"):
-        train(config, tmp_path / "cut", stop=stop, listener=Heard(stop, 3))
+    with pytest.raises(StoppedError, match=r"Stopped at step 3 of 12.*step-00000003 is complete"):
+        train(config, tmp_path / "cut", stop=stop, listener=RecordingListener(stop, 3))
     STOP_AT.append(10)
     with pytest.raises(StoppedError, match="Stopped at step 10 of 12"):
         train(config, tmp_path / "cut")
     assert rows(tmp_path / "cut")[-1][0] == 9, "the row of an interrupted validation is written later"
     resumed = train(config, tmp_path / "cut")
-    assert resumed["state_sha256"] == whole["state_sha256"]
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    assert resumed["state_sha256"] == uninterrupted["state_sha256"]
+    assert rows(tmp_path / "cut") == rows(tmp_path / "uninterrupted")
 
 
 def test_a_planted_recipe_is_refused_what_the_others_are(
     line_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     infinite = ValidationResult(float("inf"), None)
-    monkeypatch.setattr(LineSegment, "_validated", lambda *_: infinite)
+    monkeypatch.setattr(LineSegment, "_validate", lambda *_: infinite)
     with pytest.raises(TrainingFailedError, match="Step 5: the validation loss, inf, is not finite"):
         train(line_config(), tmp_path / "run")
     assert read_run(RunDirectory(tmp_path / "run").run_file)["outcome"]["status"] == "failed"

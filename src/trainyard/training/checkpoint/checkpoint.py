@@ -33,7 +33,7 @@ from trainyard.run.checkpoint_manifest import (
 from trainyard.run.directory import RunDirectory
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.checkpoint.retention import remove_checkpoint
-from trainyard.training.checkpoint.shards import Written, write_checkpoint_index
+from trainyard.training.checkpoint.shards import WrittenFiles, write_checkpoint_index
 from trainyard.training.checkpoint.stored_index import load_tensors, read_checkpoint_index, tensors_in
 from trainyard.training.checkpoint.training_state import (
     Tensors,
@@ -41,7 +41,7 @@ from trainyard.training.checkpoint.training_state import (
     generator_states,
     restore_generators,
 )
-from trainyard.training.runtime.world import ALONE, World, peers_expected
+from trainyard.training.runtime.world import ALONE, World, explain_lost_peers
 
 STATE_NAME = "trainer_state.json"
 _logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def complete(
     final: Path,
     *,
     index: Metadata,
-    written: Sequence[Written],
+    written: Sequence[WrittenFiles],
     record: dict[str, Any],
     run_id: str,
     elsewhere: Collection[int] = (),
@@ -154,7 +154,7 @@ def read_state(path: Path) -> dict[str, Any]:
     return value
 
 
-def _restorable(path: Path, index: Metadata, state: TrainingState) -> dict[str, Tensors]:
+def _restorable_tensors(path: Path, index: Metadata, state: TrainingState) -> dict[str, Tensors]:
     """The tensors of `state`, without those of a gradient exchange whose saved state is of another kind."""
     tensors, saved = state.tensors(), tensors_in(index)
     for name, tensor in tensors.get("exchange", {}).items():
@@ -173,8 +173,8 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     CheckpointError when it cannot be read.
     """
     index = read_checkpoint_index(path)
-    with peers_expected():
-        load_tensors(path, index, _restorable(path, index, state), group=world.control)
+    with explain_lost_peers():
+        load_tensors(path, index, _restorable_tensors(path, index, state), group=world.control)
     record = read_state(path)
     generators = [record["generators"], *record.get("generators_of_other_ranks", [])]
     restore_generators(generators[min(world.rank, len(generators) - 1)])

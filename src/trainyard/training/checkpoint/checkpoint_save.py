@@ -29,10 +29,10 @@ from trainyard.training.checkpoint.checkpoint import (
     make_empty,
     trainer_record,
 )
-from trainyard.training.checkpoint.failure_advice import failed, not_finite, suggest_retry
-from trainyard.training.checkpoint.retention import remove_checkpoint, whole_steps
-from trainyard.training.checkpoint.save_executors import AtOnce, Engine, PendingResult
-from trainyard.training.checkpoint.shards import Shares, Written, bytes_of, live
+from trainyard.training.checkpoint.failure_advice import build_error, not_finite_failure, suggest_retry
+from trainyard.training.checkpoint.retention import complete_steps, remove_checkpoint
+from trainyard.training.checkpoint.save_executors import Engine, ForegroundEngine, PendingResult
+from trainyard.training.checkpoint.shards import Shares, WrittenFiles, bytes_of, live_tensors
 from trainyard.training.checkpoint.staging import NotFiniteError, side_stream
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.runtime.world import World
@@ -63,7 +63,7 @@ class PendingSave:
     """
 
     def __init__(self, job: SaveJob, state: TrainingState, shares: Shares) -> None:
-        """Begin the save. Weights and moments must not change before `staged`; all else may."""
+        """Begin the save. Weights and moments must not change before `wait_until_staged`; all else may."""
         self._start = time.perf_counter()
         self._job, self._shares = job, shares
         self.step = state.step
@@ -72,28 +72,28 @@ class PendingSave:
         self._worked = 0.0
         """Seconds of work so far, without the time between two phases."""
         self._record = trainer_record(state, job.fits, job.world)
-        stage = partial(job.engine.stage, shares.own, live(state.tensors()), side_stream())
-        self._staging = self._started(stage)
-        self._writing: PendingResult[Written] | None = None
+        stage = partial(job.engine.stage, shares.own, live_tensors(state.tensors()), side_stream())
+        self._staging = self._start_timed(stage)
+        self._writing: PendingResult[WrittenFiles] | None = None
         self._completing: PendingResult[tuple[int, str]] | None = None
 
     @property
     def seconds(self) -> float:
-        """Seconds since the save began."""
+        """Seconds since the save started."""
         return time.perf_counter() - self._start
 
-    def staged(self) -> None:
-        """Wait until the state is copied, then begin to write."""
+    def wait_until_staged(self) -> None:
+        """Wait until the state is copied, then start to write."""
         if self._writing is not None:
             return
         world = self._job.world
         with suppress(OSError):  # `_write` raises it again, on all processes
             self._staging.result()
         try:
-            world.on_owners(lambda: make_empty(self._temporary))
+            world.run_on_owners(lambda: make_empty(self._temporary))
         except OSError as error:
             raise self._failure(error) from error
-        self._writing = writing = self._started(self._write)
+        self._writing = writing = self._start_timed(self._write)
         if world.size == 1:  # it does not wait for the shards of others
             self._completing = self._complete(lambda: [writing.result()])
 
@@ -104,51 +104,51 @@ class PendingSave:
         """
         if self._writing is None and not wait:
             return None
-        self.staged()
+        self.wait_until_staged()
         assert self._writing is not None
         world = self._job.world
         try:
             if self._completing is None:
                 if not wait and not world.all(self._writing.done()):
                     return None
-                written = _all_written(world.gather(_answer(self._writing)))
+                written = _written_files(world.gather(_writing_result(self._writing)))
                 self._completing = self._complete(lambda: written)
             if not wait and not world.all(self._completing.done()):
                 return None
-            result = world.on_main(self._completing.result)
+            result = world.run_on_main(self._completing.result)
             self._complete_beside()
-            return self._saved(result)
+            return self._result(result)
         except (OSError, CheckpointError) as error:
             raise self._failure(error) from error
 
     def finish_alone(self) -> SavedCheckpoint | None:
-        """Finish what this process can finish when the other processes can no longer be asked."""
+        """Finish what this process can finish when the other processes can no longer take part."""
         if self._job.world.size == 1:
             return self.advance(wait=True)
         if self._completing is None or not self._job.world.is_main or self._job.world.folder_count > 1:
             return None
         try:
-            return self._saved(self._completing.result())
+            return self._result(self._completing.result())
         except (OSError, CheckpointError) as error:
             raise self._failure(error) from error
 
-    def _started(self, work: Callable[[], Result]) -> PendingResult[Result]:
-        def timed() -> Result:
+    def _start_timed(self, work: Callable[[], Result]) -> PendingResult[Result]:
+        def run_timed() -> Result:
             start = time.perf_counter()
             try:
                 return work()
             finally:
                 self._worked += time.perf_counter() - start
 
-        return self._job.engine.start(timed)
+        return self._job.engine.start(run_timed)
 
-    def _write(self) -> Written:
+    def _write(self) -> WrittenFiles:
         self._staging.result()
         return self._job.engine.write(self._temporary)
 
-    def _complete(self, written: Callable[[], list[Written]]) -> PendingResult[tuple[int, str]]:
+    def _complete(self, written: Callable[[], list[WrittenFiles]]) -> PendingResult[tuple[int, str]]:
         if not self._job.world.is_main:
-            return AtOnce().start(lambda: (0, ""))
+            return ForegroundEngine().start(lambda: (0, ""))
 
         def work() -> tuple[int, str]:
             return self._job.engine.do(
@@ -165,19 +165,19 @@ class PendingSave:
             )
 
         elsewhere = [rank for rank, folder in enumerate(self._job.world.folders) if folder]
-        return self._started(work)
+        return self._start_timed(work)
 
     def _complete_beside(self) -> None:
         """Complete the folders of the other machines, if they have their own."""
         world = self._job.world
         if world.folder_count == 1:
             return
-        manifest = world.on_main((self._final / MANIFEST_NAME).read_bytes)
-        world.on_owners(
+        manifest = world.run_on_main((self._final / MANIFEST_NAME).read_bytes)
+        world.run_on_owners(
             lambda: None if world.is_main else complete_beside(self._temporary, self._final, manifest)
         )
 
-    def _saved(self, result: tuple[int, str]) -> SavedCheckpoint:
+    def _result(self, result: tuple[int, str]) -> SavedCheckpoint:
         size, manifest_sha256 = result
         return SavedCheckpoint(self._final, size, self.seconds, manifest_sha256, self._worked)
 
@@ -188,26 +188,28 @@ class PendingSave:
             remove_checkpoint(self._temporary)
         if isinstance(error, NotFiniteError):
             what = f"Step {self.step}: {error} is not finite after the optimizer step; it is not saved."
-            return failed(what, not_finite(self.step, self._job.config, directory), directory)
+            return build_error(what, not_finite_failure(self.step, self._job.config, directory), directory)
         free = shutil.disk_usage(directory.path).free / 1e6
         needed = sum(map(bytes_of, self._shares.own.items)) / 1e6
         cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        mend = "Once that is mended"
+        remedy = "Once that is fixed"
         if free < needed or any(sign in cause for sign in _FULL):
             room = f"{free:,.1f} MB free, a checkpoint needs {needed:,.1f} MB"
             cause = f"No space left on {directory.checkpoints} ({room})"
-            mend = f"Free space in {directory.checkpoints}"
-        whole = whole_steps(directory)
-        kept = f"step {whole[-1]} is whole" if whole else "there is no earlier checkpoint"
-        failure = Failure(FailureKind.STORAGE, self.step, mend)
-        refused = CheckpointError(
+            remedy = f"Free space in {directory.checkpoints}"
+        complete_before = complete_steps(directory)
+        kept = (
+            f"step {complete_before[-1]} is complete" if complete_before else "there is no earlier checkpoint"
+        )
+        failure = Failure(FailureKind.STORAGE, self.step, remedy)
+        save_error = CheckpointError(
             f"{cause}. Step {self.step} was not saved; {kept}.\n{suggest_retry(failure, directory)}"
         )
-        refused.failure = failure
-        return refused
+        save_error.failure = failure
+        return save_error
 
 
-def _answer(writing: PendingResult[Written]) -> Written | NotFiniteError | str:
+def _writing_result(writing: PendingResult[WrittenFiles]) -> WrittenFiles | NotFiniteError | str:
     try:
         return writing.result()
     except NotFiniteError as bad:
@@ -216,10 +218,10 @@ def _answer(writing: PendingResult[Written]) -> Written | NotFiniteError | str:
         return str(error) or type(error).__name__
 
 
-def _all_written(answers: list[Written | NotFiniteError | str]) -> list[Written]:
+def _written_files(answers: list[WrittenFiles | NotFiniteError | str]) -> list[WrittenFiles]:
     """The files that all processes wrote. Raises CheckpointError when one of them could not write."""
     if bad := next((answer for answer in answers if isinstance(answer, NotFiniteError)), None):
         raise bad
     if failure := next((answer for answer in answers if isinstance(answer, str)), None):
         raise CheckpointError(failure)
-    return [answer for answer in answers if isinstance(answer, Written)]
+    return [answer for answer in answers if isinstance(answer, WrittenFiles)]

@@ -17,7 +17,7 @@ from trainyard.run.commands import made_by
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind, command_after
 from trainyard.run.records import read_rows
-from trainyard.training.checkpoint.retention import whole_steps
+from trainyard.training.checkpoint.retention import complete_steps
 
 _HIGHEST_RATE = 1e-3
 """The highest learning rate that is suggested, a usual peak rate of small models."""
@@ -26,7 +26,7 @@ _CPU_SIGNS = ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memor
 """Parts of the messages of torch's allocator for main memory, which raises RuntimeError."""
 
 
-def failed(what: str, failure: Failure, directory: RunDirectory) -> TrainingFailedError:
+def build_error(what: str, failure: Failure, directory: RunDirectory) -> TrainingFailedError:
     """Build the error: `what` happened, what to do about it, and the command."""
     error = TrainingFailedError(f"{what}\n{suggest_retry(failure, directory)}")
     error.failure = failure
@@ -36,10 +36,10 @@ def failed(what: str, failure: Failure, directory: RunDirectory) -> TrainingFail
 def suggest_retry(failure: Failure, directory: RunDirectory) -> str:
     """The last line of a message: what to do, and the command that resumes or starts again."""
     command = command_after(failure, directory.path, started_with=made_by())
-    return f"{failure.mend or 'Once that is mended'}: {command}"
+    return f"{failure.mend or 'Once that is fixed'}: {command}"
 
 
-def not_finite(
+def not_finite_failure(
     step: int, config: Config, directory: RunDirectory | None = None, *, key: str = "training.learning_rate"
 ) -> Failure:
     """The failure of a loss, gradient or weight in `step` that is not finite.
@@ -48,45 +48,47 @@ def not_finite(
     """
     section, name = key.split(".")
     rate = getattr(getattr(config, section), name)
-    changes: dict[str, Any] = {key: _lower(rate)}
+    changes: dict[str, Any] = {key: _lower_rate(rate)}
     if config.training.max_grad_norm is None:
         changes["training.max_grad_norm"] = 1.0
-        mend = f"Lower {key} and clip the gradients, or look at that batch"
+        remedy = f"Lower {key} and clip the gradients, or inspect that batch"
     else:
-        mend = f"Lower {key} or training.max_grad_norm, or look at that batch"
+        remedy = f"Lower {key} or training.max_grad_norm, or inspect that batch"
     return Failure(
-        FailureKind.NOT_FINITE, step, mend, changes, _good_checkpoint(directory) if directory else None
+        FailureKind.NOT_FINITE, step, remedy, changes, _good_checkpoint(directory) if directory else None
     )
 
 
-def out_of_memory(kind: FailureKind, step: int | None, config: Config, directory: RunDirectory) -> Failure:
+def out_of_memory_failure(
+    kind: FailureKind, step: int | None, config: Config, directory: RunDirectory
+) -> Failure:
     """Suggest smaller forward passes with the same global batch.
 
     If a forward pass has one sequence already, suggest recomputing activations, then shorter sequences.
     """
-    training, newest = config.training, max(whole_steps(directory), default=None)
+    training, newest = config.training, max(complete_steps(directory), default=None)
     if (size := training.batch_size) > 1:
         factor = next(number for number in range(2, size + 1) if size % number == 0)
         changes: Mapping[str, Any] = {
             "training.batch_size": size // factor,
             "training.gradient_accumulation_steps": training.gradient_accumulation_steps * factor,
         }
-        mend = "Train on fewer sequences at once, and accumulate more; the numbers stay the same"
-        return Failure(kind, step, mend, changes, newest)
+        remedy = "Train on fewer sequences at once, and accumulate more; the numbers stay the same"
+        return Failure(kind, step, remedy, changes, newest)
     if config.compute.activation_checkpointing != "full":
-        mend = "Recompute the activations in the backward pass instead of keeping them"
+        remedy = "Recompute the activations in the backward pass instead of keeping them"
         changes = {"compute.activation_checkpointing": "full"}
-        return Failure(kind, step, mend, changes, newest)
+        return Failure(kind, step, remedy, changes, newest)
     # Another sequence length changes the sequences, so no checkpoint fits.
     changes = {"data.sequence_length": max(1, config.data.sequence_length // 2)}
     return Failure(kind, step, "Train on shorter sequences", changes)
 
 
 @contextmanager
-def memory_explained(
+def explain_memory_errors(
     config: Config, directory: RunDirectory, *, step: Callable[[], int] | None = None
 ) -> Iterator[None]:
-    """Turn running out of memory into advice.
+    """Convert an out-of-memory error to one with advice.
 
     `step` returns the step that the body trains; None when it trains none, such as for a model that is too
     large.
@@ -97,9 +99,13 @@ def memory_explained(
         kind = memory_kind(error)
         if kind is None:
             raise
-        number, words = step() if step else None, _words_of(kind, config)
-        what = f"{words} ({_line(error)})" if number is None else f"Step {number}: {words}. ({_line(error)})"
-        raise failed(what, out_of_memory(kind, number, config, directory), directory) from error
+        number, words = step() if step else None, _description(kind, config)
+        what = (
+            f"{words} ({_cause_line(error)})"
+            if number is None
+            else f"Step {number}: {words}. ({_cause_line(error)})"
+        )
+        raise build_error(what, out_of_memory_failure(kind, number, config, directory), directory) from error
 
 
 def memory_kind(error: BaseException) -> FailureKind | None:
@@ -112,21 +118,21 @@ def memory_kind(error: BaseException) -> FailureKind | None:
     return FailureKind.HOST_MEMORY if signs else None
 
 
-def _words_of(kind: FailureKind, config: Config) -> str:
+def _description(kind: FailureKind, config: Config) -> str:
     """Describe the failure, such as `out of GPU memory with 16 x 2,048 tokens per forward pass`."""
     memory = "GPU memory" if kind is FailureKind.GPU_MEMORY else "main memory"
     sequences, length = config.training.batch_size, config.data.sequence_length
     return f"out of {memory} with {sequences} x {length:,} tokens per forward pass"
 
 
-def _line(error: BaseException) -> str:
+def _cause_line(error: BaseException) -> str:
     """The allocator's message in one line; for main memory, the size of the failed allocation."""
-    if asked := re.search(r"tried to allocate (\d{1,18}) bytes", str(error)):
-        return f"{int(asked[1]) / 1e9:.1f} GB more were asked for"
+    if requested := re.search(r"tried to allocate (\d{1,18}) bytes", str(error)):
+        return f"{int(requested[1]) / 1e9:.1f} GB more were requested"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _lower(rate: float) -> float:
+def _lower_rate(rate: float) -> float:
     """A tenth of the rate, but at most the highest suggested one, with one significant digit."""
     return float(f"{min(rate / _DIVIDED_BY, _HIGHEST_RATE):.0e}")
 
@@ -135,4 +141,4 @@ def _good_checkpoint(directory: RunDirectory) -> int | None:
     """The newest checkpoint; None if the loss had already grown, because its weights may then be bad too."""
     losses = [row["loss"] for row in read_rows(directory.metrics_file) if isinstance(row.get("loss"), float)]
     grown = len(losses) > 1 and losses[-1] > losses[0]
-    return None if grown else max(whole_steps(directory), default=None)
+    return None if grown else max(complete_steps(directory), default=None)

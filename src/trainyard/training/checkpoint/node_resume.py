@@ -1,7 +1,7 @@
 """Resume and keep records where each machine has its own run directory (`checkpointing.shared: false`).
 
-A save leaves each machine with its own part of a checkpoint. `scripts/fetch_resume.py` brings the rest from
-the store before the trainer starts; here the machines only compare what they have. `resume` chooses the
+A save leaves each machine with its own part of a checkpoint. `scripts/fetch_resume.py` downloads the rest
+from the store before the trainer starts; here the machines only compare what they have. `resume` chooses the
 checkpoint on the main machine.
 """
 
@@ -17,12 +17,12 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, write_node
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
-from trainyard.training.checkpoint.retention import remove_leftovers, set_aside_after, whole_steps
+from trainyard.training.checkpoint.retention import complete_steps, remove_leftovers, set_aside_after
 from trainyard.training.runtime.world import World
 
 _FETCH = (
     "Each machine keeps only its own part of a checkpoint (checkpointing.shared is false). Run "
-    "scripts/fetch_resume.py on every machine first: it brings the newest stored checkpoint whole "
+    "scripts/fetch_resume.py on every machine first: it downloads the newest complete checkpoint "
     "(docs/multi_node.md). Nothing was started."
 )
 
@@ -35,15 +35,15 @@ def agreed_resume_point(
     Raises CheckpointError on all processes when a machine lacks a part of it, or has a newer checkpoint,
     whose steps would be trained again.
     """
-    point = world.on_main(find)
+    point = world.run_on_main(find)
     if world.folder_count == 1:
         return point
-    inside = point is not None and world.on_main(lambda: belongs_to(directory, point.path))
+    inside = point is not None and world.run_on_main(lambda: belongs_to(directory, point.path))
     own = replace(point, path=directory.checkpoint(point.step)) if point and inside else point
-    world.on_owners(lambda: _require_nothing_newer(directory, point if inside else None))
+    world.run_on_owners(lambda: _require_nothing_newer(directory, point if inside else None))
     if own is not None:
         path, digest = own.path, own.manifest_sha256
-        world.on_owners(lambda: None if world.is_main else _require_whole(path, digest))
+        world.run_on_owners(lambda: None if world.is_main else _require_complete(path, digest))
     return own
 
 
@@ -58,17 +58,17 @@ def continue_node(directory: RunDirectory, run_id: str, step: int, *, config: Co
 
 
 def _require_nothing_newer(directory: RunDirectory, point: ResumePoint | None) -> None:
-    newest = max(whole_steps(directory), default=0)
+    newest = max(complete_steps(directory), default=0)
     if newest > (point.step if point else 0):
-        whole = f"the newest whole one is of step {point.step}" if point else "none is whole"
-        raise CheckpointError(f"{directory.checkpoint(newest)} lacks parts; {whole}.\n{_FETCH}")
+        complete = f"the newest complete one is of step {point.step}" if point else "none is complete"
+        raise CheckpointError(f"{directory.checkpoint(newest)} lacks parts; {complete}.\n{_FETCH}")
 
 
-def _require_whole(path: Path, manifest_sha256: str) -> None:
+def _require_complete(path: Path, manifest_sha256: str) -> None:
     try:
         verify_checkpoint(path)
         same = sha256_of_file(path / MANIFEST_NAME) == manifest_sha256
     except (CheckpointError, OSError) as error:
-        raise CheckpointError(f"{path} is not whole on this machine ({error}).\n{_FETCH}") from None
+        raise CheckpointError(f"{path} is not complete on this machine ({error}).\n{_FETCH}") from None
     if not same:
         raise CheckpointError(f"{path} is another checkpoint than that of the main machine.\n{_FETCH}")

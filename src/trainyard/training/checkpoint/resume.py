@@ -44,10 +44,12 @@ def find_resume_point(
     if resume == "none":
         _require_unused(directory, "--resume none")
         return None
-    newest = partial(_newest, directory, record=record, digest_of=digest_of)
-    path = _newest_or_parent(directory, newest) if resume == "auto" else _named(Path(resume), digest_of)
+    newest = partial(_newest_checkpoint, directory, record=record, digest_of=digest_of)
+    path = (
+        _newest_or_parent(directory, newest) if resume == "auto" else _checkpoint_at(Path(resume), digest_of)
+    )
     if resume != "auto" and not belongs_to(directory, path):
-        path = _foreign(directory, path, newest)
+        path = _checkpoint_of_other_run(directory, path, newest)
     if path is None:
         return None
     check_fit(path, fits)
@@ -59,7 +61,9 @@ def belongs_to(directory: RunDirectory, path: Path | None) -> bool:
     return path is not None and directory.checkpoints.resolve() in path.resolve().parents
 
 
-def _foreign(directory: RunDirectory, path: Path | None, newest: Callable[[], Path | None]) -> Path | None:
+def _checkpoint_of_other_run(
+    directory: RunDirectory, path: Path | None, newest: Callable[[], Path | None]
+) -> Path | None:
     """Start a new run from another run's checkpoint. When the command is repeated, resume that new run."""
     if path is not None and directory.run_file.exists():
         parent = read_run(directory.run_file).get("parent", {})
@@ -79,7 +83,7 @@ def _newest_or_parent(directory: RunDirectory, newest: Callable[[], Path | None]
 
 
 def _unchanged_parent(directory: RunDirectory, parent: Mapping[str, Any]) -> Path:
-    path = _named(Path(str(parent.get("checkpoint"))), sha256_of_file)
+    path = _checkpoint_at(Path(str(parent.get("checkpoint"))), sha256_of_file)
     if parent.get("manifest_sha256") != sha256_of_file(path / MANIFEST_NAME):
         raise CheckpointError(
             f"{path}, which {directory.path} was started from, is not the checkpoint it was then. "
@@ -88,22 +92,24 @@ def _unchanged_parent(directory: RunDirectory, parent: Mapping[str, Any]) -> Pat
     return path
 
 
-def _require_unused(directory: RunDirectory, asked: str) -> None:
+def _require_unused(directory: RunDirectory, option: str) -> None:
     if directory.run_file.exists() or directory.checkpoint_steps():
         raise ConfigError(
-            f"{directory.path} holds a run already, and {asked} would mix a second one into it.\n"
+            f"{directory.path} holds a run already, and {option} would mix a second one into it.\n"
             "Resume it with --resume auto, or choose another --run-dir. Nothing was started."
         )
 
 
-def _newest(directory: RunDirectory, *, record: bool, digest_of: Callable[[Path], str]) -> Path | None:
-    def rejected(step: int, reason: str) -> None:
+def _newest_checkpoint(
+    directory: RunDirectory, *, record: bool, digest_of: Callable[[Path], str]
+) -> Path | None:
+    def record_rejection(step: int, reason: str) -> None:
         append_event(directory.events_file, "checkpoint_rejected", step=step, reason=reason)
 
-    return newest_good_checkpoint(directory, digest_of, rejected if record else None)
+    return newest_good_checkpoint(directory, digest_of, record_rejection if record else None)
 
 
-def _named(path: Path, digest_of: Callable[[Path], str]) -> Path:
+def _checkpoint_at(path: Path, digest_of: Callable[[Path], str]) -> Path:
     if not path.is_dir():
         raise ConfigError(
             f"--resume {path}: there is no such directory; name a checkpoint (…/checkpoints/step-00000500), "
@@ -137,7 +143,7 @@ def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
         )
 
 
-def what_must_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
+def values_to_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
     """The values that must be equal to resume: the model's shape, the data and its order."""
     return {
         **{f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()},
@@ -145,11 +151,11 @@ def what_must_fit(config: Config, fingerprint: str, samples_per_step: int) -> di
         "data.sequence_length": config.data.sequence_length,
         "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
         "training.seed": config.training.seed,
-        **_of_data(config.data),
+        **_data_values(config.data),
     }
 
 
-def _of_data(data: DataConfig) -> dict[str, Any]:
+def _data_values(data: DataConfig) -> dict[str, Any]:
     """The packing, if it is not the default, and the order of a stream, by configuration key.
 
     The source of a stream does not count, because its fingerprint covers the content.

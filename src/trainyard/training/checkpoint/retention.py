@@ -1,6 +1,6 @@
 """Choose which checkpoints of a run to keep, and remove the others, the marker first.
 
-A crash at any moment leaves only whole checkpoints, and leftovers that are not mistaken for checkpoints.
+A crash at any moment leaves only complete checkpoints, and leftovers that are not mistaken for checkpoints.
 """
 
 import shutil
@@ -11,13 +11,13 @@ from trainyard.run.directory import RunDirectory
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Remove a checkpoint, its marker first, so that after a crash no partial one looks whole."""
+    """Remove a checkpoint, its marker first, so that after a crash no partial one appears complete."""
     (path / MANIFEST_NAME).unlink(missing_ok=True)
     if path.exists():
         shutil.rmtree(path)
 
 
-def whole_steps(directory: RunDirectory) -> list[int]:
+def complete_steps(directory: RunDirectory) -> list[int]:
     """The steps whose checkpoint has a manifest, oldest first. The files are not read."""
     return [s for s in directory.checkpoint_steps() if (directory.checkpoint(s) / MANIFEST_NAME).is_file()]
 
@@ -30,7 +30,7 @@ def remove_old_checkpoints(
     It keeps the last `keep_last` and every multiple of `keep_every`. Checkpoints after `newest`, which a
     resume has rejected as broken, do not count towards `keep_last`.
     """
-    older = [step for step in whole_steps(directory) if step <= newest][:-keep_last]
+    older = [step for step in complete_steps(directory) if step <= newest][:-keep_last]
     doomed = [step for step in older if keep_every is None or step % keep_every]
     for step in doomed:
         remove_checkpoint(directory.checkpoint(step))
@@ -41,7 +41,7 @@ def remove_leftovers(directory: RunDirectory) -> None:
     """Remove the leftovers of killed saves: temporary directories, and those without a manifest."""
     for path in directory.checkpoints.glob(".step-*.tmp"):
         remove_checkpoint(path)
-    for step in set(directory.checkpoint_steps()) - set(whole_steps(directory)):
+    for step in set(directory.checkpoint_steps()) - set(complete_steps(directory)):
         remove_checkpoint(directory.checkpoint(step))
 
 

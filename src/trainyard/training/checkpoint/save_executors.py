@@ -1,7 +1,7 @@
 """Run the work of a save: in training's own thread, or in the background by a thread and a writer process.
 
     sync    training waits: stage (nothing is copied), write, complete
-    async   a thread copies the state into shared memory, then asks the writer process for the rest
+    async   a thread copies the state into shared memory, then hands the rest to the writer process
 
 `checkpoint_save` decides what the work is. Nothing here communicates with other processes of the run.
 """
@@ -15,7 +15,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 import torch
 from torch.distributed.checkpoint.planner import SavePlan
 
-from trainyard.training.checkpoint.shards import TensorOf, Written, write_shards
+from trainyard.training.checkpoint.shards import TensorOf, WrittenFiles, write_shards
 from trainyard.training.checkpoint.staging import Copies, open_memory, require_finite
 from trainyard.training.checkpoint.writer_process import WriterProcess
 
@@ -42,7 +42,7 @@ class Engine(Protocol):
     def stage(self, plan: SavePlan, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> None:
         """Protect the tensors to be written from later steps; on a GPU by copies on `stream`."""
 
-    def write(self, path: Path) -> Written:
+    def write(self, path: Path) -> WrittenFiles:
         """Write the staged tensors below `path`. Raises NotFiniteError, before it writes anything."""
 
     def do(self, work: Callable[[], Result]) -> Result:
@@ -54,10 +54,10 @@ class Engine(Protocol):
 
 def open_engine(mode: Mode) -> Engine:
     """The executor for `checkpointing.mode`; `async_process` is the older name of `async`."""
-    return AtOnce() if mode == "sync" else Behind()
+    return ForegroundEngine() if mode == "sync" else BackgroundEngine()
 
 
-class _WhenAsked(Generic[Result]):
+class _LazyResult(Generic[Result]):
     """Work that runs once, when its result is first requested."""
 
     def __init__(self, work: Callable[[], Result]) -> None:
@@ -70,19 +70,19 @@ class _WhenAsked(Generic[Result]):
         return self._work()
 
 
-class AtOnce:
+class ForegroundEngine:
     """Training waits for all work, and the written tensors are not copied."""
 
     def __init__(self) -> None:
         self._staged: tuple[SavePlan, TensorOf] | None = None
 
     def start(self, work: Callable[[], Result]) -> PendingResult[Result]:
-        return _WhenAsked(work)
+        return _LazyResult(work)
 
     def stage(self, plan: SavePlan, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> None:  # noqa: ARG002
         self._staged = plan, tensor_of
 
-    def write(self, path: Path) -> Written:
+    def write(self, path: Path) -> WrittenFiles:
         assert self._staged is not None
         require_finite(*self._staged)
         return write_shards(path, *self._staged)
@@ -90,11 +90,11 @@ class AtOnce:
     def do(self, work: Callable[[], Result]) -> Result:
         return work()
 
-    def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - nothing goes on behind training
+    def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - nothing runs in the background
         self._staged = None
 
 
-class Behind:
+class BackgroundEngine:
     """A thread copies the state, and the writer process does the rest; training waits for neither."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Behind:
         if stream is not None:
             stream.synchronize()
 
-    def write(self, path: Path) -> Written:
+    def write(self, path: Path) -> WrittenFiles:
         return self._process.write(path)
 
     def do(self, work: Callable[[], Result]) -> Result:

@@ -33,7 +33,7 @@ _CHUNK_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 16
 """Size of the file buffer; it is small, because a chunk as small as the buffer would be copied into it."""
 _WINDOW_BYTES = 64 << 20
-"""How much is written before the system is asked to write it to the disk."""
+"""The number of bytes after which the system is requested to write them to the disk."""
 TensorOf = Callable[[WriteItem], Tensor]
 
 
@@ -44,13 +44,13 @@ class Shares:
     own: SavePlan
     """The parts that this process writes."""
     index: Metadata
-    """The index of the whole checkpoint, without the positions in files."""
+    """The index of the complete checkpoint, without the positions in files."""
     names: frozenset[str]
     """The assigned tensors, as `part.name`."""
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """The files that one process wrote."""
 
     results: list[WriteResult]
@@ -83,22 +83,22 @@ def matches_shares(shares: Shares, tensors: Mapping[str, Mapping[str, Tensor]]) 
     return shares.names == _names(tensors)
 
 
-def live(tensors: Mapping[str, Mapping[str, Tensor]]) -> TensorOf:
+def live_tensors(tensors: Mapping[str, Mapping[str, Tensor]]) -> TensorOf:
     """The parts of `tensors` to write, with their present values."""
     planner = _planner(tensors, is_main=True)
     return lambda item: cast(Tensor, planner.resolve_data(item))
 
 
-def write_shards(path: Path, plan: SavePlan, tensor_of: TensorOf) -> Written:
+def write_shards(path: Path, plan: SavePlan, tensor_of: TensorOf) -> WrittenFiles:
     """Write this process's file below `path`, fsynced. Raises OSError."""
     writer, files = _writer(path)
-    with _without_second_checksum(), _refusal_of_the_system():
-        results = writer.write_data(plan, _Resolving(tensor_of)).value()
-    return Written(results, tuple(files.described))
+    with _skip_second_checksum(), _raise_system_error():
+        results = writer.write_data(plan, _TensorResolver(tensor_of)).value()
+    return WrittenFiles(results, tuple(files.described))
 
 
 @contextmanager
-def _refusal_of_the_system() -> Iterator[None]:
+def _raise_system_error() -> Iterator[None]:
     """Raise the OSError that caused torch's error: torch cannot close its archive after a failed write."""
     try:
         yield
@@ -111,14 +111,14 @@ def _refusal_of_the_system() -> Iterator[None]:
         raise cause from error
 
 
-def write_checkpoint_index(path: Path, index: Metadata, written: Iterable[Written]) -> None:
+def write_checkpoint_index(path: Path, index: Metadata, written: Iterable[WrittenFiles]) -> None:
     """Write `.metadata`: the file and position of each part of each tensor."""
     writer, _ = _writer(path)
     writer.set_up_storage_writer(is_coordinator=True)
     writer.finish(copy(index), [own.results for own in written])
 
 
-class _Resolving(DefaultSavePlanner):
+class _TensorResolver(DefaultSavePlanner):
     """Gives a writer the tensors of its items, wherever they are kept."""
 
     def __init__(self, tensor_of: TensorOf) -> None:
@@ -137,7 +137,7 @@ class _HashingFile(io.RawIOBase):
         self._file = file
         self.digests = FileDigests()
         self._handed = 0
-        """Bytes that the system was asked to write to the disk."""
+        """Bytes that the system was requested to write to the disk."""
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
@@ -146,14 +146,14 @@ class _HashingFile(io.RawIOBase):
             self.digests.update(chunk)
             self._file.write(chunk)
             if self.digests.size - self._handed >= _WINDOW_BYTES:
-                self._hand_over()
+                self._start_writeback()
         return len(view)
 
-    def _hand_over(self) -> None:
-        """Let the system begin to write to the disk before the fsync, and forget what is on the disk already.
+    def _start_writeback(self) -> None:
+        """Let the system start to write to the disk before the fsync, and drop written pages from its cache.
 
-        A checkpoint would otherwise take the place of other files in the system's memory, and on a virtual
-        machine every new page costs time. What a slow disk does not have yet stays in memory for the upload.
+        A checkpoint would otherwise displace other files from the page cache, and on a virtual machine every
+        new page costs time. Pages that a slow disk has not written yet stay in memory for the upload.
         """
         start = max(0, self._handed - _WINDOW_BYTES)
         self._handed = self.digests.size
@@ -173,8 +173,8 @@ class _HashingFile(io.RawIOBase):
         return self._file.fileno()
 
 
-class _DescribedFiles(FileSystem):
-    """The local file system; it records the size and the digests of what is written to it."""
+class _HashingFileSystem(FileSystem):
+    """The local file system; it records the size and the digests of each written file."""
 
     def __init__(self) -> None:
         self.described: list[ManifestFile] = []
@@ -187,8 +187,8 @@ class _DescribedFiles(FileSystem):
         self.described.append(ManifestFile.of(Path(path).name, stream.digests))
 
 
-def _writer(path: Path) -> tuple[FileSystemWriter, _DescribedFiles]:
-    writer, files = FileSystemWriter(path, sync_files=True), _DescribedFiles()
+def _writer(path: Path) -> tuple[FileSystemWriter, _HashingFileSystem]:
+    writer, files = FileSystemWriter(path, sync_files=True), _HashingFileSystem()
     writer.fs = files
     return writer, files
 
@@ -204,7 +204,7 @@ def _names(tensors: Mapping[str, Mapping[str, Tensor]]) -> frozenset[str]:
 
 
 @contextmanager
-def _without_second_checksum() -> Iterator[None]:
+def _skip_second_checksum() -> Iterator[None]:
     """Skip the CRC-32 that torch adds to each tensor, because the manifest has the SHA-256 of all bytes."""
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)

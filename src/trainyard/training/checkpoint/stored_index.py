@@ -54,7 +54,9 @@ def read_checkpoint_index(checkpoint: Path) -> Metadata:
     except (FileNotFoundError, DamagedFileError) as error:
         raise CheckpointError(str(error)) from None
     except DAMAGED as error:
-        raise CheckpointError(f"{path}: is not an index of a checkpoint ({why(error)})") from None
+        raise CheckpointError(
+            f"{path}: is not an index of a checkpoint ({first_error_line(error)})"
+        ) from None
     return cast(Metadata, index)
 
 
@@ -63,7 +65,7 @@ def tensors_in(index: Metadata) -> dict[str, TensorStorageMetadata]:
     return cast(dict[str, TensorStorageMetadata], index.state_dict_metadata)
 
 
-def why(error: BaseException) -> str:
+def first_error_line(error: BaseException) -> str:
     """The first line of an error of torch or pickle."""
     return (str(error) or type(error).__name__).splitlines()[0][:200]
 
@@ -100,7 +102,7 @@ class _IndexedReader(FileSystemReader):
 def _enum_member(kind: object, name: object) -> Enum:
     """Replace `getattr`, which Python 3.11.0 to 3.11.3 use to pickle the members of an enum."""
     if not isinstance(kind, EnumType) or name not in kind.__members__:
-        raise pickle.UnpicklingError(f"{INDEX_NAME} asks for {name!r:.40} of a class that has no such member")
+        raise pickle.UnpicklingError(f"{INDEX_NAME} names {name!r:.40} of a class that has no such member")
     return cast(Enum, kind[str(name)])
 
 
@@ -148,7 +150,7 @@ def _require_tensors(index: Any, *, most: int) -> None:
         if not isinstance(size, torch.Size) or not isinstance(dtype, torch.dtype) or min(size, default=0) < 0:
             raise ValueError(f"{name!r:.80} is a tensor without a shape or type")
         if size.numel() * dtype.itemsize > most:
-            raise ValueError(f"{name!r:.80} is said to be larger than the checkpoint")
+            raise ValueError(f"{name!r:.80} is declared larger than the checkpoint")
 
 
 def _require_places(index: Metadata, sizes: Mapping[str, int]) -> None:
@@ -160,6 +162,6 @@ def _require_places(index: Metadata, sizes: Mapping[str, int]) -> None:
             raise ValueError(f"{key!r:.80} has no place in a file")
         if place.relative_path not in sizes:
             raise ValueError(f"it names {place.relative_path!r:.80}, which is not a file of the checkpoint")
-        whole = isinstance(place.offset, int) and isinstance(place.length, int)
-        if not whole or place.offset < 0 or place.length < 0 or place.transform_descriptors:
+        has_range = isinstance(place.offset, int) and isinstance(place.length, int)
+        if not has_range or place.offset < 0 or place.length < 0 or place.transform_descriptors:
             raise ValueError(f"it names no usable place in {place.relative_path}")

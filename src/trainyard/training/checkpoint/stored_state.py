@@ -15,7 +15,12 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Tenso
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.untrusted_files import open_regular
-from trainyard.training.checkpoint.stored_index import DAMAGED, read_checkpoint_index, tensors_in, why
+from trainyard.training.checkpoint.stored_index import (
+    DAMAGED,
+    first_error_line,
+    read_checkpoint_index,
+    tensors_in,
+)
 from trainyard.training.checkpoint.training_state import add_to_digest
 
 _PARTS = ("model", "optimizer")
@@ -33,7 +38,9 @@ def state_digests(checkpoint: Path, progress: Progress = UNSEEN) -> dict[str, st
     except DamagedFileError as error:
         raise CheckpointError(str(error)) from None
     except DAMAGED as error:
-        raise CheckpointError(f"{checkpoint}: its tensors cannot be read ({why(error)})") from None
+        raise CheckpointError(
+            f"{checkpoint}: its tensors cannot be read ({first_error_line(error)})"
+        ) from None
 
 
 def _bytes_of(index: Metadata) -> int:
@@ -53,21 +60,21 @@ def _digest(checkpoint: Path, index: Metadata, part: str, progress: Progress) ->
 
 
 def _tensor(checkpoint: Path, index: Metadata, key: str, entry: TensorStorageMetadata) -> Tensor:
-    whole = torch.empty(entry.size, dtype=entry.properties.dtype)
+    tensor = torch.empty(entry.size, dtype=entry.properties.dtype)
     filled = 0
     for number, chunk in enumerate(entry.chunks):
         place = index.storage_data[MetadataIndex(key, chunk.offsets, number)]
         piece = _piece(checkpoint, place)
-        target = whole
+        target = tensor
         for axis, (start, length) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
             target = target.narrow(axis, start, length)
-        if piece.shape != target.shape or piece.dtype != whole.dtype:
-            raise ValueError(f"{key} is stored in another shape or type than the index says")
+        if piece.shape != target.shape or piece.dtype != tensor.dtype:
+            raise ValueError(f"{key} is stored in another shape or type than in the index")
         target.copy_(piece)
         filled += piece.numel()
-    if filled != whole.numel():
-        raise ValueError(f"{key} is not stored whole")
-    return whole
+    if filled != tensor.numel():
+        raise ValueError(f"{key} is not stored completely")
+    return tensor
 
 
 def _piece(checkpoint: Path, place: Any) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainyard.training.model.shard_assignment import gather_whole
+from trainyard.training.model.shard_assignment import gather_tensor
 
 Tensors = dict[str, Tensor]
 _QUICK_BYTES = 1 << 29
@@ -81,7 +81,7 @@ def digest_tensors(tensors: Mapping[str, Tensor], *, hashed: bool = True) -> str
     """
     total = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = gather_whole(tensors[name].detach())
+        tensor = gather_tensor(tensors[name].detach())
         if hashed:
             add_to_digest(total, name, tensor.cpu().contiguous())
     return total.hexdigest()

@@ -21,13 +21,13 @@ import torch
 from torch.distributed.checkpoint.planner import SavePlan
 
 from trainyard.errors import CheckpointError, TrainyardError
-from trainyard.training.checkpoint.shards import Written, write_shards
+from trainyard.training.checkpoint.shards import WrittenFiles, write_shards
 from trainyard.training.checkpoint.staging import Copies, require_finite
-from trainyard.training.runtime.stop_signals import children_shielded
+from trainyard.training.runtime.stop_signals import shield_children
 
 Result = TypeVar("Result")
 START_METHOD = "spawn"
-"""The start method of `multiprocessing`; the process shares only what it is given with its trainer."""
+"""The start method of `multiprocessing`; the process shares only its arguments with its trainer."""
 _END_SECONDS = 10
 _NICENESS = 5
 """Low enough that a step on the same processors goes first, but not so low that a save starves beside it."""
@@ -41,7 +41,7 @@ class WriterProcess:
         context: Any = get_context(START_METHOD)
         self._pipe, theirs = context.Pipe()
         resource_tracker.ensure_running()  # its start would unblock the signals again
-        with children_shielded():
+        with shield_children():
             self._process = context.Process(
                 target=_serve, args=(theirs,), name="checkpoint-writer", daemon=True
             )
@@ -51,16 +51,16 @@ class WriterProcess:
 
     def prepare(self, plan: SavePlan) -> None:
         """Set what is written from now on. Raises OSError when the memory cannot be mapped."""
-        self._ask(("prepare", plan))
+        self._request(("prepare", plan))
 
-    def write(self, path: Path) -> Written:
+    def write(self, path: Path) -> WrittenFiles:
         """Write the copies below `path`. Raises OSError or NotFiniteError."""
-        written: Written = self._ask(("write", path))
+        written: WrittenFiles = self._request(("write", path))
         return written
 
     def do(self, work: Callable[[], Result]) -> Result:
         """Return the result of `work`, which is pickled. Raises its OSError or TrainyardError."""
-        result: Result = self._ask(("do", work))
+        result: Result = self._request(("do", work))
         return result
 
     def kill(self) -> None:
@@ -73,19 +73,19 @@ class WriterProcess:
         self.kill()
         self._pipe.close()
 
-    def _ask(self, request: tuple[str, Any]) -> Any:
+    def _request(self, request: tuple[str, Any]) -> Any:
         try:
             self._pipe.send(request)
             answer = self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             self._process.join(_END_SECONDS)
-            raise CheckpointError(_how_it_ended(self._process.exitcode)) from error
+            raise CheckpointError(_exit_description(self._process.exitcode)) from error
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
-def _how_it_ended(code: int | None) -> str:
+def _exit_description(code: int | None) -> str:
     if code is None or code >= 0:
         return f"the process that writes checkpoints ended with {code}"
     name = signal.Signals(-code).name
@@ -103,7 +103,7 @@ class _Writer:
     def prepare(self, plan: SavePlan) -> None:
         self._copies = Copies(plan, self._memory)
 
-    def write(self, path: Path) -> Written:
+    def write(self, path: Path) -> WrittenFiles:
         assert self._copies is not None
         require_finite(self._copies.plan, self._copies.tensor_of)
         return write_shards(path, self._copies.plan, self._copies.tensor_of)
@@ -132,7 +132,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _end_with_trainer() -> None:
-    """End with the trainer: otherwise a writer would go on writing into the folder of the resumed run."""
+    """End with the trainer: otherwise a writer would continue to write into the folder of the resumed run."""
     trainer = parent_process()
     assert trainer is not None
     trainer.join()

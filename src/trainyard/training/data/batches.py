@@ -59,13 +59,13 @@ class TokenBatches:
         self._block: tuple[tuple[int, int], npt.NDArray[np.int64]] | None = None
 
     def batch(self, step: int) -> npt.NDArray[np.int64]:
-        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the whole run.
+        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the run.
 
         Input is `[:, :-1]`, target `[:, 1:]`.
         """
         chosen = self._windows_of(step)
         rows = self._windows[chosen].astype(np.int64)
-        return rows if self._documents is None else _marked(rows, chosen, self._documents)
+        return rows if self._documents is None else _mark_starts(rows, chosen, self._documents)
 
     def share_with(self, _world: object) -> None:
         """There is no work to share."""
@@ -107,7 +107,7 @@ def first_windows(
         return np.empty((0, length + 1), dtype=np.int64)
     part = np.asarray(tokens[: available * length + 1]).astype(np.int64)
     rows = sliding_window_view(part, length + 1)[::length].copy()
-    return rows if documents is None else _marked(rows, np.arange(available), documents)
+    return rows if documents is None else _mark_starts(rows, np.arange(available), documents)
 
 
 def take_share(batch: np.ndarray, *, size: int, rank: int, of: int) -> list[np.ndarray]:
@@ -125,7 +125,7 @@ def count_targets(batch: np.ndarray) -> int:
     return int(np.count_nonzero(batch[:, 1:] >= 0))
 
 
-def _marked(
+def _mark_starts(
     rows: npt.NDArray[np.int64], windows: npt.NDArray[np.int64], documents: Places
 ) -> npt.NDArray[np.int64]:
     """Mark the document starts in `rows` `[window, length + 1]`, which hold the given `windows`."""

@@ -3,7 +3,7 @@
     as given ──values of the run for the open ones──> as the run has it ──> the same configuration, or another
 
 Open can be: the architecture, tokenizer and commit of the weights, the commit of a dataset, and how
-validation data is held out. This module imports no torch, so that launchers can ask before they start.
+validation data is held out. This module imports no torch, so that launchers can import it before they start.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _SPLIT = "data.validation_split"
 _AROUND_TRAINING = frozenset(("artifacts", "cluster", "notifications"))
 
 
-def was_trained(
+def has_been_trained(
     run_directory: Path, path: Path, overrides: Sequence[str], *, by_program: bool = False
 ) -> bool:
     """Return whether the configuration was trained to its end in the run directory.
@@ -40,8 +40,8 @@ def was_trained(
     if config_sha256(given) in recorded:
         return True
     with suppress(TrainyardError, OSError):
-        asked = given if by_program else config_of_run(path, overrides, run_directory)
-        return any(is_config_of(directory, digest, asked) for digest in recorded)
+        wanted = given if by_program else config_of_run(path, overrides, run_directory)
+        return any(is_config_of(directory, digest, wanted) for digest in recorded)
     return False
 
 
@@ -121,12 +121,12 @@ def with_values_of_run(config: Config, run_directory: Path | None) -> Config:
         return _with_split_of(file, config)
     if wanted.revision is not None:
         return config
-    begun = load_config(file).config.data.hugging_face
-    return with_revision(config, begun.revision) if begun.dataset == wanted.dataset else config
+    recorded = load_config(file).config.data.hugging_face
+    return with_revision(config, recorded.revision) if recorded.dataset == wanted.dataset else config
 
 
 def _with_split_of(file: Path, config: Config) -> Config:
-    """Fill in the validation split of the run. A run from before the key existed has held out whole files.
+    """Fill in the validation split of the run. A run from before the key existed has held out complete files.
 
     The run of a recipe that reads no text has the key as `auto`, and keeps it.
     """

@@ -17,7 +17,7 @@ from pathlib import Path
 from trainyard.errors import DataError
 from trainyard.training.data.megatron_index import SUFFIX as INDEX_SUFFIX
 from trainyard.training.data.megatron_index import index_beside
-from trainyard.training.data.skipped_counts import SkipTally, passed_over
+from trainyard.training.data.skipped_counts import SkipTally, skip_sentence
 
 OTHER_SUFFIX = "files with another suffix"
 NOT_UTF8 = "files that are not UTF-8"
@@ -73,8 +73,8 @@ def standard_library(root: Path | None = None) -> Corpus:
     files = _corpus_files(root, (p for p in paths if _is_library_source(p, root)), skips)
     if not files:
         raise DataError(
-            f"{root}: the standard library of this Python has no source files.{passed_over(skips.summary())} "
-            "Set data.train_path to a file or folder of your own."
+            f"{root}: the standard library of this Python has no source files."
+            f"{skip_sentence(skips.summary())} Set data.train_path to a file or folder of your own."
         )
     return Corpus(f"Python {sys.version_info.major}.{sys.version_info.minor} standard library", files)
 
@@ -87,7 +87,7 @@ def corpus_at(key: str, path: Path, *, without: Sequence[Path], skips: SkipTally
     out. Links are followed, each folder once. Raises DataError when `path` is missing or has no usable
     file.
     """
-    path = _of_megatron(path)
+    path = _megatron_tokens(path)
     if not path.exists():
         raise DataError(f"{key}: {path} does not exist. {_advice(key)}")
     if path.is_dir():
@@ -97,22 +97,22 @@ def corpus_at(key: str, path: Path, *, without: Sequence[Path], skips: SkipTally
     else:
         files = _corpus_files(path.parent, [path], skips)
     if not files:
-        raise DataError(nothing_usable(key, path, skips))
+        raise DataError(unusable_message(key, path, skips))
     return Corpus(str(path), files)
 
 
-def _of_megatron(path: Path) -> Path:
+def _megatron_tokens(path: Path) -> Path:
     """The `.bin` file that `path` means if it is the prefix or the index of a Megatron dataset."""
     tokens = path.with_suffix(".bin") if path.suffix == INDEX_SUFFIX else Path(f"{path}.bin")
     named = path.suffix == INDEX_SUFFIX or not path.exists()
     return tokens if named and tokens.is_file() and index_beside(tokens) else path
 
 
-def nothing_usable(key: str, path: Path | str, skips: SkipTally) -> str:
+def unusable_message(key: str, path: Path | str, skips: SkipTally) -> str:
     """The message for a path without usable files."""
     reasons = [skipped.reason for skipped in skips.summary()]
     fix = next((fix for reason, fix in _FIXES.items() if reason in reasons), "")
-    return f"{key}: {path} has no usable data.{passed_over(skips.summary())}{fix} {_advice(key)}"
+    return f"{key}: {path} has no usable data.{skip_sentence(skips.summary())}{fix} {_advice(key)}"
 
 
 def hold_out(
@@ -143,11 +143,11 @@ def _advice(key: str) -> str:
 def _paths_below(root: Path, *, is_pruned: Callable[[Path], bool], skips: SkipTally) -> Iterator[Path]:
     """Yield all paths below `root` that are not folders, in a fixed order; enter no folder twice."""
 
-    def unreadable(error: OSError) -> None:
+    def count_unreadable(error: OSError) -> None:
         skips.add("unreadable folders", str(error.filename))
 
     seen = {_identity(root)}
-    for folder, names, files in os.walk(root, followlinks=True, onerror=unreadable):
+    for folder, names, files in os.walk(root, followlinks=True, onerror=count_unreadable):
         kept = []
         for name in sorted(names):
             path = Path(folder, name)

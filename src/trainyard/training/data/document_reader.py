@@ -1,6 +1,6 @@
 """Read the documents in a file as UTF-8. A text file is one document; so is a row of JSON lines or Parquet.
 
-A document arrives in pieces, so that a long text file is never in memory as a whole. Unreadable content
+A document arrives in pieces, so that a long text file is never completely in memory. Unreadable content
 (binary files, rows without text) is counted and named, never guessed. This module does not tokenise.
 """
 
@@ -40,7 +40,7 @@ def _text(file: CorpusFile, skips: SkipTally, portion: Portion) -> Iterator[Piec
         return
     size = file.path.stat().st_size
     start, end = portion.span(size, lambda cut: _place_to_cut(file.path, cut, size))
-    if start < end or portion.is_whole:
+    if start < end or portion.is_complete:
         yield from _text_pieces(file.path, start, end)
         yield None
 
@@ -51,7 +51,7 @@ def _place_to_cut(path: Path, cut: int, size: int) -> int:
     When there is none, move it to the start of a character.
     """
     with path.open("rb") as file:
-        file.seek(cut - 1)  # the line may begin at `cut` itself
+        file.seek(cut - 1)  # the line may start at `cut` itself
         text = file.read(min((size - cut) // 2 + 1, _PIECE_BYTES))
     if line_end := text.find(b"\n") + 1:
         return cut - 1 + line_end
@@ -61,7 +61,7 @@ def _place_to_cut(path: Path, cut: int, size: int) -> int:
 def _text_problem(path: Path) -> str | None:
     """The reason why `path` is not text, or None.
 
-    Reads the whole file first, so that training never includes half a file.
+    Reads the complete file first, so that training never includes half a file.
     """
     decoder, is_first = codecs.getincrementaldecoder("utf-8")(), True
     try:
@@ -103,7 +103,7 @@ def _text_pieces(path: Path, start: int, end: int) -> Iterator[bytes]:
 
 
 def _character_end(text: bytes) -> int:
-    """The end of the last certainly whole character in UTF-8 `text`, which has at least two characters."""
+    """The end of the last certainly complete character in UTF-8 `text`, which has at least two characters."""
     cut = len(text) - 1
     while text[cut] & 0xC0 == 0x80 and cut > len(text) - 4:
         cut -= 1
@@ -112,13 +112,13 @@ def _character_end(text: bytes) -> int:
 
 def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
     try:
-        count, row = 0 if portion.is_whole else _row_count(file.path), -1
+        count, row = 0 if portion.is_complete else _row_count(file.path), -1
         with file.path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
                     continue
                 row += 1
-                if portion.is_whole or portion.has_row(row, count):
+                if portion.is_complete or portion.has_row(row, count):
                     yield from _json_row(line, text_field, _Place(file.relative, number, skips))
     except OSError:
         skips.add("unreadable files", file.relative)
@@ -177,7 +177,7 @@ def _parquet(file: CorpusFile, text_field: str, skips: SkipTally, portion: Porti
             batches = table.iter_batches(_PARQUET_ROWS, columns=[text_field])
             texts = (text for batch in batches for text in batch.column(0).to_pylist())
             for row, text in enumerate(texts):
-                if portion.is_whole or portion.has_row(row, count):
+                if portion.is_complete or portion.has_row(row, count):
                     yield from _parquet_row(text, _Place(file.relative, row + 1, skips))
     except (pyarrow.ArrowException, OSError):
         skips.add("unreadable files", file.relative)

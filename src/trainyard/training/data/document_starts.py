@@ -19,21 +19,21 @@ from trainyard.training.data.validation_split import Portion
 from trainyard.training.data.vocabulary import TokenArray, Vocabulary
 
 
-def encoded(vocabulary: Vocabulary, pieces: Iterator[Piece]) -> Iterator[tuple[TokenArray, bool]]:
+def encode_pieces(vocabulary: Vocabulary, pieces: Iterator[Piece]) -> Iterator[tuple[TokenArray, bool]]:
     """Yield the tokens of each piece, and whether a document begins with them.
 
     There is one array of tokens per piece, but the vocabulary may read pieces ahead of the arrays it yields.
     """
     begins: deque[bool] = deque()
 
-    def noted() -> Iterator[Piece]:
+    def note_starts() -> Iterator[Piece]:
         is_new = True
         for piece in pieces:
             begins.append(is_new)
             is_new = piece is None
             yield piece
 
-    for tokens in vocabulary.token_arrays(noted()):
+    for tokens in vocabulary.token_arrays(note_starts()):
         yield tokens, begins.popleft()
 
 
@@ -42,7 +42,7 @@ def starts_in(plan: Preparation, file: CorpusFile, portion: Portion) -> Iterator
 
     Positions count from the start of the portion. Raises ConfigError when the starts cannot be determined.
     """
-    if portion.is_whole:
+    if portion.is_complete:
         yield from _starts_of_file(plan, file)
         return
     dtype = read_megatron_index(file.index, file.path).dtype if file.index else plan.data.bin_dtype

@@ -1,4 +1,4 @@
-"""Make folders that are either whole or absent: fill under a temporary name, fsync, rename.
+"""Make folders that are either complete or absent: fill under a temporary name, fsync, rename.
 
 Several processes may make the same folder at once; the first to finish wins and the others use its folder. A
 killed process leaves a temporary folder, which the next one removes. The caller decides about the content.
@@ -20,8 +20,8 @@ _TEMPORARY = ".tmp"
 _POLL_SECONDS = 0.1
 
 
-def fill_folder(path: Path, fill: Callable[[Path], None], is_whole: Callable[[Path], bool]) -> None:
-    """Let `fill` fill a temporary folder, then rename it to `path`; replace one there that is not whole.
+def fill_folder(path: Path, fill: Callable[[Path], None], is_complete: Callable[[Path], bool]) -> None:
+    """Let `fill` fill a temporary folder, then rename it to `path`; replace an incomplete one.
 
     Raises what `fill` raises, and OSError. A failed attempt leaves nothing behind.
     """
@@ -30,7 +30,7 @@ def fill_folder(path: Path, fill: Callable[[Path], None], is_whole: Callable[[Pa
     with _temporary_folder(path) as temporary:
         fill(temporary)
         sync_directory(temporary)
-        _put_in_place(temporary, path, is_whole)
+        _put_in_place(temporary, path, is_complete)
     sync_directory(path.parent)
 
 
@@ -44,7 +44,7 @@ def wait_for_maker(path: Path, *, seconds: float) -> None:
 def _is_being_made(path: Path) -> bool:
     """Whether a living process has locked a temporary folder for `path`."""
     for folder in path.parent.glob(f".{path.name}.*{_TEMPORARY}"):
-        with _locked(folder) as locked:
+        with _try_lock(folder) as locked:
             if not locked and folder.is_dir():
                 return True
     return False
@@ -56,8 +56,8 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
         temporary.mkdir()
-        with _locked(temporary) as locked:
-            if not locked:  # another process looked or cleaned up between the two lines above
+        with _try_lock(temporary) as locked:
+            if not locked:  # another process checked or cleaned up between the two lines above
                 shutil.rmtree(temporary, ignore_errors=True)
                 continue
             try:
@@ -68,7 +68,7 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
+def _try_lock(folder: Path) -> Iterator[bool]:
     """Lock `folder` and yield whether that worked. The system releases the lock when the process dies."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -76,12 +76,12 @@ def _locked(folder: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _lock(descriptor) and folder.is_dir()
+        yield _acquire_lock(descriptor) and folder.is_dir()
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool:
+def _acquire_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -92,17 +92,17 @@ def _lock(descriptor: int) -> bool:
 def _remove_abandoned(path: Path) -> None:
     """Remove the temporary folders for `path` that no living process has locked."""
     for folder in path.parent.glob(f".{path.name}.*{_TEMPORARY}"):
-        with _locked(folder) as locked:
+        with _try_lock(folder) as locked:
             if locked:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _put_in_place(temporary: Path, path: Path, is_whole: Callable[[Path], bool]) -> None:
+def _put_in_place(temporary: Path, path: Path, is_complete: Callable[[Path], bool]) -> None:
     """Rename `temporary` to `path`, unless another process has made it; one process at a time.
 
     Otherwise one process could find `path` broken and remove it just after another has replaced it.
     """
-    with _only_process_in(path.parent):
+    with _wait_for_lock(path.parent):
         while True:
             try:
                 temporary.rename(path)
@@ -110,13 +110,13 @@ def _put_in_place(temporary: Path, path: Path, is_whole: Callable[[Path], bool])
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-            if is_whole(path):
+            if is_complete(path):
                 return
             _set_aside(path)
 
 
 @contextlib.contextmanager
-def _only_process_in(folder: Path) -> Iterator[None]:
+def _wait_for_lock(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

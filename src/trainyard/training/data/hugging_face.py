@@ -64,7 +64,7 @@ def find_origin(config: HuggingFaceConfig) -> DatasetOrigin:
 def _newest_commit(dataset: str, revision: str | None) -> str:
     from huggingface_hub import HfApi
 
-    with _explained(dataset):
+    with _explain_errors(dataset):
         found = HfApi().dataset_info(dataset, revision=revision, timeout=_SECONDS).sha
     if not found:
         raise ServiceError(f"The Hub names no commit of {dataset}. Set {_KEY}.revision to the one to read.")
@@ -93,7 +93,7 @@ class TextStream:
         assert config.dataset is not None
         datasets.disable_progress_bars()
         self._name, self._split, self._text_field = config.dataset, split, text_field
-        with _explained(self._name):
+        with _explain_errors(self._name):
             self._rows = datasets.load_dataset(
                 config.dataset, config.name, split=split, revision=revision, streaming=True
             )
@@ -108,7 +108,7 @@ class TextStream:
     def part(self, number: int, of: int) -> "TextStream":
         """The texts of the files `number`, `number + of`, `number + 2 of`, …; nothing is read yet."""
         part = copy.copy(self)
-        with _explained(self._name):
+        with _explain_errors(self._name):
             part._rows = self._rows.shard(num_shards=of, index=number, contiguous=False)
         part._place, part._iterator = None, iter(part._rows)
         return part
@@ -123,7 +123,7 @@ class TextStream:
             self._rows.load_state_dict(place)
             self._iterator = iter(self._rows)
         texts: list[bytes] = []
-        with _explained(self._name):
+        with _explain_errors(self._name):
             for _ in range(count):
                 if (row := next(self._iterator, None)) is None:
                     self._place = None
@@ -149,8 +149,8 @@ class TextStream:
 
 
 @contextmanager
-def _explained(dataset: str) -> Iterator[None]:
-    """Convert the errors of the libraries to errors that say what to do."""
+def _explain_errors(dataset: str) -> Iterator[None]:
+    """Convert the errors of the libraries to errors that name the fix."""
     import datasets.exceptions
     import pyarrow
     from huggingface_hub import errors
@@ -158,21 +158,21 @@ def _explained(dataset: str) -> Iterator[None]:
     try:
         yield
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        raise _unusable(dataset, error) from None
+        raise _unusable_error(dataset, error) from None
     except (datasets.exceptions.DatasetsError, ValueError, RuntimeError, pyarrow.ArrowException) as error:
-        raise _unusable(dataset, error) from None
+        raise _unusable_error(dataset, error) from None
     except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # from its HTTP client
-        raise _unreachable(dataset, error) from None
+        raise _unreachable_error(dataset, error) from None
 
 
-def _unusable(dataset: str, error: Exception) -> DataError:
+def _unusable_error(dataset: str, error: Exception) -> DataError:
     return DataError(
         f"{_KEY}.dataset: {dataset} cannot be read ({first_line(error)}). Check its name, split, "
         "validation_split and revision; a dataset that is private or gated needs HF_TOKEN."
     )
 
 
-def _unreachable(dataset: str, error: Exception) -> ServiceError:
+def _unreachable_error(dataset: str, error: Exception) -> ServiceError:
     if is_offline():
         fix = "HF_HUB_OFFLINE is set: unset it"
     else:

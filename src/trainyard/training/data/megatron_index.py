@@ -67,7 +67,9 @@ def read_megatron_index(path: Path, tokens: Path) -> MegatronIndex:
     content: np.memmap[Any, np.dtype[np.uint8]] = np.memmap(path, np.uint8, mode="r")
     expected = _HEADER.size + 12 * sequences + 8 * marks
     if content.size != expected:
-        raise _damaged(path, f"{content.size:,} bytes where its {sequences:,} sequences take {expected:,}")
+        raise _damage_error(
+            path, f"{content.size:,} bytes where its {sequences:,} sequences take {expected:,}"
+        )
     ends = np.cumsum([_HEADER.size, 4 * sequences, 8 * sequences, 8 * marks]).tolist()
     parts = [content[start:end] for start, end in pairwise(ends)]
     lengths, offsets, documents = (
@@ -88,20 +90,20 @@ def _header(path: Path) -> tuple[str, int, int]:
             f"is bare tokens of data.bin_dtype, move the {SUFFIX} file away."
         )
     if len(head) < _HEADER.size:
-        raise _damaged(path, f"{len(head)} bytes, less than a header")
+        raise _damage_error(path, f"{len(head)} bytes, less than a header")
     _, version, code, sequences, marks = _HEADER.unpack(head)
     if version != _VERSION:
-        raise _damaged(path, f"version {version}, and only {_VERSION} is known")
+        raise _damage_error(path, f"version {version}, and only {_VERSION} is known")
     dtype = _TYPES.get(code)
     if dtype is None or dtype.startswith("float"):
-        raise _damaged(path, f"its tokens are of type {dtype or code}, which holds no token ids")
+        raise _damage_error(path, f"its tokens are of type {dtype or code}, which holds no token ids")
     return dtype, sequences, marks
 
 
 def _check_documents(path: Path, documents: npt.NDArray[np.int64], sequences: int) -> None:
     """Check that the marks ascend from 0 to the number of sequences."""
-    if not documents.size or documents[0] != 0 or documents[-1] != sequences or _falls(documents):
-        raise _damaged(path, f"its documents are not its {sequences:,} sequences in order")
+    if not documents.size or documents[0] != 0 or documents[-1] != sequences or _has_descent(documents):
+        raise _damage_error(path, f"its documents are not its {sequences:,} sequences in order")
 
 
 def _check_sequences(path: Path, table: tuple[Any, Any], tokens: Path, *, width: int) -> None:
@@ -114,26 +116,26 @@ def _check_sequences(path: Path, table: tuple[Any, Any], tokens: Path, *, width:
     for first in range(0, lengths.size, _CHUNK):
         part = lengths[first : first + _CHUNK].astype(np.int64)
         if int(part.min()) < 0:
-            raise _damaged(path, f"sequence {first + int(np.argmin(part)):,} has a length below zero")
+            raise _damage_error(path, f"sequence {first + int(np.argmin(part)):,} has a length below zero")
         starts = end + (np.cumsum(part) - part) * width
         wrong = np.flatnonzero(offsets[first : first + _CHUNK] != starts)
         if wrong.size:
             number = first + int(wrong[0])
             where = f"starts at byte {int(offsets[number]):,}, not where the one before it ends"
-            raise _damaged(path, f"sequence {number:,} {where}")
+            raise _damage_error(path, f"sequence {number:,} {where}")
         end = int(starts[-1] + part[-1] * width)
         if end > size:
             break
     if end != size:
-        raise _damaged(path, f"its sequences are {end:,} bytes, and {tokens.name} has {size:,}")
+        raise _damage_error(path, f"its sequences are {end:,} bytes, and {tokens.name} has {size:,}")
 
 
-def _falls(numbers: npt.NDArray[np.int64]) -> bool:
+def _has_descent(numbers: npt.NDArray[np.int64]) -> bool:
     return bool((numbers[1:] < numbers[:-1]).any())
 
 
-def _damaged(path: Path, what: str) -> DataError:
+def _damage_error(path: Path, what: str) -> DataError:
     return DataError(
-        f"{path}: {what}. The index and its .bin file must come whole from one run of Megatron-LM's "
+        f"{path}: {what}. The index and its .bin file must both come complete from one run of Megatron-LM's "
         "tools/preprocess_data.py; copy both again, or write them again."
     )

@@ -47,13 +47,13 @@ class Permutation:
         """A bijection of pairs. The term added to one half depends on the other half, so it is invertible."""
         high, low = np.divmod(values, self._lows)
         for first, second in self._keys:
-            low = _sum_below(self._lows, low, _hashed(high, first, below=self._lows))
-            high = _sum_below(self._highs, high, _hashed(low, second, below=self._highs))
+            low = _sum_below(self._lows, low, _hash(high, first, below=self._lows))
+            high = _sum_below(self._highs, high, _hash(low, second, below=self._highs))
         result: Indices = high * self._lows + low
         return result
 
 
-def _hashed(half: Indices, key: Indices, *, below: np.uint64) -> Indices:
+def _hash(half: Indices, key: Indices, *, below: np.uint64) -> Indices:
     """Hash to numbers below `below`. It and the halves are at most 2^32; `key` is a factor and a summand."""
     product: Indices = half * key[0]
     product += key[1]

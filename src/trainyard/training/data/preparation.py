@@ -20,10 +20,10 @@ from trainyard.training.data.corpus import (
     CorpusFile,
     corpus_at,
     hold_out,
-    nothing_usable,
     standard_library,
+    unusable_message,
 )
-from trainyard.training.data.skipped_counts import Skipped, SkipTally
+from trainyard.training.data.skipped_counts import SkipCount, SkipTally
 from trainyard.training.data.validation_split import WHOLE, Portion
 from trainyard.training.data.vocabulary import Vocabulary, load_vocabulary
 
@@ -37,13 +37,13 @@ class Preparation:
     name: str
     train: tuple[CorpusFile, ...]
     validation: tuple[CorpusFile, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkipCount, ...]
     """Skipped among the training files, including those held out for validation."""
     directory: Path
     data: DataConfig
     vocab_size: int
     vocabulary: Vocabulary
-    validation_skipped: tuple[Skipped, ...] = ()
+    validation_skipped: tuple[SkipCount, ...] = ()
     """Skipped in data.validation_path."""
     split: str | None = None
     """How validation data is held out of the training files, `files` or `within`; None: it is not."""
@@ -90,7 +90,7 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
     corpus = _train_corpus(data, skips)
     held_out = _validation_corpus(data, validation_skips).files if data.validation_path is not None else ()
 
-    def planned(split: str | None) -> Preparation:
+    def build_plan(split: str | None) -> Preparation:
         train, validation = corpus.files, held_out
         if split == "files":
             train, validation = hold_out(corpus.files, data.validation_fraction)
@@ -112,15 +112,15 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
         )
 
     if data.validation_path is not None or data.validation_fraction == 0:
-        yield planned(None)
+        yield build_plan(None)
     elif data.validation_split != "auto":
-        yield planned(data.validation_split)
+        yield build_plan(data.validation_split)
     else:
-        by_files = planned("files")
+        by_files = build_plan("files")
         if by_files.validation:
             yield by_files
-        yield planned("within")
-        yield by_files  # a text that is too short to split is used for training as a whole
+        yield build_plan("within")
+        yield by_files  # a text that is too short to split is used completely for training
 
 
 def _train_corpus(data: DataConfig, skips: SkipTally) -> Corpus:
@@ -149,7 +149,7 @@ def _corpus(key: str, path: str, *, data: DataConfig, without: Sequence[Path], s
         else:
             files.append(file)
     if not files:
-        raise DataError(nothing_usable(key, path, skips))
+        raise DataError(unusable_message(key, path, skips))
     return replace(corpus, files=tuple(files))
 
 

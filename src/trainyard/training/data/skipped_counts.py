@@ -12,7 +12,7 @@ _EXAMPLES = 3
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkipCount:
     """The files or rows that were skipped for one reason."""
 
     reason: str
@@ -23,7 +23,7 @@ class Skipped:
 
     @property
     def is_of_files(self) -> bool:
-        """Whether it counts whole files instead of rows."""
+        """Whether it counts files instead of rows."""
         return re.search(r"\bfiles\b", self.reason) is not None
 
     def __str__(self) -> str:
@@ -35,31 +35,31 @@ class Skipped:
 class SkipTally:
     """Counts skipped files and rows; the reasons are in order of first appearance."""
 
-    def __init__(self, known: Sequence[Skipped] = ()) -> None:
+    def __init__(self, known: Sequence[SkipCount] = ()) -> None:
         """`known` are earlier counts to start from."""
         self._counted = {skipped.reason: skipped for skipped in known}
 
     def add(self, reason: str, example: str) -> None:
         """Count one more for `reason`; keep `example` if there are few yet."""
-        self.include([Skipped(reason, 1, (printable(example),))])
+        self.include([SkipCount(reason, 1, (printable_text(example),))])
 
-    def include(self, others: Sequence[Skipped]) -> None:
+    def include(self, others: Sequence[SkipCount]) -> None:
         """Add the counts of another tally."""
         for other in others:
-            known = self._counted.get(other.reason, Skipped(other.reason, 0, ()))
+            known = self._counted.get(other.reason, SkipCount(other.reason, 0, ()))
             examples = (*known.examples, *other.examples)[:_EXAMPLES]
-            self._counted[other.reason] = Skipped(other.reason, known.count + other.count, examples)
+            self._counted[other.reason] = SkipCount(other.reason, known.count + other.count, examples)
 
-    def summary(self) -> tuple[Skipped, ...]:
+    def summary(self) -> tuple[SkipCount, ...]:
         return tuple(self._counted.values())
 
 
-def printable(name: str) -> str:
+def printable_text(name: str) -> str:
     """`name` with invalid UTF-8 bytes replaced, so that it can be printed and stored."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def passed_over(skipped: tuple[Skipped, ...]) -> str:
+def skip_sentence(skipped: tuple[SkipCount, ...]) -> str:
     """A sentence about skipped files for the end of an error; empty if there are none."""
     return f" Passed over: {'; '.join(map(str, skipped))}." if skipped else ""
 

@@ -5,9 +5,9 @@
 A block is a function of its position; the order within it is a function of seed and block number. Only the
 position of the current block has to be saved; a resumed run reads that block again.
 
-The processes of a run share the work. Behind training, a thread of each reads and encodes its chunks of the
+The processes of a run share the work. In the background, a thread of each reads and encodes its chunks of the
 next block (`stream_reading`). When the block is needed, the processes exchange their chunks on training's
-thread, so each has the whole block and the order does not depend on their number.
+thread, so each has the complete block and the order does not depend on their number.
 """
 
 import math
@@ -52,7 +52,7 @@ class _Block:
 
 
 @dataclass
-class _Reading:
+class _ReadState:
     """The reading of a stream from one position on."""
 
     reader: ChunkReader
@@ -82,24 +82,24 @@ class StreamBatches:
     ) -> None:
         """`batch_size` is the global batch. A block has about `shuffled` sequences, at least one batch.
 
-        A run from the start reads up to `tracks` tracks in turn, a restored one as many as it began with.
+        A run from the start reads up to `tracks` tracks in turn, a restored one as many as it started with.
         """
         self._stream, self._length, self._batch_size, self._seed = stream, sequence_length, batch_size, seed
         self._steps_per_block = max(1, shuffled // batch_size)
         self._origin = (0, stream.beginning(tracks))
         self._world = ALONE
         self._block: _Block | None = None
-        self._reading: _Reading | None = None
+        self._reading: _ReadState | None = None
         self._one_at_a_time = Lock()
         self._thread: Thread | None = None
 
     def share_with(self, world: World) -> None:
-        """Share the reading with the other processes, which must then all ask for the same batches."""
+        """Share the reading with the other processes, which must then all request the same batches."""
         self._world = world
         self._drop()
 
     def batch(self, step: int) -> Tokens:
-        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the whole run.
+        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the run.
 
         An error of reading in one process is raised in all of them.
         """
@@ -130,7 +130,7 @@ class StreamBatches:
             self._thread.join(_END_SECONDS)
 
     def _drop(self) -> None:
-        """Forget the block and what was read beyond it."""
+        """Forget the block and the chunks that were read beyond it."""
         if self._reading is not None:
             self._reading.stop.set()
         self._block = self._reading = None
@@ -147,40 +147,40 @@ class StreamBatches:
         return self._block
 
     def _next_block(self, number: int, start: Position) -> _Block:
-        """The block that begins at `start`, where reading has arrived or begins."""
+        """The block that starts at `start`, the position of the current read or of a new one."""
         count = self._steps_per_block * self._batch_size
-        reading = self._reading or self._begun(start)
+        reading = self._reading or self._start_reading(start)
         while (windows := reading.order.take(count, self._length)) is None:
             if reading.ahead is None:
                 self._read_ahead(reading)
             assert reading.ahead is not None
             ahead, reading.ahead = reading.ahead, None
-            chunks = _exchanged(self._world, ahead.result)
+            chunks = _exchange_reads(self._world, ahead.result)
             reading.reader.note_ends(chunks)
             reading.order.add(chunks, reading.rounds)
         self._read_ahead(reading)
         order = Permutation(count, seed=self._seed, epoch=number)(np.arange(count))
         return _Block(number, start, windows, order)
 
-    def _begun(self, start: Position) -> _Reading:
+    def _start_reading(self, start: Position) -> _ReadState:
         reader = ChunkReader(self._stream, start, rank=self._world.rank, of=self._world.size)
-        self._reading = _Reading(reader, ChunkOrder(self._stream.name, start), Event())
+        self._reading = _ReadState(reader, ChunkOrder(self._stream.name, start), Event())
         return self._reading
 
-    def _read_ahead(self, reading: _Reading) -> None:
-        """Begin to read what the next block lacks, in a daemon thread.
+    def _read_ahead(self, reading: _ReadState) -> None:
+        """Start to read the missing chunks of the next block, in a daemon thread.
 
         The end of the process would wait for the threads of a pool.
         """
         count = self._steps_per_block * self._batch_size
-        reading.rounds = reading.order.rounds_wanted(count, self._length)
+        reading.rounds = reading.order.needed_rounds(count, self._length)
         if not reading.rounds:
             return
         future: Future[list[Chunk]] = Future()
 
         def read() -> None:
             # A dropped read may still be at the same texts.
-            with _Answering(future), self._one_at_a_time:
+            with _FutureErrors(future), self._one_at_a_time:
                 future.set_result(reading.reader.read(reading.rounds, reading.stop))
 
         reading.ahead = future
@@ -194,10 +194,10 @@ def first_tokens(stream: TokenStream, count: int, world: World) -> Tokens:
     The processes of `world` share the encoding; all must call it. An error of reading in one of them is
     raised in all.
     """
-    beginning = _Beginning(stream, world)
+    beginning = _StreamHead(stream, world)
     parts, size, chunks = [np.empty(0, np.int64)], 0, world.size
     while size < count and not beginning.is_at_end:
-        found = sorted(_exchanged(world, partial(beginning.read, chunks)), key=itemgetter(0))
+        found = sorted(_exchange_reads(world, partial(beginning.read, chunks)), key=itemgetter(0))
         parts += [tokens.astype(np.int64) for _, tokens in found]
         size = sum(part.size for part in parts)
         usual = max(1, size // (len(parts) - 1))
@@ -205,7 +205,7 @@ def first_tokens(stream: TokenStream, count: int, world: World) -> Tokens:
     return np.concatenate(parts)[:count]
 
 
-class _Beginning:
+class _StreamHead:
     """The first texts of a stream: every process reads all of them and encodes its share of the chunks."""
 
     def __init__(self, stream: TokenStream, world: World) -> None:
@@ -229,8 +229,8 @@ class _Beginning:
         return list(zip(numbers, self._stream.encode(own), strict=True))
 
 
-def _exchanged(world: World, read: Callable[[], list[_Own]]) -> list[_Own]:
-    """What all processes read, once each has read its own. All raise the error of one."""
+def _exchange_reads(world: World, read: Callable[[], list[_Own]]) -> list[_Own]:
+    """Read, and return the reads of all processes in order of rank. All raise the error of one."""
     error, own = attempt(read)
     answers = world.gather((error, own))
     if first := error or next((other for other, _ in answers if other is not None), None):
@@ -238,7 +238,7 @@ def _exchanged(world: World, read: Callable[[], list[_Own]]) -> list[_Own]:
     return [one for _, others in answers for one in others]
 
 
-class _Answering(AbstractContextManager[None]):
+class _FutureErrors(AbstractContextManager[None]):
     """Stores an exception of the body in the future, so that it is raised where the block is needed."""
 
     def __init__(self, future: Future[list[Chunk]]) -> None:

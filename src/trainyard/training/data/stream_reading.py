@@ -38,7 +38,7 @@ class ChunkKey:
 
     epoch: int
     round: int
-    """The number of the track's chunk in this epoch, from where reading began."""
+    """The number of the track's chunk in this epoch, from the position where reading started."""
     track: int
 
 
@@ -49,7 +49,7 @@ class Chunk:
     key: ChunkKey
     tokens: ChunkTokens
     following: StreamPosition
-    """Where the next chunk of the track begins; None at the end of the track."""
+    """The position of the next chunk of the track; None at the end of the track."""
 
 
 @dataclass
@@ -143,14 +143,14 @@ class ChunkOrder:
         """The number of tokens in `_ready`, and how many of them were given."""
         self._is_fruitful, self._barren = False, 0
         self._rounds, self._tokens = 0, 0
-        """What was read since the last windows were given."""
+        """The chunks read since the last windows were taken."""
         self._usual = (0, 0)
         """The same for the windows before."""
 
     def add(self, chunks: Iterable[Chunk], rounds: int) -> None:
         """Add the chunks that all processes read in `rounds`.
 
-        Raises DataError when two whole epochs have no tokens.
+        Raises DataError when two complete epochs have no tokens.
         """
         self._known.update((chunk.key, chunk) for chunk in chunks)
         self._rounds += rounds
@@ -179,7 +179,7 @@ class ChunkOrder:
             self._usual, self._rounds, self._tokens = (self._rounds, self._tokens), 0, 0
         return Windows(every_start[::length].copy(), replace(self._ready[0][0], consumed=self._consumed))
 
-    def rounds_wanted(self, count: int, length: int) -> int:
+    def needed_rounds(self, count: int, length: int) -> int:
         """How many rounds to read next so that `count` windows can be taken, by what the last ones held.
 
         It is 0 if they can be taken already. It grows at most twofold, in case the last rounds held little.
@@ -211,9 +211,9 @@ class ChunkOrder:
         self._here = Position(places, ended, turn, epoch=here.epoch)
 
     def _note_epoch(self) -> None:
-        """Refuse a stream without tokens, which would be read for ever.
+        """Refuse a stream without tokens, which would be read endlessly.
 
-        After a resume the first epoch is only a part of one, so one without tokens says nothing.
+        After a resume the first epoch is only a part of one, so one without tokens is no evidence.
         """
         self._barren = 0 if self._is_fruitful else self._barren + 1
         self._is_fruitful = False

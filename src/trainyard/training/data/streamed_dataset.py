@@ -76,7 +76,7 @@ class StreamedData:
         """The first tokens of the validation split, else of the training split."""
         return [int(token) for token in plain_ids(self.start[:count])]
 
-    def pinned(self, config: Config) -> Config:
+    def pinned_config(self, config: Config) -> Config:
         """`config` with the commit that is read, so that it names the same data later."""
         return with_revision(config, self.origin.revision)
 
@@ -91,12 +91,12 @@ def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
     origin = find_origin(config)
     name = f"{config.dataset} ({config.name})" if config.name else str(config.dataset)
 
-    def opened(split: str) -> TokenStream:
+    def open_split(split: str) -> TokenStream:
         texts = TextStream(config, split, revision=origin.revision, text_field=data.text_field)
         return TokenStream(texts, vocabulary, f"{name}, {split}", marked=data.packing == "separate")
 
-    train = opened(config.split)
-    validation = opened(config.validation_split) if config.validation_split else None
+    train = open_split(config.split)
+    validation = open_split(config.validation_split) if config.validation_split else None
     start = [_start(stream, data) for stream in (train, validation) if stream is not None][-1]
     read = (config.name, config.split, config.validation_split, data.text_field, vocabulary.digest)
     shuffled, tracks = config.shuffled_sequences, config.interleaved_files

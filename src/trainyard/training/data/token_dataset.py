@@ -18,7 +18,7 @@ from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.data.batches import Places, TokenBatches, first_windows
 from trainyard.training.data.config_of_run import with_split
-from trainyard.training.data.skipped_counts import Skipped
+from trainyard.training.data.skipped_counts import SkipCount
 from trainyard.training.data.token_files import FileState, TokenFile
 
 INDEX_NAME = "index.json"
@@ -38,7 +38,7 @@ class PreparedData:
     train_files: int
     """The number of files that the training tokens come from; skipped files do not count."""
     validation_files: int
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkipCount, ...]
     seconds: float
     """The time to prepare or find the data."""
     reused: bool
@@ -52,7 +52,7 @@ class PreparedData:
 
     @property
     def skipped_files(self) -> int:
-        """The number of whole files that were skipped in training and validation data."""
+        """The number of files that were skipped in training and validation data."""
         return sum(skipped.count for skipped in self.skipped if skipped.is_of_files)
 
     def to_json(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class PreparedData:
         """The first `count` validation tokens, or training tokens when there is no validation data."""
         return [int(token) for token in (self.validation or self.train).open()[:count]]
 
-    def pinned(self, config: Config) -> Config:
+    def pinned_config(self, config: Config) -> Config:
         """`config` with the validation split that was used, so that a resumed run uses the same one."""
         return config if self.validation_split is None else with_split(config, self.validation_split)
 
@@ -105,8 +105,8 @@ def write_dataset_index(prepared: PreparedData, folder: Path) -> None:
     index = {
         "schema": _SCHEMA,
         "name": prepared.name,
-        "train": _described(prepared.train, folder),
-        "validation": None if prepared.validation is None else _described(prepared.validation, folder),
+        "train": _description(prepared.train, folder),
+        "validation": None if prepared.validation is None else _description(prepared.validation, folder),
         "train_files": prepared.train_files,
         "validation_files": prepared.validation_files,
         "skipped": [[s.reason, s.count, list(s.examples)] for s in prepared.skipped],
@@ -114,7 +114,7 @@ def write_dataset_index(prepared: PreparedData, folder: Path) -> None:
     write_json_atomically(folder / INDEX_NAME, index)
 
 
-def _described(file: TokenFile, folder: Path) -> dict[str, Any]:
+def _description(file: TokenFile, folder: Path) -> dict[str, Any]:
     name = file.path.name if file.path.parent == folder else str(file.path)
     part = {} if file.part_of is None else {"part_of": list(file.part_of)}
     return {
@@ -123,7 +123,7 @@ def _described(file: TokenFile, folder: Path) -> dict[str, Any]:
         "tokens": file.tokens,
         "sha256": file.sha256,
         "seen": file.seen,
-        "documents": file.documents and _described(file.documents, folder),
+        "documents": file.documents and _description(file.documents, folder),
         **part,
     }
 
@@ -131,7 +131,7 @@ def _described(file: TokenFile, folder: Path) -> dict[str, Any]:
 def read_prepared(directory: Path) -> PreparedData | None:
     """The data prepared in `directory`; None if the index is missing or damaged or a file size differs."""
     prepared = read_index(directory)
-    return prepared if prepared is not None and all(file.is_whole for file in prepared.files) else None
+    return prepared if prepared is not None and all(file.is_complete for file in prepared.files) else None
 
 
 def read_index(directory: Path) -> PreparedData | None:
@@ -140,7 +140,7 @@ def read_index(directory: Path) -> PreparedData | None:
         index = read_json_object(directory / INDEX_NAME)
         train = _token_file_of(index["train"], directory)
         validation = None if index["validation"] is None else _token_file_of(index["validation"], directory)
-        skipped = tuple(Skipped(reason, count, tuple(names)) for reason, count, names in index["skipped"])
+        skipped = tuple(SkipCount(reason, count, tuple(names)) for reason, count, names in index["skipped"])
         train_files, validation_files = int(index["train_files"]), int(index["validation_files"])
         name, schema = str(index["name"]), int(index["schema"])
     except (OSError, DamagedFileError, ValueError, KeyError, TypeError):

@@ -55,9 +55,9 @@ class TokenFile:
     documents: "TokenFile | None" = None
     """The positions of the first tokens of documents, ascending; None unless requested."""
     part_of: tuple[int, int] | None = None
-    """The first token of the part and the tokens of the whole file; None for a whole file.
+    """The first token of the part and the tokens of the complete file; None for a complete file.
 
-    The digest is that of the whole file.
+    The digest is that of the complete file.
     """
 
     @property
@@ -69,23 +69,23 @@ class TokenFile:
         return self._file_tokens * np.dtype(self.dtype).itemsize >= LARGE_BYTES
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the file exists and has the right size. The content is not read."""
         try:
             found = self.path.stat()
         except OSError:  # another process may be replacing it
             return False
-        whole = (
+        has_size = (
             stat.S_ISREG(found.st_mode) and found.st_size == self._file_tokens * np.dtype(self.dtype).itemsize
         )
-        return whole and (self.documents is None or self.documents.is_whole)
+        return has_size and (self.documents is None or self.documents.is_complete)
 
-    def verified(self, progress: Progress = UNSEEN) -> "TokenFile | None":
+    def verify(self, progress: Progress = UNSEEN) -> "TokenFile | None":
         """The file with its current state; None when it is missing or its digest differs.
 
         A large file that was not written to since it was hashed is not read.
         """
-        if not self.is_whole or (self.documents and not self.documents.verified()):
+        if not self.is_complete or (self.documents and not self.documents.verify()):
             return None
         try:
             # Take the state before reading the content, so that a write in between is noticed next time.
@@ -97,13 +97,13 @@ class TokenFile:
             return None
 
     def open(self) -> TokenArray:
-        """The tokens `[tokens]`, memory-mapped and read-only. Raises DataError when the file is not whole."""
-        if not self.is_whole:
+        """The tokens `[tokens]`, memory-mapped, read-only. Raises DataError when the file is incomplete."""
+        if not self.is_complete:
             raise DataError(
                 f"{self.path}: missing, or no longer {self._file_tokens:,} {self.dtype} tokens. "
                 f"Run {script_command('prepare_data.py')} again."
             )
-        tokens = np.memmap(self.path, dtype=_stored(self.dtype), mode="r")
+        tokens = np.memmap(self.path, dtype=_stored_type(self.dtype), mode="r")
         first = self.part_of[0] if self.part_of else 0
         return tokens[first : first + self.tokens]
 
@@ -123,7 +123,7 @@ class TokenWriter:
         """The number of tokens written."""
 
     def write(self, tokens: TokenArray) -> None:
-        content = np.ascontiguousarray(tokens, dtype=_stored(self._dtype)).data
+        content = np.ascontiguousarray(tokens, dtype=_stored_type(self._dtype)).data
         self._file.write(content)
         self._digest.update(content)
         self.tokens += tokens.size
@@ -184,7 +184,7 @@ def places_after(path: Path, dtype: str, token: int) -> Iterator[npt.NDArray[np.
 
 def _chunks(path: Path, dtype: str) -> Iterator[tuple[int, TokenArray]]:
     """Yield parts of the file at `path`, each with the position of its first token."""
-    tokens = np.memmap(path, dtype=_stored(dtype), mode="r")
+    tokens = np.memmap(path, dtype=_stored_type(dtype), mode="r")
     for start in range(0, tokens.size, _CHUNK_TOKENS):
         yield start, np.asarray(tokens[start : start + _CHUNK_TOKENS])
 
@@ -197,10 +197,10 @@ def _checked_chunks(path: Path, dtype: str, vocab_size: int) -> Iterator[TokenAr
                 f"{path}: token {int(chunk[place]):,} at position {start + place:,}, but ids must be 0 or "
                 f"more and below model.architecture.vocab_size, {vocab_size:,}. Set it to the size of the "
                 "vocabulary that the file was written with, or data.bin_dtype to the type of its integers "
-                f"(read: {dtype}); that of a Megatron dataset stands in its .idx file."
+                f"(read: {dtype}); that of a Megatron dataset is in its .idx file."
             )
         yield chunk
 
 
-def _stored(dtype: str) -> np.dtype[np.integer[Any]]:
+def _stored_type(dtype: str) -> np.dtype[np.integer[Any]]:
     return np.dtype(dtype).newbyteorder("<")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from trainyard.errors import DataError
 from trainyard.training.data.document_reader import Piece
-from trainyard.training.data.document_starts import encoded
+from trainyard.training.data.document_starts import encode_pieces
 from trainyard.training.data.hugging_face import StreamPosition
 from trainyard.training.data.vocabulary import Vocabulary
 
@@ -44,7 +44,7 @@ class Position:
     """The position at which a stream of tokens continues: the chunk that holds the next token."""
 
     places: tuple[StreamPosition, ...] = (None,)
-    """For each track, where its next chunk begins."""
+    """For each track, the position of its next chunk."""
     ended: tuple[int, ...] = ()
     """The tracks that have no more chunk in this epoch."""
     turn: int = 0
@@ -104,7 +104,7 @@ class TokenStream:
     def encode(self, chunks: list[list[bytes]], stop: Event | None = None) -> list[ChunkTokens]:
         """The tokens of the texts of each chunk. Raises CancelledError soon after `stop` is set."""
         pieces: list[Piece] = [piece for texts in chunks for text in texts for piece in (text, None)]
-        arrays = encoded(self._vocabulary, iter(pieces))
+        arrays = encode_pieces(self._vocabulary, iter(pieces))
         result = []
         for texts in chunks:
             parts = [np.empty(0, np.int32)]

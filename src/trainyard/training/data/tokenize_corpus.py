@@ -24,13 +24,13 @@ from trainyard.config.load import load_config
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.training.data.corpus import OTHER_SUFFIX, CorpusFile, nothing_usable
+from trainyard.training.data.corpus import OTHER_SUFFIX, CorpusFile, unusable_message
 from trainyard.training.data.document_reader import Piece, read_pieces
-from trainyard.training.data.document_starts import encoded, starts_in
+from trainyard.training.data.document_starts import encode_pieces, starts_in
 from trainyard.training.data.folders import fill_folder, wait_for_maker
 from trainyard.training.data.megatron_index import read_megatron_index
 from trainyard.training.data.preparation import Preparation, plans
-from trainyard.training.data.skipped_counts import Skipped, SkipTally, passed_over
+from trainyard.training.data.skipped_counts import SkipCount, SkipTally, skip_sentence
 from trainyard.training.data.token_dataset import (
     PreparedData,
     fingerprint_of,
@@ -42,8 +42,8 @@ from trainyard.training.data.token_files import TokenFile, TokenWriter, check_to
 from trainyard.training.data.validation_split import Portion
 
 _OTHERS_SECONDS = 5.0
-"""All processes but the main one wait this long for one to begin; then each prepares the data. Those of other
-machines begin themselves unless they share the folder."""
+"""All processes but the main one wait this long for one to start; then each prepares the data. Those of other
+machines start themselves unless they share the folder."""
 _MOST_HELD_OUT = 0.5
 """The largest validation fraction that a message suggests."""
 _STARTS_SUFFIX = ".documents"
@@ -58,7 +58,7 @@ def prepare_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSE
     """
     start = time.monotonic()
     progress.begin("finding files")
-    prepared = _chosen(data, model, lambda plan: _made_or_found(plan, progress))
+    prepared = _choose_plan(data, model, lambda plan: _make_or_find(plan, progress))
     assert prepared is not None
     if not prepared.reused:
         for skipped in prepared.skipped:
@@ -67,15 +67,15 @@ def prepare_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSE
     return replace(prepared, seconds=time.monotonic() - start)
 
 
-def prepared_before(data: DataConfig, model: ModelConfig) -> PreparedData | None:
+def find_prepared_data(data: DataConfig, model: ModelConfig) -> PreparedData | None:
     """The data that is prepared already; None if it has to be prepared. Writes nothing and reads no tokens.
 
     Raises what `prepare_data` raises.
     """
-    return _chosen(data, model, lambda plan: read_prepared(plan.directory))
+    return _choose_plan(data, model, lambda plan: read_prepared(plan.directory))
 
 
-def _chosen(
+def _choose_plan(
     data: DataConfig, model: ModelConfig, found: Callable[[Preparation], PreparedData | None]
 ) -> PreparedData | None:
     """Apply `found` to the plans in order and take the first result whose validation part is long enough.
@@ -94,7 +94,7 @@ def _chosen(
         if plan.split == "within":
             shortest = prepared
     assert prepared is not None
-    return _long_enough(prepared, data, shortest)
+    return _with_usable_validation(prepared, data, shortest)
 
 
 def _can_validate(prepared: PreparedData, length: int) -> bool:
@@ -102,7 +102,7 @@ def _can_validate(prepared: PreparedData, length: int) -> bool:
     return all(part is not None and part.tokens > length for part in parts)
 
 
-def _made_or_found(plan: Preparation, progress: Progress) -> PreparedData:
+def _make_or_find(plan: Preparation, progress: Progress) -> PreparedData:
     prepared = _find(plan.directory, progress)
     if prepared is None and int(os.environ.get("RANK", "0")) > 0:
         wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # whoever sees this folder and was first
@@ -134,13 +134,13 @@ def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
     if config.recipe != "pretrain" or config.data.hugging_face.dataset or not there:
         return None, None
     try:
-        prepared = _chosen(config.data, config.model, lambda plan: read_index(plan.directory))
+        prepared = _choose_plan(config.data, config.model, lambda plan: read_index(plan.directory))
     except (ConfigError, DataError, OSError):
         return None, None
     if prepared is None or not all(file.path.exists() for file in prepared.files):
         return None, None
     for file in prepared.files:
-        if file.verified() is None:
+        if file.verify() is None:
             return None, (
                 f"{file.path}: its content changed since it was prepared, so it is not known which tokens "
                 "the run was trained with"
@@ -154,8 +154,8 @@ def _find(directory: Path, progress: Progress) -> PreparedData | None:
     if prepared is None:
         return None
     progress.begin("hashing prepared tokens")
-    train = prepared.train.verified(progress)
-    validation = prepared.validation and prepared.validation.verified(progress)
+    train = prepared.train.verify(progress)
+    validation = prepared.validation and prepared.validation.verify(progress)
     for before, now in ((prepared.train, train), (prepared.validation, validation)):
         if before is not None and now is None:
             _logger.warning(
@@ -179,7 +179,7 @@ def _remember(before: PreparedData, now: PreparedData, directory: Path) -> None:
 
 def _make(plan: Preparation, progress: Progress) -> None:
     try:
-        fill_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_whole)
+        fill_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_complete)
     except OSError as error:
         raise DataError(
             f"{plan.directory}: the tokens could not be prepared ({error}). "
@@ -205,9 +205,9 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
         progress=progress,
     ).write()
     if train is None:
-        raise DataError(nothing_usable("data.train_path", plan.data.train_path or plan.name, skips))
+        raise DataError(unusable_message("data.train_path", plan.data.train_path or plan.name, skips))
     if validation is None and plan.data.validation_path is not None:
-        raise DataError(nothing_usable("data.validation_path", plan.data.validation_path, held_out))
+        raise DataError(unusable_message("data.validation_path", plan.data.validation_path, held_out))
     if plan.split is None:
         skips.include(held_out.summary())
     prepared = PreparedData(
@@ -235,7 +235,7 @@ class _Part:
     skips: SkipTally
     """Counts the files and rows that are skipped."""
     portion: Portion
-    """What is read of each file."""
+    """The part of each file that is read."""
     progress: Progress
 
     def write(self) -> tuple[TokenFile | None, int]:
@@ -245,7 +245,7 @@ class _Part:
         """
         bins = [file for file in self.files if file.suffix == ".bin"]
         if len(self.files) == len(bins) == 1:
-            found = self._used_in_place(bins[0])
+            found = self._use_in_place(bins[0])
             return found, int(found is not None)
         types = list(map(self._stored_type, bins))
         if len(self.files) > len(bins):
@@ -257,9 +257,9 @@ class _Part:
             result = replace(writer.finish(), documents=None if starts is None else starts.finish())
         return (result, used) if result.tokens else (None, 0)
 
-    def _used_in_place(self, file: CorpusFile) -> TokenFile | None:
+    def _use_in_place(self, file: CorpusFile) -> TokenFile | None:
         found = check_tokens(file.path, self._stored_type(file), self.plan.vocab_size, self.progress)
-        if not self.portion.is_whole:
+        if not self.portion.is_complete:
             first, end = self.portion.span(found.tokens)
             if first == end:
                 return None
@@ -293,7 +293,9 @@ class _Part:
             )
         else:
             pieces = read_pieces(file, self.plan.data.text_field, self.skips, self.portion)
-            for tokens, begins in encoded(self.plan.vocabulary, _told(pieces, file.size, self.progress)):
+            for tokens, begins in encode_pieces(
+                self.plan.vocabulary, _report_pieces(pieces, file.size, self.progress)
+            ):
                 if starts is not None and begins:
                     starts.write(np.array([writer.tokens]))
                 writer.write(tokens)
@@ -304,7 +306,7 @@ class _Part:
         return read_megatron_index(file.index, file.path).dtype if file.index else self.plan.data.bin_dtype
 
 
-def _told(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Piece]:
+def _report_pieces(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Piece]:
     """Yield the pieces of a file of `size` bytes and report their bytes; report the rest at the end."""
     left = size
     for piece in pieces:
@@ -315,16 +317,18 @@ def _told(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Pi
     progress.advance(left)
 
 
-def _is_whole(directory: Path) -> bool:
+def _is_complete(directory: Path) -> bool:
     prepared = read_prepared(directory)
     return prepared is not None and _is_unchanged(prepared)
 
 
 def _is_unchanged(prepared: PreparedData) -> bool:
-    return all(file.verified() is not None for file in prepared.files)
+    return all(file.verify() is not None for file in prepared.files)
 
 
-def _long_enough(prepared: PreparedData, data: DataConfig, split: PreparedData | None) -> PreparedData:
+def _with_usable_validation(
+    prepared: PreparedData, data: DataConfig, split: PreparedData | None
+) -> PreparedData:
     """`prepared`, without its held-out validation part if that is shorter than a sequence.
 
     `split` is the earlier attempt to hold out a part of each file, if there was one and it was too short.
@@ -332,20 +336,20 @@ def _long_enough(prepared: PreparedData, data: DataConfig, split: PreparedData |
     length = data.sequence_length
     if prepared.train.tokens <= length:
         what = f"data.train_path: {prepared.name} has {prepared.train.tokens:,} tokens"
-        raise DataError(_too_short(what, prepared.skipped, length))
+        raise DataError(_too_short_message(what, prepared.skipped, length))
     if prepared.validation is not None and prepared.validation.tokens <= length:
         if data.validation_path is not None:
             what = f"data.validation_path: {data.validation_path} has {prepared.validation.tokens:,} tokens"
-            raise DataError(_too_short(what, (), length))  # the skipped files may be training data
+            raise DataError(_too_short_message(what, (), length))  # the skipped files may be training data
         split = split or prepared
         prepared = replace(prepared, validation=None, validation_files=0)
     if prepared.validation is None and data.validation_fraction > 0:
-        _logger.warning("%s", _no_validation(prepared, data, split or prepared))
+        _logger.warning("%s", _no_validation_message(prepared, data, split or prepared))
     return prepared
 
 
-def _no_validation(prepared: PreparedData, data: DataConfig, split: PreparedData) -> str:
-    """Say in numbers why there is no validation data, and what to do."""
+def _no_validation_message(prepared: PreparedData, data: DataConfig, split: PreparedData) -> str:
+    """Explain in numbers why there is no validation data, and name fixes."""
     length, share = data.sequence_length, f"data.validation_fraction {data.validation_fraction:g}"
     held_out = split.validation.tokens if split.validation else 0
     total = split.train.tokens + held_out
@@ -361,8 +365,8 @@ def _no_validation(prepared: PreparedData, data: DataConfig, split: PreparedData
     )
 
 
-def _too_short(what: str, skipped: tuple[Skipped, ...], length: int) -> str:
+def _too_short_message(what: str, skipped: tuple[SkipCount, ...], length: int) -> str:
     return (
         f"{what}, less than one sequence, which takes {length + 1:,} (data.sequence_length {length:,} and "
-        f"the token after it).{passed_over(skipped)} Add data, or lower data.sequence_length."
+        f"the token after it).{skip_sentence(skipped)} Add data, or lower data.sequence_length."
     )

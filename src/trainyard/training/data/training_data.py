@@ -8,7 +8,7 @@ from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data.streamed_dataset import open_stream
-from trainyard.training.data.tokenize_corpus import prepare_data, prepared_before
+from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
 from trainyard.training.runtime.world import World
 
 
@@ -23,7 +23,7 @@ class Batches(Protocol):
         """The tokens `[global batch, sequence_length + 1]` of `step`, from 0."""
 
     def share_with(self, world: World) -> None:
-        """Share the work of reading; all processes then ask for the same batches."""
+        """Share the work of reading; all processes then request the same batches."""
 
     def position(self, step: int) -> dict[str, Any] | None:
         """The data that a checkpoint needs to resume at `step`; None when the step number is enough."""
@@ -43,7 +43,7 @@ class DataOnRecord(Protocol):
 
     def to_json(self) -> dict[str, Any]: ...
 
-    def pinned(self, config: Config) -> Config: ...
+    def pinned_config(self, config: Config) -> Config: ...
 
 
 class TrainingData(DataOnRecord, Protocol):
@@ -69,7 +69,7 @@ def ready_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN
 
 def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:
     """Like `ready_data`, but write nothing; return None when the data has to be prepared first."""
-    return open_stream(data, model) if data.hugging_face.dataset else prepared_before(data, model)
+    return open_stream(data, model) if data.hugging_face.dataset else find_prepared_data(data, model)
 
 
 def agreed_fingerprint(data: DataOnRecord, world: World) -> str:

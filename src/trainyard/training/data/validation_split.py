@@ -23,7 +23,7 @@ class Portion:
     """Whether this is the validation side."""
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.fraction == 0
 
     def span(self, size: int, boundary: Callable[[int], int] | None = None) -> tuple[int, int]:

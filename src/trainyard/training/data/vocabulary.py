@@ -154,11 +154,11 @@ def _load_tokenizer(path: Path) -> "Tokenizer":
             f"model.tokenizer: {path} does not exist. Put the model's tokenizer.json there, or set "
             "model.tokenizer to null (and model.architecture.vocab_size to 256) to train on bytes."
         )
-    with _ExplainedFor(path):
+    with _TokenizerErrors(path):
         return Tokenizer.from_file(str(path))
 
 
-class _ExplainedFor(AbstractContextManager[None]):
+class _TokenizerErrors(AbstractContextManager[None]):
     """Converts the plain Exception of the tokenizers library, its only class, to a ConfigError."""
 
     def __init__(self, path: Path) -> None:

@@ -105,7 +105,11 @@ def plan_export(
     model = load_config(directory.config_file).config.model
     progress.begin("verifying the checkpoint")
     digest_of = partial(sha256_of_file, progress=progress)
-    path = _newest(directory, digest_of) if step is None else _of_step(directory, step, digest_of)
+    path = (
+        _newest_checkpoint(directory, digest_of)
+        if step is None
+        else _checkpoint_of_step(directory, step, digest_of)
+    )
     weights = CheckpointWeights(path)
     require_fit(weights, model.architecture)
     width = DTYPES[dtype].itemsize
@@ -127,14 +131,14 @@ def plan_export(
     )
 
 
-def _newest(directory: RunDirectory, digest_of: Callable[[Path], str]) -> Path:
+def _newest_checkpoint(directory: RunDirectory, digest_of: Callable[[Path], str]) -> Path:
     path = newest_good_checkpoint(directory, digest_of)
     if path is None:
         raise CheckpointError(f"{directory.checkpoints} holds no checkpoint that verifies; nothing to export")
     return path
 
 
-def _of_step(directory: RunDirectory, step: int, digest_of: Callable[[Path], str]) -> Path:
+def _checkpoint_of_step(directory: RunDirectory, step: int, digest_of: Callable[[Path], str]) -> Path:
     path = directory.checkpoint(step)
     if not path.is_dir():
         known = ", ".join(map(str, directory.checkpoint_steps())) or "none"
@@ -165,7 +169,7 @@ def require_absent(target: Path) -> None:
 
 
 def write_export(export: Export, target: Path, progress: Progress = UNSEEN) -> tuple[ManifestFile, ...]:
-    """Write the folder `target`, whole or not at all, and return its files with their digests.
+    """Write the folder `target`, completely or not at all, and return its files with their digests.
 
     Raises ConfigError when it exists already, CheckpointError when it cannot be written.
     """

@@ -33,7 +33,7 @@ def byte_tokenizer() -> str:
     """A tokenizer.json whose tokens are the bytes of UTF-8; the id of each token is its byte.
 
     Byte 0, which separates documents, is not a special token: the tokenizer would then recognise the
-    character that stands for it in ordinary text.
+    character that represents it in ordinary text.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 

@@ -72,7 +72,7 @@ def write_gguf(
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         for name in names:
-            values = _stored(weights.read(name), name, model.architecture, kinds[name])
+            values = _stored_array(weights.read(name), name, model.architecture, kinds[name])
             writer.write_tensor_data(values)
             progress.advance(values.nbytes)
         if divisors is not None:
@@ -142,7 +142,7 @@ def _kind(dtype: str, dimensions: int) -> "GGMLQuantizationType":
     return Kind.F32 if dimensions == 1 else kinds[dtype]
 
 
-def _stored(
+def _stored_array(
     tensor: Tensor, name: str, shape: ArchitectureConfig, kind: "GGMLQuantizationType"
 ) -> np.ndarray[Any, Any]:
     values: Floats = tensor.numpy()

@@ -63,7 +63,7 @@ def gguf_tokenizer(model: ModelConfig) -> GgufTokenizer:
     if kind == "BPE" and value["model"].get("byte_fallback") and _is_llama_2(value):
         return _pieces(value, size=size, bos=bos, eos=eos)
     is_plain = kind == "BPE" and not value.get("normalizer")
-    pre = _rule_of_cutting(value.get("pre_tokenizer")) if is_plain else None
+    pre = _pre_tokenizer_name(value.get("pre_tokenizer")) if is_plain else None
     if pre is None:
         raise ConfigError(
             f"model.tokenizer: {path} splits text by a rule that is none of the llama.cpp rules known here "
@@ -151,7 +151,7 @@ def _steps(step: Mapping[str, Any] | None, kind: str) -> list[Mapping[str, Any]]
     return [step] * (step.get("type") == kind) + [found for below in nested for found in _steps(below, kind)]
 
 
-def _rule_of_cutting(step: Mapping[str, Any] | None) -> str | None:
+def _pre_tokenizer_name(step: Mapping[str, Any] | None) -> str | None:
     """llama.cpp's name of a pre-tokenizer; None when no equivalent is known."""
     steps = [] if step is None else step["pretokenizers"] if step.get("type") == "Sequence" else [step]
     kinds = [each["type"] for each in steps]

@@ -2,9 +2,9 @@
 
     ((3+4)-(2*3))    depth 2, value 1
 
-Every part of an expression has a value from 0 to 9, and so does the whole. So an answer is one digit, and
-guessing is right one time in ten. An expression is generated from its value, so all ten values are equally
-frequent. Evaluation is a parser of this grammar only. The module knows no model and no reward.
+Every part of an expression, and the expression itself, has a value from 0 to 9. So an answer is one digit,
+and guessing is right one time in ten. An expression is generated from its value, so all ten values are
+equally frequent. Evaluation is a parser of this grammar only. The module knows no model and no reward.
 """
 
 import operator
@@ -27,10 +27,10 @@ def expression(*, seed: int, index: int, depth: int) -> str:
     """Generate expression number `index` of `seed`; `depth` 0 is a digit."""
     # A string seed is hashed by SHA-512, so it gives the same numbers on every version and machine.
     generator = random.Random(f"arithmetic {VERSION}:{seed}:{depth}:{index}")  # noqa: S311
-    return _made(generator.choice(VALUES), depth, generator)
+    return _make_expression(generator.choice(VALUES), depth, generator)
 
 
-def _made(value: int, depth: int, generator: random.Random) -> str:
+def _make_expression(value: int, depth: int, generator: random.Random) -> str:
     """An expression with the value `value`. One branch has exactly `depth` - 1, the other at most that."""
     if depth == 0:
         return str(value)
@@ -38,7 +38,8 @@ def _made(value: int, depth: int, generator: random.Random) -> str:
     left, right = generator.choice(_PAIRS[sign, value])
     depths = [depth - 1, generator.randrange(depth)]
     generator.shuffle(depths)
-    return f"({_made(left, depths[0], generator)}{sign}{_made(right, depths[1], generator)})"
+    first = _make_expression(left, depths[0], generator)
+    return f"({first}{sign}{_make_expression(right, depths[1], generator)})"
 
 
 def evaluate(text: str) -> int:

@@ -15,7 +15,7 @@ from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.run.progress import Progress
-from trainyard.training.checkpoint.resume import ResumePoint, what_must_fit
+from trainyard.training.checkpoint.resume import ResumePoint, values_to_fit
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.grpo.arithmetic import evaluate
 from trainyard.training.grpo.policy import answer, build_policy, build_tokenizer, load_policy_weights
@@ -77,7 +77,7 @@ class PolicySegment(RecipeSegment):
         self.length = _length(request.config, request.data)
 
     def fits(self, fingerprint: str) -> dict[str, Any]:
-        common = what_must_fit(self._config, fingerprint, self.length.samples_per_step)
+        common = values_to_fit(self._config, fingerprint, self.length.samples_per_step)
         with_effect = {name: value for name, value in common.items() if not name.startswith("data.")}
         grpo = self._config.grpo
         return with_effect | {
@@ -87,7 +87,7 @@ class PolicySegment(RecipeSegment):
         }
 
     def starting_weights(self, point: ResumePoint | None) -> WeightSource | None:
-        """Return them also for a checkpoint of step 0: an interrupted warm start begins with them again."""
+        """Return them also for a checkpoint of step 0: an interrupted warm start starts with them again."""
         if point is not None and point.step:
             return None
         tile_bytes = self._config.kernel_optimization.tile_bytes
@@ -116,11 +116,11 @@ class PolicySegment(RecipeSegment):
             self._train_steps(context, loop)
 
     def sample(self, context: RunContext) -> str:  # noqa: ARG002
-        """Return answers to questions that were not asked in training."""
+        """Return answers to questions that were not used in training."""
         tokenizer = build_tokenizer(self._config.model)
         tokens = self._config.grpo.max_completion_tokens
         lines = []
-        for question in self._questions.unasked(_SAMPLES):
+        for question in self._questions.unused_questions(_SAMPLES):
             given = answer(self._state.model, tokenizer, question, tokens=tokens)
             value = evaluate(question.removesuffix(QUESTION_END))
             verdict = "right" if judge_answer(question, given).is_right else f"wrong, it is {value}"
@@ -136,10 +136,12 @@ class PolicySegment(RecipeSegment):
         train_policy(self._config, self._questions, self._state, steps=steps, last=self.length.steps)
 
     def _start_warm(self, context: RunContext, loop: StepLoop) -> None:
-        """Bring the policy from its first weights to those that GRPO starts with."""
+        """Train the policy from its first weights to those that GRPO starts with."""
         config, state = self._config, self._state
         if config.grpo.warm_start_steps:
-            with context.working(f"starting warm with {config.grpo.warm_start_steps} supervised steps"):
+            with context.show_current_work(
+                f"starting warm with {config.grpo.warm_start_steps} supervised steps"
+            ):
                 losses = warm_start(
                     state.model, self._questions, config, asked_to_stop=lambda: _stop_reason(context)
                 )
@@ -148,7 +150,9 @@ class PolicySegment(RecipeSegment):
                     state.model, config.model, seed=config.training.seed, weights=self._weights
                 )
                 raise loop.saver.stop()
-            context.event("warm_started", steps=len(losses), first_loss=losses[0], final_loss=losses[-1])
+            context.record_event(
+                "warm_started", steps=len(losses), first_loss=losses[0], final_loss=losses[-1]
+            )
         for name, kept in state.reference.items():
             kept.copy_(state.model.state_dict()[name])
         seed_everything(config.training.seed)

@@ -52,7 +52,7 @@ class Questions:
             "questions": self.count,
         }
 
-    def pinned(self, config: Config) -> Config:
+    def pinned_config(self, config: Config) -> Config:
         """`config` unchanged, because it determines the questions already."""
         return config
 
@@ -63,14 +63,14 @@ class Questions:
         indices = Permutation(self.count, seed=self.seed, epoch=epoch)(places)
         return [self._question(int(index)) for index in indices]
 
-    def solved(self, start: int, count: int) -> list[tuple[str, str]]:
+    def solved_questions(self, start: int, count: int) -> list[tuple[str, str]]:
         """Questions with answers for the warm start, from other draws than those of the steps."""
         made = (
             expression(seed=self.seed, index=-1 - i, depth=self.depth) for i in range(start, start + count)
         )
         return [(text + QUESTION_END, str(evaluate(text))) for text in made]
 
-    def unasked(self, count: int) -> list[str]:
+    def unused_questions(self, count: int) -> list[str]:
         """Questions from draws that no epoch uses."""
         return [self._question(index) for index in range(self.count, self.count + count)]
 

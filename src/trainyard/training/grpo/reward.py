@@ -27,7 +27,7 @@ class AnswerVerdict:
 
 
 def judge_answer(question: str, answer: str) -> AnswerVerdict:
-    """Judge the `answer` to a `question` such as `((3+4)-5)=`. The whole answer must be one number."""
+    """Judge the `answer` to a `question` such as `((3+4)-5)=`. The complete answer must be one number."""
     if not _NUMBER.fullmatch(answer):
         return AnswerVerdict(0.0, is_right=False)
     distance = abs(int(answer) - evaluate(question.removesuffix(QUESTION_END)))

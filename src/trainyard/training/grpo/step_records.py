@@ -49,7 +49,7 @@ class Steps:
         """Count the time since the last call as `part` of the step; `data` is the sampling of answers."""
         self._clock.lap(part)
 
-    def before_update(self) -> None:
+    def prepare_update(self) -> None:
         """Set the learning rate, and wait until the weights may change.
 
         Raises TrainingFailedError, the weights unchanged, for gradients that are not finite.
@@ -59,13 +59,13 @@ class Steps:
         bad = next((n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()), None)
         if bad is not None:
             self._loop.saver.finish_before_failure()
-            raise self._context.not_finite(
+            raise self._context.not_finite_error(
                 state.step + 1,
                 f"Step {state.step + 1}: the gradient of {bad} is not finite. The weights were not changed "
                 "by it.",
             )
         set_learning_rate(state.optimizer, self._learning_rate())
-        self._loop.saver.staged()
+        self._loop.saver.wait_until_staged()
         self._context.watchdog.beat()
 
     def finish(self, logged: Mapping[str, Any]) -> None:
@@ -83,7 +83,7 @@ class Steps:
         position = {"step": state.step, "epoch": length.epoch_of(state.step - 1)}
         self._loop.finish(position | figures | {"learning_rate": rate} | self._clock.read(), seconds)
         if state.step < length.steps:
-            self._loop.stop_if_asked()
+            self._loop.stop_if_requested()
         else:  # before TRL ends and draws random numbers
             self._loop.saver.save(wait=True)
 
@@ -93,4 +93,4 @@ class Steps:
     def _require_finite(self, loss: float) -> None:
         if not math.isfinite(loss):
             step = self._state.step + 1
-            raise self._context.not_finite(step, f"Step {step}: loss {loss} is not finite.")
+            raise self._context.not_finite_error(step, f"Step {step}: loss {loss} is not finite.")

@@ -33,10 +33,10 @@ def train_policy(
 ) -> None:
     """Train from `state.step` to step `last`; the random generators continue from their current state."""
     generators = generator_states()
-    with TemporaryDirectory() as folder, _quiet():
+    with TemporaryDirectory() as folder, _suppress_output():
         trainer = _trainer(config, questions, state, folder=Path(folder), last=last)
         trainer.lap = steps.lap
-        trainer.add_callback(_Around(steps, generators))
+        trainer.add_callback(_StepCallback(steps, generators))
         trainer.train()
 
 
@@ -48,20 +48,20 @@ class _Trainer(GRPOTrainer):  # type: ignore[misc]
     def _send_telemetry(self) -> None: ...
 
     def _prepare_inputs(self, *given: Any) -> Any:
-        return self._timed("data", super()._prepare_inputs(*given))
+        return self._time("data", super()._prepare_inputs(*given))
 
     def compute_loss(self, *given: Any, **named: Any) -> Any:
-        return self._timed("forward", super().compute_loss(*given, **named))
+        return self._time("forward", super().compute_loss(*given, **named))
 
     def training_step(self, *given: Any, **named: Any) -> Any:
-        return self._timed("backward", super().training_step(*given, **named))
+        return self._time("backward", super().training_step(*given, **named))
 
-    def _timed(self, part: str, result: Any) -> Any:
+    def _time(self, part: str, result: Any) -> Any:
         self.lap(part)
         return result
 
 
-class _Around(TrainerCallback):  # type: ignore[misc]
+class _StepCallback(TrainerCallback):  # type: ignore[misc]
     """Calls `Steps` from transformers' callbacks."""
 
     def __init__(self, steps: Steps, generators: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class _Around(TrainerCallback):  # type: ignore[misc]
 
     def on_pre_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
         self._steps.lap("backward")  # clipping
-        self._steps.before_update()
+        self._steps.prepare_update()
 
     def on_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
         self._steps.lap("optimizer")
@@ -95,12 +95,12 @@ def _trainer(
         # TRL loads the reference from the path in the policy's configuration.
         policy.save_pretrained(folder / "reference")  # type: ignore[operator]
         policy.config._name_or_path = str(folder / "reference")  # type: ignore[union-attr]
-    asked = [text for step in range(state.step, last) for text in questions.of_step(step)]
+    prompts = [text for step in range(state.step, last) for text in questions.of_step(step)]
     trainer = _Trainer(
         model=policy,
         reward_funcs=reward,
         args=_arguments(config, folder, steps=last - state.step),
-        train_dataset=Dataset.from_dict({"prompt": asked}),
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=build_tokenizer(config.model),
         optimizers=(state.optimizer, None),
     )
@@ -153,7 +153,7 @@ def _arguments(config: Config, folder: Path, *, steps: int) -> GRPOConfig:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _suppress_output() -> Iterator[None]:
     """Suppress the libraries' progress bars and their own deprecation warnings."""
     transformers.utils.logging.disable_progress_bar()
     with warnings.catch_warnings():

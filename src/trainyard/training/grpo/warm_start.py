@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trainyard.config.schema import Config
 from trainyard.errors import TrainingFailedError
-from trainyard.training.checkpoint.failure_advice import not_finite
+from trainyard.training.checkpoint.failure_advice import not_finite_failure
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.grpo.questions import Questions
 from trainyard.training.model.optimizer import build_optimizer, set_learning_rate
@@ -29,7 +29,7 @@ def warm_start(
 ) -> list[float] | None:
     """Train `policy` on solved questions; return the loss of each step.
 
-    None when it was asked to stop before the last step. Raises TrainingFailedError when the loss is no longer
+    None when a stop was requested before the last step. Raises TrainingFailedError when the loss is no longer
     finite.
     """
     steps, peak = config.grpo.warm_start_steps, config.grpo.warm_start_learning_rate
@@ -47,7 +47,7 @@ def warm_start(
         nn.utils.clip_grad_norm_(policy.parameters(), _CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        losses.append(_finite(loss.item(), step, config))
+        losses.append(_require_finite(loss.item(), step, config))
     return losses
 
 
@@ -60,7 +60,7 @@ class SolvedBatches:
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Token ids and labels `[batch, seq]`; only the answers and the end tokens have labels."""
-        solved = self._questions.solved(step * self._size, self._size)
+        solved = self._questions.solved_questions(step * self._size, self._size)
         rows = [self._row(question, answer) for question, answer in solved]
         length = max(len(tokens) for tokens, _ in rows)
         ids = torch.zeros((len(rows), length), dtype=torch.long)
@@ -83,9 +83,9 @@ def _loss(policy: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED)
 
 
-def _finite(loss: float, step: int, config: Config) -> float:
+def _require_finite(loss: float, step: int, config: Config) -> float:
     if not math.isfinite(loss):
-        failure = not_finite(0, config, key="grpo.warm_start_learning_rate")
+        failure = not_finite_failure(0, config, key="grpo.warm_start_learning_rate")
         error = TrainingFailedError(
             f"Step {step + 1} of the warm start: the loss, {loss}, is not finite.\n{failure.mend}."
         )

@@ -43,7 +43,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | BlockMas
         return written_out_attention(q, k, v, visible)
     if visible is not None:
         # On GPUs only the memory-efficient kernel takes a mask, and it does not support grouped heads.
-        k, v = _ungrouped(q, k, v)
+        k, v = _repeat_heads(q, k, v)
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible)
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
 
@@ -54,7 +54,7 @@ def written_out_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | Non
     Only the attention weights are kept for the backward pass, in the precision of the values. If they were
     float32, the compiler would recompute the softmax of some layers, which is slower.
     """
-    k, v = _ungrouped(q, k, v)
+    k, v = _repeat_heads(q, k, v)
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     if visible is None:
         visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
@@ -66,7 +66,7 @@ def written_out_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | Non
     return mixed
 
 
-def _ungrouped(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _repeat_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Repeat the key and value heads so that each query head has its own."""
     group = q.shape[1] // k.shape[1]
     if group == 1:

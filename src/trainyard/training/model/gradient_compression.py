@@ -6,7 +6,7 @@ Q and the errors are kept between steps, so they are part of the checkpoint; eac
 They belong to parameters and not to DDP's buckets, because the buckets change after a resume. Only replicated
 models are supported: sharded gradients are not compressed.
 
-This is an option for slow networks, off unless `compute.gradient_compression` asks for it: its gradients are
+This is an option for slow networks, off unless `compute.gradient_compression` is set: its gradients are
 approximate. Nothing else depends on it.
 """
 
@@ -32,7 +32,7 @@ class Compression:
     rank: int
     """The largest number of columns of the thin matrices."""
     ratio: float
-    """Elements of all gradients divided by elements sent, including gradients that are sent whole."""
+    """Elements of all gradients divided by elements sent, including gradients that are sent uncompressed."""
 
 
 def choose_rank(shapes: Sequence[tuple[int, ...]], ratio: float) -> Compression:
@@ -40,12 +40,12 @@ def choose_rank(shapes: Sequence[tuple[int, ...]], ratio: float) -> Compression:
     total = sum(math.prod(shape) for shape in shapes)
     most = max((min(shape) for shape in shapes if len(shape) == 2), default=1)
     # The amount sent grows with the rank, so the ranks that compress enough come first.
-    enough = bisect_right(range(1, most + 1), total / ratio, key=lambda rank: _sent(shapes, rank))
+    enough = bisect_right(range(1, most + 1), total / ratio, key=lambda rank: _sent_elements(shapes, rank))
     rank = max(1, enough)
-    return Compression(rank, total / _sent(shapes, rank))
+    return Compression(rank, total / _sent_elements(shapes, rank))
 
 
-def _sent(shapes: Sequence[tuple[int, ...]], rank: int) -> int:
+def _sent_elements(shapes: Sequence[tuple[int, ...]], rank: int) -> int:
     """Elements that each process sends per step."""
     return sum(rank * sum(shape) if is_compressed(shape, rank) else math.prod(shape) for shape in shapes)
 

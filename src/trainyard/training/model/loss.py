@@ -67,7 +67,7 @@ def _row_sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _row_gradients(logits: Tensor, targets: Tensor, logarithms: Tensor, counted: Tensor) -> Tensor:
-    """The gradient with a comparison in the place of an index, so that it stays one pass."""
+    """The gradient with a comparison instead of an index, so that it stays one pass."""
     shares = (logits.float() - logarithms[:, None]).exp()
     words = torch.arange(logits.shape[1], device=logits.device)
     is_target = words[None, :] == targets.clamp(min=0)[:, None]

@@ -19,7 +19,7 @@ from trainyard.training.model.attention import (
     is_written_out,
     unseen_keys,
 )
-from trainyard.training.model.packing import unpacked
+from trainyard.training.model.packing import unpack
 from trainyard.training.model.shard_assignment import draw_normal, own_part
 
 
@@ -103,14 +103,14 @@ class FeedForward(nn.Module):
         return result
 
 
-def _computed(block: Callable[..., Tensor], *inputs: Tensor | BlockMask) -> Tensor:
+def _run_block(block: Callable[..., Tensor], *inputs: Tensor | BlockMask) -> Tensor:
     return block(*inputs)
 
 
 class Block(nn.Module):
     """One pre-norm decoder layer."""
 
-    run: Callable[..., Tensor] = staticmethod(_computed)
+    run: Callable[..., Tensor] = staticmethod(_run_block)
     """Calls the block's computation with its inputs. Activation recomputation replaces it.
 
     It is within `forward`, so that compiling the block compiles the recomputation with it, and so that the
@@ -157,7 +157,7 @@ class Decoder(nn.Module):
         positions: Tensor | slice = slice(tokens.shape[1])
         visible: tuple[Tensor | BlockMask, ...] = ()
         if self.separates_documents:
-            packed = unpacked(tokens)
+            packed = unpack(tokens)
             tokens = packed.tokens
             visible = (packed.blocks if self.attends_by_blocks else packed.visible,)
             positions = packed.positions[:, None]

@@ -14,7 +14,7 @@ from trainyard.config.schema import TrainingConfig
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> Optimizer:
-    """Build the optimizer with its whole state, so that the state has the same shape at every step."""
+    """Build the optimizer with its complete state, so that the state has the same shape at every step."""
     optimizer: Optimizer = import_module(OPTIMIZERS[config.optimizer].module).build(model, config)
     return optimizer
 
@@ -22,7 +22,7 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> Optimizer:
 def learning_rate(step: int, total_steps: int, config: TrainingConfig) -> float:
     """The learning rate of the 0-based `step`: linear warm-up, then cosine decay until the last step.
 
-    A run that is shorter than the warm-up warms up over its whole length.
+    A run that is shorter than the warm-up warms up over its complete length.
     """
     warmup = min(config.warmup_steps, total_steps)
     if step < warmup:

@@ -18,7 +18,7 @@ BLOCK = 128
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedSamples:
     """Samples whose documents are kept apart."""
 
     tokens: Tensor
@@ -37,19 +37,19 @@ class Packed:
 
     @property
     def blocks(self) -> BlockMask:
-        """The same for flex attention: the key blocks that a query block sees in part or whole.
+        """The same for flex attention: the key blocks that a query block sees partly or completely.
 
         No array of queries by keys is made, and the host reads no value.
         """
         return _blocks_of(self.starts)
 
 
-def unpacked(marked: Tensor) -> Packed:
+def unpack(marked: Tensor) -> PackedSamples:
     """Convert marked token ids `[batch, seq]` to ids, positions and starts of documents."""
     begins = marked < 0
     places = torch.arange(marked.shape[1], device=marked.device)
     first = torch.where(begins, places, 0).cummax(dim=1).values
-    return Packed(torch.where(begins, ~marked, marked), places - first, first)
+    return PackedSamples(torch.where(begins, ~marked, marked), places - first, first)
 
 
 def _blocks_of(starts: Tensor) -> BlockMask:
@@ -61,10 +61,10 @@ def _blocks_of(starts: Tensor) -> BlockMask:
     furthest, nearest = starts[:, ::BLOCK], starts[:, ends.clamp(max=length) - 1]
     queries, keys = numbers[:, None], numbers[None, :]
     seen = (keys <= queries) & (keys >= (furthest // BLOCK)[:, :, None])
-    is_whole = (keys < queries) & (ends <= length)[:, None]
-    is_full = is_whole & (nearest[:, :, None] <= keys * BLOCK)
-    partial_count, partial_keys = _ordered(seen & ~is_full)
-    full_count, full_keys = _ordered(seen & is_full)
+    is_seen = (keys < queries) & (ends <= length)[:, None]
+    is_full = is_seen & (nearest[:, :, None] <= keys * BLOCK)
+    partial_count, partial_keys = _order_blocks(seen & ~is_full)
+    full_count, full_keys = _order_blocks(seen & is_full)
 
     def is_visible(batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (starts[batch, query] == starts[batch, key]) & (query >= key)
@@ -77,7 +77,7 @@ def _blocks_of(starts: Tensor) -> BlockMask:
     )
 
 
-def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
+def _order_blocks(chosen: Tensor) -> tuple[Tensor, Tensor]:
     """For booleans `[batch, query block, key block]`: the number of keys per query, and these keys first."""
     count = chosen.sum(dim=-1, dtype=torch.int32)
     keys = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)

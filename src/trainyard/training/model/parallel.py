@@ -50,7 +50,7 @@ class Parallel:
     """A model ready to train on this process's device."""
 
     model: Llama
-    """Holds the parameters under their original names, sharded or whole."""
+    """Holds the parameters under their original names, sharded or not."""
     forward: Callable[[Tensor], Tensor]
     """Token ids `[batch, seq]` to logits."""
     share: DataShare
@@ -63,7 +63,7 @@ class Parallel:
     """Exchanges the gradients if they are compressed."""
 
     @property
-    def settles(self) -> bool:
+    def has_unsettled_buckets(self) -> bool:
         """Whether the first backward pass changes the bits of later gradient exchanges.
 
         DDP rebuilds its buckets after it, in the order in which gradients arrived. With three or more
@@ -71,12 +71,12 @@ class Parallel:
         """
         return isinstance(self.forward, DistributedDataParallel) and self.share.world.size > 2
 
-    def accumulating(self, last: bool) -> AbstractContextManager[Any]:
+    def accumulate(self, last: bool) -> AbstractContextManager[Any]:
         """Wrap one forward and backward pass, of which the `last` one completes the gradients of the step.
 
-        DDP exchanges whole gradients, so it does so once. FSDP sums and divides them in every pass; otherwise
-        each process would hold the whole gradients of the passes before, in float32. Only the all-reduce over
-        the replicas of hsdp, which adds shards to shards, waits for the last pass.
+        DDP exchanges complete gradients, so it does so once. FSDP sums and divides them in every pass;
+        otherwise each process would hold the complete gradients of the passes before, in float32. Only the
+        all-reduce over the replicas of hsdp, which adds shards to shards, waits for the last pass.
         """
         if isinstance(self.forward, DistributedDataParallel) and not last:
             return self.forward.no_sync()
@@ -92,8 +92,8 @@ def put_on_devices(config: Config, world: World, device: torch.device, *, draw: 
     """
     compute, shape = config.compute, config.model.architecture
     if compute.strategy in ("fsdp", "hsdp"):
-        return _sharded(config, world, device, draw=draw)
-    model = build_model(shape, seed=config.training.seed).to(device) if draw else _empty(shape, device)
+        return _shard(config, world, device, draw=draw)
+    model = build_model(shape, seed=config.training.seed).to(device) if draw else _empty_model(shape, device)
     model.model.attends_by_blocks = _has_block_kernels(compute, device)
     _recompute(model, compute)
     forward: nn.Module = model
@@ -125,7 +125,7 @@ def _has_block_kernels(compute: ComputeConfig, device: torch.device) -> bool:
     return compute.compile and device.type == "cuda"
 
 
-def _empty(shape: ArchitectureConfig, device: torch.device) -> Llama:
+def _empty_model(shape: ArchitectureConfig, device: torch.device) -> Llama:
     with torch.device("meta"):
         model = Llama(shape)
     model.to_empty(device=device)
@@ -135,7 +135,7 @@ def _empty(shape: ArchitectureConfig, device: torch.device) -> Llama:
     return model
 
 
-def _sharded(config: Config, world: World, device: torch.device, *, draw: bool) -> Parallel:
+def _shard(config: Config, world: World, device: torch.device, *, draw: bool) -> Parallel:
     """Apply FSDP2 to each layer, then to the rest.
 
     The model is created empty, sharded, and then filled, so that no process holds all of it.
@@ -165,7 +165,7 @@ def _sharded(config: Config, world: World, device: torch.device, *, draw: bool) 
         shard(layer)
     shard(model)
     model.to_empty(device="cpu" if compute.cpu_offload else device)
-    _tables_to(model, device)
+    _move_tables(model, device)
     if draw:
         initialize(model, config.model.architecture, seed=config.training.seed)
     else:
@@ -174,7 +174,7 @@ def _sharded(config: Config, world: World, device: torch.device, *, draw: bool) 
     return Parallel(model, model, share, loss_scale=float(shape.data), autocast=False)
 
 
-def _tables_to(model: Llama, device: torch.device) -> None:
+def _move_tables(model: Llama, device: torch.device) -> None:
     """Move the constant tables to `device`; offloading keeps only parameters in main memory."""
     for name, table in model.model.named_buffers(recurse=False):
         setattr(model.model, name, torch.empty_like(table, device=device))

@@ -1,6 +1,6 @@
 """Fill a parameter that may be sharded: each process keeps its own shard, and nothing is sent.
 
-Random values are drawn a few rows at a time, so that no process ever holds a whole matrix.
+Random values are drawn a few rows at a time, so that no process ever holds a complete matrix.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _GROUP = 16
 
 @torch.no_grad()
 def draw_normal(parameter: Tensor, deviation: float, *, generator: torch.Generator) -> None:
-    """Fill the matrix `parameter` with the values that `normal_` gives to a whole one on a CPU.
+    """Fill the matrix `parameter` with the values that `normal_` gives to a complete one on a CPU.
 
     A process draws only the rows of its own shard, and lets the generator skip the others, which takes two
     thirds of the time. Equal generators are equal afterwards, whatever the shard.
@@ -54,7 +54,7 @@ def _chunks(rows: int, width: int) -> Iterator[slice]:
 
 @torch.no_grad()
 def place(parameter: Tensor, values: Tensor) -> None:
-    """Copy `values`, which every process has in whole, into `parameter`.
+    """Copy `values`, which every process has completely, into `parameter`.
 
     Only the own shard moves to the device of the parameter.
     """
@@ -65,7 +65,7 @@ def place(parameter: Tensor, values: Tensor) -> None:
 
 
 def own_slices(parameter: DTensor) -> tuple[slice, ...]:
-    """The slices of the whole tensor that this process holds, one per dimension."""
+    """The slices of the complete tensor that this process holds, one per dimension."""
     sizes, starts = compute_local_shape_and_global_offset(
         parameter.shape, parameter.device_mesh, parameter.placements
     )
@@ -77,6 +77,6 @@ def own_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def gather_whole(tensor: Tensor) -> Tensor:
-    """The whole `tensor`, gathered from all processes if it is sharded. All processes must call it."""
+def gather_tensor(tensor: Tensor) -> Tensor:
+    """The complete `tensor`, gathered from all processes if it is sharded. All processes must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

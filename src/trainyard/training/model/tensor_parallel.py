@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from trainyard.training.model.model import Llama
-from trainyard.training.model.shard_assignment import gather_whole
+from trainyard.training.model.shard_assignment import gather_tensor
 
 
 def cut_over_group(model: Llama, group: DeviceMesh) -> None:
@@ -33,24 +33,24 @@ def cut_over_group(model: Llama, group: DeviceMesh) -> None:
     for layer in model.model.layers:
         parallelize_module(layer, group, _block_plan())
         for half in ("self_attn", "mlp"):
-            layer.get_submodule(half).register_forward_pre_hook(partial(_whole_on_each, group))
+            layer.get_submodule(half).register_forward_pre_hook(partial(_replicate_input, group))
     tables: dict[str, ParallelStyle] = {
         "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
         "lm_head": ColwiseParallel(output_layouts=Replicate()),
     }
     tied = model.lm_head.weight is model.model.embed_tokens.weight
     parallelize_module(model, group, tables)
-    model.model.embed_tokens.register_forward_hook(_arrived)
+    model.model.embed_tokens.register_forward_hook(_wait_for_output)
     if tied:
         model.lm_head.weight = model.model.embed_tokens.weight
 
 
-def _arrived(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+def _wait_for_output(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
     """Wait for the all-reduce of the output, because a compiled block does not accept a pending tensor."""
     return output.clone()
 
 
-def _whole_on_each(group: DeviceMesh, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _replicate_input(group: DeviceMesh, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Wrap the input of attention or feed-forward as one DTensor, so that its gradient is summed once."""
     x: Tensor = DTensor.from_local(inputs[0], group, [Replicate()], run_check=False)
     return (x, *inputs[1:])
@@ -69,7 +69,7 @@ def _block_plan() -> dict[str, ParallelStyle]:
 
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
-    """Scale the gradients of `model` to a norm of at most `limit`; return their norm before that, whole.
+    """Scale the gradients of `model` to a norm of at most `limit`; return their complete norm before that.
 
     With tensor parallelism, the norm layers are on another mesh than the matrices; each mesh is summed
     separately.
@@ -78,7 +78,7 @@ def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     for parameter in model.parameters():
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
         groups.setdefault(mesh, []).append(parameter)
-    norms = [gather_whole(_norm(group)) for group in groups.values()]
+    norms = [gather_tensor(_norm(group)) for group in groups.values()]
     total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
     for group in groups.values():
         nn.utils.clip_grads_with_norm_(group, limit, total)

@@ -14,7 +14,7 @@ import torch
 from trainyard.config.mesh import mesh_shape
 from trainyard.config.schema import Config
 from trainyard.run.progress import Progress
-from trainyard.training.checkpoint.resume import ResumePoint, what_must_fit
+from trainyard.training.checkpoint.resume import ResumePoint, values_to_fit
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.training_data import TrainingData, data_at_hand, ready_data
@@ -71,7 +71,7 @@ class PretrainingSegment(RecipeSegment):
         )
 
     def fits(self, fingerprint: str) -> dict[str, Any]:
-        return what_must_fit(self._config, fingerprint, self.length.samples_per_step)
+        return values_to_fit(self._config, fingerprint, self.length.samples_per_step)
 
     def starting_weights(self, point: ResumePoint | None) -> WeightSource | None:
         if point is not None:
@@ -95,7 +95,7 @@ class PretrainingSegment(RecipeSegment):
         compressed = self._parallel.compressed
         return {"gradient_compression": asdict(compressed.compression)} if compressed else {}
 
-    def restored(self, state: TrainingState) -> None:
+    def start_from_state(self, state: TrainingState) -> None:
         if state.data_position is not None:
             self._batches.restore(state.data_position)
 

@@ -22,9 +22,9 @@ from trainyard.training.model.parallel import Parallel
 from trainyard.training.model.tensor_parallel import clip_gradients
 from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.run_context import RunContext
-from trainyard.training.runtime.stop_signals import children_shielded
+from trainyard.training.runtime.stop_signals import shield_children
 from trainyard.training.runtime.timing import step_clock
-from trainyard.training.runtime.world import peers_expected
+from trainyard.training.runtime.world import explain_lost_peers
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class TrainStep:
         on_gpu = context.config.compute.compile and context.device.type == "cuda"
         self._loss_kernels = compiled_kernels() if on_gpu else None
         # torch.compile may start a compiler at any new shape; a Ctrl-C must not kill it.
-        self._shield = children_shielded if context.config.compute.compile else nullcontext
+        self._shield = shield_children if context.config.compute.compile else nullcontext
 
     def warm_up_reducer(self) -> None:
         """Run one dummy backward pass so that DDP's buckets are final before the first real step.
 
         Otherwise a resumed run sums gradients in another order than an uninterrupted one.
         """
-        if not self._parallel.settles:
+        if not self._parallel.has_unsettled_buckets:
             return
         config = self._context.config
         shape = (config.training.batch_size, config.data.sequence_length + 1)
-        with self._shield(), peers_expected():
+        with self._shield(), explain_lost_peers():
             tokens = torch.zeros(shape, dtype=torch.int64, device=self._device)
             loss = self._loss(tokens)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -77,7 +77,7 @@ class TrainStep:
         unchanged.
         """
         self._clock.begin()
-        with self._shield(), peers_expected():
+        with self._shield(), explain_lost_peers():
             own_loss = self._forward_backward()
             loss, grad_norm = self._read(own_loss, self._clip())
         self._clock.lap("backward")
@@ -85,10 +85,10 @@ class TrainStep:
         config, optimizer = self._context.config.training, self._state.optimizer
         rate = learning_rate(self._state.step, self._context.length.steps, config)
         set_learning_rate(optimizer, rate)
-        self._saver.staged()
+        self._saver.wait_until_staged()
         if self._parallel.compressed:
             self._parallel.compressed.commit()
-        with peers_expected():
+        with explain_lost_peers():
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         self._clock.lap("optimizer")
@@ -120,7 +120,7 @@ class TrainStep:
         total = torch.zeros((), device=self._device)
         self._clock.lap("data")
         for number, sequences in enumerate(batch.sequences, start=1):
-            with parallel.accumulating(last=number == len(batch.sequences)):
+            with parallel.accumulate(last=number == len(batch.sequences)):
                 loss = self._loss(sequences) / batch.tokens
                 self._clock.lap("forward")
                 (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
@@ -145,13 +145,13 @@ class TrainStep:
         """Prepare the next batch, if there is one. A stream is left out, because it reads ahead itself."""
         step = self._state.step + 1
         if self._batches.steps_per_epoch is not None and step < self._context.length.steps:
-            self._next = self._drawn(step)
+            self._next = self._draw_batch(step)
 
     def _own_batch(self, step: int) -> _OwnBatch:
         ready, self._next = self._next, None
-        return ready if ready is not None and ready.step == step else self._drawn(step)
+        return ready if ready is not None and ready.step == step else self._draw_batch(step)
 
-    def _drawn(self, step: int) -> _OwnBatch:
+    def _draw_batch(self, step: int) -> _OwnBatch:
         """This process's part of the global batch of `step`, on its device."""
         batch, groups = self._batch(step), self._parallel.share
         size = self._context.config.training.batch_size
@@ -190,7 +190,7 @@ class TrainStep:
         self._saver.finish_before_failure()
         step = self._state.step
         what = f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {grad_norm}"
-        raise self._context.not_finite(
+        raise self._context.not_finite_error(
             step + 1,
             f"Step {step + 1}: {what} is not finite in {self._context.length.place_of(step)}. "
             "The weights were not changed by it.",

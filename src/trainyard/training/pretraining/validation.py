@@ -53,7 +53,7 @@ class Validation:
 
 
 def _target_bytes(batch: np.ndarray, text_bytes: Callable[[np.ndarray], int]) -> int:
-    """The bytes of the targets that count, without the first token of each further document in a sample."""
+    """The bytes of the targets that count, without the first token of each later document in a sample."""
     targets = batch[:, 1:]
     if not (targets < 0).any():
         return text_bytes(targets)

@@ -1,7 +1,6 @@
 """Schedule the saves of a segment: at most one at a time; old checkpoints are removed after each.
 
-After a signal it does only what leads to a checkpoint: it removes nothing, and begins no save for which the
-grace period is too short.
+After a signal it only saves: it removes nothing, and starts no save for which the grace period is too short.
 
 `checkpoint_save` writes a checkpoint; `step_loop` decides at which steps one is due.
 """
@@ -18,8 +17,8 @@ from trainyard.errors import CheckpointError, RecordError, StoppedError, Trainin
 from trainyard.run.commands import from_here, made_by, resume_command
 from trainyard.training.checkpoint.checkpoint import SavedCheckpoint
 from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
-from trainyard.training.checkpoint.retention import remove_old_checkpoints, whole_steps
-from trainyard.training.checkpoint.save_executors import AtOnce, Engine, PendingResult, open_engine
+from trainyard.training.checkpoint.retention import complete_steps, remove_old_checkpoints
+from trainyard.training.checkpoint.save_executors import Engine, ForegroundEngine, PendingResult, open_engine
 from trainyard.training.checkpoint.shards import Shares, matches_shares, share_out
 from trainyard.training.run.run_context import RunContext
 
@@ -36,10 +35,12 @@ class Saver:
     def __init__(self, parts: RunContext) -> None:
         self._parts = parts
         self._state = parts.state
-        self._begun_step = parts.state.step if parts.state.step else None
-        self._whole_step = self._begun_step if self._begun_step in whole_steps(parts.directory) else None
-        """The step of the newest whole checkpoint; None if there is none yet."""
-        self._engine: Engine = AtOnce()
+        self._last_saved_step = parts.state.step if parts.state.step else None
+        self._complete_step = (
+            self._last_saved_step if self._last_saved_step in complete_steps(parts.directory) else None
+        )
+        """The step of the newest complete checkpoint; None if there is none yet."""
+        self._engine: Engine = ForegroundEngine()
         self._shares: Shares | None = None
         self._pending: PendingSave | None = None
         self._removing: PendingResult[list[int]] | None = None
@@ -47,7 +48,7 @@ class Saver:
         """Seconds that training waited for the save under way."""
         self._held_up = 0.0
         self._seconds = _GUESS_SECONDS
-        self._is_measured, self._grace_told = False, False
+        self._is_measured, self._has_warned = False, False
 
     @property
     def seconds(self) -> float:
@@ -55,17 +56,17 @@ class Saver:
         return self._seconds * (2 if self._pending else 1)
 
     def save(self, *, wait: bool = False) -> None:
-        """Save the state of this step, unless that has begun already; with `wait` until it is complete.
+        """Save the state of this step, unless that was started already; with `wait` until it is complete.
 
         A save under way is finished first. With `wait` nothing is copied. Raises CheckpointError, or
         TrainingFailedError when a weight is not finite; the run must then end.
         """
-        with self._parts.working(f"saving step {self._state.step}"):
-            if self._begun_step != self._state.step:
+        with self._parts.show_current_work(f"saving step {self._state.step}"):
+            if self._last_saved_step != self._state.step:
                 self.finish()
-                with self._waiting():
-                    self._begin(AtOnce() if wait else self._engine)
-            if wait or isinstance(self._engine, AtOnce):
+                with self._count_wait():
+                    self._begin(ForegroundEngine() if wait else self._engine)
+            if wait or isinstance(self._engine, ForegroundEngine):
                 self.finish()
 
     def stop(self) -> StoppedError:
@@ -80,41 +81,41 @@ class Saver:
             self.finish()
             state.step, state.is_of_step = pending.step, False
             left = f" The grace period had no time left to save step {reached} too."
-        elif pending is None and self._whole_step not in (None, reached) and not self._has_time(1):
-            assert self._whole_step is not None
-            state.step, state.is_of_step = self._whole_step, False
+        elif pending is None and self._complete_step not in (None, reached) and not self._has_time(1):
+            assert self._complete_step is not None
+            state.step, state.is_of_step = self._complete_step, False
             left = f" The grace period had no time left to save step {reached}."
         else:
             self.save(wait=True)
         directory, stop = self._parts.directory, self._parts.stop
-        go_on = resume_command(directory.path, started_with=made_by())
+        command = resume_command(directory.path, started_with=made_by())
         return StoppedError(
             f"Stopped at step {state.step} of {self._parts.length.steps}: {stop.reason}. "
-            f"{from_here(directory.checkpoint(state.step))} is whole.{left}\nTo go on: {go_on}"
+            f"{from_here(directory.checkpoint(state.step))} is complete.{left}\nTo resume: {command}"
         )
 
-    def staged(self) -> None:
+    def wait_until_staged(self) -> None:
         """Wait until the state may change; called right before the optimizer changes it."""
         if self._pending is not None:
-            with self._waiting(), self._failing():
-                self._pending.staged()
+            with self._count_wait(), self._record_failure():
+                self._pending.wait_until_staged()
 
     def poll(self) -> None:
         """Advance the save under way, without waiting; called between two steps."""
         if self._pending is not None:
-            with self._waiting(), self._failing():
+            with self._count_wait(), self._record_failure():
                 saved = self._pending.advance(wait=False)
             self._conclude(saved, self._engine)
         elif self._removing is not None and self._removing.done():
-            self._tell_removed()
+            self._report_removed()
 
     def finish(self) -> None:
         """Wait for the save under way, and for the removal of old checkpoints."""
         if self._pending is not None:
-            with self._waiting(), self._failing():
+            with self._count_wait(), self._record_failure():
                 saved = self._pending.advance(wait=True)
-            self._conclude(saved, AtOnce())
-        self._tell_removed()
+            self._conclude(saved, ForegroundEngine())
+        self._report_removed()
 
     def finish_before_failure(self) -> None:
         """Finish the save under way before the run fails for another reason; a failure to save stays silent.
@@ -124,15 +125,15 @@ class Saver:
         with suppress(CheckpointError, RecordError):
             self.finish()
 
-    def held_up(self) -> float:
+    def take_held_up_seconds(self) -> float:
         """Return the seconds that saves have held up training since the last call."""
         seconds, self._held_up = self._held_up, 0.0
         return seconds
 
     def remove_old(self) -> None:
         """Remove checkpoints that are no longer kept; a kill after a save may have left some."""
-        self._remove_up_to(self._state.step, AtOnce())
-        self._tell_removed()
+        self._remove_up_to(self._state.step, ForegroundEngine())
+        self._report_removed()
 
     def __enter__(self) -> "Saver":
         self._engine = open_engine(self._parts.config.checkpointing.mode)
@@ -144,8 +145,8 @@ class Saver:
         done = error is None or isinstance(error, StoppedError)
         try:
             if not done and isinstance(error, Exception) and self._pending is not None:
-                with suppress(CheckpointError, TrainingFailedError, RecordError), self._failing():
-                    self._conclude(self._pending.finish_alone(), AtOnce())
+                with suppress(CheckpointError, TrainingFailedError, RecordError), self._record_failure():
+                    self._conclude(self._pending.finish_alone(), ForegroundEngine())
         finally:
             self._engine.close(at_once=not done)
 
@@ -153,20 +154,20 @@ class Saver:
         """Use the earliest signal of any process for the grace period of all."""
         since = [seconds for seconds in self._parts.world.gather(self._parts.stop.since_signal()) if seconds]
         if since:
-            self._parts.stop.signalled_ago(max(since))
+            self._parts.stop.adopt_signal(max(since))
 
-    def tell_grace(self, slowest_step: float) -> None:
+    def report_grace(self, slowest_step: float) -> None:
         """After a measured save, agree on how long a stop takes; warn if the grace period is shorter."""
         if not self._is_measured:
             return
         self._is_measured = False
         stop = self._parts.stop
-        saves = self._seconds * (1 if isinstance(self._engine, AtOnce) else 2)
+        saves = self._seconds * (1 if isinstance(self._engine, ForegroundEngine) else 2)
         needed = max(self._parts.world.gather(slowest_step + saves + _ENDING_SECONDS))
         stop.needed = max(needed, stop.needed or 0.0)
-        if stop.needed > stop.grace and not self._grace_told:
-            self._grace_told = True
-            self._parts.event(
+        if stop.needed > stop.grace and not self._has_warned:
+            self._has_warned = True
+            self._parts.record_event(
                 "grace_too_short", grace_seconds=stop.grace, needed_seconds=round(stop.needed, 1)
             )
             if self._parts.world.is_main:
@@ -193,14 +194,14 @@ class Saver:
             parts.directory, parts.run_id, parts.fits, engine=engine, world=parts.world, config=parts.config
         )
         self._pending = PendingSave(job, self._state, self._shares)
-        self._begun_step = self._state.step
+        self._last_saved_step = self._state.step
 
     def _conclude(self, saved: SavedCheckpoint | None, remover: Engine) -> None:
         if saved is None or self._pending is None:
             return
         step, self._pending = self._pending.step, None
-        self._seconds, self._whole_step, self._is_measured = max(saved.awaited_seconds, 0.1), step, True
-        self._parts.event(
+        self._seconds, self._complete_step, self._is_measured = max(saved.awaited_seconds, 0.1), step, True
+        self._parts.record_event(
             "checkpoint_saved",
             step=step,
             bytes=saved.size,
@@ -224,16 +225,16 @@ class Saver:
         )
         self._removing = remover.start(lambda: remover.do(remove))
 
-    def _tell_removed(self) -> None:
+    def _report_removed(self) -> None:
         if self._removing is None:
             return
         removing, self._removing = self._removing, None
         for old in removing.result():
             keep = self._parts.config.checkpointing.keep_last
-            self._parts.event("checkpoint_removed", step=old, keep_last=keep)
+            self._parts.record_event("checkpoint_removed", step=old, keep_last=keep)
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _count_wait(self) -> Iterator[None]:
         start = time.perf_counter()
         try:
             with self._parts.watchdog.slow_work():
@@ -244,7 +245,7 @@ class Saver:
             self._held_up += seconds
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _record_failure(self) -> Iterator[None]:
         """Record a failure to save, and forget the save under way."""
         step = self._pending.step if self._pending else None
         try:
@@ -253,5 +254,5 @@ class Saver:
             self._pending = None
             if isinstance(error, CheckpointError):
                 with suppress(RecordError):
-                    self._parts.event("checkpoint_failed", step=step, reason=str(error))
+                    self._parts.record_event("checkpoint_failed", step=step, reason=str(error))
             raise

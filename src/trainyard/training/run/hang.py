@@ -4,10 +4,10 @@
 
 The main thread may be stuck anywhere, even in a collective, and never return. So everything here runs in the
 watchdog's thread, and the process ends without a collective. The main process removes `logs/hang-suspected`
-when everything is recorded; that tells the others to exit. Ending may need the same thing that the main
+when everything is recorded; then the others exit. Ending may need the same thing that the main
 thread is stuck in, such as a terminal that accepts no output. So each part has a time limit of seconds.
 
-A process that waits in NCCL or for a lock does not notice that another one has ended, so the kernel is asked.
+A process that waits in NCCL or for a lock does not notice that another one has ended, so it polls the kernel.
 """
 
 import faulthandler
@@ -33,8 +33,8 @@ from trainyard.run.failure import Failure, FailureKind
 from trainyard.training.checkpoint.failure_advice import suggest_retry
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
-from trainyard.training.runtime.watchdog import Standstill, compiling_is_slow
-from trainyard.training.runtime.world import World, collectives_wait_for_ever
+from trainyard.training.runtime.watchdog import Standstill, allow_slow_compilation
+from trainyard.training.runtime.world import World, remove_collective_limit
 
 _logger = logging.getLogger(__name__)
 _GATHER_SECONDS = 5.0
@@ -42,14 +42,14 @@ _GATHER_SECONDS = 5.0
 _RECORD_SECONDS = 10.0
 """The others wait this long for the main process."""
 _PART_SECONDS = 3.0
-"""Each part of the end may take this long; then the next part begins."""
+"""Each part of the end may take this long; then the next part starts."""
 _END_SECONDS = 25.0
 """The process exits after this time even if parts are not done; torchrun would kill it a little later."""
 _POLL_SECONDS = 0.05
 
 
 @contextmanager
-def ended_when_hung(
+def end_when_hung(
     parts: RunContext, recorder: OutcomeRecorder, *, leave: Callable[[int], None]
 ) -> Iterator[None]:
     """End all processes of the run, each by `leave`, when the body hangs.
@@ -58,23 +58,23 @@ def ended_when_hung(
     another process is gone, and there would be no stacks.
     """
     alarm = Alarm(parts, recorder, leave=leave)
-    parts.world.on_main(alarm.forget)
+    parts.world.run_on_main(alarm.forget)
     with ExitStack() as held:
-        held.enter_context(collectives_wait_for_ever())
+        held.enter_context(remove_collective_limit())
         if parts.config.compute.compile:
-            held.enter_context(compiling_is_slow(parts.watchdog))
+            held.enter_context(allow_slow_compilation(parts.watchdog))
         lost = held.enter_context(watch_peers(parts.world))
-        held.enter_context(parts.watchdog.watching(alarm.ring, called=alarm.called, lost=lost))
+        held.enter_context(parts.watchdog.watch(alarm.ring, is_raised=alarm.is_raised, lost=lost))
         try:
             yield
         except StoppedError:
-            _leave_together(parts)
+            _wait_for_all(parts)
             raise
-        _leave_together(parts)
+        _wait_for_all(parts)
 
 
-def _leave_together(parts: RunContext) -> None:
-    """Wait for all processes. One that exited earlier would look lost to the others, which still watch."""
+def _wait_for_all(parts: RunContext) -> None:
+    """Wait for all processes. One that exited earlier would appear lost to the others, which still watch."""
     with parts.watchdog.slow_work():
         parts.world.wait()
 
@@ -125,7 +125,7 @@ class Alarm:
         """Remove `hang-suspected` of an earlier segment that was killed while it ended."""
         self._sign.unlink(missing_ok=True)
 
-    def called(self) -> bool:
+    def is_raised(self) -> bool:
         """Whether a process of the run has noticed a hang."""
         return self._sign.exists()
 
@@ -140,26 +140,26 @@ class Alarm:
             "limit_seconds": round(still.limit, 1),
             **({"lost": list(still.lost)} if still.lost else {}),
         }
-        _in_time(lambda: self._call_the_others(noticed))
-        _in_time(lambda: self._leave_stacks(noticed))
-        _in_time(lambda: _leave_collectives(self._logs, self._parts.world.rank, self._parts.device))
+        _run_in_time(lambda: self._alert_others(noticed))
+        _run_in_time(lambda: self._write_stacks(noticed))
+        _run_in_time(lambda: _write_collectives(self._logs, self._parts.world.rank, self._parts.device))
         if self._parts.world.is_main:
             self._record(noticed)
         else:
-            _wait(_RECORD_SECONDS, lambda: not self.called())
+            _wait(_RECORD_SECONDS, lambda: not self.is_raised())
         self._leave(int(ExitCode.NO))
 
-    def _call_the_others(self, noticed: dict[str, Any]) -> None:
+    def _alert_others(self, noticed: dict[str, Any]) -> None:
         """Write `hang-suspected`. If another process has written it, copy its facts into `noticed`."""
         try:
-            if self.called():
+            if self.is_raised():
                 noticed.update(json.loads(self._sign.read_bytes()))
             else:
                 write_json_atomically(self._sign, noticed)
         except (OSError, ValueError) as error:
             _logger.warning("%s: %s", self._sign, error)
 
-    def _leave_stacks(self, noticed: dict[str, Any]) -> None:
+    def _write_stacks(self, noticed: dict[str, Any]) -> None:
         """Write the stacks of all threads to the log; to stderr if the disk is full."""
         rank = self._parts.world.rank
         try:
@@ -176,11 +176,11 @@ class Alarm:
     def _record(self, noticed: dict[str, Any]) -> None:
         world, step = self._parts.world, self._parts.state.step
         lost = noticed.get("lost", [])
-        _wait(_GATHER_SECONDS, lambda: len(self._stacks_left()) == world.size - len(lost))
-        files = [f"logs/{path.name}" for path in self._stacks_left()]
+        _wait(_GATHER_SECONDS, lambda: len(self._written_stacks()) == world.size - len(lost))
+        files = [f"logs/{path.name}" for path in self._written_stacks()]
         cause = f"after the end of rank {', '.join(map(str, lost))} " if lost else ""
-        mend = "docs/runbooks/recovery.md#hung says how to read them; once the cause is mended"
-        failure = Failure(FailureKind.HANG, step + 1, mend)
+        remedy = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"
+        failure = Failure(FailureKind.HANG, step + 1, remedy)
         message = (
             f"Step {step + 1}: {cause}nothing moved for {noticed['seconds']} s (rank {noticed['rank']} "
             f"noticed), so the run was ended. The stacks of all threads: {', '.join(files)}.\n"
@@ -188,15 +188,15 @@ class Alarm:
         )
         error = TrainingFailedError(message)
         error.failure = failure
-        _in_time(lambda: self._parts.event("hang_suspected", step=step, **noticed, files=files))
-        _in_time(lambda: self._recorder.record(error))
-        _in_time(self.forget)
-        _in_time(lambda: _logger.error("%s", message))
+        _run_in_time(lambda: self._parts.record_event("hang_suspected", step=step, **noticed, files=files))
+        _run_in_time(lambda: self._recorder.record(error))
+        _run_in_time(self.forget)
+        _run_in_time(lambda: _logger.error("%s", message))
 
     def _stacks(self, rank: int) -> Path:
         return self._logs / f"hang-rank-{rank}.txt"
 
-    def _stacks_left(self) -> list[Path]:
+    def _written_stacks(self) -> list[Path]:
         """The stack files written since the hang was noticed, without those of earlier hangs."""
         if not self._sign.exists():
             return []
@@ -205,7 +205,7 @@ class Alarm:
         return [path for path in paths if path.exists() and path.stat().st_mtime_ns >= noticed]
 
 
-def _leave_collectives(folder: Path, rank: int, device: torch.device) -> None:
+def _write_collectives(folder: Path, rank: int, device: torch.device) -> None:
     """Write the last collectives from PyTorch's flight recorder; `fr_trace` reads the file of NCCL."""
     if not dist.is_initialized():
         return
@@ -219,7 +219,7 @@ def _leave_collectives(folder: Path, rank: int, device: torch.device) -> None:
             write_bytes_atomically(folder / name, getattr(c10d, dump)())
 
 
-def _in_time(part: Callable[[], None]) -> None:
+def _run_in_time(part: Callable[[], None]) -> None:
     """Run a part of the end in its own thread; return when it is done, has failed or takes too long."""
 
     def work() -> None:

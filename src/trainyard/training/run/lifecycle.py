@@ -2,8 +2,8 @@
 
     config + data --> resume point --> run.json --> state --> steps --> outcome
 
-`recipe_contract` says what the recipe adds. The choice of a checkpoint is `resume`'s, and the records around
-each step are `step_loop`'s.
+`recipe_contract` defines the part of a recipe. `resume` chooses the checkpoint, and `step_loop` writes the
+records around each step.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,20 +19,20 @@ from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import mark_trained
 from trainyard.training.checkpoint.checkpoint import load_checkpoint
-from trainyard.training.checkpoint.failure_advice import memory_explained
+from trainyard.training.checkpoint.failure_advice import explain_memory_errors
 from trainyard.training.checkpoint.node_resume import agreed_resume_point, continue_node
 from trainyard.training.checkpoint.resume import ResumePoint, find_resume_point
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.training_data import agreed_fingerprint
 from trainyard.training.model.model import parameter_count
 from trainyard.training.run.checkpoint_scheduler import Saver
-from trainyard.training.run.hang import ended_when_hung
+from trainyard.training.run.hang import end_when_hung
 from trainyard.training.run.network_fallback import keep_nccl_log
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.profiling import StepProfile, steps_ahead
 from trainyard.training.run.recipe_contract import Recipe, RecipeSegment
 from trainyard.training.run.run_context import Listener, RunContext, show_work
-from trainyard.training.run.run_request import Request, continue_records, finished_before, open_records
+from trainyard.training.run.run_request import Request, continue_records, earlier_outcome, open_records
 from trainyard.training.run.step_loop import StepLoop
 from trainyard.training.run.trackers import (
     TrackedRun,
@@ -40,7 +40,7 @@ from trainyard.training.run.trackers import (
     hyperparameters_of,
     open_trackers,
 )
-from trainyard.training.runtime.before_torch import started
+from trainyard.training.runtime.before_torch import resume_garbage_collection
 from trainyard.training.runtime.hardware import Peak, cpu_peak_flops, hardware_facts, prepare_device
 from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
 from trainyard.training.runtime.stop_signals import StopRequest
@@ -65,13 +65,16 @@ def train(
     `world` is that of `join_processes`, if the caller has entered it; else this joins the other processes.
     """
     recipe.check(request)
-    request = request.pinned()
+    request = request.with_pinned_config()
     show_work(listener, "preparing the device")
     device = prepare_device(request.config)
     with ExitStack() as held:
         if world is None:
             joined = join_processes(
-                request.config, request.directory, told=lambda: stop.reason is not None, listener=listener
+                request.config,
+                request.directory,
+                is_stopping=lambda: stop.reason is not None,
+                listener=listener,
             )
             world = held.enter_context(joined) or ALONE
         show_work(listener, "opening the data")
@@ -80,15 +83,15 @@ def train(
         lifecycle = _Lifecycle(request, segment, world, device=device, stop=stop, listener=listener)
         held.enter_context(lock_run_directory(request.directory, world))
         if segment.advises_on_memory:
-            held.enter_context(memory_explained(request.config, request.directory))
+            held.enter_context(explain_memory_errors(request.config, request.directory))
         return lifecycle.run()
 
 
 @contextmanager
 def join_processes(
-    config: Config, directory: RunDirectory, *, told: Callable[[], bool], listener: Listener
+    config: Config, directory: RunDirectory, *, is_stopping: Callable[[], bool], listener: Listener
 ) -> Iterator[World | None]:
-    """Join the other processes of the run; `told` says whether this process was asked to end.
+    """Join the other processes of the run; `is_stopping` returns whether this process was requested to end.
 
     None where the recipe trains in one process.
     """
@@ -97,9 +100,9 @@ def join_processes(
         return
     device = prepare_device(config)
     keep_nccl_log(directory.logs, device.type)
-    # A process that failed has said why, and its launcher ends this one within seconds; so say nothing more.
+    # A process that failed has printed why, and its launcher ends this one within seconds: print nothing.
     show_work(listener, "waiting for the other processes", quiet_seconds=10.0)
-    with join_world(device.type, config.compute.strategy, told_to_end=told) as world:
+    with join_world(device.type, config.compute.strategy, is_stopping=is_stopping) as world:
         yield world
 
 
@@ -119,13 +122,13 @@ class _Lifecycle:
         self._request, self._segment = request, segment
         self._world, self._device = world, device
         self._stop, self._listener = stop, listener
-        self._fits = _what_must_fit(request, segment, agreed_fingerprint(request.data, world))
+        self._fits = _values_to_fit(request, segment, agreed_fingerprint(request.data, world))
 
     def run(self) -> dict[str, Any]:
         request, world, segment = self._request, self._world, self._segment
-        show_work(self._listener, "looking for a checkpoint")
+        show_work(self._listener, "finding the checkpoint")
         point = agreed_resume_point(self._resume_point, request.directory, world)
-        done = world.on_main(lambda: finished_before(request, segment.length, point))
+        done = world.run_on_main(lambda: earlier_outcome(request, segment.length, point))
         if done is not None:
             self._listener.on_event("finished_before", {"step": done["steps"]})
             if world.is_main:
@@ -135,17 +138,17 @@ class _Lifecycle:
         show_work(self._listener, segment.building)
         weights = segment.starting_weights(point)
         state = segment.build(weights, world=world, device=self._device, resumes=point is not None)
-        run_id = world.on_main(lambda: open_records(request, point, self._found(state, weights)))
+        run_id = world.run_on_main(lambda: open_records(request, point, self._facts(state, weights)))
         context = self._context(run_id, state, profiled)
         # The trackers are closed last: W&B may wait a minute for its upload, longer than a grace period.
         with ExitStack() as last:
             with OutcomeRecorder(context, request.on_outcome) as recorder:
                 self._continue_from(point, context)
-                tracked = last.enter_context(self._tracked(context))
-                self._tell_started(tracked)
-                with ended_when_hung(tracked, recorder, leave=request.leave):
+                tracked = last.enter_context(self._open_trackers(context))
+                self._report_start(tracked)
+                with end_when_hung(tracked, recorder, leave=request.leave):
                     self._train(tracked)
-                    with tracked.watchdog.slow_work(), tracked.working(segment.sampling):
+                    with tracked.watchdog.slow_work(), tracked.show_current_work(segment.sampling):
                         recorder.sample = segment.sample(tracked)
                         for tracker in tracked.trackers:
                             tracker.show(recorder.sample, state.step)
@@ -162,29 +165,29 @@ class _Lifecycle:
             mark_trained(self._request.directory, config_sha256(self._request.config))
 
     def _resume_point(self) -> ResumePoint | None:
-        asked = self._request
-        return find_resume_point(asked.directory, asked.resume, self._fits, digest_of=asked.digest_of)
+        request = self._request
+        return find_resume_point(request.directory, request.resume, self._fits, digest_of=request.digest_of)
 
     def _continue_from(self, point: ResumePoint | None, context: RunContext) -> None:
-        """Bring state and records to the resume point, or to step 0."""
+        """Set state and records to the resume point, or to step 0."""
         directory, state, world = context.directory, context.state, context.world
         show_work(self._listener, f"loading {point.path.name}" if point else "opening the records")
         if point is not None:
             load_checkpoint(point.path, state, world)
-        world.on_main(lambda: continue_records(directory, state, point))
+        world.run_on_main(lambda: continue_records(directory, state, point))
         config, run_id = context.config, context.run_id
-        world.on_owners(lambda: continue_node(directory, run_id, state.step, config=config, world=world))
-        self._segment.restored(state)
+        world.run_on_owners(lambda: continue_node(directory, run_id, state.step, config=config, world=world))
+        self._segment.start_from_state(state)
 
-    def _tell_started(self, context: RunContext) -> None:
+    def _report_start(self, context: RunContext) -> None:
         facts = {"step": context.state.step, "steps": context.length.steps, "run_id": context.run_id}
         context.listener.on_event("started", facts | {"compiles": context.config.compute.compile})
-        started()
+        resume_garbage_collection()
 
     def _train(self, context: RunContext) -> None:
         with ExitStack() as held:
             if self._segment.advises_on_memory:
-                explained = memory_explained(
+                explained = explain_memory_errors(
                     context.config, context.directory, step=lambda: context.state.step + 1
                 )
                 held.enter_context(explained)
@@ -214,7 +217,7 @@ class _Lifecycle:
         )
 
     @contextmanager
-    def _tracked(self, context: RunContext) -> Iterator[RunContext]:
+    def _open_trackers(self, context: RunContext) -> Iterator[RunContext]:
         """`context` with its trackers, opened on the main process once the step to resume from is known."""
         run = TrackedRun(
             context.config.monitoring,
@@ -230,7 +233,7 @@ class _Lifecycle:
             if trackers:
                 close_trackers(trackers, seconds=context.stop.seconds_left() - _LEAVING_SECONDS)
 
-    def _found(self, state: TrainingState, weights: WeightSource | None) -> dict[str, Any]:
+    def _facts(self, state: TrainingState, weights: WeightSource | None) -> dict[str, Any]:
         """The facts for `run.json` beside the request: recipe, plan, hardware, starting weights."""
         config, peak = self._request.config, self._peak_flops()
         plan: dict[str, Any] = {"parameters": parameter_count(state.model), **self._segment.plan_facts()}
@@ -268,9 +271,9 @@ class _Lifecycle:
 def describe(recipe: Recipe, request: Request[Any], *, processes: int = 1) -> dict[str, Any]:
     """Describe what `train` would do: the length of the run and the checkpoint it would resume from."""
     recipe.check(request)
-    request = request.pinned()
+    request = request.with_pinned_config()
     with closing(recipe.open(request, processes=processes)) as segment:
-        fits = _what_must_fit(request, segment, request.data.fingerprint)
+        fits = _values_to_fit(request, segment, request.data.fingerprint)
         point = find_resume_point(request.directory, request.resume, fits, record=False)
         _steps_to_profile(request, segment, point)
         segment.starting_weights(point)  # refuses weights that do not fit
@@ -283,7 +286,7 @@ def describe(recipe: Recipe, request: Request[Any], *, processes: int = 1) -> di
         }
 
 
-def _what_must_fit(request: Request[Any], segment: RecipeSegment, fingerprint: str) -> dict[str, Any]:
+def _values_to_fit(request: Request[Any], segment: RecipeSegment, fingerprint: str) -> dict[str, Any]:
     """The values of the recipe, and the optimizer if it is not the default: its state fits no other."""
     optimizer = request.config.training.optimizer
     chosen = {} if optimizer == DEFAULT_OPTIMIZER else {"training.optimizer": optimizer}

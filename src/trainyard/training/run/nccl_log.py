@@ -53,8 +53,8 @@ class NetworkUse:
     def by_tcp(self) -> bool:
         return self.channels.get("Socket", 0) > 0
 
-    def asked_for_tcp(self, fabric: Fabric) -> bool:
-        """Return whether the environment told NCCL not to use `fabric`."""
+    def is_tcp_requested(self, fabric: Fabric) -> bool:
+        """Return whether the environment forbids NCCL to use `fabric`."""
         if self.wishes.get("NET", "").lower() == "socket":
             return True
         if fabric is Fabric.EFA:
@@ -82,6 +82,6 @@ def fallback(use: NetworkUse, fabric: Fabric | None) -> str | None:
 
     An empty text means that the log does not explain it.
     """
-    if fabric is None or not use.by_tcp or use.asked_for_tcp(fabric):
+    if fabric is None or not use.by_tcp or use.is_tcp_requested(fabric):
         return None
     return use.causes.get(fabric, "")

@@ -26,27 +26,27 @@ def keep_nccl_log(logs: Path, device: str, environment: MutableMapping[str, str]
 
     Call it before the process group is created.
     """
-    if device != "cuda" or not _several_machines(environment):
+    if device != "cuda" or not _has_several_machines(environment):
         return
     if "NCCL_DEBUG" in environment or _LOG in environment:
         return
     make_folder(logs)  # if the folder is missing, NCCL writes to the terminal
-    environment.update({"NCCL_DEBUG": "INFO", _LOG: _as_told(_log_path(logs, environment))})
+    environment.update({"NCCL_DEBUG": "INFO", _LOG: _escaped_path(_log_path(logs, environment))})
 
 
 def record_fallback(
     segment: RunContext, environment: Mapping[str, str] = os.environ, system: Path = Path("/sys")
 ) -> None:
     """Record `network_degraded` if the log of any process shows it. All processes call it together."""
-    if segment.device.type != "cuda" or not _several_machines(environment):
+    if segment.device.type != "cuda" or not _has_several_machines(environment):
         return
     log = _log_path(segment.directory.logs, environment)
-    kept = environment.get(_LOG) == _as_told(log)  # otherwise it may be an earlier segment's
+    kept = environment.get(_LOG) == _escaped_path(log)  # otherwise it may be an earlier segment's
     found = segment.world.gather(_own_fallback(log, system) if kept else "")
     ranks = [rank for rank, reason in enumerate(found) if reason]
     if ranks:
-        reason = f"TCP between machines on {_named(ranks)}, {found[ranks[0]]}"
-        segment.event("network_degraded", step=segment.state.step, ranks=ranks, reason=reason)
+        reason = f"TCP between machines on {_ranks_text(ranks)}, {found[ranks[0]]}"
+        segment.record_event("network_degraded", step=segment.state.step, ranks=ranks, reason=reason)
 
 
 def _own_fallback(log: Path, system: Path) -> str:
@@ -75,7 +75,7 @@ def fabric_of(system: Path) -> Fabric | None:
     return None
 
 
-def _several_machines(environment: Mapping[str, str]) -> bool:
+def _has_several_machines(environment: Mapping[str, str]) -> bool:
     here = int(environment.get("LOCAL_WORLD_SIZE", "1"))
     return int(environment.get("WORLD_SIZE", "1")) > here
 
@@ -84,12 +84,12 @@ def _log_path(logs: Path, environment: Mapping[str, str]) -> Path:
     return logs / f"nccl-rank-{environment.get('RANK', '0')}.log"
 
 
-def _as_told(log: Path) -> str:
-    """Escape the path for NCCL, in which `%` begins a placeholder."""
+def _escaped_path(log: Path) -> str:
+    """Escape the path for NCCL, in which `%` starts a placeholder."""
     return str(log).replace("%", "%%")
 
 
-def _named(ranks: list[int]) -> str:
+def _ranks_text(ranks: list[int]) -> str:
     """Text for ranks: `rank 3`, `ranks 0, 8` or `16 ranks`."""
     if len(ranks) > 4:
         return f"{len(ranks):,} ranks"

@@ -16,7 +16,7 @@ from trainyard.run.failure import failure_of
 from trainyard.run.identity import write_outcome
 from trainyard.run.records import append_event, read_rows
 from trainyard.training.run.run_context import RunContext
-from trainyard.training.runtime.world import peers_expected
+from trainyard.training.runtime.world import explain_lost_peers
 
 _logger = logging.getLogger(__name__)
 
@@ -24,9 +24,9 @@ _logger = logging.getLogger(__name__)
 class OutcomeRecorder:
     """A context around the training: removes an old outcome at the start, writes the new one at the end."""
 
-    def __init__(self, context: RunContext, tell: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, context: RunContext, report: Callable[[Mapping[str, Any]], None]) -> None:
         """Only the main process writes and reports; all processes gather a sharded state for its digests."""
-        self._context, self._tell = context, tell
+        self._context, self._report = context, report
         self._directory, self._state = context.directory, context.state
         self.sample: str | None = None
         self.outcome: dict[str, Any] = {}
@@ -59,7 +59,7 @@ class OutcomeRecorder:
         self.outcome = {key: value for key, value in facts.items() if value is not None}
         if status == "succeeded" or (status == "stopped" and self._state.is_quick_to_hash()):
             try:
-                with peers_expected():
+                with explain_lost_peers():
                     self.outcome["state_sha256"] = self._state.digests(hashed=self._context.world.is_main)
             except TrainingFailedError as lost:
                 self.record(lost)
@@ -79,7 +79,7 @@ class OutcomeRecorder:
             if error is None:
                 raise RecordError(message) from problem
             _logger.warning("%s", message)
-        self._tell(self.outcome)
+        self._report(self.outcome)
 
     def _newest_checkpoint(self) -> dict[str, Any]:
         """Return the checkpoint that the run ends with, by the hash of its manifest."""
@@ -105,13 +105,13 @@ class OutcomeRecorder:
             "tokens": self._state.tokens_seen(self._context.length.tokens_per_step),
             "seconds": round(self._state.seconds, 3),
             "sample": self.sample,
-            "grace_seconds_needed": _rounded(self._context.stop.needed),
-            "seconds_since_signal": _rounded(self._context.stop.since_signal()),
+            "grace_seconds_needed": _tenths(self._context.stop.needed),
+            "seconds_since_signal": _tenths(self._context.stop.since_signal()),
             "finished": time.time(),
         }
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _tenths(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
 
 

@@ -26,7 +26,7 @@ class StepProfile:
         self._done = 0
 
     @contextmanager
-    def around(self, step: int) -> Iterator[None]:
+    def record_step(self, step: int) -> Iterator[None]:
         """Record the body, which is one step, if the step was chosen."""
         if step not in self._steps:
             yield
@@ -39,7 +39,7 @@ class StepProfile:
             yield
         self._done = step
 
-    def finished(self) -> bool:
+    def has_trace_to_write(self) -> bool:
         """Whether the last chosen step was recorded and the trace is not written yet."""
         return self._profiler is not None and self._done == self._steps[-1]
 
@@ -57,7 +57,7 @@ class StepProfile:
             self._folder.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(file))
         except (OSError, RuntimeError) as error:  # a failed trace must not end the run
-            _logger.warning("%s could not be written (%s); training goes on", file, error)
+            _logger.warning("%s could not be written (%s); training continues", file, error)
             return None
         return taken
 
@@ -75,7 +75,7 @@ def steps_ahead(steps: range, *, done: int, last: int) -> range:
     if steps and steps[-1] > last:
         raise ConfigError(
             f"--profile {steps[0]}-{steps[-1]}: this run trains the steps 1 to {last}. "
-            "Choose some of these; the first ones are slow and tell little. Nothing was started."
+            "Choose some of these; the first ones are slow and not typical. Nothing was started."
         )
     ahead = range(max(steps.start, done + 1), steps.stop)
     if steps and not ahead:

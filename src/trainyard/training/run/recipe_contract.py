@@ -26,10 +26,10 @@ from trainyard.training.weights.weight_source import WeightSource
 
 
 class RecipeSegment(ABC):
-    """One segment of a run by a recipe. The lifecycle calls its methods in the order in which they stand."""
+    """One segment of a run by a recipe. The lifecycle calls its methods in the order of this class."""
 
     length: RunLength
-    """The planned length of the whole run."""
+    """The planned length of the complete run."""
     building = "building the model"
     """The work of `build`, as it is shown."""
     sampling = "writing a sample"
@@ -57,7 +57,7 @@ class RecipeSegment(ABC):
         """Return facts for the plan in `run.json`, beside length and number of parameters."""
         return {}
 
-    def restored(self, state: TrainingState) -> None:  # noqa: B027 - most recipes have nothing to do
+    def start_from_state(self, state: TrainingState) -> None:  # noqa: B027 - most recipes have nothing to do
         """Continue after a checkpoint was loaded into `state`, or at step 0."""
 
     @abstractmethod

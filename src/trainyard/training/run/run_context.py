@@ -11,7 +11,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row, append_event
-from trainyard.training.checkpoint.failure_advice import failed, not_finite
+from trainyard.training.checkpoint.failure_advice import build_error, not_finite_failure
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.run.length import RunLength
 from trainyard.training.run.profiling import StepProfile
@@ -71,19 +71,19 @@ class RunContext:
     mfu: Callable[[float], float | None] = _unknown_mfu
     """Converts tokens per second to MFU, the share of the peak of all devices; None when not known."""
 
-    def event(self, event: str, **fields: Any) -> None:
+    def record_event(self, event: str, **fields: Any) -> None:
         """Record an event and show it. Only the main process does this."""
         if not self.world.is_main:
             return
         append_event(self.directory.events_file, event, **fields)
         self.listener.on_event(event, fields)
 
-    def not_finite(self, step: int, message: str) -> TrainingFailedError:
+    def not_finite_error(self, step: int, message: str) -> TrainingFailedError:
         """Return the error for a loss or gradient of `step` that is not finite; it adds what to do."""
-        return failed(message, not_finite(step, self.config, self.directory), self.directory)
+        return build_error(message, not_finite_failure(step, self.config, self.directory), self.directory)
 
     @contextmanager
-    def working(self, what: str) -> Iterator[None]:
+    def show_current_work(self, what: str) -> Iterator[None]:
         """Show `what` as the current work while the body runs."""
         show_work(self.listener, what)
         try:

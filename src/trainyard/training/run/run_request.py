@@ -31,7 +31,7 @@ def _no_peak(_name: str) -> float | None:
     return None
 
 
-def _untold(_outcome: Mapping[str, Any]) -> None:
+def _no_report(_outcome: Mapping[str, Any]) -> None:
     pass
 
 
@@ -60,19 +60,19 @@ class Request(Generic[Data_co]):
     """The peak FLOP/s of a device in the run's precision, by name: `cpu`, or a GPU's name in its driver."""
     profile: range = range(0)
     """The steps, counted from 1, of which a profiler trace is written."""
-    on_outcome: Callable[[Mapping[str, Any]], None] = _untold
+    on_outcome: Callable[[Mapping[str, Any]], None] = _no_report
     """The main process calls it with the outcome when that is recorded, however the run ended."""
     leave: Callable[[int], None] = os._exit
     """Ends a hanging process from another thread with the given exit code; does not return."""
     digest_of: Callable[[Path], str] = sha256_of_file
     """Returns the SHA-256 of a file of the checkpoint to resume from; some are computed in advance."""
 
-    def pinned(self) -> "Request[Data_co]":
+    def with_pinned_config(self) -> "Request[Data_co]":
         """The request with the exact data in its configuration, which is recorded."""
-        return replace(self, config=self.data.pinned(self.config))
+        return replace(self, config=self.data.pinned_config(self.config))
 
 
-def finished_before(
+def earlier_outcome(
     request: Request[Any], length: RunLength, point: ResumePoint | None
 ) -> dict[str, Any] | None:
     """The outcome of a run that has finished all requested steps and still has its last checkpoint.
@@ -89,12 +89,12 @@ def finished_before(
         if not is_config_of(directory, run.get("config_sha256"), request.config):
             raise ConfigError(
                 f"{directory.path} holds a finished run of another configuration ({directory.config_file}).\n"
-                "Choose another --run-dir, or raise training.max_steps to go on with it. Nothing was started."
+                "Choose another --run-dir, or raise training.max_steps to continue it. Nothing was started."
             )
         return outcome
     if point.step > length.steps:
         raise ConfigError(
-            f"{point.path} is beyond the {length.steps} steps that were asked for. "
+            f"{point.path} is beyond the requested {length.steps} steps. "
             "Raise training.max_steps, or name an earlier checkpoint with --resume. Nothing was started."
         )
     return None

@@ -29,14 +29,14 @@ class ValidationResult:
 
 
 Validate = Callable[[Callable[[], str | None]], ValidationResult | None]
-"""Validates once; asks its argument for a reason to stop, and returns None when there is one."""
+"""Validates once; calls its argument for a reason to stop, and returns None when there is one."""
 
 
 class StepLoop:
     """The steps of one segment, from `state.step` to the end or to a stop.
 
     A recipe that computes its own steps passes them to `run`. One whose steps run inside another library
-    calls `finish` after each step, and then `stop_if_asked`.
+    calls `finish` after each step, and then `stop_if_requested`.
     """
 
     def __init__(self, context: RunContext, saver: Saver) -> None:
@@ -58,9 +58,9 @@ class StepLoop:
         if self._state.pending_row is not None:
             self._finish_row(self._state.pending_row)
         while self._state.step < self._context.length.steps:
-            self.stop_if_asked()
+            self.stop_if_requested()
             start = time.perf_counter()
-            with self._context.profile.around(self._state.step + 1):
+            with self._context.profile.record_step(self._state.step + 1):
                 row = step()
             self.finish(row, time.perf_counter() - start)
 
@@ -69,7 +69,7 @@ class StepLoop:
 
         `row` is completed by speed, memory and validation.
         """
-        self._context.watchdog.step_done(seconds)
+        self._context.watchdog.record_step(seconds)
         if not self._slowest_step:  # the first one opened the channels
             record_fallback(self._context)
         else:
@@ -78,15 +78,15 @@ class StepLoop:
         self._state.seconds += seconds
         self._finish_row(row | self._speed(seconds))
         self.saver.poll()
-        if self._context.profile.finished():
+        if self._context.profile.has_trace_to_write():
             self._write_profile()
         if self._state.step % self._context.config.checkpointing.save_steps == 0:
             self.saver.save()
         if self._slowest_usual:
-            self.saver.tell_grace(self._slowest_usual)
+            self.saver.report_grace(self._slowest_usual)
 
-    def stop_if_asked(self) -> None:
-        """Raise StoppedError, after a save, if a process was asked to stop."""
+    def stop_if_requested(self) -> None:
+        """Raise StoppedError, after a save, if a stop of a process was requested."""
         if self._stop_reason():
             raise self.saver.stop()
 
@@ -102,7 +102,7 @@ class StepLoop:
             steps = self._context.profile.write()
         if steps is not None:
             files = [trace_name(steps, rank) for rank in range(self._context.world.size)]
-            self._context.event("profiled", step=steps[-1], files=files)
+            self._context.record_event("profiled", step=steps[-1], files=files)
 
     def _tokens_seen(self) -> int:
         return self._state.tokens_seen(self._context.length.tokens_per_step)
@@ -123,11 +123,11 @@ class StepLoop:
     def _finish_row(self, row: Row) -> None:
         """Validate if it is time, then write the row; a stop during validation saves first and is raised."""
         if self._validate and self._is_due(self._context.config.training.validation_steps):
-            with self._context.working(f"validating step {self._state.step}"):
+            with self._context.show_current_work(f"validating step {self._state.step}"):
                 result = self._validate(self._stop_reason)
             if result is None:
                 self._state.pending_row = row
-                self.stop_if_asked()
+                self.stop_if_requested()
             else:
                 self._require_finite(result.loss)
                 row |= {"val_loss": result.loss, "val_bits_per_byte": result.bits_per_byte}
@@ -140,7 +140,9 @@ class StepLoop:
             return
         self.saver.finish_before_failure()
         step = self._state.step
-        raise self._context.not_finite(step, f"Step {step}: the validation loss, {loss}, is not finite.")
+        raise self._context.not_finite_error(
+            step, f"Step {step}: the validation loss, {loss}, is not finite."
+        )
 
     def _is_due(self, every: int | None) -> bool:
         """Whether this step is a multiple of `every`, or the last one."""
@@ -148,7 +150,7 @@ class StepLoop:
         return step >= self._context.length.steps or (every is not None and step % every == 0)
 
     def _write(self, row: Row) -> None:
-        row |= {"checkpoint_seconds": self.saver.held_up()} | memory_facts(self._context.device)
+        row |= {"checkpoint_seconds": self.saver.take_held_up_seconds()} | memory_facts(self._context.device)
         row |= self._context.gpu_facts()
         row = {key: value for key, value in row.items() if value is not None} | {"time": time.time()}
         if self._metrics is None:
@@ -165,7 +167,7 @@ class StepLoop:
         """
         stop = self._context.stop
         if self._slowest_step:
-            stop.before_deadline(1.5 * (self._slowest_step + self.saver.seconds))
+            stop.stop_before_deadline(1.5 * (self._slowest_step + self.saver.seconds))
         agreed = self._context.world.first_reason(stop.reason)
         if agreed is not None:  # a signal that arrives during the vote is handled at the next step
             stop.reason = agreed

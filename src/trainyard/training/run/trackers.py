@@ -76,14 +76,14 @@ class TensorBoardTracker:
         """Write a row. The first one opens the file, so that importing TensorBoard does not delay step 1."""
         if self._writer is None:
             folder = self._run.directory.tensorboard
-            self._writer = self._opened(folder)
+            self._writer = self._open_writer(folder)
             for summary in _session_start(self._run.hyperparameters, folder.resolve().parent.name):
                 self._writer._get_file_writer().add_summary(summary)  # type: ignore[no-untyped-call]
         for name in row.keys() - _NOT_PLOTTED:
             self._writer.add_scalar(name, row[name], global_step=row["step"], walltime=row["time"])
         shared = {tag: row[name] for name, tag in _OF_VALIDATION.items() if name in row}
         if shared and self._validation is None:
-            self._validation = self._opened(self._run.directory.tensorboard / "validation")
+            self._validation = self._open_writer(self._run.directory.tensorboard / "validation")
         for tag, value in shared.items():
             assert self._validation is not None
             self._validation.add_scalar(tag, value, global_step=row["step"], walltime=row["time"])
@@ -99,7 +99,7 @@ class TensorBoardTracker:
             if writer is not None:
                 writer.close()
 
-    def _opened(self, path: Path) -> "SummaryWriter":
+    def _open_writer(self, path: Path) -> "SummaryWriter":
         from torch.utils.tensorboard import SummaryWriter
 
         resumed_at = self._run.resumed_at
@@ -155,34 +155,34 @@ class GuardedTracker:
         """`failures` returns the errors of the tracker's own library; system errors are always caught."""
         self._name, self._failures = name, failures
         self._tracker: Tracker | None = None
-        with self._dropped_by(ImportError, ValueError):  # ValueError: settings that W&B refuses
+        with self._drop_on_failure(ImportError, ValueError):  # ValueError: settings that W&B refuses
             self._tracker = start()
 
     def write(self, row: dict[str, Any]) -> None:
-        with self._dropped_by(ImportError):
+        with self._drop_on_failure(ImportError):
             if self._tracker is not None:
                 self._tracker.write(row)
 
     def show(self, sample: str, step: int) -> None:
-        with self._dropped_by():
+        with self._drop_on_failure():
             if self._tracker is not None:
                 self._tracker.show(sample, step)
 
     def close(self) -> None:
-        with self._dropped_by():
+        with self._drop_on_failure():
             if self._tracker is not None:
                 self._tracker.close()
 
-    def _caught(self, *others: type[Exception]) -> tuple[type[Exception], ...]:
+    def _expected_errors(self, *others: type[Exception]) -> tuple[type[Exception], ...]:
         return (OSError, *self._failures(), *others)
 
     @contextmanager
-    def _dropped_by(self, *others: type[Exception]) -> Iterator[None]:
+    def _drop_on_failure(self, *others: type[Exception]) -> Iterator[None]:
         try:
             yield
-        except self._caught(*others) as error:
+        except self._expected_errors(*others) as error:
             self._tracker = None
-            _logger.warning("%s failed (%s); training goes on without it", self._name, error)
+            _logger.warning("%s failed (%s); training continues without it", self._name, error)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class TrackerEntry:
     is_wanted: Callable[[MonitoringConfig], bool]
     open: Callable[[TrackedRun], Tracker]
     failures: Callable[[], tuple[type[Exception], ...]] = tuple
-    """Returns the errors of its library with which it may fail; asked when an error is raised."""
+    """Returns the errors of its library with which it may fail; called when an error is raised."""
 
 
 def _wandb_failures() -> tuple[type[Exception], ...]:
@@ -208,7 +208,7 @@ TRACKERS = {
     "TensorBoard": TrackerEntry(lambda config: config.tensorboard, TensorBoardTracker),
     "W&B": TrackerEntry(lambda config: config.wandb.enabled, WandbTracker, _wandb_failures),
 }
-"""All trackers by their names in messages; a further tracker is one line here."""
+"""All trackers by their names in messages; another tracker is one line here."""
 
 
 def open_trackers(run: TrackedRun) -> list[Tracker]:
@@ -240,7 +240,7 @@ def _session_start(hyperparameters: Mapping[str, Scalar], name: str) -> "Sequenc
 def close_trackers(trackers: Sequence[Tracker], *, seconds: float = math.inf) -> None:
     """Close the trackers, for at most `seconds`: what is left of a grace period.
 
-    They are then left as they are (`still_closing`): W&B keeps what it could not send in its folder.
+    They are then left as they are (`is_still_closing`): W&B keeps the unsent data in its folder.
     """
 
     def close() -> None:
@@ -257,6 +257,6 @@ def close_trackers(trackers: Sequence[Tracker], *, seconds: float = math.inf) ->
         _logger.warning("the trackers were not closed within the grace period; `wandb sync` sends the rest")
 
 
-def still_closing() -> bool:
+def is_still_closing() -> bool:
     """Whether a tracker was given up before it was closed. It would delay the end of the interpreter."""
     return any(thread.name == _CLOSING for thread in threading.enumerate())

@@ -1,6 +1,6 @@
 """Prepare a process before it imports torch, because that takes seconds and reads the environment once.
 
-before_torch ---> imports, building, loading: garbage collection is off ---> started
+before_torch ---> imports, building, loading: garbage collection is off ---> resume_garbage_collection
 """
 
 import gc
@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from trainyard.training.runtime.early_digests import digests_begun
+from trainyard.training.runtime.early_digests import start_early_digests
 
 _VARIABLES = {
     # Matrix products on a GPU are bitwise reproducible.
@@ -30,16 +30,16 @@ def before_torch(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
 
     Variables that the user has set are left as they are.
 
-    Garbage collection is off until `started`. The objects from imports stay alive, and searching all of them
-    again and again takes a seventh of the import time.
+    Garbage collection is off until `resume_garbage_collection`. The objects from imports stay alive, and
+    searching all of them again and again takes a seventh of the import time.
     """
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
     gc.disable()
-    return digests_begun(run_dir, resume)
+    return start_early_digests(run_dir, resume)
 
 
-def started() -> None:
+def resume_garbage_collection() -> None:
     """Turn garbage collection on again if `before_torch` turned it off; it ignores all existing objects.
 
     It searches as often as Python 3.11 does by itself, because a few objects may hold gigabytes on a device.

@@ -22,7 +22,7 @@ _CHUNK_BYTES = 16 << 20
 Signature = tuple[int, int, int, int, int]
 
 
-def digests_begun(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
+def start_early_digests(run_dir: Path | None, resume: str) -> Callable[[Path], str]:
     """Return a faster `sha256_of_file` for the checkpoint that `resume` (`none`, `auto` or a path) names."""
     files: list[Path] = []
     with suppress(OSError):  # the search for the checkpoint reports the problem
@@ -46,11 +46,11 @@ def _folder(run_dir: Path | None, resume: str) -> Path | None:
 
 
 def _hash_all(digests: dict[Path, "Future[tuple[Signature, str]]"]) -> None:
-    """Hash all files; on any failure, the remaining futures fail too, so that nobody waits for them."""
+    """Hash all files; on any failure, the remaining futures fail too, so that no caller waits for them."""
     try:
         for path, digest in digests.items():
             try:
-                digest.set_result(_hashed(path))
+                digest.set_result(_hash_file(path))
             except (OSError, MemoryError) as error:
                 digest.set_exception(error)
     finally:
@@ -59,7 +59,7 @@ def _hash_all(digests: dict[Path, "Future[tuple[Signature, str]]"]) -> None:
                 digest.set_exception(OSError(f"{path} was not hashed"))
 
 
-def _hashed(path: Path) -> tuple[Signature, str]:
+def _hash_file(path: Path) -> tuple[Signature, str]:
     digest, buffer = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
         before = _signature(os.fstat(file.fileno()))
@@ -72,10 +72,10 @@ def _hashed(path: Path) -> tuple[Signature, str]:
 
 
 def _digest_of(path: Path, digests: dict[Path, "Future[tuple[Signature, str]]"]) -> str:
-    begun = digests.get(path.resolve())
-    if begun is None or begun.exception() is not None:
+    early = digests.get(path.resolve())
+    if early is None or early.exception() is not None:
         return sha256_of_file(path)
-    signature, digest = begun.result()
+    signature, digest = early.result()
     return digest if signature == _signature(path.stat()) else sha256_of_file(path)
 
 

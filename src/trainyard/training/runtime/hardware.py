@@ -56,9 +56,9 @@ def prepare_device(config: Config) -> torch.device:
     name = str(device)
     # Every process of a machine checks for all of them, so that none waits for one without a GPU.
     if device.type == "cuda" and max(device.index or 0, neighbours - 1) >= torch.cuda.device_count():
-        asked = f"{name} was asked for" if neighbours == 1 else f"{neighbours} processes want one each"
+        reason = f"{name} was requested" if neighbours == 1 else f"{neighbours} processes want one each"
         raise ConfigError(
-            f"model.device: {asked}, but torch {torch.__version__} sees "
+            f"model.device: {reason}, but torch {torch.__version__} sees "
             f"{torch.cuda.device_count()} GPUs here. Use --set model.device=auto (or cpu), or run "
             f"{script_command('check_environment.py')} to see why. Nothing was started."
         )
@@ -130,7 +130,7 @@ def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = Fa
 
 
 def _nccl_facts() -> dict[str, str]:
-    """The version of NCCL, and the algorithm and protocol it was told to use; `auto` where it chooses."""
+    """The version of NCCL, and its configured algorithm and protocol; `auto` where it chooses."""
     chosen = {fact: os.environ.get(variable) or "auto" for fact, (variable, _) in _NCCL_PINS.items()}
     version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     return {"nccl": ".".join(map(str, version))} | chosen
@@ -221,11 +221,11 @@ def set_vector_width(bits: int) -> None:
     """Compile kernels for vectors of `bits`. Raises ConfigError when the CPU or the compiler has none."""
     from torch._inductor import config
 
-    here = widths_here()
+    here = available_widths()
     if bits not in here:
         known = ", ".join(map(str, here)) or "none"
         raise ConfigError(
-            f"kernel_optimization.simd_bits: {bits} was asked for, but kernels compiled here have vectors of "
+            f"kernel_optimization.simd_bits: {bits} was requested, but kernels compiled here have vectors of "
             f"{known} bits. Set one of these, or null for the widest. Nothing was started."
         )
     config.cpp.simdlen = bits
@@ -233,7 +233,7 @@ def set_vector_width(bits: int) -> None:
         config.cpp.march = _SSE
 
 
-def widths_here() -> list[int]:
+def available_widths() -> list[int]:
     """The vector widths in bits for which kernels can be compiled on this machine."""
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 

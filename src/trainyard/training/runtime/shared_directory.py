@@ -37,13 +37,13 @@ def with_folders(world: World, *, shared: bool) -> World:
 def lock_run_directory(directory: RunDirectory, world: World) -> Iterator[None]:
     """Lock the run directory for this run; on every machine where each has its own.
 
-    Raises ConfigError on all processes when it is in use, or is not shared as the configuration says.
+    Raises ConfigError on all processes when it is in use, or is not shared as configured.
     """
     path = directory.path
     with contextlib.ExitStack() as held:
         if world.folder_count > 1:
             _require_apart(path, world)
-        world.on_owners(lambda: held.enter_context(locked(path)))
+        world.run_on_owners(lambda: held.enter_context(locked(path)))
         _require_shared(path, world)
         if world.owns_folder:
             held.callback(end_node, directory)
@@ -55,11 +55,11 @@ def _require_shared(path: Path, world: World) -> None:
     if world.size == 1:
         return
     with contextlib.ExitStack() as held:
-        names = world.gather(_written(path, world, held))
+        names = world.gather(_write_nonce(path, world, held))
         name = next(
             name for name, folder in zip(names, _folders(world), strict=True) if folder == world.folder
         )
-        seen = _appears(path / name, _PATIENCE_SECONDS)
+        seen = _wait_until_listed(path / name, _PATIENCE_SECONDS)
         answers = enumerate(world.gather((seen, socket.gethostname())))
         blind = [(rank, host) for rank, (sees, host) in answers if not sees]
     if not blind:
@@ -79,7 +79,7 @@ def _require_shared(path: Path, world: World) -> None:
 def _require_apart(path: Path, world: World) -> None:
     """Raise ConfigError on all processes when two machines that should have their own folder share one."""
     with contextlib.ExitStack() as held:
-        own = _written(path, world, held)
+        own = _write_nonce(path, world, held)
         others = {name for name in world.gather(own) if name not in ("", own)}
         seen = world.owns_folder and not others.isdisjoint(os.listdir(path))  # noqa: PTH208 - only the names
         hosts = [host for host, sees in world.gather((socket.gethostname(), seen)) if sees]
@@ -95,10 +95,10 @@ def _folders(world: World) -> tuple[int, ...]:
     return world.folders or (0,) * world.size
 
 
-def _written(path: Path, world: World, held: contextlib.ExitStack) -> str:
+def _write_nonce(path: Path, world: World, held: contextlib.ExitStack) -> str:
     """Write a file of a random name once per run directory, until `held` is left; its name, where written."""
     own: list[str] = []
-    world.on_owners(lambda: own.append(held.enter_context(_nonce(path))))
+    world.run_on_owners(lambda: own.append(held.enter_context(_nonce(path))))
     return own[0] if own else ""
 
 
@@ -117,7 +117,7 @@ def _nonce(path: Path) -> Iterator[str]:
         file.unlink(missing_ok=True)
 
 
-def _appears(path: Path, patience: float) -> bool:
+def _wait_until_listed(path: Path, patience: float) -> bool:
     deadline = time.monotonic() + patience
     while not _is_listed(path):
         if time.monotonic() > deadline:
@@ -127,7 +127,7 @@ def _appears(path: Path, patience: float) -> bool:
 
 
 def _is_listed(path: Path) -> bool:
-    """Whether `path` exists. Listing the folder makes an NFS client look again."""
+    """Whether `path` exists. Listing the folder makes an NFS client read it again."""
     try:
         return path.name in os.listdir(path.parent)  # noqa: PTH208 - only the names
     except OSError:

@@ -36,11 +36,11 @@ class StopRequest:
         """Make one whose deadline is `seconds` after a start `gone` seconds ago; None means no deadline."""
         return cls(None if seconds is None else time.monotonic() - gone + seconds, grace)
 
-    def listen(self, told: Callable[[], str | None] = lambda: None) -> None:
-        """Handle SIGTERM and SIGINT from now on, and the earlier signal that `told` names."""
+    def listen(self, earlier_signal: Callable[[], str | None] = lambda: None) -> None:
+        """Handle SIGTERM and SIGINT from now on, and the earlier signal that `earlier_signal` returns."""
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
-        if name := told():
+        if name := earlier_signal():
             self._signalled, self.reason = time.monotonic(), f"{name} received"
 
     def seconds_left(self) -> float:
@@ -53,12 +53,12 @@ class StopRequest:
         """Seconds since the signal; None without one."""
         return None if self._signalled is None else time.monotonic() - self._signalled
 
-    def signalled_ago(self, seconds: float) -> None:
+    def adopt_signal(self, seconds: float) -> None:
         """Adopt a signal that another process of the run received, so that this one stops as soon."""
         if self._signalled is None:
             self._signalled = time.monotonic() - seconds
 
-    def before_deadline(self, seconds: float) -> None:
+    def stop_before_deadline(self, seconds: float) -> None:
         """Request a stop if fewer than `seconds` (a step and a save) are left before the deadline."""
         if self._deadline is not None and time.monotonic() + seconds >= self._deadline and not self.reason:
             self.reason = "the deadline is near"
@@ -76,7 +76,7 @@ class StopRequest:
 
 
 @contextmanager
-def children_shielded() -> Iterator[None]:
+def shield_children() -> Iterator[None]:
     """Keep SIGTERM and SIGINT from children started in the body, such as a compiler that Ctrl-C would kill.
 
     A blocked signal is inherited as blocked. Ours stays pending, or reaches another thread, until then.

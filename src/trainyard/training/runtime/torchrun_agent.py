@@ -1,7 +1,7 @@
 """Change how torchrun watches the workers of a node in a run over several nodes.
 
 When its own workers have ended, torchrun waits up to five minutes for the torchrun of every other node. After
-a stop, this agent does not wait: the node that was told to stop has left already, and the grace period runs.
+a stop, this agent does not wait: the node that received the signal has ended, and the grace period runs.
 
 torchrun watches only its own workers. When the first node is gone, this agent ends workers that do not notice
 it; otherwise they would hold their GPUs until someone deletes the pod.
@@ -19,13 +19,13 @@ from typing import Any
 from trainyard.errors import ExitCode
 from trainyard.run.waiting import describe_wait
 
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 _ALONE_SECONDS = 60.0
 """Workers end by themselves within this time after the first node's end: their connection breaks, or they
 save and stop."""
 
 
-class LeftAloneError(Exception):
+class FirstNodeLostError(Exception):
     """The first node is gone, and the workers of this one have not noticed."""
 
 
@@ -34,7 +34,7 @@ def node_agent() -> type[Any]:
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
     class Agent(LocalElasticAgent):
-        _looked = _gone_since = 0.0
+        _last_poll = _gone_since = 0.0
 
         def _rendezvous(self, worker_group: Any) -> None:
             spec = worker_group.spec
@@ -43,7 +43,7 @@ def node_agent() -> type[Any]:
                 return
             limit = getattr(spec.rdzv_handler, "timeout", None)
             seconds = limit.total_seconds() if isinstance(limit, timedelta) else None
-            with describe_wait("the launchers of the other nodes", seconds, tell=_say):
+            with describe_wait("the launchers of the other nodes", seconds, tell=_log_wait):
                 super()._rendezvous(worker_group)
 
         def _monitor_workers(self, worker_group: Any) -> Any:
@@ -54,19 +54,19 @@ def node_agent() -> type[Any]:
 
         def _require_first_node(self) -> None:
             now = time.monotonic()
-            if now - self._looked < _LOOK_SECONDS:
+            if now - self._last_poll < _POLL_SECONDS:
                 return
-            self._looked = now
-            if _answers(self._store):
+            self._last_poll = now
+            if _is_reachable(self._store):
                 self._gone_since = 0.0
                 return
             self._gone_since = self._gone_since or now
             if now - self._gone_since > _ALONE_SECONDS:
                 self._shutdown()
-                raise LeftAloneError
+                raise FirstNodeLostError
 
         def _exit_barrier(self) -> None:
-            if not stopped_early():
+            if not has_stopped_early():
                 super()._exit_barrier()  # type: ignore[no-untyped-call]
 
     return Agent
@@ -77,12 +77,12 @@ def _is_alone(handler: Any) -> bool:
     return getattr(handler, "world_size", None) == 1
 
 
-def _say(line: str) -> None:
+def _log_wait(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
-def _answers(store: Any) -> bool:
+def _is_reachable(store: Any) -> bool:
     """Whether the first node still serves the rendezvous store."""
     try:
         store.check(["trainyard-is-there"])
@@ -91,7 +91,7 @@ def _answers(store: Any) -> bool:
     return True
 
 
-def stopped_early() -> bool:
+def has_stopped_early() -> bool:
     """Whether a worker of this node has recorded that the run stopped early with a checkpoint."""
     folder = os.environ.get("TRAINYARD_EXIT_CODE_FOLDER")
     files = Path(folder).glob("exit-code-*") if folder else ()

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import ExitCode
-from trainyard.training.runtime.torchrun_agent import LeftAloneError, node_agent
+from trainyard.training.runtime.torchrun_agent import FirstNodeLostError, node_agent
 
 _TORCHRUN_WAITS_SECONDS = 25
 """A little less than the time that torchrun gives the others to end when one has failed."""
@@ -41,7 +41,7 @@ def main() -> int:
     try:
         torchrun()
     except ChildFailedError as error:
-        sys.stderr.writelines(f"{line}\n" for line in killed(error.failures))
+        sys.stderr.writelines(f"{line}\n" for line in killed_workers(error.failures))
         return ExitCode.NO
     except (DistError, RendezvousTimeoutError) as error:
         sys.stderr.write(
@@ -50,7 +50,7 @@ def main() -> int:
             "the address where they meet. Nothing was started.\n"
         )
         return ExitCode.NO
-    except (LeftAloneError, RendezvousError):
+    except (FirstNodeLostError, RendezvousError):
         sys.stderr.write("The first node of this run has gone, so the workers of this one were ended.\n")
         return ExitCode.REFUSED
     except SignalException:
@@ -59,11 +59,11 @@ def main() -> int:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record says more than that a worker failed or that the others were asked to end."""
+    """Whether a record reports more than a failed worker or the signals to the other workers."""
     return not record.getMessage().startswith(("failed (exitcode", "Sending process"))
 
 
-def killed(failures: Mapping[Any, Any]) -> Iterator[str]:
+def killed_workers(failures: Mapping[Any, Any]) -> Iterator[str]:
     """Yield one line per worker that was killed, by rank, because it could not report that itself.
 
     Workers that torchrun killed because another had failed (SIGTERM, later SIGKILL) are left out.

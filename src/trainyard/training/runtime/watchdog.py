@@ -20,8 +20,8 @@ _SLOW_FACTOR = 10
 _REMEMBERED = 64
 _LOST_SECONDS = 15.0
 """The limit after another rank has ended: time to report it and to finish a save that needs no other rank."""
-_LONGEST_LOOK = 1.0
-_LOOKS = 20
+_LONGEST_POLL = 1.0
+_POLLS = 20
 """The thread checks at least this many times within the limit."""
 
 
@@ -50,7 +50,7 @@ class Watchdog:
         """Record progress."""
         self._beats += 1
 
-    def step_done(self, seconds: float) -> None:
+    def record_step(self, seconds: float) -> None:
         """Record the duration of a step. The median of the last steps is the usual duration."""
         self._steps = (*self._steps[1 - _REMEMBERED :], seconds)
         self.beat()
@@ -58,18 +58,18 @@ class Watchdog:
     @contextmanager
     def slow_work(self) -> Iterator[None]:
         """Raise the limit for the body, which may take much longer than a step."""
-        self.slow_begins()
+        self.begin_slow_work()
         try:
             yield
         finally:
-            self.slow_ends()
+            self.end_slow_work()
 
-    def slow_begins(self, _what: object = None) -> None:
+    def begin_slow_work(self, _what: object = None) -> None:
         with self._lock:
             self._slow += 1
         self.beat()
 
-    def slow_ends(self, _what: object = None) -> None:
+    def end_slow_work(self, _what: object = None) -> None:
         with self._lock:
             self._slow -= 1
         self.beat()
@@ -81,23 +81,23 @@ class Watchdog:
         return limit * _SLOW_FACTOR if self._slow or not self._steps else limit
 
     @contextmanager
-    def watching(
+    def watch(
         self,
         alarm: Callable[[Standstill], None],
         *,
-        called: Callable[[], bool] = lambda: False,
+        is_raised: Callable[[], bool] = lambda: False,
         lost: Callable[[], tuple[int, ...]] = tuple,
     ) -> Iterator[None]:
         """Watch the body, and call `alarm` from another thread when the body makes no progress.
 
-        The alarm is also called when `called` says that another process has noticed a hang, and sooner than
-        usual when `lost` names ranks that have ended. The alarm is expected to end the process: the body
-        cannot be left until the alarm returns.
+        The alarm is also called when `is_raised` reports that another process has noticed a hang, and sooner
+        than usual when `lost` names ranks that have ended. The alarm is expected to end the process: the
+        body cannot be left until the alarm returns.
         """
         if self._factor is None:
             yield
             return
-        watch = partial(self._watch, alarm, called, lost)
+        watch = partial(self._watch, alarm, is_raised, lost)
         thread = threading.Thread(target=watch, name="watchdog", daemon=True)
         thread.start()
         try:
@@ -110,22 +110,22 @@ class Watchdog:
     def _watch(
         self,
         alarm: Callable[[Standstill], None],
-        called: Callable[[], bool],
+        is_raised: Callable[[], bool],
         lost: Callable[[], tuple[int, ...]],
     ) -> None:
         # The main thread must receive the signals, because they wake it.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-        look = min(_LONGEST_LOOK, self._floor / _LOOKS)
+        poll = min(_LONGEST_POLL, self._floor / _POLLS)
         last, still, beats = time.monotonic(), 0.0, self._beats
-        while not self._over.wait(look):
+        while not self._over.wait(poll):
             now = time.monotonic()
-            still, last = still + min(now - last, 2 * look), now
+            still, last = still + min(now - last, 2 * poll), now
             if beats != self._beats:
                 still, beats = 0.0, self._beats
             limit, gone = self.limit(), lost()
             if gone:
                 limit = min(limit, _LOST_SECONDS)
-            if still < limit and not called():
+            if still < limit and not is_raised():
                 continue
             with self._lock:
                 if self._over.is_set():
@@ -135,14 +135,14 @@ class Watchdog:
 
 
 @contextmanager
-def compiling_is_slow(watchdog: Watchdog) -> Iterator[None]:
+def allow_slow_compilation(watchdog: Watchdog) -> Iterator[None]:
     """Treat torch.compile as slow work. It starts at any new shape."""
     from torch._dynamo.callback import callback_handler
 
-    callback_handler.register_start_callback(watchdog.slow_begins)
-    callback_handler.register_end_callback(watchdog.slow_ends)
+    callback_handler.register_start_callback(watchdog.begin_slow_work)
+    callback_handler.register_end_callback(watchdog.end_slow_work)
     try:
         yield
     finally:
-        callback_handler.remove_start_callback(watchdog.slow_begins)
-        callback_handler.remove_end_callback(watchdog.slow_ends)
+        callback_handler.remove_start_callback(watchdog.begin_slow_work)
+        callback_handler.remove_end_callback(watchdog.end_slow_work)

@@ -26,8 +26,8 @@ from trainyard.run.waiting import describe_wait
 
 Result = TypeVar("Result")
 _START_SECONDS = 300
-_TOLD_SECONDS = 5.0
-"""The others still have this long to join after this process was told to end."""
+_JOIN_SECONDS = 5.0
+"""The others still have this long to join after a stop of this process was requested."""
 _CONTROL_SECONDS = 1800
 _FOR_EVER_DAYS = 365
 _ABORT_SECONDS = 5.0
@@ -89,7 +89,7 @@ class World:
         if self.size == 1:
             return value
         values = [torch.zeros(1, dtype=torch.float64) for _ in range(self.size)]
-        with peers_expected():
+        with explain_lost_peers():
             dist.all_gather(values, torch.tensor([value], dtype=torch.float64), group=self.control)
         return sum(float(item) for item in values)
 
@@ -98,11 +98,11 @@ class World:
         if self.size == 1:
             return value
         box = [value]
-        with peers_expected():
+        with explain_lost_peers():
             dist.broadcast_object_list(box, src=source, group=self.control)
         return box[0]
 
-    def on_main(self, work: Callable[[], Result]) -> Result:
+    def run_on_main(self, work: Callable[[], Result]) -> Result:
         """Run `work` on the main process and return its result on every process.
 
         A TrainyardError or OSError of `work` is raised on every process.
@@ -114,13 +114,13 @@ class World:
             raise error
         return cast(Result, result)
 
-    def on_owners(self, work: Callable[[], Result]) -> Result:
+    def run_on_owners(self, work: Callable[[], Result]) -> Result:
         """Run `work` once per run directory and return the main process's result on every process.
 
         A TrainyardError or OSError of `work` in one of them is raised on every process.
         """
         if self.folder_count == 1:
-            return self.on_main(work)
+            return self.run_on_main(work)
         error, result = attempt(work) if self.owns_folder else (None, None)
         answers = self.gather((error, result if self.is_main else None))
         if first := next((other for other, _ in answers if other is not None), None):
@@ -132,11 +132,11 @@ class World:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        with peers_expected():
+        with explain_lost_peers():
             dist.all_gather_object(values, value, group=self.control)
         return values
 
-    def each_ready(self, work: Callable[[], Result]) -> Result:
+    def run_on_each(self, work: Callable[[], Result]) -> Result:
         """Run `work`, which may take hours, and return its result once all processes have finished.
 
         If it fails in one process with a TrainyardError or OSError, all raise that error or their own.
@@ -171,11 +171,11 @@ class World:
     def wait(self) -> None:
         """Wait until all processes have called this."""
         if self.size > 1:
-            with peers_expected():
+            with explain_lost_peers():
                 dist.barrier(group=self.control)
 
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> None:
-        with peers_expected():
+        with explain_lost_peers():
             dist.all_reduce(tensor, op=operation, group=self.control)
 
 
@@ -223,15 +223,15 @@ def join_world(
     strategy: str,
     environment: Mapping[str, str] = os.environ,
     *,
-    told_to_end: Callable[[], bool] = lambda: False,
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[World]:
     """Join the world that torchrun's variables describe, and leave it at the end.
 
     Without these variables the world has size one. `device` (`cpu` or `cuda`) selects the backend: NCCL and
     gloo on GPUs, gloo on CPUs. Raises ConfigError when several processes were started for a strategy that
-    takes one. A collective of training waits at most five minutes, except within `collectives_wait_for_ever`.
-    A process that was told to end (`told_to_end`) stops waiting for the others. After an error the group of
-    several processes is left in place, for `end_if_joined`.
+    takes one. A collective of training waits at most five minutes, except within `remove_collective_limit`.
+    A process that was requested to end (`is_stopping`) stops waiting for the others. After an error the group
+    of several processes is left in place, for `end_if_joined`.
     """
     size = int(environment.get("WORLD_SIZE", "1"))
     require_strategy(strategy, size)
@@ -246,7 +246,7 @@ def join_world(
         world = ALONE
     else:
         waiting = describe_wait(f"the other processes of {size}", _START_SECONDS)
-        with _others_expected(), no_long_wait(told_to_end), waiting:
+        with _explain_missing_peers(), limit_wait(is_stopping), waiting:
             dist.init_process_group(backend, timeout=limit)
             world = _world(environment)
     with ExitStack() as leaving:
@@ -257,7 +257,7 @@ def join_world(
 def _leave(
     world: World, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
 ) -> None:
-    """Destroy the groups, unless an error of this process alone may have brought it here."""
+    """Destroy the groups, unless an error of this process alone may have caused it."""
     if world.size == 1 or error is None or isinstance(error, StoppedError):
         dist.destroy_process_group()
 
@@ -282,8 +282,8 @@ def _abort() -> None:
 
 
 @contextmanager
-def no_long_wait(told: Callable[[], bool]) -> Iterator[None]:
-    """End the process if the body still runs some seconds after SIGTERM, or after `told` was true.
+def limit_wait(is_stopping: Callable[[], bool]) -> Iterator[None]:
+    """End the process if the body still runs some seconds after SIGTERM, or after `is_stopping` was true.
 
     torchrun sends SIGTERM to all processes when one fails. A process that waits for the failed one in native
     code would run no Python signal handler, and would be killed after half a minute. This process prints
@@ -298,13 +298,13 @@ def no_long_wait(told: Callable[[], bool]) -> Iterator[None]:
 
     def watch() -> None:
         reader.recv(1)
-        if not done.wait(_TOLD_SECONDS):
+        if not done.wait(_JOIN_SECONDS):
             os._exit(ExitCode.NO)
 
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    if told():
+    if is_stopping():
         writer.send(b"\0")
-    watcher = threading.Thread(target=watch, name="told to end", daemon=True)
+    watcher = threading.Thread(target=watch, name="join limit", daemon=True)
     watcher.start()
     try:
         yield
@@ -318,14 +318,14 @@ def no_long_wait(told: Callable[[], bool]) -> Iterator[None]:
 
 
 @contextmanager
-def _others_expected() -> Iterator[None]:
+def _explain_missing_peers() -> Iterator[None]:
     """Replace the network library's error with one that says that other processes did not join."""
     try:
         yield
     except dist.DistError as error:
         raise TrainingFailedError(
             f"The processes of this run did not all come together within {_START_SECONDS} s "
-            f"({str(error).splitlines()[0]}).\nThe message of one that failed stands further up. Over "
+            f"({str(error).splitlines()[0]}).\nThe message of one that failed is further up in the log. Over "
             "several machines, see that all reach the rendezvous endpoint. Nothing was started."
         ) from error
 
@@ -336,7 +336,7 @@ def _world(environment: Mapping[str, str]) -> World:
 
 
 @contextmanager
-def collectives_wait_for_ever() -> Iterator[None]:
+def remove_collective_limit() -> Iterator[None]:
     """Remove the time limit of collectives, because the watchdog watches; afterwards it is half an hour.
 
     The death of a process is still noticed: its connections close, and torchrun ends the other processes.
@@ -359,7 +359,7 @@ def _limit_collectives(limit: timedelta) -> None:
 
 
 @contextmanager
-def peers_expected() -> Iterator[None]:
+def explain_lost_peers() -> Iterator[None]:
     """Replace the network library's error with one that says that another process was lost."""
     try:
         yield
@@ -372,7 +372,7 @@ def peers_expected() -> Iterator[None]:
         cause = text.splitlines()[0]
         lost = TrainingFailedError(
             f"Rank {dist.get_rank()} lost another process of this run, which died or hung ({cause}).\n"
-            "Its own message stands further up. Go on with --resume auto once its cause is mended."
+            "Its own message is further up in the log. Resume with --resume auto once its cause is fixed."
         )
         lost.failure = Failure(FailureKind.PROCESS_LOST, mend=PROCESS_LOST)
         raise lost from error

@@ -40,9 +40,9 @@ class CheckpointWeights(WeightSource):
             for name, entry in tensors_in(self._index).items()
             if name.startswith(_PART)
         }
-        self.declared = self._declared()
+        self.declared = self._declared_keys()
 
-    def _declared(self) -> dict[str, Any]:
+    def _declared_keys(self) -> dict[str, Any]:
         fits = read_state(self.path)["fits"]
         shown = {key: fits[name] for key in _SHOWN if (name := f"model.architecture.{key}") in fits}
         tied = {"tie_word_embeddings": OUTPUT not in self._tensors}

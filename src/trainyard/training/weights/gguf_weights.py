@@ -92,7 +92,7 @@ class GgufWeights(WeightSource):
         reader = _open(path)
         self._tensors = {our_name(tensor.name): tensor for tensor in reader.tensors}
         self._frequencies = self._tensors.pop(FREQUENCIES, None)
-        self.declared = self._declared(reader)
+        self.declared = self._declared_keys(reader)
         self._longest = _value(reader, "context_length", 2048)
         vocabulary = reader.get_field(VOCABULARY_KEY)
         self.has_byte_vocabulary = vocabulary is not None and vocabulary.contents() == "bytes"
@@ -104,7 +104,7 @@ class GgufWeights(WeightSource):
             "attn_k": self.declared["num_key_value_heads"],
         }
 
-    def _declared(self, reader: GGUFReader) -> dict[str, Any]:
+    def _declared_keys(self, reader: GGUFReader) -> dict[str, Any]:
         heads = _value(reader, "attention.head_count")
         return {
             "num_layers": _value(reader, "block_count"),
@@ -146,12 +146,12 @@ class GgufWeights(WeightSource):
 
     def read(self, name: str) -> Tensor:
         tensor = self._tensors[name]
-        values = _dequantised(tensor, tile_bytes=self._tile_bytes)
+        values = _dequantise(tensor, tile_bytes=self._tile_bytes)
         heads = self._heads.get(tensor.name.split(".")[-2])
         return torch.from_numpy(rows_by_halves(values, heads) if heads else values)
 
     def contradictions(self, architecture: ArchitectureConfig, /) -> Iterator[str]:
-        yield from self._unreadable()
+        yield from self._unreadable_types()
         turned = 2 * rotary_frequencies(architecture).numel()
         if (self._turned or turned) != turned:
             yield f"the file rotates {self._turned} dimensions per head by position, our model all {turned}"
@@ -167,7 +167,7 @@ class GgufWeights(WeightSource):
                 f"to {ours.max():g}"
             )
 
-    def _unreadable(self) -> Iterator[str]:
+    def _unreadable_types(self) -> Iterator[str]:
         """Yield the tensor types that cannot be dequantised; each type is tried on one row."""
         from gguf.quants import dequantize as dequantize_by_numpy
 
@@ -182,18 +182,18 @@ class GgufWeights(WeightSource):
         return digest_of_files([self.path])
 
 
-def _dequantised(tensor: "ReaderTensor", *, tile_bytes: int = DEFAULT_TILE_BYTES) -> Floats:
+def _dequantise(tensor: "ReaderTensor", *, tile_bytes: int = DEFAULT_TILE_BYTES) -> Floats:
     """Dequantise a tensor into new memory, separate from the mapped file."""
     kind, threads = tensor.tensor_type.name, torch.get_num_threads()
     return dequantize(tensor.data, kind, tile_bytes=tile_bytes, threads=threads)
 
 
 def _frequency_divisors(tensor: "ReaderTensor") -> Tensor:
-    return torch.from_numpy(_dequantised(tensor))
+    return torch.from_numpy(_dequantise(tensor))
 
 
 def _open(path: Path) -> "GgufHeader":
-    with _explained(path):
+    with _explain_errors(path):
         reader = GgufHeader(path)
         field = reader.get_field("general.architecture")
         kind = field.contents() if field else None
@@ -205,7 +205,7 @@ def _open(path: Path) -> "GgufHeader":
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explain_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
@@ -214,14 +214,16 @@ def _explained(path: Path) -> Iterator[None]:
                 f"model.path: {path} has a tensor of a type that the installed gguf does not know ({error}); "
                 "convert it to Q8_0, or update gguf if the type is newer"
             ) from None
-        raise ConfigError(f"model.path: {path} is not a whole GGUF file ({error}); fetch it again") from None
+        raise ConfigError(
+            f"model.path: {path} is not a complete GGUF file ({error}); download it again"
+        ) from None
 
 
 def _value(reader: GGUFReader, key: str, default: Any = None) -> Any:
     field = reader.get_field(f"llama.{key}")
     value = field.contents() if field else default
     if value is None:
-        raise ConfigError(f"model.path: the file does not say llama.{key}, so it is not a whole model")
+        raise ConfigError(f"model.path: the file has no llama.{key}, so it is not a complete model")
     return value
 
 

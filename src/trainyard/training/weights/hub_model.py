@@ -29,7 +29,7 @@ TOKENIZER_COMPANIONS = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-"""The files beside a tokenizer.json, which say more about it."""
+"""The files beside a tokenizer.json, with more facts about it."""
 _DESCRIPTION = ("config.json", "tokenizer.json", *TOKENIZER_COMPANIONS)
 _WEIGHTS = ("*.safetensors", "model.safetensors.index.json")
 _IGNORED = ["*/*"]
@@ -72,17 +72,17 @@ def description_of(model: HubModel) -> tuple[Path, HubModel]:
     Raises ConfigError when the Hub has no such model or refuses this user, ServiceError when the Hub cannot
     be reached and the model is not in the cache.
     """
-    folder = _fetched(model, _DESCRIPTION)
+    folder = _fetch(model, _DESCRIPTION)
     return folder, HubModel(model.repository, folder.name)
 
 
 def weights_of(model: HubModel) -> Path:
     """Return the folder including the weights, fetched if needed. Raises what `description_of` raises."""
-    if (cached := _cached(model)) is not None:
+    if (cached := _cached_folder(model)) is not None:
         return cached
     _logger.info("weights of %s: fetching from the Hugging Face Hub what is not in its cache", model)
     start = time.monotonic()
-    folder = _fetched(model, (*_DESCRIPTION, *_WEIGHTS), shows_progress=sys.stderr.isatty())
+    folder = _fetch(model, (*_DESCRIPTION, *_WEIGHTS), shows_progress=sys.stderr.isatty())
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     _logger.info("weights of %s: %.1f MB in %.1f s", model, size / 1e6, time.monotonic() - start)
     if not any(folder.glob("*.safetensors")):
@@ -93,7 +93,7 @@ def weights_of(model: HubModel) -> Path:
     return folder
 
 
-def _cached(model: HubModel) -> Path | None:
+def _cached_folder(model: HubModel) -> Path | None:
     """The cached folder of a pinned commit; None unless all its weights are in the cache."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -106,8 +106,8 @@ def _cached(model: HubModel) -> Path | None:
     return folder if any(folder.glob("*.safetensors")) else None
 
 
-def _fetched(model: HubModel, patterns: tuple[str, ...], *, shows_progress: bool = False) -> Path:
-    with _explained(model), nullcontext() if shows_progress else _without_bars():
+def _fetch(model: HubModel, patterns: tuple[str, ...], *, shows_progress: bool = False) -> Path:
+    with _explain_errors(model), nullcontext() if shows_progress else _hide_bars():
         return _snapshot(model, patterns, cached=False)
 
 
@@ -126,7 +126,7 @@ def _snapshot(model: HubModel, patterns: tuple[str, ...], *, cached: bool) -> Pa
 
 
 @contextmanager
-def _without_bars() -> Iterator[None]:
+def _hide_bars() -> Iterator[None]:
     """Hide progress bars, which are noise in a log; respect the user's HF_HUB_DISABLE_PROGRESS_BARS."""
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
@@ -145,8 +145,8 @@ def _without_bars() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(model: HubModel) -> Iterator[None]:
-    """Convert the errors of huggingface_hub to errors that say what to do."""
+def _explain_errors(model: HubModel) -> Iterator[None]:
+    """Convert the errors of huggingface_hub to errors that name the fix."""
     from huggingface_hub import errors
 
     page = f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{model.repository}"
@@ -154,26 +154,26 @@ def _explained(model: HubModel) -> Iterator[None]:
         yield
     except errors.GatedRepoError:
         why = f"is gated: accept its terms at {page}, and set HF_TOKEN to a token of the account that did"
-        raise _refused(model, why) from None
+        raise _refusal(model, why) from None
     except errors.RevisionNotFoundError:
         why = f"has no revision {model.revision!r}: name a commit, branch or tag from {page}/commits/main"
-        raise _refused(model, why) from None
+        raise _refusal(model, why) from None
     except errors.RepositoryNotFoundError as error:
-        raise _refused(model, _not_found(error.response.status_code, page)) from None
+        raise _refusal(model, _not_found_text(error.response.status_code, page)) from None
     except errors.LocalEntryNotFoundError as error:
         if getattr(getattr(error.__cause__, "response", None), "status_code", None) == 403:
-            raise _refused(model, _not_found(403, page)) from None
-        raise _unreachable(model, error.__cause__ or error) from None
+            raise _refusal(model, _not_found_text(403, page)) from None
+        raise _unreachable_error(model, error.__cause__ or error) from None
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
-            raise _refused(model, _not_found(status, page)) from None
-        raise _unreachable(model, error) from None
+            raise _refusal(model, _not_found_text(status, page)) from None
+        raise _unreachable_error(model, error) from None
     except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # from its HTTP client
-        raise _unreachable(model, error) from None
+        raise _unreachable_error(model, error) from None
 
 
-def _not_found(status: int, page: str) -> str:
+def _not_found_text(status: int, page: str) -> str:
     if status == 401 and os.environ.get("HF_TOKEN"):
         return f"cannot be read with this HF_TOKEN (401): it may be wrong or expired; check it, and {page}"
     if status == 401:
@@ -183,14 +183,14 @@ def _not_found(status: int, page: str) -> str:
     return f"does not exist (404): check the spelling at {page}"
 
 
-def _refused(model: HubModel, why: str) -> ConfigError:
+def _refusal(model: HubModel, why: str) -> ConfigError:
     return ConfigError(
         f"model.path: {model} is not a path on this machine, and on the Hugging Face Hub it {why}. "
         "Nothing was started."
     )
 
 
-def _unreachable(model: HubModel, error: BaseException) -> ServiceError:
+def _unreachable_error(model: HubModel, error: BaseException) -> ServiceError:
     if is_offline():
         why, fix = "HF_HUB_OFFLINE is set and it is not in the cache", "Unset HF_HUB_OFFLINE"
     else:
@@ -203,7 +203,7 @@ def _unreachable(model: HubModel, error: BaseException) -> ServiceError:
 
 
 def is_offline() -> bool:
-    """Whether the user has told huggingface_hub to use its cache only."""
+    """Whether the user has configured huggingface_hub to use its cache only."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 

@@ -3,8 +3,8 @@
 Both give the same bits as `gguf.quants.dequantize`; only the speed differs. This module compiles nothing:
 `scripts/build_native.py` does, and the package works without the kernels. The caller reads the GGUF file.
 
-The kernels are an option: they speed up loading quantised weights, once at the start of a run that begins
-from such weights. Training itself does not use them.
+The kernels are an option: they speed up loading quantised weights, once at the start of a run from
+such weights. Training itself does not use them.
 
 The library is searched in this order: `TRAINYARD_NATIVE_LIBRARY` (a path; `none` means NumPy), then
 `native/build/` of the checkout.
@@ -74,7 +74,7 @@ def backend() -> Backend:
     Raises ConfigError when TRAINYARD_NATIVE_LIBRARY names a file that is not such a library.
     """
     library = _library()
-    return Backend.NUMPY if library is None else _best(library)
+    return Backend.NUMPY if library is None else _best_backend(library)
 
 
 def dequantize(
@@ -103,14 +103,14 @@ def dequantize(
     _refuse_counts(tile_bytes, threads)
     kind = _block_type(type_name)
     rows = _rows(data, kind)
-    _refuse_other_room(rows, kind, out)
+    _refuse_wrong_output(rows, kind, out)
     library = _library_for(using)
     if library is None or kind.name not in NATIVE_TYPES:
-        return _by_numpy(rows, kind, out)
+        return _dequantize_by_numpy(rows, kind, out)
     values = np.empty(_shape(rows, kind), np.float32) if out is None else out
     tile = min(tile_bytes, max(rows.nbytes, 1))  # `tile_bytes` may be too large for a size_t
-    options = _Options(tile, threads, _INSTRUCTIONS[using or _best(library)])
-    _by_kernel(library, rows, values, kind=kind, options=options)
+    options = _Options(tile, threads, _INSTRUCTIONS[using or _best_backend(library)])
+    _dequantize_by_kernel(library, rows, values, kind=kind, options=options)
     return values
 
 
@@ -147,13 +147,13 @@ def _shape(rows: np.ndarray, kind: _BlockType) -> tuple[int, ...]:
     return (*rows.shape[:-1], rows.shape[-1] // kind.size * kind.elements)
 
 
-def _refuse_other_room(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> None:
+def _refuse_wrong_output(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> None:
     shape = _shape(rows, kind)
     if out is not None and not (out.dtype == np.float32 and out.shape == shape and out.flags.carray):
         raise ValueError(f"out must be contiguous, writable float32 of shape {shape}")
 
 
-def _by_kernel(
+def _dequantize_by_kernel(
     library: ctypes.CDLL, rows: np.ndarray, values: np.ndarray, *, kind: _BlockType, options: _Options
 ) -> None:
     status = library.trainyard_dequantize(
@@ -161,10 +161,12 @@ def _by_kernel(
     )
     if status:
         reason = library.trainyard_status_text(status).decode()
-        raise ConfigError(f"the native kernels refused {kind.name} weights: {reason}; {_build_it()} again")
+        raise ConfigError(
+            f"the native kernels refused {kind.name} weights: {reason}; {_build_advice()} again"
+        )
 
 
-def _by_numpy(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> np.ndarray:
+def _dequantize_by_numpy(rows: np.ndarray, kind: _BlockType, out: np.ndarray | None) -> np.ndarray:
     import gguf
 
     if not rows.size:  # gguf cannot reshape an array without rows
@@ -188,47 +190,47 @@ def _library_for(using: Backend | None) -> ctypes.CDLL | None:
     if using is None:
         return library
     if library is None:
-        raise ConfigError(f"the {using} kernels were asked for, but no library is built: {_build_it()}")
-    if using is Backend.AVX2 and _best(library) is not Backend.AVX2:
-        raise ConfigError("the avx2 kernels were asked for, but this processor or this library has no AVX2")
+        raise ConfigError(f"the {using} kernels were requested, but no library is built: {_build_advice()}")
+    if using is Backend.AVX2 and _best_backend(library) is not Backend.AVX2:
+        raise ConfigError("the avx2 kernels were requested, but this processor or this library has no AVX2")
     return library
 
 
 def _library() -> ctypes.CDLL | None:
     """The library of kernels; None if it is not built."""
-    asked = os.environ.get(LIBRARY_VARIABLE)
-    if asked == "none":
+    configured = os.environ.get(LIBRARY_VARIABLE)
+    if configured == "none":
         return None
-    if asked:
-        return _asked_for(Path(asked))
+    if configured:
+        return _requested_library(Path(configured))
     for path in (_BUILD / name for name in _FILES):
         if path.is_file():
-            return _found(path)
-    _logger.debug("no native kernels in %s, so NumPy dequantises; %s", _BUILD, _build_it())
+            return _usable_library(path)
+    _logger.debug("no native kernels in %s, so NumPy dequantises; %s", _BUILD, _build_advice())
     return None
 
 
-def _asked_for(path: Path) -> ctypes.CDLL:
+def _requested_library(path: Path) -> ctypes.CDLL:
     try:
-        return _opened(path)
+        return _open_library(path)
     except OSError as error:
         raise ConfigError(
-            f"{LIBRARY_VARIABLE}: {path} cannot be used ({error}); {_build_it()}, or unset the variable"
+            f"{LIBRARY_VARIABLE}: {path} cannot be used ({error}); {_build_advice()}, or unset the variable"
         ) from error
 
 
 @cache
-def _found(path: Path) -> ctypes.CDLL | None:
+def _usable_library(path: Path) -> ctypes.CDLL | None:
     """The library at `path`; None, with a warning, if it is of another version or machine."""
     try:
-        return _opened(path)
+        return _open_library(path)
     except OSError as error:
-        _logger.warning("%s is not used (%s), so NumPy dequantises; %s again", path, error, _build_it())
+        _logger.warning("%s is not used (%s), so NumPy dequantises; %s again", path, error, _build_advice())
         return None
 
 
 @cache
-def _opened(path: Path) -> ctypes.CDLL:
+def _open_library(path: Path) -> ctypes.CDLL:
     """Load the library and declare its functions.
 
     Raises OSError when it cannot be loaded or has another interface.
@@ -244,10 +246,10 @@ def _opened(path: Path) -> ctypes.CDLL:
     return library
 
 
-def _best(library: Any) -> Backend:
+def _best_backend(library: Any) -> Backend:
     numbers = {number: name for name, number in _INSTRUCTIONS.items()}
     return numbers[library.trainyard_best_instructions()]
 
 
-def _build_it() -> str:
+def _build_advice() -> str:
     return f"{script_command('build_native.py')} builds it"

@@ -51,13 +51,13 @@ def load_with_weights(
     raise.
     """
 
-    def declared(weights: str, open_keys: frozenset[str]) -> Declared | None:
-        begun = _begun(run_directory)
-        if begun is not None and _same_weights(begun.model, weights):
-            return _of_run(begun, f"{run_directory}/config.yaml")
-        return declared_by(weights, open_keys)
+    def read_open_keys(weights: str, open_keys: frozenset[str]) -> Declared | None:
+        recorded = _run_config(run_directory)
+        if recorded is not None and _same_weights(recorded.model, weights):
+            return _declaration_of_run(recorded, f"{run_directory}/config.yaml")
+        return read_declared(weights, open_keys)
 
-    return load_config(path, overrides, read_weights=declared)
+    return load_config(path, overrides, read_weights=read_open_keys)
 
 
 def weights_place(path: str) -> Path:
@@ -73,30 +73,30 @@ def tokenizer_file(tokenizer: str) -> Path:
     return path / TOKENIZER_NAME if path.is_dir() else path
 
 
-def declared_by(path: str, open_keys: frozenset[str]) -> Declared | None:
+def read_declared(path: str, open_keys: frozenset[str]) -> Declared | None:
     """Read the keys that the weights at `path` declare.
 
     Returns None when no key is open, or when the weights are missing and not needed.
     """
     model = hub_model(path)
     if model is not None:
-        return None if model.is_pinned and not open_keys else _of_hub(model, open_keys)
+        return None if model.is_pinned and not open_keys else _declaration_of_hub(model, open_keys)
     if not open_keys:
         return None
     place, needed = Path(path).expanduser(), bool(open_keys & _CORE)
     if not place.exists():
         if needed:
-            raise missing(path)
+            raise missing_error(path)
         return None
     try:
-        return _of_place(path, place, open_keys)
+        return _declaration_of_place(path, place, open_keys)
     except ConfigError:
         if needed:
             raise
         return None  # opening the weights reports the error later
 
 
-def missing(path: str | Path) -> ConfigError:
+def missing_error(path: str | Path) -> ConfigError:
     """The error for weights that do not exist."""
     return ConfigError(
         f"model.path: {path} does not exist. Put {FORMS} there, or start from random weights with "
@@ -108,15 +108,15 @@ def is_checkpoint(path: Path) -> bool:
     return (path / MANIFEST_NAME).exists() or (path / ".metadata").exists()
 
 
-def _of_place(path: str, place: Path, open_keys: frozenset[str]) -> Declared | None:
+def _declaration_of_place(path: str, place: Path, open_keys: frozenset[str]) -> Declared | None:
     if is_checkpoint(place):
-        return _of_checkpoint(path, place)
+        return _declaration_of_checkpoint(path, place)
     if place.suffix == ".gguf":
-        return _of_gguf(path, place, open_keys)
+        return _declaration_of_gguf(path, place, open_keys)
     folder = place if place.is_dir() else place.parent
     if (folder / CONFIG_NAME).is_file():
         shown = Path(path) if place.is_dir() else Path(path).parent
-        return _of_folder(
+        return _declaration_of_folder(
             folder, shown=str(shown), path=path, name=folder.resolve().name, open_keys=open_keys
         )
     if open_keys & _CORE and (place.suffix == ".safetensors" or any(folder.glob("*.safetensors"))):
@@ -127,7 +127,9 @@ def _of_place(path: str, place: Path, open_keys: frozenset[str]) -> Declared | N
     return None
 
 
-def _of_folder(folder: Path, *, shown: str, path: str, name: str, open_keys: frozenset[str]) -> Declared:
+def _declaration_of_folder(
+    folder: Path, *, shown: str, path: str, name: str, open_keys: frozenset[str]
+) -> Declared:
     config = read_config(folder / CONFIG_NAME)
     values = _flat(architecture_of(config)) | {NAME: name}
     if config.get("trainyard", {}).get("vocabulary") == "bytes":
@@ -139,21 +141,23 @@ def _of_folder(folder: Path, *, shown: str, path: str, name: str, open_keys: fro
     return Declared(f"{CONFIG_NAME} of {shown}", values, path)
 
 
-def _of_hub(model: HubModel, open_keys: frozenset[str]) -> Declared:
+def _declaration_of_hub(model: HubModel, open_keys: frozenset[str]) -> Declared:
     folder, pinned = description_of(model)
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(
             f"model.path: {model} has no {CONFIG_NAME} on the Hugging Face Hub, so it is not a model that "
             "this trainer can start from. Nothing was started."
         )
-    declared = _of_folder(folder, shown=str(pinned), path=str(pinned), name=model.name, open_keys=open_keys)
+    declared = _declaration_of_folder(
+        folder, shown=str(pinned), path=str(pinned), name=model.name, open_keys=open_keys
+    )
     values = dict(declared.values)
     if values.get(TOKENIZER) is not None:
         values[TOKENIZER] = str(pinned)
     return Declared(declared.source, values, declared.path)
 
 
-def _of_gguf(path: str, place: Path, open_keys: frozenset[str]) -> Declared:
+def _declaration_of_gguf(path: str, place: Path, open_keys: frozenset[str]) -> Declared:
     from trainyard.training.weights.gguf_weights import GgufWeights
 
     source = GgufWeights(place)
@@ -167,12 +171,12 @@ def _of_gguf(path: str, place: Path, open_keys: frozenset[str]) -> Declared:
     return Declared(f"header of {path}", values, path)
 
 
-def _of_checkpoint(path: str, place: Path) -> Declared:
+def _declaration_of_checkpoint(path: str, place: Path) -> Declared:
     from trainyard.training.checkpoint.checkpoint import read_state
 
     run = RunDirectory(place.resolve().parent.parent)
     if run.config_file.is_file():
-        declared = _of_run(load_config(run.config_file).config, f"config.yaml of {run.path}")
+        declared = _declaration_of_run(load_config(run.config_file).config, f"config.yaml of {run.path}")
         return Declared(declared.source, declared.values, path)
     try:
         fits = read_state(place)["fits"]
@@ -182,20 +186,20 @@ def _of_checkpoint(path: str, place: Path) -> Declared:
     return Declared(f"state of {path}", _flat(shape), path)
 
 
-def _of_run(config: Config, source: str) -> Declared:
+def _declaration_of_run(config: Config, source: str) -> Declared:
     model = config.model
     values = _flat(model.architecture.model_dump()) | {TOKENIZER: model.tokenizer, NAME: model.name}
     return Declared(source, values, model.path or "")
 
 
-def _begun(run_directory: Path | None) -> Config | None:
+def _run_config(run_directory: Path | None) -> Config | None:
     file = RunDirectory(run_directory).config_file if run_directory else None
     return load_config(file).config if file is not None and file.is_file() else None
 
 
-def _same_weights(begun: ModelConfig, path: str) -> bool:
+def _same_weights(recorded: ModelConfig, path: str) -> bool:
     """Whether a run was started from `path`, or from the commit to which `path` was resolved then."""
-    return begun.path == path or (begun.path or "").startswith(f"{path}@")
+    return recorded.path == path or (recorded.path or "").startswith(f"{path}@")
 
 
 def _require_no_tokenizer(path: str, open_keys: frozenset[str]) -> None:

@@ -35,9 +35,9 @@ class SafetensorsWeights(WeightSource):
         self._handles = {name: handle for file in self._files for name, handle in _tensors_of(file)}
         config = folder / CONFIG_NAME
         self._config = [config] if config.is_file() else []
-        self.declared = self._declared()
+        self.declared = self._declared_keys()
 
-    def _declared(self) -> dict[str, Any]:
+    def _declared_keys(self) -> dict[str, Any]:
         if self._config:
             return declared_architecture(read_config(self._config[0]))
         return {
@@ -93,19 +93,19 @@ def _indexed_files(index: Path) -> list[str]:
 def _tensors_of(file: Path) -> Iterator[tuple[str, Any]]:
     from safetensors import safe_open
 
-    with _explained(file):
+    with _explain_errors(file):
         handle: Any = safe_open(file, framework="pt")
         names = [name for name in handle.keys() if not name.endswith(_DERIVED)]  # noqa: SIM118 - not a dict
     yield from ((name, handle) for name in names)
 
 
 @contextmanager
-def _explained(file: Path) -> Iterator[None]:
+def _explain_errors(file: Path) -> Iterator[None]:
     from safetensors import SafetensorError
 
     try:
         yield
     except (SafetensorError, OSError) as error:
         raise ConfigError(
-            f"model.path: {file} is not a whole .safetensors file ({error}); fetch it again"
+            f"model.path: {file} is not a complete .safetensors file ({error}); download it again"
         ) from None

@@ -18,7 +18,7 @@ from trainyard.training.model.shard_assignment import place
 from trainyard.training.weights.checkpoint_weights import CheckpointWeights
 from trainyard.training.weights.gguf_weights import GgufWeights
 from trainyard.training.weights.native_dequantization import DEFAULT_TILE_BYTES
-from trainyard.training.weights.pretrained import FORMS, is_checkpoint, missing, weights_place
+from trainyard.training.weights.pretrained import FORMS, is_checkpoint, missing_error, weights_place
 from trainyard.training.weights.safetensors_weights import SafetensorsWeights
 from trainyard.training.weights.weight_fit import require_fit
 from trainyard.training.weights.weight_source import WeightSource
@@ -53,7 +53,7 @@ def require_weights(config: Config, directory: RunDirectory, resume: str) -> Non
 def open_weights(path: Path, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> WeightSource:
     """Return the reader for the format of `path`."""
     if not path.exists():
-        raise missing(path)
+        raise missing_error(path)
     if is_checkpoint(path):
         try:
             verify_checkpoint(path)

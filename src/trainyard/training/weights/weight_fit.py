@@ -78,26 +78,26 @@ def require_fit(source: WeightSource, architecture: ArchitectureConfig) -> None:
 def _contradicted_keys(source: WeightSource, architecture: ArchitectureConfig) -> Iterator[str]:
     ours = architecture.model_dump()
     for key, value in source.declared.items():
-        if not _same(value, ours[key]):
-            said, wanted = _shown(value), _shown(ours[key])
-            yield f"model.architecture.{key}: the file says {said}, the configuration {wanted}"
+        if not _is_same(value, ours[key]):
+            actual, wanted = _text(value), _text(ours[key])
+            yield f"model.architecture.{key}: the file has {actual}, the configuration {wanted}"
 
 
-def _same(value: Any, ours: Any) -> bool:
+def _is_same(value: Any, ours: Any) -> bool:
     """Whether two values are equal, up to float32 rounding; all kinds of default rotary scaling are equal."""
     if isinstance(value, dict) and isinstance(ours, dict):
         if value.get("rope_type") == ours.get("rope_type") == "default":
             return True
-        return value.keys() == ours.keys() and all(_same(value[key], ours[key]) for key in value)
+        return value.keys() == ours.keys() and all(_is_same(value[key], ours[key]) for key in value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(ours, int | float):
         return bool(value == ours)
     return math.isclose(value, ours, rel_tol=1e-6)
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, dict):  # rope_scaling; the default kind has no values to show
         kind, rest = value.get("rope_type"), {k: v for k, v in value.items() if k != "rope_type"}
-        values = ", ".join(f"{key} {_shown(rest[key])}" for key in rest)
+        values = ", ".join(f"{key} {_text(rest[key])}" for key in rest)
         return f"{kind} ({values})" if values and kind != "default" else str(kind)
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -111,19 +111,19 @@ def _different_tensors(source: WeightSource, architecture: ArchitectureConfig) -
     depth = min(source.declared.get("num_layers", architecture.num_layers), architecture.num_layers)
     tie_differs = source.declared.get("tie_word_embeddings") != architecture.tie_word_embeddings
     lines: dict[str, list[str]] = {}
-    for name in sorted(names | expected.keys(), key=_in_order):
+    for name in sorted(names | expected.keys(), key=_sort_key):
         layer = _LAYER.match(name)
         if layer and int(layer[1]) >= depth:
-            continue  # the number of layers differs, which another line says
+            continue  # the number of layers differs, which another line reports
         if name == OUTPUT and (tie_differs or architecture.tie_word_embeddings):
-            continue  # the line for tie_word_embeddings says it, or it is a copy of the embedding
+            continue  # the line for tie_word_embeddings reports it, or it is a copy of the embedding
         if line := _difference(source, name, expected.get(name)):
             lines.setdefault(_NUMBER.sub("N", line, count=1) if layer else line, []).append(line)
     for line, each in lines.items():
         yield each[0] if len(each) == 1 else f"{line}, in {len(each)} layers"
 
 
-def _in_order(name: str) -> list[tuple[int, str]]:
+def _sort_key(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
 
 

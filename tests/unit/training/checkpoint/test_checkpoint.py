@@ -17,8 +17,8 @@ from trainyard.training.checkpoint import shards
 from trainyard.training.checkpoint.checkpoint import load_checkpoint, newest_good_checkpoint
 from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
 from trainyard.training.checkpoint.resume import check_fit
-from trainyard.training.checkpoint.retention import remove_leftovers, remove_old_checkpoints, whole_steps
-from trainyard.training.checkpoint.save_executors import AtOnce
+from trainyard.training.checkpoint.retention import complete_steps, remove_leftovers, remove_old_checkpoints
+from trainyard.training.checkpoint.save_executors import ForegroundEngine
 from trainyard.training.checkpoint.shards import share_out
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.model.model import build_model
@@ -52,7 +52,7 @@ def save(directory: RunDirectory, step: int) -> Path:
 
 
 def save_state(directory: RunDirectory, state: TrainingState, *, fits: dict[str, Any]) -> Path:
-    job = SaveJob(directory, "r", fits, engine=AtOnce(), world=ALONE, config=CONFIG)
+    job = SaveJob(directory, "r", fits, engine=ForegroundEngine(), world=ALONE, config=CONFIG)
     saved = PendingSave(job, state, share_out(state.tensors(), ALONE)).advance(wait=True)
     assert saved is not None
     return saved.path
@@ -87,7 +87,7 @@ def test_written_bytes_go_to_the_disk_early_where_the_system_can(
     assert loaded.digests() == state_after(2).digests()
 
 
-def rejected(directory: RunDirectory) -> tuple[Path | None, dict[int, str]]:
+def newest_and_rejected(directory: RunDirectory) -> tuple[Path | None, dict[int, str]]:
     reasons: dict[int, str] = {}
     return newest_good_checkpoint(directory, sha256_of_file, reasons.__setitem__), reasons
 
@@ -111,7 +111,7 @@ def test_every_file_is_in_the_manifest_with_size_and_digest(directory: RunDirect
     assert {".metadata", "trainer_state.json"} < set(listed)
 
 
-# What can befall each file of a checkpoint. One bit of the manifest may hit a figure that does not matter.
+# Damage to each file of a checkpoint. One bit of the manifest may hit a figure that does not matter.
 TORN = [
     (name, damage)
     for name in (".metadata", "__0_0.distcp", "trainer_state.json", "manifest.json")
@@ -134,7 +134,7 @@ def test_a_torn_checkpoint_is_passed_over_for_the_next_older_one(
         victim.write_bytes(
             {"truncate": content[: len(content) // 2], "grow": content + b"x"}.get(damage, content)
         )
-    found, reasons = rejected(directory)
+    found, reasons = newest_and_rejected(directory)
     assert found == older
     assert list(reasons) == [2]
     assert name in reasons[2]
@@ -146,7 +146,7 @@ def test_a_checkpoint_has_no_files_but_those_torn_above(directory: RunDirectory)
 
 def test_without_any_good_checkpoint_there_is_none(directory: RunDirectory) -> None:
     (save(directory, 1) / "manifest.json").unlink()
-    found, reasons = rejected(directory)
+    found, reasons = newest_and_rejected(directory)
     assert found is None
     assert "never completed" in reasons[1]
 
@@ -155,14 +155,14 @@ def test_saving_again_replaces_a_broken_checkpoint_of_that_step(directory: RunDi
     path = save(directory, 2)
     (path / "trainer_state.json").write_text("{}")
     save(directory, 2)
-    assert rejected(directory) == (path, {})
+    assert newest_and_rejected(directory) == (path, {})
 
 
 def test_only_the_newest_are_kept_and_later_broken_ones_do_not_count(directory: RunDirectory) -> None:
     for step in (1, 2, 3, 4, 9):
         save(directory, step)
     assert remove_old_checkpoints(directory, 2, newest=4) == [1, 2]
-    assert whole_steps(directory) == [3, 4, 9]
+    assert complete_steps(directory) == [3, 4, 9]
 
 
 def test_leftovers_of_a_killed_save_are_cleared(directory: RunDirectory) -> None:
@@ -173,7 +173,7 @@ def test_leftovers_of_a_killed_save_are_cleared(directory: RunDirectory) -> None
     assert directory.checkpoint_steps() == [1]
     remove_leftovers(directory)
     assert not leftover.exists()
-    assert whole_steps(directory) == [1]
+    assert complete_steps(directory) == [1]
 
 
 @contextmanager
@@ -189,7 +189,7 @@ def files_limited_to(size: int) -> Iterator[None]:
 
 # At some sizes it is not a tensor that finds no room, but the end of the archive that torch writes it in.
 @pytest.mark.parametrize("size", [64, 600, 1000, 1500, 2100, 4096])
-def test_a_save_that_finds_no_room_leaves_the_previous_checkpoint_whole(
+def test_a_save_without_room_leaves_the_previous_checkpoint_complete(
     directory: RunDirectory, size: int
 ) -> None:
     older = save(directory, 1)
@@ -197,10 +197,10 @@ def test_a_save_that_finds_no_room_leaves_the_previous_checkpoint_whole(
         save(directory, 2)
     message = str(failure.value)
     assert "Step 2 was not saved" in message
-    assert "step 1 is whole" in message
+    assert "step 1 is complete" in message
     assert "--resume auto" in message
     assert sorted(p.name for p in directory.checkpoints.iterdir()) == ["step-00000001"]
-    assert rejected(directory) == (older, {})
+    assert newest_and_rejected(directory) == (older, {})
 
 
 def test_every_difference_is_named_when_a_checkpoint_does_not_fit(directory: RunDirectory) -> None:

@@ -15,10 +15,10 @@ from trainyard.run.failure import FailureKind, read_failure
 from trainyard.run.identity import read_run
 from trainyard.run.records import RecordWriter
 from trainyard.training.checkpoint.failure_advice import (
-    memory_explained,
+    explain_memory_errors,
     memory_kind,
-    not_finite,
-    out_of_memory,
+    not_finite_failure,
+    out_of_memory_failure,
     suggest_retry,
 )
 
@@ -47,7 +47,7 @@ def directory(tmp_path: Path) -> RunDirectory:
     return layout
 
 
-def saved(directory: RunDirectory, step: int, *losses: float) -> None:
+def save_steps(directory: RunDirectory, step: int, *losses: float) -> None:
     folder = directory.checkpoint(step)
     folder.mkdir()
     (folder / "manifest.json").write_text("{}")
@@ -62,7 +62,7 @@ def test_the_learning_rate_that_is_proposed_is_lower_and_never_absurd(
     rate: float, tiny_config: TinyConfig, directory: RunDirectory
 ) -> None:
     config = tiny_config(training={"learning_rate": rate})
-    lower = with_changes(config, not_finite(2, config, directory).changes).training.learning_rate
+    lower = with_changes(config, not_finite_failure(2, config, directory).changes).training.learning_rate
     assert 0 < lower <= min(rate / 5, 1e-3)
 
 
@@ -71,7 +71,7 @@ def test_only_a_limit_that_is_set_is_to_be_lowered(
     limit: float | None, tiny_config: TinyConfig, directory: RunDirectory
 ) -> None:
     config = tiny_config(training={"max_grad_norm": limit})
-    failure = not_finite(2, config, directory)
+    failure = not_finite_failure(2, config, directory)
     assert ("training.max_grad_norm" in failure.mend) == (limit is not None)
     changed = with_changes(config, failure.changes)
     assert changed.training.max_grad_norm == (limit or 1.0), "where there is no limit, one is proposed"
@@ -81,8 +81,8 @@ def test_only_a_limit_that_is_set_is_to_be_lowered(
 def test_a_changed_run_begins_from_weights_that_were_not_spoilt_yet(
     losses: tuple[float, ...], begins: int | None, tiny_config: TinyConfig, directory: RunDirectory
 ) -> None:
-    saved(directory, 4, *losses)
-    failure = not_finite(7, tiny_config(), directory)
+    save_steps(directory, 4, *losses)
+    failure = not_finite_failure(7, tiny_config(), directory)
     assert failure.from_step == begins
     assert ("--resume" in suggest_retry(failure, directory)) == (begins is not None)
 
@@ -93,8 +93,8 @@ def test_less_memory_is_taken_with_the_same_global_batch(
     size: int, accumulated: int, tiny_config: TinyConfig, directory: RunDirectory
 ) -> None:
     config = tiny_config(training={"batch_size": size, "gradient_accumulation_steps": accumulated})
-    saved(directory, 4)
-    failure = out_of_memory(FailureKind.GPU_MEMORY, 5, config, directory)
+    save_steps(directory, 4)
+    failure = out_of_memory_failure(FailureKind.GPU_MEMORY, 5, config, directory)
     changed = with_changes(config, failure.changes).training
     assert changed.batch_size <= size / 2
     assert changed.batch_size * changed.gradient_accumulation_steps == size * accumulated
@@ -104,12 +104,12 @@ def test_less_memory_is_taken_with_the_same_global_batch(
 def test_one_sequence_keeps_fewer_activations_and_then_becomes_shorter(
     tiny_config: TinyConfig, directory: RunDirectory
 ) -> None:
-    saved(directory, 4)
+    save_steps(directory, 4)
     config = tiny_config(training={"batch_size": 1})
-    first = out_of_memory(FailureKind.GPU_MEMORY, 5, config, directory)
+    first = out_of_memory_failure(FailureKind.GPU_MEMORY, 5, config, directory)
     config = with_changes(config, first.changes)
     assert (config.compute.activation_checkpointing, first.from_step) == ("full", 4)
-    second = out_of_memory(FailureKind.GPU_MEMORY, 5, config, directory)
+    second = out_of_memory_failure(FailureKind.GPU_MEMORY, 5, config, directory)
     assert with_changes(config, second.changes).data.sequence_length == config.data.sequence_length // 2
     assert second.from_step is None, "no checkpoint fits other sequences"
 
@@ -124,7 +124,9 @@ def test_one_sequence_keeps_fewer_activations_and_then_becomes_shorter(
         (ValueError("not enough memory"), None),
     ],
 )
-def test_a_lack_of_memory_is_told_from_other_errors(error: BaseException, kind: FailureKind | None) -> None:
+def test_a_lack_of_memory_is_distinguished_from_other_errors(
+    error: BaseException, kind: FailureKind | None
+) -> None:
     assert memory_kind(error) == kind
 
 
@@ -137,10 +139,10 @@ def test_torch_still_says_it_so_where_main_memory_runs_out() -> None:
 def test_a_model_that_does_not_fit_is_no_bug(tiny_config: TinyConfig, directory: RunDirectory) -> None:
     with (
         pytest.raises(TrainingFailedError, match=r"main memory.*1\.3 GB(?s:.)*training.batch_size=2"),
-        memory_explained(tiny_config(), directory),
+        explain_memory_errors(tiny_config(), directory),
     ):
         raise RuntimeError(CPU_MESSAGE)
-    with pytest.raises(RuntimeError, match="other"), memory_explained(tiny_config(), directory):
+    with pytest.raises(RuntimeError, match="other"), explain_memory_errors(tiny_config(), directory):
         raise RuntimeError("other")
 
 

@@ -15,8 +15,13 @@ from torch.distributed.checkpoint import state_dict_loader
 
 from trainyard.errors import CheckpointError
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.training.checkpoint.save_executors import AtOnce, Behind, Engine, open_engine
-from trainyard.training.checkpoint.shards import live, share_out, write_checkpoint_index
+from trainyard.training.checkpoint.save_executors import (
+    BackgroundEngine,
+    Engine,
+    ForegroundEngine,
+    open_engine,
+)
+from trainyard.training.checkpoint.shards import live_tensors, share_out, write_checkpoint_index
 from trainyard.training.checkpoint.staging import NotFiniteError, all_finite
 from trainyard.training.runtime.world import ALONE
 
@@ -24,7 +29,7 @@ Tensors = dict[str, dict[str, Tensor]]
 
 
 def tensors_of_all_kinds() -> Tensors:
-    """Small ones, whose files are mostly what stands between them, and one larger than a chunk of hashing."""
+    """Small tensors, whose files are mostly padding, and one larger than a chunk of hashing."""
     kinds = {
         "empty": torch.empty(0, 4),
         "one": torch.tensor(3.0),
@@ -38,17 +43,17 @@ def tensors_of_all_kinds() -> Tensors:
 
 
 @pytest.fixture
-def behind() -> Iterator[Behind]:
-    engine = Behind()
+def behind() -> Iterator[BackgroundEngine]:
+    engine = BackgroundEngine()
     yield engine
     engine.close()
 
 
 def save(engine: Engine, tensors: Tensors, folder: Path) -> list[bytes]:
-    """The shards of a whole save; each as the writer says that it is."""
+    """The shards of a complete save; each has the size and digest that the writer reports."""
     folder.mkdir()
     shares = share_out(tensors, ALONE)
-    engine.start(lambda: engine.stage(shares.own, live(tensors), None)).result()
+    engine.start(lambda: engine.stage(shares.own, live_tensors(tensors), None)).result()
     written = engine.start(lambda: engine.write(folder)).result()
     for file in written.files:
         assert file.sha256 == sha256_of_file(folder / file.path)
@@ -57,13 +62,15 @@ def save(engine: Engine, tensors: Tensors, folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(folder.glob("*.distcp"))]
 
 
-def test_both_engines_write_the_same_bytes(tmp_path: Path, behind: Behind) -> None:
+def test_both_engines_write_the_same_bytes(tmp_path: Path, behind: BackgroundEngine) -> None:
     tensors = tensors_of_all_kinds()
-    assert save(behind, tensors, tmp_path / "behind") == save(AtOnce(), tensors, tmp_path / "at-once")
+    assert save(behind, tensors, tmp_path / "behind") == save(
+        ForegroundEngine(), tensors, tmp_path / "at-once"
+    )
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_torch_reads_what_was_written_behind_training(tmp_path: Path, behind: Behind) -> None:
+def test_torch_reads_checkpoints_written_in_the_background(tmp_path: Path, behind: BackgroundEngine) -> None:
     """Parts of larger tensors, too, whose copies lie closer together."""
     tensors = tensors_of_all_kinds()
     tensors["model"] |= {"turned": torch.randn(64, 32).t(), "part": torch.randn(90, 8)[10:20, 2:5]}
@@ -75,21 +82,21 @@ def test_torch_reads_what_was_written_behind_training(tmp_path: Path, behind: Be
             assert torch.equal(read[part][name], tensor), name
 
 
-def test_every_save_has_the_values_of_its_moment(tmp_path: Path, behind: Behind) -> None:
+def test_every_save_has_the_values_of_its_moment(tmp_path: Path, behind: BackgroundEngine) -> None:
     """With the names of each save, too: after its first step an optimizer has moments."""
     large, small = tensors_of_all_kinds(), tensors_of_all_kinds()
     del small["moments"], small["model"]["half"]
     for number, tensors in enumerate((small, large, large, small)):
         tensors["model"]["large"].add_(1)
         after = save(behind, tensors, tmp_path / f"behind-{number}")
-        assert after == save(AtOnce(), tensors, tmp_path / f"at-once-{number}")
+        assert after == save(ForegroundEngine(), tensors, tmp_path / f"at-once-{number}")
 
 
-def test_what_changes_after_staging_is_not_written(tmp_path: Path, behind: Behind) -> None:
+def test_changes_after_staging_are_not_written(tmp_path: Path, behind: BackgroundEngine) -> None:
     tensors = tensors_of_all_kinds()
-    before = save(AtOnce(), tensors, tmp_path / "at-once")
+    before = save(ForegroundEngine(), tensors, tmp_path / "at-once")
     plan = share_out(tensors, ALONE).own
-    behind.start(lambda: behind.stage(plan, live(tensors), None)).result()
+    behind.start(lambda: behind.stage(plan, live_tensors(tensors), None)).result()
     for tensor in tensors["model"].values():
         tensor.zero_()
     (tmp_path / "behind").mkdir()
@@ -97,20 +104,22 @@ def test_what_changes_after_staging_is_not_written(tmp_path: Path, behind: Behin
     assert [path.read_bytes() for path in (tmp_path / "behind").iterdir()] == before
 
 
-def test_work_is_done_in_another_process_and_its_errors_come_back(tmp_path: Path, behind: Behind) -> None:
+def test_work_is_done_in_another_process_and_its_errors_come_back(
+    tmp_path: Path, behind: BackgroundEngine
+) -> None:
     assert behind.do(os.getpid) not in (os.getpid(), None)
     with pytest.raises(FileNotFoundError, match="none"):
         behind.do((tmp_path / "none").read_bytes)
     behind.start(
-        lambda: behind.stage(share_out({"model": {}}, ALONE).own, live({"model": {}}), None)
+        lambda: behind.stage(share_out({"model": {}}, ALONE).own, live_tensors({"model": {}}), None)
     ).result()
 
 
-def test_nothing_is_written_of_what_is_not_finite(tmp_path: Path, behind: Behind) -> None:
+def test_a_state_that_is_not_finite_is_not_written(tmp_path: Path, behind: BackgroundEngine) -> None:
     tensors = {"model": {"good": torch.zeros(3), "bad": torch.tensor([1.0, float("nan")])}}
     plan = share_out(tensors, ALONE).own
-    for engine in (behind, AtOnce()):
-        engine.stage(plan, live(tensors), None)
+    for engine in (behind, ForegroundEngine()):
+        engine.stage(plan, live_tensors(tensors), None)
         with pytest.raises(NotFiniteError, match=r"model\.bad"):
             engine.write(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -127,14 +136,14 @@ def test_finite_is_what_torch_calls_finite(dtype: torch.dtype, place: int) -> No
         assert not all_finite(tensor)
 
 
-def test_signals_are_for_the_trainer(behind: Behind) -> None:
+def test_signals_are_for_the_trainer(behind: BackgroundEngine) -> None:
     writer = behind.do(os.getpid)
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(writer, number)
     assert behind.do(os.getpid) == writer
 
 
-def test_one_that_was_killed_is_named_at_the_next_request(behind: Behind) -> None:
+def test_one_that_was_killed_is_named_at_the_next_request(behind: BackgroundEngine) -> None:
     os.kill(behind.do(os.getpid), signal.SIGKILL)
     with pytest.raises(CheckpointError, match="ended by SIGKILL"):
         behind.do(os.getpid)
@@ -144,20 +153,20 @@ def test_an_older_name_of_async_is_the_same_engine() -> None:
     engines = [open_engine(mode) for mode in ("sync", "async", "async_process")]
     for engine in engines:
         engine.close()
-    assert [type(engine) for engine in engines] == [AtOnce, Behind, Behind]
+    assert [type(engine) for engine in engines] == [ForegroundEngine, BackgroundEngine, BackgroundEngine]
 
 
 TRAINER = """
 import os, time
-from trainyard.training.checkpoint.save_executors import Behind
+from trainyard.training.checkpoint.save_executors import BackgroundEngine
 if __name__ == "__main__":
-    print(Behind().do(os.getpid), flush=True)
+    print(BackgroundEngine().do(os.getpid), flush=True)
     time.sleep(600)
 """
 
 
 def test_a_writer_ends_with_a_trainer_that_is_killed(tmp_path: Path) -> None:
-    """One that is started as shipped. It would go on writing beside the run that resumes."""
+    """A writer that is started as shipped. It would continue to write beside the resumed run."""
     (tmp_path / "trainer.py").write_text(TRAINER)
     trainer = subprocess.Popen([sys.executable, str(tmp_path / "trainer.py")], stdout=subprocess.PIPE)
     assert trainer.stdout is not None

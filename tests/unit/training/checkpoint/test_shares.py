@@ -96,7 +96,7 @@ class Numbered:
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=6), WORLDS, st.integers(1, 30), st.integers(1, 9))
-def test_of_a_stream_no_token_of_any_epoch_is_left_out(
+def test_every_token_of_a_stream_is_read_in_each_epoch(
     sizes: list[int], world: tuple[int, int, int], shuffled: int, blocks: int
 ) -> None:
     texts = Numbered(sizes)
@@ -107,7 +107,7 @@ def test_of_a_stream_no_token_of_any_epoch_is_left_out(
         seed=1,
         shuffled=shuffled,
     )
-    steps = max(1, shuffled // 6) * blocks  # whole blocks: within one, the order is shuffled
+    steps = max(1, shuffled // 6) * blocks  # complete blocks: within one, the order is shuffled
     by_rank = inputs_by_rank(source, steps, world)
     source.close()
     assert len({part.size for part in by_rank}) == 1

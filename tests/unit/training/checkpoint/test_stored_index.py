@@ -56,6 +56,6 @@ def test_a_path_is_read_from_where_each_python_keeps_its_class(module: str) -> N
         Calls(eval, "1"),
     ],
 )
-def test_what_no_index_holds_is_refused(planted: Calls) -> None:
+def test_classes_that_no_index_holds_are_refused(planted: Calls) -> None:
     with pytest.raises(pickle.UnpicklingError):
         read(pickle.dumps(planted))

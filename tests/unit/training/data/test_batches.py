@@ -13,7 +13,7 @@ from trainyard.training.data.batches import TokenBatches, window_count
 
 
 def batches(tokens: int, *, sequence_length: int, batch_size: int, seed: int = 1) -> TokenBatches:
-    """Batches over tokens that count up, so that a token says where it stands."""
+    """Batches over tokens that count up, so that a token shows its position."""
     values = np.arange(tokens, dtype=np.uint32)
     return TokenBatches(values, sequence_length=sequence_length, batch_size=batch_size, seed=seed)
 
@@ -44,7 +44,7 @@ def test_an_epoch_sees_each_window_once_but_for_the_last_incomplete_batch(
 
 @given(SHAPES, st.integers(0, 10**6))
 @settings(max_examples=60)
-def test_seeking_gives_what_going_there_gives(shape: tuple[int, int, int], step: int) -> None:
+def test_seeking_gives_the_batches_of_stepping(shape: tuple[int, int, int], step: int) -> None:
     length, batch_size, extra = shape
     tokens = length * batch_size + 1 + extra * length
     walked = batches(tokens, sequence_length=length, batch_size=batch_size)
@@ -65,9 +65,9 @@ def test_a_row_is_a_window_of_one_token_more_than_the_sequence() -> None:
 def test_the_same_samples_whichever_way_the_global_batch_is_made() -> None:
     """4 × 4 and 16 × 1 are one global batch of 16: it is drawn as one and split afterwards."""
     source = batches(20_001, sequence_length=10, batch_size=16)
-    whole = source.batch(5)
-    assert np.array_equal(np.concatenate(np.split(whole, 4)), whole)
-    assert np.array_equal(batches(20_001, sequence_length=10, batch_size=16).batch(5), whole)
+    complete = source.batch(5)
+    assert np.array_equal(np.concatenate(np.split(complete, 4)), complete)
+    assert np.array_equal(batches(20_001, sequence_length=10, batch_size=16).batch(5), complete)
 
 
 def test_epochs_have_another_order_and_seeds_too() -> None:
@@ -79,7 +79,7 @@ def test_epochs_have_another_order_and_seeds_too() -> None:
     assert first != sorted(first)
 
 
-def test_what_the_last_batch_leaves_out_differs_between_epochs() -> None:
+def test_the_tokens_left_out_of_the_last_batch_differ_between_epochs() -> None:
     source = batches(10 * 15 + 1, sequence_length=10, batch_size=8)
     assert source.steps_per_epoch == 1
     assert len({frozenset(starts_of_epoch(source, epoch)) for epoch in range(5)}) == 5

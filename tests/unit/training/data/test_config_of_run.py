@@ -13,7 +13,7 @@ from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
-from trainyard.training.data.config_of_run import config_of_run, was_trained, with_revision, with_split
+from trainyard.training.data.config_of_run import config_of_run, has_been_trained, with_revision, with_split
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMIT = "c" * 40
@@ -22,7 +22,7 @@ BASE = [*sorted((ROOT / "configs").glob("*.yaml")), *sorted((ROOT / "configs" / 
 DATASET = ("data.hugging_face.dataset=org/data", "training.epochs=null", "training.max_steps=7")
 
 
-def as_it_is(config: Config) -> Config:
+def unchanged(config: Config) -> Config:
     return config
 
 
@@ -40,13 +40,13 @@ def with_weights(config: Config) -> Config:
 
 
 RESOLVED: dict[str, tuple[tuple[str, ...], Callable[[Config], Config]]] = {
-    "nothing": ((), as_it_is),
+    "nothing": ((), unchanged),
     "split into files": ((), lambda config: with_split(config, "files")),
     "split within files": ((), lambda config: with_split(config, "within")),
     "commit of a dataset": (DATASET, lambda config: with_revision(config, COMMIT)),
     "weights": (WEIGHTS, lambda config: with_split(with_weights(config), "files")),
 }
-"""What the run resolved -> the settings that leave it open, and the configuration on record."""
+"""The resolved value -> the settings that leave it open, and the recorded configuration."""
 OTHERS = ("training.max_steps=8", "training.learning_rate=0.5", "training.seed=9", "data.sequence_length=32")
 
 
@@ -64,7 +64,7 @@ def settings_of(path: Path, resolved: str) -> list[str]:
     return [*overlay, *RESOLVED[resolved][0]]
 
 
-def finish(directory: RunDirectory, config: Config, *, status: str = "succeeded") -> None:
+def write_finished_run(directory: RunDirectory, config: Config, *, status: str = "succeeded") -> None:
     directory.create()
     directory.config_file.write_text(dump_yaml(config))
     write_identity(directory.run_file, "a", {"config_sha256": config_sha256(config)})
@@ -77,53 +77,53 @@ def test_a_finished_run_is_known_whatever_it_resolved(path: Path, resolved: str,
     given = settings_of(path, resolved)
     directory = RunDirectory(tmp_path / "run")
     config = RESOLVED[resolved][1](load_config(path, given).config)
-    finish(directory, config)
-    assert was_trained(directory.path, path, given)
+    write_finished_run(directory, config)
+    assert has_been_trained(directory.path, path, given)
     assert config_of_run(path, given, directory.path) == config, "the trainer resumes with the same"
     for change in OTHERS:
-        assert not was_trained(directory.path, path, [*given, change]), change
-    finish(directory, config, status="stopped")
-    assert not was_trained(directory.path, path, given)
+        assert not has_been_trained(directory.path, path, [*given, change]), change
+    write_finished_run(directory, config, status="stopped")
+    assert not has_been_trained(directory.path, path, given)
 
     directory.run_file.unlink()
     write_node(directory, NodeFolder("a", 1, 2))
-    assert not was_trained(directory.path, path, given)
+    assert not has_been_trained(directory.path, path, given)
     for digest in (config_sha256(config), config_sha256(load_config(path, given).config)):
         mark_trained(directory, digest)
-        assert was_trained(directory.path, path, given)
-        assert not was_trained(directory.path, path, [*given, OTHERS[0]])
+        assert has_been_trained(directory.path, path, given)
+        assert not has_been_trained(directory.path, path, [*given, OTHERS[0]])
 
 
 @pytest.mark.parametrize("path", BASE, ids=lambda path: path.stem)
 def test_the_run_of_another_program_is_compared_as_given(path: Path, tmp_path: Path) -> None:
     given = settings_of(path, "weights" if path.stem == "fine_tuning" else "nothing")
     config = load_config(path, given).config
-    finish(RunDirectory(tmp_path), config)
-    assert was_trained(tmp_path, path, given, by_program=True)
-    assert not was_trained(tmp_path, path, [*given, "training.max_steps=12345"], by_program=True)
+    write_finished_run(RunDirectory(tmp_path), config)
+    assert has_been_trained(tmp_path, path, given, by_program=True)
+    assert not has_been_trained(tmp_path, path, [*given, "training.max_steps=12345"], by_program=True)
 
 
 def test_a_record_that_cannot_be_read_is_no_finished_run(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     path = ROOT / "configs" / "smoke.yaml"
-    assert not was_trained(directory.path, path, [])
-    finish(directory, with_split(load_config(path).config, "files"))
+    assert not has_been_trained(directory.path, path, [])
+    write_finished_run(directory, with_split(load_config(path).config, "files"))
     directory.config_file.unlink()
-    assert not was_trained(directory.path, path, [])
+    assert not has_been_trained(directory.path, path, [])
     directory.run_file.write_text("{")
-    assert not was_trained(directory.path, path, [])
+    assert not has_been_trained(directory.path, path, [])
 
 
 def test_asking_imports_no_torch(tmp_path: Path) -> None:
-    """A launcher asks, and lives as long as the training."""
+    """A launcher calls it, and lives as long as the training."""
 
     directory = RunDirectory(tmp_path / "run")
     path = ROOT / "configs" / "smoke.yaml"
-    finish(directory, with_split(load_config(path).config, "files"))
+    write_finished_run(directory, with_split(load_config(path).config, "files"))
     code = (
         "import sys; from pathlib import Path\n"
-        "from trainyard.training.data.config_of_run import was_trained\n"
-        f"assert was_trained(Path({str(directory.path)!r}), Path({str(path)!r}), [])\n"
+        "from trainyard.training.data.config_of_run import has_been_trained\n"
+        f"assert has_been_trained(Path({str(directory.path)!r}), Path({str(path)!r}), [])\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from trainyard.errors import DataError
 from trainyard.training.data.corpus import Corpus, CorpusFile, corpus_at, hold_out, standard_library
-from trainyard.training.data.skipped_counts import Skipped, SkipTally
+from trainyard.training.data.skipped_counts import SkipCount, SkipTally
 
 
 def write(root: Path, **files: str) -> Path:
-    """Files below `root`; `__` in a name stands for a slash and `_` before the suffix for a dot."""
+    """Files below `root`; `__` in a name means a slash and `_` before the suffix for a dot."""
     for name, content in files.items():
         folder, _, suffix = name.replace("__", "/").rpartition("_")
         path = root / f"{folder}.{suffix}"
@@ -24,7 +24,7 @@ def write(root: Path, **files: str) -> Path:
     return root
 
 
-def found(root: Path, skips: SkipTally | None = None, without: tuple[Path, ...] = ()) -> list[str]:
+def paths_found(root: Path, skips: SkipTally | None = None, without: tuple[Path, ...] = ()) -> list[str]:
     corpus = corpus_at("data.train_path", root, without=without, skips=skips or SkipTally())
     return [file.relative for file in corpus.files]
 
@@ -51,7 +51,7 @@ def test_the_standard_library_is_worth_training_on(library: Corpus) -> None:
     assert sum(file.size for file in library.files) > 5_000_000
 
 
-def test_the_standard_library_is_sorted_and_whole(library: Corpus) -> None:
+def test_the_standard_library_is_sorted_and_complete(library: Corpus) -> None:
     names = [file.relative for file in library.files]
     assert names == sorted(names)
     root = Path(sysconfig.get_path("stdlib")).resolve()
@@ -67,26 +67,26 @@ def test_links_out_of_the_standard_library_are_not_followed(tmp_path: Path) -> N
     assert [file.relative for file in standard_library(root).files] == ["inner.py", "real.py"]
 
 
-def test_a_library_without_source_says_what_to_do(tmp_path: Path) -> None:
+def test_a_library_without_source_is_refused_with_a_fix(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no source files.*Set data.train_path"):
         standard_library(tmp_path)
 
 
 def test_known_suffixes_are_found_in_all_subfolders_in_a_fixed_order(tmp_path: Path) -> None:
     root = write(tmp_path, b__z_txt="1", a_md="1", b_jsonl="1", a__a__c_parquet="1", z_PY="1", c_bin="11")
-    assert found(root) == ["a.md", "a/a/c.parquet", "b.jsonl", "b/z.txt", "c.bin", "z.PY"]
+    assert paths_found(root) == ["a.md", "a/a/c.parquet", "b.jsonl", "b/z.txt", "c.bin", "z.PY"]
 
 
-def test_what_cannot_be_used_is_counted_and_named(tmp_path: Path) -> None:
+def test_unusable_files_are_counted_and_named(tmp_path: Path) -> None:
     root = write(tmp_path, a_txt="1", b_txt="", c_jpg="1", d_gz="1")
     (root / "gone.txt").symlink_to(root / "nowhere")
     os.mkfifo(root / "pipe.txt")
     skips = SkipTally()
-    assert found(root, skips) == ["a.txt"]
+    assert paths_found(root, skips) == ["a.txt"]
     assert set(skips.summary()) == {
-        Skipped("empty files", 1, ("b.txt",)),
-        Skipped("files with another suffix", 2, ("c.jpg", "d.gz")),
-        Skipped("unreadable files", 2, ("gone.txt", "pipe.txt")),
+        SkipCount("empty files", 1, ("b.txt",)),
+        SkipCount("files with another suffix", 2, ("c.jpg", "d.gz")),
+        SkipCount("unreadable files", 2, ("gone.txt", "pipe.txt")),
     }
 
 
@@ -94,11 +94,11 @@ def test_hidden_names_and_excluded_folders_are_left_out(tmp_path: Path) -> None:
     root = write(tmp_path, a_txt="1", prepared__x_bin="11", _hidden="1")
     write(root / ".git", b_txt="1")
     (root / ".draft.txt").write_text("1")
-    assert found(root, without=(root / "prepared",)) == ["a.txt"]
+    assert paths_found(root, without=(root / "prepared",)) == ["a.txt"]
 
 
 def test_a_folder_that_is_excluded_from_itself_is_still_read(tmp_path: Path) -> None:
-    assert found(write(tmp_path, a_txt="1"), without=(tmp_path,)) == ["a.txt"]
+    assert paths_found(write(tmp_path, a_txt="1"), without=(tmp_path,)) == ["a.txt"]
 
 
 def test_links_in_a_folder_of_data_are_followed_but_not_in_circles(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_links_in_a_folder_of_data_are_followed_but_not_in_circles(tmp_path: Pat
     root = write(tmp_path / "data", near_txt="1", sub__x_txt="1")
     (root / "linked").symlink_to(elsewhere)
     (root / "sub" / "circle").symlink_to(root)
-    assert found(root) == ["linked/far.txt", "near.txt", "sub/x.txt"]
+    assert paths_found(root) == ["linked/far.txt", "near.txt", "sub/x.txt"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
@@ -115,14 +115,14 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     (root / "shut").chmod(0)
     skips = SkipTally()
     try:
-        assert found(root, skips) == ["a.txt"]
+        assert paths_found(root, skips) == ["a.txt"]
     finally:
         (root / "shut").chmod(0o755)
     assert [(s.reason, s.count) for s in skips.summary()] == [("unreadable folders", 1)]
 
 
 def test_a_single_file_is_a_corpus(tmp_path: Path) -> None:
-    assert found(write(tmp_path, a_txt="1", b_txt="1") / "a.txt") == ["a.txt"]
+    assert paths_found(write(tmp_path, a_txt="1", b_txt="1") / "a.txt") == ["a.txt"]
 
 
 @pytest.mark.parametrize("key", ["data.train_path", "data.validation_path"])
@@ -133,17 +133,17 @@ def test_a_missing_path_is_named_with_its_key_and_a_fix(tmp_path: Path, key: str
 
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no usable data\. Put \.txt"):
-        found(tmp_path)
+        paths_found(tmp_path)
 
 
 def test_an_error_names_everything_that_was_passed_over(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"Passed over: 1 empty file \(a.txt\); 1 file with another suffix"):
-        found(write(tmp_path, a_txt="", b_jpg="1"))
+        paths_found(write(tmp_path, a_txt="", b_jpg="1"))
 
 
 def test_a_file_of_another_kind_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"1 file with another suffix \(a.csv\)"):
-        found(write(tmp_path, a_csv="1") / "a.csv")
+        paths_found(write(tmp_path, a_csv="1") / "a.csv")
 
 
 def test_the_split_is_the_same_on_every_machine() -> None:

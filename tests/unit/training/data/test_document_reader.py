@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trainyard.training.data import document_reader
 from trainyard.training.data.corpus import CorpusFile
 from trainyard.training.data.document_reader import read_pieces
-from trainyard.training.data.skipped_counts import Skipped, SkipTally
+from trainyard.training.data.skipped_counts import SkipCount, SkipTally
 
 
 def read(path: Path, skips: SkipTally | None = None, text_field: str = "text") -> list[bytes]:
@@ -29,7 +29,7 @@ def read(path: Path, skips: SkipTally | None = None, text_field: str = "text") -
     return result
 
 
-def written(path: Path, content: bytes) -> Path:
+def write_text_file(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
 
@@ -42,7 +42,7 @@ def table(path: Path, **columns: object) -> Path:
 @pytest.mark.parametrize("suffix", ["txt", "py", "md"])
 def test_a_text_file_is_one_document(tmp_path: Path, suffix: str) -> None:
     content = "zwölf Boxkämpfer\r\n\n  jagen".encode()
-    assert read(written(tmp_path / f"a.{suffix}", content)) == [content]
+    assert read(write_text_file(tmp_path / f"a.{suffix}", content)) == [content]
 
 
 @pytest.mark.parametrize(
@@ -56,25 +56,25 @@ def test_a_text_file_is_one_document(tmp_path: Path, suffix: str) -> None:
 )
 def test_a_file_that_is_no_text_is_passed_over_and_named(tmp_path: Path, content: bytes, reason: str) -> None:
     skips = SkipTally()
-    assert read(written(tmp_path / "a.txt", content), skips) == []
-    assert skips.summary() == (Skipped(reason, 1, ("a.txt",)),)
+    assert read(write_text_file(tmp_path / "a.txt", content), skips) == []
+    assert skips.summary() == (SkipCount(reason, 1, ("a.txt",)),)
 
 
 def test_a_file_is_judged_to_its_end_before_any_of_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(document_reader, "_PIECE_BYTES", 8)
-    path = written(tmp_path / "a.txt", b"fine for a long while, then: \0")
+    path = write_text_file(tmp_path / "a.txt", b"fine for a long while, then: \0")
     pieces = read_pieces(CorpusFile(path, "a.txt", 30, 0), "text", SkipTally())
     assert list(pieces) == []
 
 
 @given(st.text(st.characters(exclude_characters="\0", codec="utf-8")), st.integers(4, 9))
 @settings(max_examples=200)
-def test_pieces_are_whole_characters_and_lose_nothing(
+def test_pieces_are_complete_characters_and_lose_nothing(
     tmp_path_factory: pytest.TempPathFactory, text: str, piece_bytes: int
 ) -> None:
-    path = written(tmp_path_factory.mktemp("pieces") / "a.txt", text.encode())
+    path = write_text_file(tmp_path_factory.mktemp("pieces") / "a.txt", text.encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_reader, "_PIECE_BYTES", piece_bytes)
         pieces = list(read_pieces(CorpusFile(path, "a.txt", 1, 0), "text", SkipTally()))
@@ -85,28 +85,28 @@ def test_pieces_are_whole_characters_and_lose_nothing(
 
 def test_a_piece_ends_with_a_line_where_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document_reader, "_PIECE_BYTES", 8)
-    path = written(tmp_path / "a.txt", b"one\ntwo\nthree\nfour\nfive")
+    path = write_text_file(tmp_path / "a.txt", b"one\ntwo\nthree\nfour\nfive")
     pieces = list(read_pieces(CorpusFile(path, "a.txt", 18, 0), "text", SkipTally()))
     assert pieces == [b"one\ntwo\n", b"three\n", b"four\nfive", None]
 
 
 def test_a_short_text_is_one_piece(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.txt", b"one\ntwo")
+    path = write_text_file(tmp_path / "a.txt", b"one\ntwo")
     assert list(read_pieces(CorpusFile(path, "a.txt", 7, 0), "text", SkipTally())) == [b"one\ntwo", None]
 
 
 def test_a_row_of_json_lines_is_a_document(tmp_path: Path) -> None:
     rows = [{"text": "one\ntwo", "id": 1}, {"id": 2, "text": "drei €"}]
     content = "\r\n\n".join(json.dumps(row) for row in rows).encode()
-    assert read(written(tmp_path / "a.jsonl", content)) == [b"one\ntwo", "drei €".encode()]
+    assert read(write_text_file(tmp_path / "a.jsonl", content)) == [b"one\ntwo", "drei €".encode()]
 
 
 def test_a_byte_order_mark_does_not_hide_the_first_row(tmp_path: Path) -> None:
-    assert read(written(tmp_path / "a.jsonl", b'\xef\xbb\xbf{"text": "x"}')) == [b"x"]
+    assert read(write_text_file(tmp_path / "a.jsonl", b'\xef\xbb\xbf{"text": "x"}')) == [b"x"]
 
 
 def test_the_text_field_is_named_by_the_configuration(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.jsonl", b'{"content": "x", "text": "y"}')
+    path = write_text_file(tmp_path / "a.jsonl", b'{"content": "x", "text": "y"}')
     assert read(path, text_field="content") == [b"x"]
 
 
@@ -127,9 +127,9 @@ def test_a_bad_row_is_passed_over_with_its_line_and_the_others_are_used(
     tmp_path: Path, line: bytes, reason: str
 ) -> None:
     skips = SkipTally()
-    path = written(tmp_path / "a.jsonl", b'{"text": "x"}\n' + line + b'\n{"text": "y"}\n')
+    path = write_text_file(tmp_path / "a.jsonl", b'{"text": "x"}\n' + line + b'\n{"text": "y"}\n')
     assert read(path, skips) == [b"x", b"y"]
-    assert skips.summary() == (Skipped(reason, 1, ("a.jsonl:2",)),)
+    assert skips.summary() == (SkipCount(reason, 1, ("a.jsonl:2",)),)
 
 
 @given(st.binary())
@@ -138,7 +138,7 @@ def test_any_bytes_as_json_lines_are_read_or_counted(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     skips = SkipTally()
-    path = written(tmp_path_factory.mktemp("fuzz") / "a.jsonl", content)
+    path = write_text_file(tmp_path_factory.mktemp("fuzz") / "a.jsonl", content)
     texts = read(path, skips)
     lines = [line for line in content.split(b"\n") if line.strip()]
     assert len(texts) + sum(skipped.count for skipped in skips.summary()) == len(lines)
@@ -159,8 +159,8 @@ def test_rows_of_parquet_without_text_are_counted(tmp_path: Path) -> None:
     skips = SkipTally()
     assert read(table(tmp_path / "a.parquet", text=["one", None, "", "two"]), skips) == [b"one", b"two"]
     assert set(skips.summary()) == {
-        Skipped("rows whose text is missing or no string", 1, ("a.parquet:2",)),
-        Skipped("rows with an empty text", 1, ("a.parquet:3",)),
+        SkipCount("rows whose text is missing or no string", 1, ("a.parquet:2",)),
+        SkipCount("rows with an empty text", 1, ("a.parquet:3",)),
     }
 
 
@@ -168,19 +168,19 @@ def test_parquet_without_the_column_names_it(tmp_path: Path) -> None:
     skips = SkipTally()
     assert read(table(tmp_path / "a.parquet", body=["one"]), skips) == []
     assert skips.summary() == (
-        Skipped("files without the column 'text' (data.text_field)", 1, ("a.parquet",)),
+        SkipCount("files without the column 'text' (data.text_field)", 1, ("a.parquet",)),
     )
 
 
 def test_a_torn_parquet_file_is_named(tmp_path: Path) -> None:
     path = table(tmp_path / "a.parquet", text=["one"] * 100)
     skips = SkipTally()
-    assert read(written(tmp_path / "b.parquet", path.read_bytes()[:-20]), skips) == []
-    assert skips.summary() == (Skipped("unreadable files", 1, ("b.parquet",)),)
+    assert read(write_text_file(tmp_path / "b.parquet", path.read_bytes()[:-20]), skips) == []
+    assert skips.summary() == (SkipCount("unreadable files", 1, ("b.parquet",)),)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
 def test_a_file_that_vanished_is_named(tmp_path: Path, name: str) -> None:
     skips = SkipTally()
     assert list(read_pieces(CorpusFile(tmp_path / name, name, 1, 0), "text", skips)) == []
-    assert skips.summary() == (Skipped("unreadable files", 1, (name,)),)
+    assert skips.summary() == (SkipCount("unreadable files", 1, (name,)),)

@@ -1,4 +1,4 @@
-"""Datasets of Hugging Face's library: read from local folders, and a Hub that is not there or says no."""
+"""Datasets of Hugging Face's library: read from local folders, and a Hub that is missing or refuses."""
 
 import gzip
 import hashlib
@@ -36,7 +36,7 @@ ROWS = [f"row {number}: " + "words and words " * (number % 5) for number in rang
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library locks files in its cache; here it has one of its own, and no network."""
     import datasets.config
     import huggingface_hub.constants
@@ -69,7 +69,7 @@ def texts(folder: Path, split: str = "train", field: str = "text") -> TextStream
     return TextStream(stream_config(folder), split, revision=None, text_field=field)
 
 
-def all_of(stream: TextStream, place: StreamPosition = None, count: int = 7) -> list[str]:
+def all_texts(stream: TextStream, place: StreamPosition = None, count: int = 7) -> list[str]:
     result: list[str] = []
     while True:
         found, place = stream.read(place, count)
@@ -78,19 +78,19 @@ def all_of(stream: TextStream, place: StreamPosition = None, count: int = 7) -> 
             return result
 
 
-def opened(folder: Path | str, *, length: int = 16, **changes: object) -> StreamedData:
+def open_data_stream(folder: Path | str, *, length: int = 16, **changes: object) -> StreamedData:
     data = {"hugging_face": {"dataset": str(folder), **changes}, "sequence_length": length}
     return open_stream(DataConfig.model_validate(data), ModelConfig(name="m"))
 
 
 def test_a_folder_is_read_to_its_end_in_order_and_again(folder: Path) -> None:
     stream = texts(folder)
-    assert all_of(stream) == all_of(stream) == all_of(stream, count=90) == ROWS
-    assert all_of(texts(folder, "validation"))[0].startswith("held out 0")
+    assert all_texts(stream) == all_texts(stream) == all_texts(stream, count=90) == ROWS
+    assert all_texts(texts(folder, "validation"))[0].startswith("held out 0")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "txt"])
-def test_from_any_place_what_follows_is_the_same(tmp_path: Path, kind: str) -> None:
+def test_reading_from_any_place_gives_the_same_texts(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "kinds"
     folder.mkdir()
     rows = [f"line {number}" for number in range(40)]
@@ -103,15 +103,15 @@ def test_from_any_place_what_follows_is_the_same(tmp_path: Path, kind: str) -> N
         else:
             lines = "".join(json.dumps({"text": text}) + "\n" for text in own).encode()
             path.write_bytes(gzip.compress(lines) if kind.endswith("gz") else lines)
-    whole, place = texts(folder), None
+    complete, place = texts(folder), None
     resumed = texts(folder)
     for done in range(3, 40, 3):
-        _, place = whole.read(place, 3)
-        assert all_of(resumed, json.loads(json.dumps(place)), count=11) == rows[done:]
+        _, place = complete.read(place, 3)
+        assert all_texts(resumed, json.loads(json.dumps(place)), count=11) == rows[done:]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "txt"])
-def test_a_part_is_every_further_file_and_goes_on_from_any_place(tmp_path: Path, kind: str) -> None:
+def test_a_part_is_every_nth_file_and_resumes_from_any_place(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "parts"
     folder.mkdir()
     files = [[f"line {line} of file {file}" for line in range(10 + file)] for file in range(5)]
@@ -122,17 +122,17 @@ def test_a_part_is_every_further_file_and_goes_on_from_any_place(tmp_path: Path,
         else:
             lines = own if kind == "txt" else [json.dumps({"text": text}) for text in own]
             path.write_text("".join(f"{line}\n" for line in lines))
-    whole = texts(folder)
-    assert whole.files == len(files)
+    complete = texts(folder)
+    assert complete.files == len(files)
     for number in range(2):
         expected = [text for file in files[number::2] for text in file]
-        part, place = whole.part(number, 2), None
-        assert all_of(whole.part(number, 2)) == expected
+        part, place = complete.part(number, 2), None
+        assert all_texts(complete.part(number, 2)) == expected
         for done in range(4, len(expected), 4):
             _, place = part.read(place, 4)
-            resumed = whole.part(number, 2)
-            assert all_of(resumed, json.loads(json.dumps(place)), count=9) == expected[done:]
-    assert all_of(whole) == [text for file in files for text in file]
+            resumed = complete.part(number, 2)
+            assert all_texts(resumed, json.loads(json.dumps(place)), count=9) == expected[done:]
+    assert all_texts(complete) == [text for file in files for text in file]
 
 
 _PLACE = {
@@ -155,7 +155,7 @@ _BEFORE_TRACKS: dict[int, tuple[dict[str, Any], str]] = {
 of the batch that it drew next, over the 600 rows below."""
 
 
-def test_a_run_from_before_streams_were_shared_out_goes_on_with_its_batches(tmp_path: Path) -> None:
+def test_a_run_from_before_streams_were_shared_out_resumes_with_its_batches(tmp_path: Path) -> None:
     folder = tmp_path / "before"
     folder.mkdir()
     rows = [f"row {number}: " + "words and words " * (number % 5) for number in range(600)]
@@ -183,7 +183,7 @@ def test_rows_without_a_text_are_left_out(folder: Path) -> None:
     )
     for name in ("train-1.jsonl", "train-2.jsonl"):
         (folder / name).unlink()
-    assert all_of(texts(folder)) == ["a", "ä"]
+    assert all_texts(texts(folder)) == ["a", "ä"]
 
 
 def test_tokens_are_those_of_token_files(folder: Path, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_tokens_are_those_of_token_files(folder: Path, tmp_path: Path) -> None:
         "validation_fraction": 0.0,
     }
     prepared = prepare_data(DataConfig.model_validate(values), ModelConfig(name="m"))
-    streamed = opened(folder, validation_split=None)
+    streamed = open_data_stream(folder, validation_split=None)
     count = prepared.train.tokens
     assert first_tokens(streamed.train, count + 9, ALONE).tolist() == prepared.train.open().tolist()
     assert streamed.prompt(5) == prepared.prompt(5) == prepared.train.open()[:5].tolist()
@@ -203,7 +203,7 @@ def test_tokens_are_those_of_token_files(folder: Path, tmp_path: Path) -> None:
 
 
 def test_validation_is_the_start_of_its_split_and_not_repeated(folder: Path) -> None:
-    streamed = opened(folder)
+    streamed = open_data_stream(folder)
     assert streamed.validation is not None
     tokens = first_tokens(streamed.validation, 10**6, ALONE)
     assert (
@@ -214,25 +214,25 @@ def test_validation_is_the_start_of_its_split_and_not_repeated(folder: Path) -> 
 
 
 def test_the_fingerprint_is_of_the_content_not_of_the_place(folder: Path, tmp_path: Path) -> None:
-    before = opened(folder).fingerprint
+    before = open_data_stream(folder).fingerprint
     folder.rename(tmp_path / "moved")
     moved = tmp_path / "moved"
     (moved / ".hidden").write_text("x")
-    assert opened(moved).fingerprint == before
-    assert opened(moved, validation_split=None).fingerprint != before
+    assert open_data_stream(moved).fingerprint == before
+    assert open_data_stream(moved, validation_split=None).fingerprint != before
     (moved / "train-1.jsonl").write_text(json.dumps({"text": "another text"}) + "\n")
-    assert opened(moved).fingerprint != before
+    assert open_data_stream(moved).fingerprint != before
 
 
 def test_one_byte_in_the_middle_of_a_large_file_is_another_dataset(folder: Path) -> None:
     large = folder / "train-1.jsonl"
     large.write_text((json.dumps({"text": "x" * 4096, "url": "u"}) + "\n") * 1000)
-    before = opened(folder).fingerprint
+    before = open_data_stream(folder).fingerprint
     content = bytearray(large.read_bytes())
     middle = content.index(b"xx", len(content) // 2)
     content[middle] = ord("y")
     large.write_bytes(content)
-    assert opened(folder).fingerprint != before
+    assert open_data_stream(folder).fingerprint != before
 
 
 @pytest.mark.parametrize(
@@ -243,9 +243,9 @@ def test_one_byte_in_the_middle_of_a_large_file_is_another_dataset(folder: Path)
         ({"name": "en"}, "BuilderConfig 'en' not found"),
     ],
 )
-def test_what_a_dataset_does_not_have_is_named(folder: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_missing_part_of_a_dataset_is_named(folder: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        opened(folder, **changes)
+        open_data_stream(folder, **changes)
 
 
 def test_a_field_that_rows_do_not_have_is_answered_with_those_they_have(folder: Path) -> None:
@@ -253,15 +253,15 @@ def test_a_field_that_rows_do_not_have_is_answered_with_those_they_have(folder: 
         texts(folder, field="content").read(None, 1)
 
 
-def test_too_little_for_a_sequence_is_said_before_anything_starts(folder: Path) -> None:
+def test_too_little_for_a_sequence_is_reported_before_anything_starts(folder: Path) -> None:
     with pytest.raises(DataError, match="local, validation has 710 tokens, less than one sequence"):
-        opened(folder, length=2000)
+        open_data_stream(folder, length=2000)
 
 
 def test_broken_rows_are_an_error_of_the_data(folder: Path) -> None:
     (folder / "train-0.jsonl").write_text('{"text": "a"}\n{"text": \n')
     with pytest.raises(DataError, match="cannot be read"):
-        opened(folder)
+        open_data_stream(folder)
 
 
 def test_a_folder_has_no_commits(folder: Path) -> None:
@@ -271,22 +271,22 @@ def test_a_folder_has_no_commits(folder: Path) -> None:
 
 def test_without_a_network_the_fix_is_named() -> None:
     with pytest.raises(ServiceError, match=r"allenai/c4 cannot be read .*\nHF_HUB_OFFLINE is set: unset it"):
-        opened("allenai/c4", name="en")
+        open_data_stream("allenai/c4", name="en")
     with pytest.raises(ServiceError, match="HF_HUB_OFFLINE is set"):
-        opened("allenai/c4", name="en", revision=COMMIT)
+        open_data_stream("allenai/c4", name="en", revision=COMMIT)
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A Hub that knows one dataset; gives the paths it was asked for."""
+    """A Hub that knows one dataset; yields the requested paths."""
     import huggingface_hub.constants
 
-    asked: list[str] = []
+    requested: list[str] = []
 
     class Hub(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path.startswith("/api/datasets/"):  # the client asks once a day for other things too
-                asked.append(self.path)
+            if self.path.startswith("/api/datasets/"):  # the client sends other requests once a day
+                requested.append(self.path)
             known = self.path.startswith("/api/datasets/some/data")
             self.send_response(200 if known else 404)
             self.send_header("Content-Type", "application/json")
@@ -302,12 +302,12 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    yield asked
+    yield requested
     server.shutdown()
     server.server_close()
 
 
-def test_a_branch_is_resolved_to_its_commit_and_a_commit_is_not_asked_for(hub: list[str]) -> None:
+def test_a_branch_is_resolved_to_its_commit_and_a_commit_is_not_requested(hub: list[str]) -> None:
     assert find_origin(stream_config("some/data")).revision == COMMIT
     assert find_origin(stream_config("some/data", revision="v1")).revision == COMMIT
     assert [path.partition("?")[0] for path in hub] == [
@@ -351,16 +351,16 @@ def test_a_resumed_run_on_a_stream_is_the_uninterrupted_one(
     on_stream: Callable[..., Config], run_training: Run, stop_after: Stop, tmp_path: Path, interleaved: int
 ) -> None:
     config = on_stream(interleaved=interleaved)
-    whole = run_training(config, "whole")
+    complete = run_training(config, "complete")
     for step in (2, 5, 6):  # within a block of five steps, at its end, in the next one
         with pytest.raises(StoppedError):
             run_training(config, "cut", **stop_after(step))
-    assert run_training(config, "cut")["state_sha256"] == whole["state_sha256"]
-    rows = [list(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("whole", "cut")]
+    assert run_training(config, "cut")["state_sha256"] == complete["state_sha256"]
+    rows = [list(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("complete", "cut")]
     kept = [[(row["step"], row["loss"], row.get("val_loss")) for row in part] for part in rows]
     assert kept[0] == kept[1]
     assert "epoch" not in rows[0][0]
-    run = read_run(tmp_path / "whole" / "run.json")
+    run = read_run(tmp_path / "complete" / "run.json")
     assert "steps_per_epoch" not in run["plan"]
     assert set(run["data"]) == {"name", "fingerprint"}
     with pytest.raises(IncompatibleCheckpointError, match=r"hugging_face\.shuffled_sequences: .* 20, .* 30"):
@@ -369,18 +369,18 @@ def test_a_resumed_run_on_a_stream_is_the_uninterrupted_one(
         run_training(on_stream(interleaved=3), "cut")
 
 
-def test_what_is_read_stands_in_the_configuration_of_the_run(folder: Path) -> None:
+def test_the_commit_that_is_read_is_in_the_configuration_of_the_run(folder: Path) -> None:
     config = Config.model_validate(
         {"model": {"name": "m"}, "training": {"max_steps": 1}, "data": {"hugging_face": {"dataset": "a/b"}}}
     )
     origin = DatasetOrigin("a/b", COMMIT)
     stream = TokenStream(texts(folder), ByteVocabulary(), "n")
     data = StreamedData("a/b", origin, ("train",), stream, None, 8, np.arange(3))
-    assert data.pinned(config).data.hugging_face.revision == COMMIT
+    assert data.pinned_config(config).data.hugging_face.revision == COMMIT
     assert data.to_json()["revision"] == COMMIT
 
 
-def test_a_run_goes_on_with_the_commit_it_began_with(tmp_path: Path) -> None:
+def test_a_run_resumes_with_the_commit_it_started_with(tmp_path: Path) -> None:
     def config(dataset: str, revision: str | None = None) -> Config:
         data = {"hugging_face": {"dataset": dataset, "revision": revision}}
         return Config.model_validate({"model": {"name": "m"}, "training": {"max_steps": 1}, "data": data})

@@ -47,7 +47,7 @@ def prepare(folder: Path, path: Path, vocab_size: int = 256, **changes: object) 
     return prepare_data(DataConfig.model_validate(values | changes), model)
 
 
-def overwritten(path: Path, place: int, content: bytes) -> None:
+def overwrite(path: Path, place: int, content: bytes) -> None:
     data = bytearray(path.read_bytes())
     data[place : place + len(content)] = content
     path.write_bytes(data)
@@ -57,7 +57,7 @@ def overwritten(path: Path, place: int, content: bytes) -> None:
     st.lists(st.lists(st.lists(st.integers(0, 127), max_size=4), max_size=3), max_size=5),
     st.sampled_from(sorted(CODES)),
 )
-def test_what_was_written_is_read(
+def test_written_tokens_are_read(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[list[int]]], dtype: str
 ) -> None:
     tokens = write(tmp_path_factory.mktemp("megatron") / "a_text_document", documents, dtype)
@@ -154,7 +154,7 @@ DAMAGES = {
 def test_a_damaged_index_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     place, content, message = DAMAGES[damage]
     tokens = write(tmp_path / "a", [[[1, 2]], [[3, 4, 5]]])
-    overwritten(tokens.with_suffix(".idx"), place, content)
+    overwrite(tokens.with_suffix(".idx"), place, content)
     with pytest.raises(DataError, match=rf"a\.idx: .*{message}"):
         prepare(tmp_path, tokens)
 

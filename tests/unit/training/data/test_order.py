@@ -42,7 +42,7 @@ def test_places_of_any_epoch_length_stay_in_range(size: int, data: st.DataObject
 
 @given(SIZES, st.data())
 @settings(max_examples=60)
-def test_a_place_computed_alone_equals_the_place_in_the_whole(size: int, data: st.DataObject) -> None:
+def test_a_place_computed_alone_equals_the_place_in_the_permutation(size: int, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, size - 1))
     assert Permutation(size, seed=5, epoch=2)(np.array([place]))[0] == elements(size, seed=5, epoch=2)[place]
 

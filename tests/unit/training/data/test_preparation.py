@@ -33,7 +33,7 @@ def plan(folder: Path, model: ModelConfig = MODEL, **changes: object) -> Prepara
 @pytest.mark.parametrize(
     "change", [{"text_field": "body"}, {"bin_dtype": "uint32"}, {"validation_fraction": 0.5}]
 )
-def test_what_decides_the_tokens_decides_the_place(folder: Path, change: dict[str, object]) -> None:
+def test_settings_that_affect_the_tokens_change_the_folder(folder: Path, change: dict[str, object]) -> None:
     assert plan(folder, MODEL, **change).directory != plan(folder).directory
 
 
@@ -48,7 +48,7 @@ def test_a_touched_file_decides_the_place(folder: Path) -> None:
     assert plan(folder).directory != before
 
 
-def test_what_does_not_decide_the_tokens_keeps_the_place(folder: Path) -> None:
+def test_settings_that_do_not_affect_the_tokens_keep_the_folder(folder: Path) -> None:
     renamed = ModelConfig(name="another", architecture=ArchitectureConfig(vocab_size=300, num_layers=3))
     assert plan(folder, renamed, sequence_length=32).directory == plan(folder).directory
 
@@ -79,7 +79,7 @@ def test_token_files_of_another_width_are_left_out_and_counted(folder: Path) -> 
     assert any(f.suffix == ".bin" for f in (*plan(folder).train, *plan(folder).validation))
 
 
-def test_what_is_passed_over_is_counted_where_it_lies(folder: Path) -> None:
+def test_skipped_files_are_counted_in_their_part(folder: Path) -> None:
     (folder / "validation").mkdir()
     for name in ("train/a.exe", "validation/b.exe", "validation/c.txt"):
         (folder / name).write_text("text\n")
@@ -88,20 +88,20 @@ def test_what_is_passed_over_is_counted_where_it_lies(folder: Path) -> None:
     assert [str(skipped) for skipped in found.validation_skipped] == ["1 file with another suffix (b.exe)"]
 
 
-def begun_with(folder: Path, **data: object) -> Config:
-    """Return the data settings with which a run of `folder` resumes; its configuration says `data`."""
+def settings_of_resumed_run(folder: Path, **data: object) -> Config:
+    """Return the data settings with which a run of `folder` resumes; its configuration has `data`."""
     run = folder / "run"
     run.mkdir()
     values = {"model": {"name": "m"}, "training": {"max_steps": 1}, "data": {"train_path": "a.txt", **data}}
     loaded = Config.model_validate(values)
     text = dump_yaml(loaded).replace("  validation_split: auto\n", "")
     (run / "config.yaml").write_text(text)
-    asked = loaded.data.model_copy(update={"validation_split": "auto"})
-    return with_values_of_run(loaded.model_copy(update={"data": asked}), run)
+    requested = loaded.data.model_copy(update={"validation_split": "auto"})
+    return with_values_of_run(loaded.model_copy(update={"data": requested}), run)
 
 
 @pytest.mark.parametrize(
-    ("begun", "goes_on"),
+    ("recorded", "resumed"),
     [
         ({}, "files"),  # a run of the time before files were split
         ({"validation_split": "files"}, "files"),
@@ -110,19 +110,19 @@ def begun_with(folder: Path, **data: object) -> Config:
         ({"validation_path": "b.txt"}, "auto"),
     ],
 )
-def test_a_run_goes_on_with_the_split_it_was_begun_with(
-    folder: Path, begun: dict[str, object], goes_on: str
+def test_a_run_resumes_with_the_split_it_started_with(
+    folder: Path, recorded: dict[str, object], resumed: str
 ) -> None:
-    assert begun_with(folder, **begun).data.validation_split == goes_on
+    assert settings_of_resumed_run(folder, **recorded).data.validation_split == resumed
 
 
-def test_what_was_decided_is_pinned_in_the_configuration(folder: Path) -> None:
+def test_the_split_in_use_is_pinned_in_the_configuration(folder: Path) -> None:
     (folder / "one.txt").write_text("a line of text\n" * 200)
     for path, split in ((folder / "train", "files"), (folder / "one.txt", "within")):
         values = {"train_path": str(path), "prepared_directory": str(folder / "p"), "sequence_length": 4}
         data = DataConfig.model_validate({**values, "validation_fraction": 0.2})
-        whole = Config.model_validate({"model": {"name": "m"}}).model_copy(update={"data": data})
-        pinned = prepare_data(data, MODEL).pinned(whole)
+        complete = Config.model_validate({"model": {"name": "m"}}).model_copy(update={"data": data})
+        pinned = prepare_data(data, MODEL).pinned_config(complete)
         assert pinned.data == data.model_copy(update={"validation_split": split})
 
 

@@ -21,7 +21,7 @@ def write(path: Path, *parts: list[int], dtype: str = "uint16") -> TokenFile:
 
 
 @given(st.lists(st.lists(st.integers(0, 65_535))), st.sampled_from(["uint16", "uint32"]))
-def test_what_was_written_is_read(
+def test_written_tokens_are_read(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[int]], dtype: str
 ) -> None:
     path = tmp_path_factory.mktemp("tokens") / "a.bin"
@@ -59,7 +59,7 @@ def test_a_file_that_changed_is_not_opened(tmp_path: Path, content: bytes | None
         file.path.unlink()
     else:
         file.path.write_bytes(content)
-    assert not file.is_whole
+    assert not file.is_complete
     with pytest.raises(DataError, match=r"a\.bin: missing, or no longer 3 uint16 tokens.*prepare_data\.py"):
         file.open()
 

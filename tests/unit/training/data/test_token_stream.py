@@ -54,26 +54,26 @@ class Texts:
         return texts, {"row": first + count} if first + count < len(self._texts) else None
 
 
-class Counting(ByteVocabulary):
+class CountingVocabulary(ByteVocabulary):
     """Bytes, and how many texts were encoded."""
 
     def __init__(self) -> None:
         self.texts = 0
 
     def token_arrays(self, pieces: Iterator[Piece]) -> Iterator[TokenArray]:
-        def counted() -> Iterator[Piece]:
+        def count_pieces() -> Iterator[Piece]:
             for piece in pieces:
                 self.texts += piece is not None
                 yield piece
 
-        return super().token_arrays(counted())
+        return super().token_arrays(count_pieces())
 
 
 def stream(*files: list[str], vocabulary: ByteVocabulary | None = None) -> TokenStream:
     return TokenStream(Texts(*files), vocabulary or ByteVocabulary(), "the test's texts")
 
 
-def joined(texts: list[str]) -> list[int]:
+def join_chunks(texts: list[str]) -> list[int]:
     """Return the tokens as token files would hold them."""
     return [token for text in texts if text for token in (*text.encode(), 0)]
 
@@ -83,7 +83,7 @@ def tokens_in_order(files: list[list[str]], tracks: int, rows: int) -> list[int]
     parts = [[text for file in files[track::tracks] for text in file] for track in range(tracks)]
     chunks = [[part[first : first + rows] for first in range(0, len(part), rows)] for part in parts]
     turns = itertools.zip_longest(*chunks, fillvalue=[])
-    return [token for turn in turns for chunk in turn for token in joined(chunk)]
+    return [token for turn in turns for chunk in turn for token in join_chunks(chunk)]
 
 
 def batches(texts: list[str], *, batch_size: int = 2, shuffled: int = 6, seed: int = 1) -> StreamBatches:
@@ -92,18 +92,18 @@ def batches(texts: list[str], *, batch_size: int = 2, shuffled: int = 6, seed: i
     )
 
 
-class Reading:
-    """What a number of processes read from a position on, with everything exchanged as it should be."""
+class StreamReader:
+    """Reads from a position on as several processes do, with a correct exchange."""
 
     def __init__(self, files: list[list[str]], start: Position, processes: int) -> None:
-        self.vocabularies = [Counting() for _ in range(processes)]
+        self.vocabularies = [CountingVocabulary() for _ in range(processes)]
         streams = [stream(*files, vocabulary=vocabulary) for vocabulary in self.vocabularies]
         self.readers = [ChunkReader(own, start, rank=rank, of=processes) for rank, own in enumerate(streams)]
         self.order = ChunkOrder("the test's texts", start)
 
     def windows(self, count: int, length: int) -> Windows:
         while (windows := self.order.take(count, length)) is None:
-            rounds = self.order.rounds_wanted(count, length)
+            rounds = self.order.needed_rounds(count, length)
             chunks = [chunk for reader in self.readers for chunk in reader.read(rounds, threading.Event())]
             for reader in self.readers:
                 reader.note_ends(chunks)
@@ -141,7 +141,7 @@ def test_windows_hold_every_token_of_every_epoch_once_in_an_order_that_knows_no_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_reading, "CHUNK_ROWS", rows)
         for processes, count, reads in segments:
-            reading = Reading(files, position, processes)
+            reading = StreamReader(files, position, processes)
             for _ in range(reads):
                 windows = reading.windows(count, length)
                 inputs += windows.tokens[:, :-1].ravel().tolist()
@@ -162,7 +162,7 @@ def test_each_process_encodes_its_share_of_the_texts_and_all_together_encode_eac
     files = [[f"text {number} of file {file}" for number in range(120)] for file in range(4)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_reading, "CHUNK_ROWS", rows)
-        reading = Reading(files, stream(*files).beginning(tracks), processes)
+        reading = StreamReader(files, stream(*files).beginning(tracks), processes)
         while sum(vocabulary.texts for vocabulary in reading.vocabularies) < 300:
             end = reading.windows(3, 8).end
     counts = [vocabulary.texts for vocabulary in reading.vocabularies]
@@ -180,9 +180,9 @@ def test_a_process_reads_only_the_files_that_it_encodes_some_texts_of(
     monkeypatch.setattr(stream_reading, "CHUNK_ROWS", 1)
     touched: dict[Texts, None] = {}
 
-    class Noting(Texts):
+    class RecordingTexts(Texts):
         def part(self, number: int, of: int) -> Texts:
-            return Noting(*self._files[number::of])
+            return RecordingTexts(*self._files[number::of])
 
         def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
             touched[self] = None
@@ -191,7 +191,7 @@ def test_a_process_reads_only_the_files_that_it_encodes_some_texts_of(
     found = []
     for rank in range(processes):
         touched.clear()
-        source = TokenStream(Noting(*[MANY] * tracks), ByteVocabulary(), "n")
+        source = TokenStream(RecordingTexts(*[MANY] * tracks), ByteVocabulary(), "n")
         reader = ChunkReader(source, source.beginning(tracks), rank=rank, of=processes)
         reader.read(12, threading.Event())
         found.append(len(touched))
@@ -223,35 +223,35 @@ def test_a_position_in_more_tracks_than_there_are_files_is_refused() -> None:
 
 @given(TEXTS, st.integers(0, 100))
 def test_the_first_tokens_are_those_of_one_epoch(texts: list[str], count: int) -> None:
-    assert first_tokens(stream(texts), count, ALONE).tolist() == joined(texts)[:count]
+    assert first_tokens(stream(texts), count, ALONE).tolist() == join_chunks(texts)[:count]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_texts_without_tokens_are_refused_instead_of_read_for_ever(processes: int) -> None:
     for files in ([["", ""]], [["", ""], [""] * 300]):
-        reading = Reading(files, stream(*files).beginning(2), processes)
+        reading = StreamReader(files, stream(*files).beginning(2), processes)
         with pytest.raises(DataError, match=r"the test's texts: no row has a text\. Check data\.text_field"):
             reading.windows(1, 4)
 
 
 def test_the_exchanges_per_block_are_few_once_the_size_of_texts_is_known() -> None:
     files = [[f"text number {number} " * (number % 40) for number in range(20_000)]]
-    reading = Reading(files, stream(*files).beginning(1), 2)
+    reading = StreamReader(files, stream(*files).beginning(1), 2)
     reading.windows(20, 1000)
     for _ in range(10):
-        assert 0 < reading.order.rounds_wanted(20, 1000) < 30
+        assert 0 < reading.order.needed_rounds(20, 1000) < 30
         chunks = [
             chunk
             for reader in reading.readers
-            for chunk in reader.read(reading.order.rounds_wanted(20, 1000), threading.Event())
+            for chunk in reader.read(reading.order.needed_rounds(20, 1000), threading.Event())
         ]
-        reading.order.add(chunks, reading.order.rounds_wanted(20, 1000))
+        reading.order.add(chunks, reading.order.needed_rounds(20, 1000))
         assert reading.order.take(20, 1000) is not None, "one exchange was not enough"
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 12), st.integers(1, 9), st.integers(1, 3))
-def test_a_saved_position_goes_on_with_the_very_batches(step: int, shuffled: int, batch_size: int) -> None:
+def test_a_saved_position_continues_with_the_same_batches(step: int, shuffled: int, batch_size: int) -> None:
     first = batches(MANY, batch_size=batch_size, shuffled=shuffled)
     expected = [first.batch(number) for number in range(step + 6)]
     again = batches(MANY, batch_size=batch_size, shuffled=shuffled)
@@ -267,7 +267,7 @@ def test_a_saved_position_goes_on_with_the_very_batches(step: int, shuffled: int
 
 
 def test_a_block_is_shuffled_by_seed_and_holds_each_of_its_windows_once() -> None:
-    plain = Reading([MANY], Position(), 1).windows(12, 5).tokens
+    plain = StreamReader([MANY], Position(), 1).windows(12, 5).tokens
     orders = []
     for seed in (1, 1, 2):
         source = batches(MANY, batch_size=2, shuffled=12, seed=seed)
@@ -297,15 +297,15 @@ def test_steps_that_were_passed_can_be_had_again_from_the_start() -> None:
     source.close()
 
 
-def test_what_goes_wrong_while_reading_ahead_is_raised_where_it_is_needed() -> None:
-    class Failing(Texts):
+def test_an_error_while_reading_ahead_is_raised_where_the_block_is_needed() -> None:
+    class FailingTexts(Texts):
         def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
             if place:
                 raise DataError("the second chunk is broken")
             return super().read(place, count)
 
     source = StreamBatches(
-        TokenStream(Failing(MANY * 5), ByteVocabulary(), "n"),
+        TokenStream(FailingTexts(MANY * 5), ByteVocabulary(), "n"),
         sequence_length=5,
         batch_size=1,
         seed=1,
@@ -319,7 +319,7 @@ def test_what_goes_wrong_while_reading_ahead_is_raised_where_it_is_needed() -> N
 
 
 @dataclass(frozen=True)
-class WithBroken(World):
+class WorldWithBrokenPeer(World):
     """Two processes, of which the other cannot read the data."""
 
     def gather(self, value: Any) -> list[Any]:
@@ -327,19 +327,19 @@ class WithBroken(World):
         return [value, (DataError("a row of the other process is broken"), [])]
 
 
-def test_what_goes_wrong_in_another_process_is_raised_in_this_one_too() -> None:
+def test_an_error_in_another_process_is_raised_in_this_one_too() -> None:
     source = batches(MANY)
-    source.share_with(WithBroken(0, 2, 0, None))
+    source.share_with(WorldWithBrokenPeer(0, 2, 0, None))
     with pytest.raises(DataError, match="a row of the other process is broken"):
         source.batch(0)
     source.close()
 
 
-def test_closing_gives_up_what_is_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_abandons_a_running_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_batches, "_END_SECONDS", 0.05)
     reading, released = threading.Event(), threading.Event()
 
-    class Endless(Texts):
+    class EndlessTexts(Texts):
         def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
             if place:
                 reading.set()
@@ -347,7 +347,7 @@ def test_closing_gives_up_what_is_being_read(monkeypatch: pytest.MonkeyPatch) ->
             return super().read(place, count)
 
     source = StreamBatches(
-        TokenStream(Endless(["a"] * 10**4), ByteVocabulary(), "n"),
+        TokenStream(EndlessTexts(["a"] * 10**4), ByteVocabulary(), "n"),
         sequence_length=5,
         batch_size=1,
         seed=1,
@@ -367,7 +367,7 @@ def test_closing_gives_up_what_is_being_read(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @dataclass(frozen=True)
-class Two(World):
+class WorldOfTwo(World):
     """Two processes, of which the other is there already with its answer."""
 
     other: str | None
@@ -378,12 +378,12 @@ class Two(World):
 
 def test_processes_that_found_other_data_do_not_train_together() -> None:
     data = SimpleNamespace(fingerprint="a" * 64)
-    assert agreed_fingerprint(data, Two(0, 2, 0, None, "a" * 64)) == "a" * 64
+    assert agreed_fingerprint(data, WorldOfTwo(0, 2, 0, None, "a" * 64)) == "a" * 64
     with pytest.raises(DataError, match=r"Rank 1 found other data than rank 0 .*b… and aaa"):
-        agreed_fingerprint(data, Two(0, 2, 0, None, "b" * 64))
+        agreed_fingerprint(data, WorldOfTwo(0, 2, 0, None, "b" * 64))
 
 
-def test_one_process_a_machine_reads_a_folder_whole_and_the_others_take_its_word(
+def test_one_process_per_machine_hashes_a_folder_and_the_others_use_its_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"text": "word " * 100}) + "\n")
@@ -391,11 +391,11 @@ def test_one_process_a_machine_reads_a_folder_whole_and_the_others_take_its_word
         {"hugging_face": {"dataset": str(tmp_path), "validation_split": None}, "sequence_length": 16}
     )
     data, again = (open_stream(config, ModelConfig(name="m")) for _ in range(2))
-    assert agreed_fingerprint(data, ALONE) == agreed_fingerprint(data, Two(0, 2, 0, None, None))
+    assert agreed_fingerprint(data, ALONE) == agreed_fingerprint(data, WorldOfTwo(0, 2, 0, None, None))
     assert len(data.fingerprint) == 64
 
-    def never(_path: Path) -> str:
+    def raise_if_called(_path: Path) -> str:
         raise AssertionError
 
-    monkeypatch.setattr("trainyard.training.data.hugging_face.sha256_of_file", never)
-    assert agreed_fingerprint(again, Two(1, 2, 1, None, "a" * 64)) == "a" * 64
+    monkeypatch.setattr("trainyard.training.data.hugging_face.sha256_of_file", raise_if_called)
+    assert agreed_fingerprint(again, WorldOfTwo(1, 2, 1, None, "a" * 64)) == "a" * 64

@@ -29,13 +29,13 @@ from trainyard.training.data import token_files
 from trainyard.training.data import tokenize_corpus as tokens
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.token_dataset import PreparedData
-from trainyard.training.data.tokenize_corpus import prepare_data, prepared_before, prepared_data_of
+from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data, prepared_data_of
 
 LONG = "a line of text that is long enough\n" * 5
 
 
 @pytest.fixture(autouse=True)
-def records_reach_the_test() -> Iterator[None]:
+def logger_without_script_handlers() -> Iterator[None]:
     """Scripts take the library's logger for themselves; give it back."""
     logger = logging.getLogger("trainyard")
     before = logger.propagate
@@ -148,12 +148,12 @@ def test_the_fingerprint_is_of_the_tokens_not_of_the_place(folder: Path) -> None
 def test_the_fingerprint_is_the_same_in_place_and_copied(folder: Path) -> None:
     tokens = np.arange(100, dtype="<u2")
     (folder / "parts").mkdir()
-    tokens.tofile(folder / "whole.bin")
+    tokens.tofile(folder / "complete.bin")
     tokens[:40].tofile(folder / "parts" / "0.bin")
     tokens[40:].tofile(folder / "parts" / "1.bin")
-    whole = prepare(folder, train_path=str(folder / "whole.bin"))
+    complete = prepare(folder, train_path=str(folder / "complete.bin"))
     parts = prepare(folder, train_path=str(folder / "parts"))
-    assert whole.fingerprint == parts.fingerprint
+    assert complete.fingerprint == parts.fingerprint
 
 
 def test_the_split_counts_for_the_fingerprint(folder: Path) -> None:
@@ -191,8 +191,8 @@ def test_a_changed_field_prepares_again(folder: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["no index", "torn index", "other index", "short tokens", "no tokens"])
 def test_torn_tokens_are_never_trusted(folder: Path, damage: str) -> None:
-    whole = prepare(folder)
-    directory = whole.train.path.parent
+    complete = prepare(folder)
+    directory = complete.train.path.parent
     index = directory / "index.json"
     match damage:
         case "no index":
@@ -202,12 +202,12 @@ def test_torn_tokens_are_never_trusted(folder: Path, damage: str) -> None:
         case "other index":
             index.write_text(index.read_text().replace('"schema": 1', '"schema": 99'))
         case "short tokens":
-            whole.train.path.write_bytes(b"torn")
+            complete.train.path.write_bytes(b"torn")
         case _:
-            whole.train.path.unlink()
+            complete.train.path.unlink()
     again = prepare(folder)
     assert not again.reused
-    assert again.fingerprint == whole.fingerprint
+    assert again.fingerprint == complete.fingerprint
     assert text(again)
     assert [path.name for path in (folder / "prepared").iterdir()] == [directory.name]
 
@@ -221,32 +221,32 @@ def overwrite(path: Path) -> None:
 
 
 @pytest.fixture(params=["small", "large"])
-def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def file_size_limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of the test are small ones, or count as large."""
     if request.param == "large":
         monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
 
 
-@pytest.mark.usefixtures("of_any_size")
+@pytest.mark.usefixtures("file_size_limit")
 @pytest.mark.parametrize("name", ["train.bin", "validation.bin"])
 def test_prepared_tokens_with_other_bytes_are_prepared_anew(
     folder: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     validation = str(folder / "train" / "c")
-    whole = prepare(folder, validation_path=validation)
-    path = whole.train.path.with_name(name)
+    complete = prepare(folder, validation_path=validation)
+    path = complete.train.path.with_name(name)
     content = path.read_bytes()
     overwrite(path)
     again = prepare(folder, validation_path=validation)
     assert not again.reused
     assert path.read_bytes() == content
-    assert again.fingerprint == whole.fingerprint
+    assert again.fingerprint == complete.fingerprint
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert f"{path}: its content has changed since it was prepared" in caplog.text
     assert prepare(folder, validation_path=validation).reused
 
 
-@pytest.mark.usefixtures("of_any_size")
+@pytest.mark.usefixtures("file_size_limit")
 def test_a_token_file_in_place_with_other_bytes_has_another_fingerprint(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -268,11 +268,11 @@ def test_small_prepared_tokens_are_hashed_each_time_and_large_ones_when_written_
     path = prepare(folder).train.path
     hashed: list[Path] = []
 
-    def noted(path: Path, progress: Progress = UNSEEN) -> str:
+    def record_hash(path: Path, progress: Progress = UNSEEN) -> str:
         hashed.append(path)
         return sha256_of_file(path, progress)
 
-    monkeypatch.setattr(token_files, "sha256_of_file", noted)
+    monkeypatch.setattr(token_files, "sha256_of_file", record_hash)
     assert prepare(folder).reused
     assert hashed == [path]
     monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
@@ -304,10 +304,10 @@ def test_large_tokens_where_nothing_can_be_noted_are_used(
     path = prepare(folder).train.path
     path.touch()
 
-    def read_only(*_: object) -> None:
+    def raise_read_only(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(prepared, "write_json_atomically", read_only)
+    monkeypatch.setattr(prepared, "write_json_atomically", raise_read_only)
     assert prepare(folder).reused
 
 
@@ -336,9 +336,9 @@ print(prepared.fingerprint, prepared.train.open().tobytes().hex())
 
 
 def test_processes_that_find_other_bytes_at_once_all_train_on_the_right_ones(folder: Path) -> None:
-    whole = prepare(folder)
-    expected = f"{whole.fingerprint} {text(whole).hex()}\n"
-    overwrite(whole.train.path)
+    complete = prepare(folder)
+    expected = f"{complete.fingerprint} {text(complete).hex()}\n"
+    overwrite(complete.train.path)
     command = [sys.executable, "-c", PREPARING, config(folder).model_dump_json()]
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)
@@ -349,7 +349,7 @@ def test_processes_that_find_other_bytes_at_once_all_train_on_the_right_ones(fol
         process.stdin.write("go\n")
         process.stdin.flush()
     assert [process.communicate(timeout=240)[0] for process in processes] == [expected] * 4
-    assert [path.name for path in (folder / "prepared").iterdir()] == [whole.train.path.parent.name]
+    assert [path.name for path in (folder / "prepared").iterdir()] == [complete.train.path.parent.name]
 
 
 def test_prepared_tokens_below_the_data_are_not_data(folder: Path) -> None:
@@ -407,7 +407,7 @@ def test_only_odd_token_files_is_nothing_usable(folder: Path) -> None:
         prepare(folder, train_path=str(folder / "odd.bin"))
 
 
-def test_what_is_passed_over_is_said_once_and_kept(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_skipped_files_are_reported_once_and_recorded(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "train" / "x.txt").write_bytes(b"\0")
     (folder / "train" / "x.jpg").write_bytes(b"\0")
     caplog.set_level(logging.INFO, "trainyard")
@@ -430,7 +430,7 @@ def test_less_than_a_sequence_names_tokens_and_length(folder: Path) -> None:
     assert prepare(folder, train_path=str(path)).train.tokens == 17
 
 
-def test_asked_for_validation_that_is_too_short_or_unusable_is_an_error(folder: Path) -> None:
+def test_configured_validation_that_is_too_short_or_unusable_is_an_error(folder: Path) -> None:
     path = folder / "validation.txt"
     path.write_text("x")
     with pytest.raises(DataError, match=r"data\.validation_path: .*validation\.txt has 2 tokens"):
@@ -445,7 +445,7 @@ def small_files(folder: Path) -> None:
         (folder / "train" / f"{number}.txt").write_text("x")
 
 
-def test_whole_files_that_are_too_short_to_validate_on_are_left_out_and_said(
+def test_held_out_files_that_are_too_short_are_left_out_and_reported(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     small_files(folder)
@@ -455,7 +455,7 @@ def test_whole_files_that_are_too_short_to_validate_on_are_left_out_and_said(
     assert caplog.text.count("no validation") == 1
 
 
-def test_where_whole_files_are_too_short_each_file_is_split(
+def test_each_file_is_split_when_held_out_files_are_too_short(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     small_files(folder)
@@ -467,9 +467,9 @@ def test_where_whole_files_are_too_short_each_file_is_split(
         prepared.train.tokens + prepared.validation.tokens == everything.train.tokens + 3
     )  # their separators
     assert "no validation" not in caplog.text
-    assert prepared_before(config(folder, validation_fraction=0.3, sequence_length=100), model()) == replace(
-        prepared, seconds=0.0, reused=True
-    )
+    assert find_prepared_data(
+        config(folder, validation_fraction=0.3, sequence_length=100), model()
+    ) == replace(prepared, seconds=0.0, reused=True)
 
 
 SINGLE = "".join(f"{number:04} a line of the only file\n" for number in range(200))
@@ -481,15 +481,15 @@ def test_the_end_of_a_single_text_is_held_out(folder: Path, name: str) -> None:
     path.write_text(SINGLE)
     prepared = prepare(folder, train_path=str(path), validation_fraction=0.05)
     assert prepared.validation is not None
-    train, held_out = text(prepared), prepared.validation.open().tobytes()
-    assert (train[:-1] + held_out[:-1]).decode() == SINGLE
-    assert held_out.startswith(b"0190 ")
+    train, held_out_text = text(prepared), prepared.validation.open().tobytes()
+    assert (train[:-1] + held_out_text[:-1]).decode() == SINGLE
+    assert held_out_text.startswith(b"0190 ")
     assert prepared.to_json() | {"fingerprint": ""} == {
         "name": str(path),
         "fingerprint": "",
         "train_tokens": len(train),
         "train_files": 1,
-        "validation_tokens": len(held_out),
+        "validation_tokens": len(held_out_text),
         "validation_files": 1,
         "validation_split": "within",
     }
@@ -499,14 +499,14 @@ def test_the_end_of_a_single_text_is_held_out(folder: Path, name: str) -> None:
 
 
 def test_a_file_that_is_added_moves_no_text_to_the_other_side(folder: Path) -> None:
-    def held_out() -> bytes:
+    def held_out_text() -> bytes:
         prepared = prepare(folder, validation_fraction=0.2, validation_split="within")
         assert prepared.validation is not None
         return prepared.validation.open().tobytes()
 
-    before = held_out().split(b"\0")[:-1]
+    before = held_out_text().split(b"\0")[:-1]
     (folder / "train" / "b2.txt").write_text(LONG)
-    assert set(before) < set(held_out().split(b"\0"))
+    assert set(before) < set(held_out_text().split(b"\0"))
 
 
 def test_the_end_of_a_token_file_is_held_out_where_it_lies(folder: Path) -> None:
@@ -517,9 +517,9 @@ def test_the_end_of_a_token_file_is_held_out_where_it_lies(folder: Path) -> None
     assert prepared.train.open().tolist() == list(range(950))
     assert prepared.validation.open().tolist() == list(range(950, 1000))
     assert prepared.train.path == prepared.validation.path == path
-    whole = prepare(folder, 1000, train_path=str(path))
-    assert whole.train.tokens == 1000
-    assert whole.fingerprint != prepared.fingerprint
+    complete = prepare(folder, 1000, train_path=str(path))
+    assert complete.train.tokens == 1000
+    assert complete.fingerprint != prepared.fingerprint
     found = prepare(folder, 1000, train_path=str(path), validation_fraction=0.05)
     assert (found.reused, found.fingerprint) == (True, prepared.fingerprint)
     np.arange(999, -1, -1, dtype="<u2").tofile(path)
@@ -551,7 +551,7 @@ def test_documents_of_a_split_token_file_are_kept_apart_on_both_sides(folder: Pa
     assert prepared.validation.documents.open().tolist() == [0, *range(5, 95, 10)]
 
 
-def test_a_text_that_is_too_short_to_be_split_is_trained_on_whole_and_told_in_numbers(
+def test_a_text_that_is_too_short_to_split_is_used_for_training_and_reported_in_numbers(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = folder / "small.txt"
@@ -575,7 +575,9 @@ def test_tokens_that_were_prepared_before_files_were_split_are_found_again(folde
     assert (found.reused, found.fingerprint, found.validation) == (True, before.fingerprint, None)
 
 
-def test_no_validation_asked_for_is_nothing_to_say(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_configured_validation_nothing_is_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     prepare(folder)
     assert not caplog.records
 
@@ -636,7 +638,7 @@ def test_a_message_on_validation_names_nothing_of_the_training_folder(folder: Pa
     assert "notes.exe" not in str(refused.value)
 
 
-def test_what_is_passed_over_on_both_sides_is_on_record(folder: Path) -> None:
+def test_skipped_files_of_both_parts_are_recorded(folder: Path) -> None:
     (folder / "train" / "notes.exe").write_bytes(b"x")
     (folder / "validation").mkdir()
     (folder / "validation" / "v.txt").write_text(LONG)
@@ -650,12 +652,12 @@ def test_what_is_passed_over_on_both_sides_is_on_record(folder: Path) -> None:
 def test_the_first_process_of_a_machine_prepares_and_the_others_wait_for_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def the_first_prepares(_path: Path, *, seconds: float) -> None:
+    def prepare_as_first(_path: Path, *, seconds: float) -> None:
         assert seconds > 0
         monkeypatch.setenv("RANK", "0")
         assert not prepare(folder).reused
 
-    monkeypatch.setattr(tokens, "wait_for_maker", the_first_prepares)
+    monkeypatch.setattr(tokens, "wait_for_maker", prepare_as_first)
     monkeypatch.setenv("RANK", "1")
     assert prepare(folder).reused
     monkeypatch.setattr(tokens, "wait_for_maker", lambda *_, **__: None)
@@ -669,8 +671,8 @@ def test_the_first_process_of_a_machine_prepares_and_the_others_wait_for_it(
 def test_a_proof_learns_of_each_damage_of_the_prepared_tokens(folder: Path, part: str, damage: str) -> None:
     data = config(folder, validation_path=str(folder / "train"))
     prepared = prepare_data(data, model())
-    asked = {"data": data, "model": model(), "training": {"max_steps": 1}}
-    (folder / "config.yaml").write_text(dump_yaml(Config.model_validate(asked)))
+    requested = {"data": data, "model": model(), "training": {"max_steps": 1}}
+    (folder / "config.yaml").write_text(dump_yaml(Config.model_validate(requested)))
     path = {"train": prepared.train, "validation": prepared.validation}[part].path  # type: ignore[union-attr]
     content = path.read_bytes()
     changed = {

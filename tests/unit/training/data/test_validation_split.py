@@ -25,7 +25,7 @@ def read(path: Path, portion: Portion) -> bytes:
 
 
 @given(size=st.integers(0, 10**13), fraction=FRACTIONS)
-def test_the_two_spans_are_the_whole_and_the_share_is_exact(size: int, fraction: float) -> None:
+def test_the_two_spans_cover_everything_and_the_share_is_exact(size: int, fraction: float) -> None:
     train, held_out = (side.span(size) for side in sides(fraction))
     assert (train[0], train[1], held_out[1]) == (0, held_out[0], size)
     assert abs((held_out[1] - held_out[0]) - size * fraction) <= max(1, size * 1e-12)
@@ -55,7 +55,7 @@ def test_rows_that_are_added_at_the_end_move_none_that_was_there() -> None:
 @given(
     text=st.text(st.sampled_from("aä€😀 \n\r"), min_size=1, max_size=300), fraction=st.floats(0.001, 0.999)
 )
-def test_both_sides_of_any_text_are_text_and_together_the_whole(
+def test_both_sides_of_any_text_are_text_and_together_all_of_it(
     tmp_path_factory: pytest.TempPathFactory, text: str, fraction: float
 ) -> None:
     path = tmp_path_factory.mktemp("text") / "a.txt"
@@ -84,7 +84,7 @@ def test_a_text_larger_than_a_piece_is_split_without_loss(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_rows_are_kept_whole(tmp_path: Path, suffix: str) -> None:
+def test_rows_are_not_split(tmp_path: Path, suffix: str) -> None:
     import pyarrow
     import pyarrow.parquet
 

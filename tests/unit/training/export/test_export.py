@@ -22,7 +22,7 @@ Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def finished(train_once: Run, tmp_path: Path) -> RunDirectory:
+def finished_run(train_once: Run, tmp_path: Path) -> RunDirectory:
     """A run with the checkpoints of steps 8 and 12."""
     train_once("run")
     return RunDirectory(tmp_path / "run")
@@ -37,26 +37,30 @@ def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_the_exported_numbers_are_those_of_the_last_checkpoint(
-    finished: RunDirectory, tmp_path: Path
+    finished_run: RunDirectory, tmp_path: Path
 ) -> None:
-    outcome = json.loads(finished.run_file.read_text())["outcome"]
-    export = plan_export(finished)
+    outcome = json.loads(finished_run.run_file.read_text())["outcome"]
+    export = plan_export(finished_run)
     write_export(export, tmp_path / "out")
     assert digest_tensors(tensors_in(tmp_path / "out")) == outcome["state_sha256"]["model"]
-    assert export.to_json()["parameters"] == json.loads(finished.run_file.read_text())["plan"]["parameters"]
+    assert (
+        export.to_json()["parameters"] == json.loads(finished_run.run_file.read_text())["plan"]["parameters"]
+    )
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["trainyard"] == {
         "run_id": "id-of-run",
         "step": 12,
-        "manifest_sha256": CheckpointWeights(finished.checkpoint(12)).digest(),
+        "manifest_sha256": CheckpointWeights(finished_run.checkpoint(12)).digest(),
         "vocabulary": "bytes",
     }
     assert config["eos_token_id"] == 0
 
 
-def test_small_shards_hold_the_same_tensors_under_an_index(finished: RunDirectory, tmp_path: Path) -> None:
-    write_export(plan_export(finished), tmp_path / "one")
-    export = plan_export(finished, shard_bytes=20_000)
+def test_small_shards_hold_the_same_tensors_under_an_index(
+    finished_run: RunDirectory, tmp_path: Path
+) -> None:
+    write_export(plan_export(finished_run), tmp_path / "one")
+    export = plan_export(finished_run, shard_bytes=20_000)
     write_export(export, tmp_path / "many")
     index = json.loads((tmp_path / "many/model.safetensors.index.json").read_text())
     assert len(export.shards) > 2
@@ -71,11 +75,11 @@ def test_small_shards_hold_the_same_tensors_under_an_index(finished: RunDirector
 
 
 def test_an_exported_folder_is_a_starting_point(
-    finished: RunDirectory, tiny_config: Build, run_training: Run, tmp_path: Path
+    finished_run: RunDirectory, tiny_config: Build, run_training: Run, tmp_path: Path
 ) -> None:
-    write_export(plan_export(finished, shard_bytes=20_000), tmp_path / "out")
+    write_export(plan_export(finished_run, shard_bytes=20_000), tmp_path / "out")
     one_step = {"max_steps": 1}
-    ways = {"folder": tmp_path / "out", "checkpoint": finished.checkpoint(12)}
+    ways = {"folder": tmp_path / "out", "checkpoint": finished_run.checkpoint(12)}
     losses = {
         name: run_training(tiny_config(model={"path": str(path)}, training=one_step), name)["first_loss"]
         for name, path in ways.items()
@@ -84,64 +88,64 @@ def test_an_exported_folder_is_a_starting_point(
 
 
 def test_newest_passes_over_what_does_not_verify_and_a_named_step_does_not(
-    finished: RunDirectory, caplog: pytest.LogCaptureFixture
+    finished_run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (finished.checkpoint(12) / "trainer_state.json").write_bytes(b"{}")
-    assert plan_export(finished).step == 8
+    (finished_run.checkpoint(12) / "trainer_state.json").write_bytes(b"{}")
+    assert plan_export(finished_run).step == 8
     assert "checkpoint of step 12 passed over" in caplog.text
     with pytest.raises(CheckpointError, match=r"step-00000012/trainer_state\.json"):
-        plan_export(finished, 12)
-    (finished.checkpoint(8) / "manifest.json").unlink()
+        plan_export(finished_run, 12)
+    (finished_run.checkpoint(8) / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match="holds no checkpoint that verifies"):
-        plan_export(finished)
+        plan_export(finished_run)
 
 
-def test_what_is_not_there_is_named(finished: RunDirectory, tmp_path: Path) -> None:
+def test_a_missing_run_or_step_is_named(finished_run: RunDirectory, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no checkpoint of step 7; there are: 8, 12"):
-        plan_export(finished, 7)
+        plan_export(finished_run, 7)
     with pytest.raises(ConfigError, match="is not a run directory"):
         plan_export(RunDirectory(tmp_path / "absent"))
 
 
-def test_an_existing_target_is_left_alone(finished: RunDirectory, tmp_path: Path) -> None:
+def test_an_existing_target_is_left_alone(finished_run: RunDirectory, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(ConfigError, match="exists already"):
-        write_export(plan_export(finished), tmp_path / "out")
+        write_export(plan_export(finished_run), tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_failure_half_way_leaves_nothing(
-    finished: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished_run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the run's own retention removes the checkpoint while it is read."""
-    export = plan_export(finished)
+    export = plan_export(finished_run)
     read, names = CheckpointWeights.read, iter(range(5))
 
-    def vanishing(weights: CheckpointWeights, name: str) -> torch.Tensor:
+    def read_removed(weights: CheckpointWeights, name: str) -> torch.Tensor:
         if next(names) == 4:
-            finished.checkpoint(12).rename(tmp_path / "gone")
+            finished_run.checkpoint(12).rename(tmp_path / "gone")
         return read(weights, name)
 
-    monkeypatch.setattr(CheckpointWeights, "read", vanishing)
+    monkeypatch.setattr(CheckpointWeights, "read", read_removed)
     with pytest.raises(CheckpointError, match="could not be read"):
         write_export(export, tmp_path / "deep/out")
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-def test_what_a_killed_export_left_behind_is_cleared(finished: RunDirectory, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_export_are_removed(finished_run: RunDirectory, tmp_path: Path) -> None:
     (tmp_path / ".out.tmp").mkdir()
     (tmp_path / ".out.tmp/half.safetensors").write_bytes(b"half")
-    files = write_export(plan_export(finished), tmp_path / "out")
+    files = write_export(plan_export(finished_run), tmp_path / "out")
     assert {file.path for file in files} == {path.name for path in (tmp_path / "out").iterdir()}
     assert not (tmp_path / ".out.tmp").exists()
     assert "half.safetensors" not in {file.path for file in files}
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("bfloat16", 2), ("float16", 2), ("float32", 4)])
-def test_the_numbers_have_the_type_asked_for(
-    finished: RunDirectory, tmp_path: Path, dtype: str, width: int
+def test_the_numbers_have_the_requested_type(
+    finished_run: RunDirectory, tmp_path: Path, dtype: str, width: int
 ) -> None:
-    export = plan_export(finished, dtype=dtype)
+    export = plan_export(finished_run, dtype=dtype)
     write_export(export, tmp_path / "out")
     assert {tensor.dtype for tensor in tensors_in(tmp_path / "out").values()} == {getattr(torch, dtype)}
     assert export.to_json()["bytes"] == export.to_json()["parameters"] * width

@@ -30,7 +30,7 @@ SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_layers": 2, "max_posit
 TEXT = "import os, sys\n\nclass Käse(dict):  # 12345 isn't\n    def f(self): return 'it''s' + \"日本\" * 7\n"
 
 
-class Random:
+class RandomWeights:
     """The weights of a model with random ones."""
 
     def __init__(self, shape: ArchitectureConfig) -> None:
@@ -51,7 +51,7 @@ def shape_of(vocab_size: int = 256, **changes: Any) -> ArchitectureConfig:
     return ArchitectureConfig.model_validate({**SIZES, "vocab_size": vocab_size, **changes})
 
 
-def exported(
+def export(
     path: Path, model: ModelConfig, weights: Any, *, dtype: str = "float32", tokenizer: bool = True
 ) -> Path:
     write_gguf(
@@ -76,11 +76,11 @@ SHAPES = [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "tied", "scaled"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_what_is_exported_is_read_back_to_the_bit(
+def test_exported_weights_are_read_back_to_the_bit(
     tmp_path: Path, shape: ArchitectureConfig, dtype: str
 ) -> None:
-    model, weights = ModelConfig(name="m", architecture=shape), Random(shape)
-    path = exported(tmp_path / "m.gguf", model, weights, dtype=dtype)
+    model, weights = ModelConfig(name="m", architecture=shape), RandomWeights(shape)
+    path = export(tmp_path / "m.gguf", model, weights, dtype=dtype)
     source = open_starting_weights(model.model_copy(update={"path": str(path)}))
     assert source is not None
     kind = getattr(torch, dtype)
@@ -88,14 +88,14 @@ def test_what_is_exported_is_read_back_to_the_bit(
         tensor = weights.read(name)
         expected = tensor if tensor.ndim == 1 else tensor.to(kind).float()
         assert torch.equal(source.read(name), expected), name
-    again = exported(tmp_path / "again.gguf", model, source, dtype=dtype)
+    again = export(tmp_path / "again.gguf", model, source, dtype=dtype)
     assert again.read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["plain", "tied", "scaled"])
 def test_the_architecture_is_found_again_in_the_header(tmp_path: Path, shape: ArchitectureConfig) -> None:
     model = ModelConfig(name="m", architecture=shape)
-    found = GgufWeights(exported(tmp_path / "m.gguf", model, Random(shape))).architecture()
+    found = GgufWeights(export(tmp_path / "m.gguf", model, RandomWeights(shape))).architecture()
     scaling = found.pop("rope_scaling", RopeScalingConfig().model_dump())
     assert found == {key: pytest.approx(getattr(shape, key)) for key in found}
     assert scaling == shape.rope_scaling.model_dump()
@@ -110,7 +110,7 @@ def test_the_scaling_of_another_writer_is_found_in_the_divisors(
     shape = shape_of(rope_theta=5e5, rope_scaling=scaling.model_dump())
     monkeypatch.setattr("trainyard.training.weights.gguf_weights.SCALING_KEY", "unknown")
     model = ModelConfig(name="m", architecture=shape)
-    source = GgufWeights(exported(tmp_path / "m.gguf", model, Random(shape)))
+    source = GgufWeights(export(tmp_path / "m.gguf", model, RandomWeights(shape)))
     found = ArchitectureConfig.model_validate(source.architecture())
     assert found.rope_scaling.factor == pytest.approx(32)
     assert not list(source.contradictions(found))
@@ -118,7 +118,7 @@ def test_the_scaling_of_another_writer_is_found_in_the_divisors(
 
 def test_dequantised_weights_are_exported_to_the_bit(tmp_path: Path) -> None:
     shape = shape_of()
-    model, weights = ModelConfig(name="m", architecture=shape), Random(shape)
+    model, weights = ModelConfig(name="m", architecture=shape), RandomWeights(shape)
     writer = gguf.GGUFWriter(tmp_path / "q8.gguf", "llama")
     for key, value in (("block_count", 2), ("attention.head_count", 4), ("attention.head_count_kv", 2)):
         writer.add_uint32(f"llama.{key}", value)
@@ -132,7 +132,7 @@ def test_dequantised_weights_are_exported_to_the_bit(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     first = GgufWeights(tmp_path / "q8.gguf")
-    second = GgufWeights(exported(tmp_path / "f32.gguf", model, first))
+    second = GgufWeights(export(tmp_path / "f32.gguf", model, first))
     assert all(torch.equal(first.read(name), second.read(name)) for name in parameters_of(shape))
 
 
@@ -145,7 +145,7 @@ def test_the_order_of_rows_goes_there_and_back() -> None:
 def test_the_reader_of_gguf_finds_everything(tmp_path: Path) -> None:
     shape = shape_of(260, rope_scaling=LLAMA_3.model_dump())
     model = ModelConfig(name="mein Modell", architecture=shape)
-    reader = gguf.GGUFReader(exported(tmp_path / "m.gguf", model, Random(shape)))
+    reader = gguf.GGUFReader(export(tmp_path / "m.gguf", model, RandomWeights(shape)))
     fields = {name: field.contents() for name, field in reader.fields.items()}
     assert fields["general.name"] == "mein Modell"
     assert fields["trainyard.run_id"] == "r"
@@ -214,7 +214,7 @@ def with_tokenizer(folder: Path, kind: str, **changes: Any) -> ModelConfig:
     return ModelConfig(name="m", tokenizer=str(folder / "tokenizer.json"), architecture=shape)
 
 
-def run_by_llama_cpp(path: Path, text: str, count: int = 8) -> dict[str, Any]:
+def llama_cpp_continuation(path: Path, text: str, count: int = 8) -> dict[str, Any]:
     command = ["node", str(LLAMA_CPP / "read.cjs"), str(path), str(count), text]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -222,7 +222,7 @@ def run_by_llama_cpp(path: Path, text: str, count: int = 8) -> dict[str, Any]:
     return value
 
 
-def our_continuation(weights: Random, tokens: list[int], count: int) -> tuple[list[int], Tensor]:
+def our_continuation(weights: RandomWeights, tokens: list[int], count: int) -> tuple[list[int], Tensor]:
     found, logits = list(tokens), []
     with torch.no_grad():
         for _ in range(count):
@@ -239,11 +239,11 @@ needs_llama_cpp = pytest.mark.skipif(
 
 @needs_llama_cpp
 @pytest.mark.parametrize("kind", MAKERS)
-def test_llama_cpp_takes_the_same_tokens_and_goes_on_as_our_model_does(tmp_path: Path, kind: str) -> None:
+def test_llama_cpp_uses_the_same_tokens_and_continues_like_our_model(tmp_path: Path, kind: str) -> None:
     scaling = {"rope_scaling": LLAMA_3.model_dump()} if kind == "llama-bpe" else {}
     model = with_tokenizer(tmp_path, kind, tie_word_embeddings=kind == "smollm", **scaling)
-    weights = Random(model.architecture)
-    theirs = run_by_llama_cpp(exported(tmp_path / "m.gguf", model, weights), TEXT)
+    weights = RandomWeights(model.architecture)
+    theirs = llama_cpp_continuation(export(tmp_path / "m.gguf", model, weights), TEXT)
     vocabulary = load_vocabulary(model)
     assert theirs["tokens"] == vocabulary.encode(TEXT)
     assert theirs["ends"] == [vocabulary.eos]
@@ -256,9 +256,9 @@ def test_llama_cpp_takes_the_same_tokens_and_goes_on_as_our_model_does(tmp_path:
 @needs_llama_cpp
 def test_llama_cpp_runs_weights_without_a_tokenizer(tmp_path: Path) -> None:
     model = ModelConfig(name="m", architecture=shape_of(320))
-    weights = Random(model.architecture)
-    path = exported(tmp_path / "m.gguf", model, weights, dtype="bfloat16", tokenizer=False)
-    theirs = run_by_llama_cpp(path, "[3, 300, 17]", 1)
+    weights = RandomWeights(model.architecture)
+    path = export(tmp_path / "m.gguf", model, weights, dtype="bfloat16", tokenizer=False)
+    theirs = llama_cpp_continuation(path, "[3, 300, 17]", 1)
     torch.testing.assert_close(
         torch.tensor(theirs["logits"]), our_continuation(weights, [3, 300, 17], 1)[1], rtol=0.05, atol=0.05
     )

@@ -48,7 +48,7 @@ def parts_of(text: str) -> list[str]:
 
 
 @given(seeds, indices, st.integers(0, 6))
-def test_the_depth_is_the_one_asked_for(seed: int, index: int, depth: int) -> None:
+def test_the_depth_is_the_requested_one(seed: int, index: int, depth: int) -> None:
     assert depth_of(expression(seed=seed, index=index, depth=depth)) == depth
 
 

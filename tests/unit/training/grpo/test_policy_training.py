@@ -33,7 +33,7 @@ CLOCK = {
 
 
 class Spy:
-    """A listener that keeps what it hears, and acts after a step or at an event."""
+    """A listener that records rows and events, and acts after a step or at an event."""
 
     def __init__(self, acts: dict[int | str, Callable[[], None]] | None = None) -> None:
         self.events: list[str] = []
@@ -62,15 +62,17 @@ def events_of(run: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def straight(grpo_config: MakeConfig, train_grpo: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted_run(
+    grpo_config: MakeConfig, train_grpo: Train, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A run from the start to the end, which no test changes."""
     path = tmp_path_factory.mktemp("grpo") / "straight"
     train_grpo(grpo_config(), path, listener=Spy())
     return path
 
 
-def test_a_run_keeps_the_contract_of_the_run_directory(straight: Path) -> None:
-    run = json.loads((straight / "run.json").read_text())
+def test_a_run_keeps_the_contract_of_the_run_directory(uninterrupted_run: Path) -> None:
+    run = json.loads((uninterrupted_run / "run.json").read_text())
     assert run["recipe"] == "grpo"
     assert run["plan"]["steps"] == 10
     assert run["data"]["name"] == "arithmetic of depth 2"
@@ -78,58 +80,58 @@ def test_a_run_keeps_the_contract_of_the_run_directory(straight: Path) -> None:
     assert (outcome["status"], outcome["steps"], outcome["exit_code"]) == ("succeeded", 10, 0)
     assert outcome["checkpoint"]["step"] == 10
     assert len(outcome["sample"].splitlines()) == 8
-    rows = rows_of(straight)
+    rows = rows_of(uninterrupted_run)
     assert [row["step"] for row in rows] == list(range(1, 11))
     figures = {"loss", "grad_norm", "reward", "reward_std", "accuracy", "kl", "entropy", "completion_length"}
     position = {"step", "epoch", "learning_rate", "tokens", "samples"}
     assert all(row.keys() == figures | position for row in rows)
-    for row in read_rows(RunDirectory(straight).metrics_file):
+    for row in read_rows(RunDirectory(uninterrupted_run).metrics_file):
         assert row.keys() >= CLOCK
         assert 0 < sum(row[part] for part in PARTS) <= row["step_seconds"]
     assert outcome["first_reward"] == rows[0]["reward"]
     assert outcome["tokens"] == rows[-1]["tokens"] > 0
     assert [row["epoch"] for row in rows] == [1] * 8 + [2] * 2
     assert all(1 <= row["completion_length"] <= 4 for row in rows)
-    directory = RunDirectory(straight)
+    directory = RunDirectory(uninterrupted_run)
     assert directory.checkpoint_steps() == [8, 10]
     assert [verify_checkpoint(directory.checkpoint(step)).step for step in (8, 10)] == [8, 10]
-    assert events_of(straight)[:2] == ["started", "warm_started"]
-    assert (straight / "config.yaml").read_text().startswith("recipe: grpo")
+    assert events_of(uninterrupted_run)[:2] == ["started", "warm_started"]
+    assert (uninterrupted_run / "config.yaml").read_text().startswith("recipe: grpo")
 
 
 def test_a_run_that_was_killed_stopped_and_resumed_is_the_same_run(
-    grpo_config: MakeConfig, train_grpo: Train, tmp_path: Path, straight: Path
+    grpo_config: MakeConfig, train_grpo: Train, tmp_path: Path, uninterrupted_run: Path
 ) -> None:
     config, stop = grpo_config(checkpointing={"mode": "async"}), StopRequest()
 
     def ask() -> None:
-        stop.reason = "the test asked for it"
+        stop.reason = "requested by the test"
 
-    with pytest.raises(StoppedError, match=r"Stopped at step 0 of 10.*step-00000000 is whole"):
+    with pytest.raises(StoppedError, match=r"Stopped at step 0 of 10.*step-00000000 is complete"):
         train_grpo(config, tmp_path / "cut", stop=stop, listener=Spy({"started": ask}))
     with pytest.raises(KeyboardInterrupt):
         train_grpo(config, tmp_path / "cut", listener=Spy({6: crash}))
     stop.reason = None
-    with pytest.raises(StoppedError, match=r"Stopped at step 7 of 10.*step-00000007 is whole"):
+    with pytest.raises(StoppedError, match=r"Stopped at step 7 of 10.*step-00000007 is complete"):
         train_grpo(config, tmp_path / "cut", stop=stop, listener=Spy({7: ask}))
     resumed = train_grpo(config, tmp_path / "cut", listener=Spy())
     assert events_of(tmp_path / "cut").count("resumed") == 3
-    assert rows_of(tmp_path / "cut") == rows_of(straight)
-    whole = json.loads((straight / "run.json").read_text())["outcome"]
-    assert resumed["state_sha256"] == whole["state_sha256"]
-    assert resumed["sample"] == whole["sample"]
+    assert rows_of(tmp_path / "cut") == rows_of(uninterrupted_run)
+    uninterrupted = json.loads((uninterrupted_run / "run.json").read_text())["outcome"]
+    assert resumed["state_sha256"] == uninterrupted["state_sha256"]
+    assert resumed["sample"] == uninterrupted["sample"]
     again = Spy()
     assert train_grpo(config, tmp_path / "cut", listener=again) == resumed
     assert again.events == ["finished_before"]
 
 
-def test_what_was_learned_is_exported_and_started_from(
-    straight: Path, grpo_config: MakeConfig, train_grpo: Train, tmp_path: Path
+def test_the_trained_policy_is_exported_and_started_from(
+    uninterrupted_run: Path, grpo_config: MakeConfig, train_grpo: Train, tmp_path: Path
 ) -> None:
     """transformers loads it, and both a checkpoint and a folder start another run at its weights."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    export = plan_export(RunDirectory(straight))
+    export = plan_export(RunDirectory(uninterrupted_run))
     write_export(export, tmp_path / "exported")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
     assert all(torch.equal(export.weights.read(name), values) for name, values in model.named_parameters())
@@ -148,9 +150,9 @@ def test_what_was_learned_is_exported_and_started_from(
 
 
 def test_a_checkpoint_of_another_task_is_refused(
-    straight: Path, grpo_config: MakeConfig, train_grpo: Train, tmp_path: Path
+    uninterrupted_run: Path, grpo_config: MakeConfig, train_grpo: Train, tmp_path: Path
 ) -> None:
-    checkpoint = str(RunDirectory(straight).checkpoint(8))
+    checkpoint = str(RunDirectory(uninterrupted_run).checkpoint(8))
     deeper = grpo_config(kernel_optimization={"rlvr_depth": 3}, data={"packing": "separate"})
     with pytest.raises(IncompatibleCheckpointError, match="data fingerprint: the checkpoint has") as refusal:
         train_grpo(deeper, tmp_path / "other", listener=Spy(), resume=checkpoint)
@@ -160,15 +162,15 @@ def test_a_checkpoint_of_another_task_is_refused(
 def test_gradients_that_are_not_finite_change_nothing(
     grpo_config: MakeConfig, train_grpo: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    before_update = Steps.before_update
+    prepare_update = Steps.prepare_update
 
-    def spoil(steps: Steps) -> None:
+    def spoil_checkpoint(steps: Steps) -> None:
         if steps._state.step == 5:
             weights = next(steps._state.model.parameters())
             weights.grad = torch.full_like(weights, float("nan"))
-        before_update(steps)
+        prepare_update(steps)
 
-    monkeypatch.setattr(Steps, "before_update", spoil)
+    monkeypatch.setattr(Steps, "prepare_update", spoil_checkpoint)
     with pytest.raises(
         TrainingFailedError, match=r"Step 6: the gradient of model.embed_tokens.weight is not"
     ):
@@ -177,7 +179,7 @@ def test_gradients_that_are_not_finite_change_nothing(
     assert RunDirectory(tmp_path / "spoilt").checkpoint_steps() == [4]
 
 
-def test_a_rehearsal_says_what_would_be_trained_and_writes_nothing(
+def test_a_rehearsal_describes_the_training_and_writes_nothing(
     grpo_config: MakeConfig, tmp_path: Path
 ) -> None:
     directory = RunDirectory(tmp_path / "none")

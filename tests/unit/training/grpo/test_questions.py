@@ -14,28 +14,28 @@ def questions(**changes: int) -> Questions:
 
 
 def test_an_epoch_asks_each_draw_once_and_the_next_in_another_order() -> None:
-    asked = questions(count=12)
-    steps = [asked.of_step(step) for step in range(2 * asked.steps_per_epoch)]
+    generated = questions(count=12)
+    steps = [generated.of_step(step) for step in range(2 * generated.steps_per_epoch)]
     first, second = (list(itertools.chain(*half)) for half in (steps[:4], steps[4:]))
     assert sorted(first) == sorted(second)
     assert first != second
     assert {len(step) for step in steps} == {3}
 
 
-def test_the_fingerprint_says_what_the_generator_was_asked() -> None:
+def test_the_fingerprint_covers_the_parameters_of_the_generator() -> None:
     changed = [questions(**change) for change in ({"seed": 2}, {"depth": 3}, {"count": 11})]
-    assert len({asked.fingerprint for asked in (questions(), *changed)}) == 4
+    assert len({generated.fingerprint for generated in (questions(), *changed)}) == 4
     assert questions(per_step=4).fingerprint == questions().fingerprint
 
 
 def test_solved_questions_come_with_their_answers_and_no_draw_of_the_steps() -> None:
-    asked = questions(depth=4, count=50)
-    solved = asked.solved(0, 20)
-    assert solved[5:8] == asked.solved(5, 3)
+    generated = questions(depth=4, count=50)
+    solved = generated.solved_questions(0, 20)
+    assert solved[5:8] == generated.solved_questions(5, 3)
     assert all(int(answer) == evaluate(question.removesuffix("=")) for question, answer in solved)
-    in_steps = {text for step in range(asked.steps_per_epoch) for text in asked.of_step(step)}
+    in_steps = {text for step in range(generated.steps_per_epoch) for text in generated.of_step(step)}
     assert in_steps.isdisjoint(question for question, _ in solved)
-    assert in_steps.isdisjoint(asked.unasked(20))
+    assert in_steps.isdisjoint(generated.unused_questions(20))
 
 
 def test_the_configuration_decides_depth_and_number() -> None:
@@ -48,7 +48,7 @@ def test_the_configuration_decides_depth_and_number() -> None:
             "kernel_optimization": {"rlvr_depth": 5},
         }
     )
-    asked = questions_of(config)
-    assert asked == Questions(seed=9, depth=5, count=100, per_step=6)
-    assert {depth_of(text) for text in asked.of_step(3)} == {5}
-    assert asked.to_json()["questions"] == 100
+    generated = questions_of(config)
+    assert generated == Questions(seed=9, depth=5, count=100, per_step=6)
+    assert {depth_of(text) for text in generated.of_step(3)} == {5}
+    assert generated.to_json()["questions"] == 100

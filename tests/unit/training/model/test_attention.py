@@ -68,12 +68,12 @@ def test_a_query_sees_no_later_key() -> None:
 def test_it_is_written_out_for_the_compiler_of_the_cpu_while_the_scores_are_small() -> None:
     graphs: list[set[str]] = []
 
-    def note(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> torch.fx.GraphModule:
+    def record_graph(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> torch.fx.GraphModule:
         graphs.append({getattr(node.target, "__name__", str(node.target)) for node in graph.graph.nodes})
         return graph
 
     for length in (512, 513):
-        compiled = torch.compile(causal_attention, backend=note, dynamic=False)
+        compiled = torch.compile(causal_attention, backend=record_graph, dynamic=False)
         compiled(*heads(queries=1, keys=1, length=length, dtype=torch.float32))
     short, long = graphs
     assert "softmax" in short

@@ -18,7 +18,7 @@ SIZES = st.integers(1, 600)
 SHAPES = st.lists(st.one_of(st.tuples(SIZES), st.tuples(SIZES, SIZES)), min_size=1, max_size=8)
 
 
-def sent(shapes: list[tuple[int, ...]], rank: int) -> int:
+def sent_elements(shapes: list[tuple[int, ...]], rank: int) -> int:
     """Counted again, in the plainest way."""
     numbers = 0
     for shape in shapes:
@@ -30,13 +30,13 @@ def sent(shapes: list[tuple[int, ...]], rank: int) -> int:
 @given(shapes=SHAPES, ratio=st.floats(1, 200))
 def test_the_rank_is_the_largest_that_reaches_the_ratio(shapes: list[tuple[int, ...]], ratio: float) -> None:
     found, total = choose_rank(shapes, ratio), sum(math.prod(shape) for shape in shapes)
-    assert found.ratio == pytest.approx(total / sent(shapes, found.rank))
+    assert found.ratio == pytest.approx(total / sent_elements(shapes, found.rank))
     assert found.rank == 1 or found.ratio >= ratio
     most = max((min(shape) for shape in shapes if len(shape) == 2), default=1)
-    assert all(total / sent(shapes, rank) < ratio for rank in range(found.rank + 1, most + 1))
+    assert all(total / sent_elements(shapes, rank) < ratio for rank in range(found.rank + 1, most + 1))
 
 
-def test_the_ratio_counts_what_is_sent_whole() -> None:
+def test_the_ratio_counts_uncompressed_gradients() -> None:
     matrices = [(1000, 1000)] * 3
     assert choose_rank(matrices, 30.0).rank == 16
     with_vectors = choose_rank([*matrices, (20_000,)], 30.0)
@@ -64,7 +64,7 @@ def model_with(*gradients: Tensor) -> nn.Module:
     return model
 
 
-def test_a_gradient_of_low_rank_comes_through_whole(alone: DeviceMesh) -> None:
+def test_a_gradient_of_low_rank_is_exchanged_exactly(alone: DeviceMesh) -> None:
     generator = torch.Generator().manual_seed(1)
     low = torch.randn(40, 2, generator=generator) @ torch.randn(2, 30, generator=generator)
     vector = torch.randn(40, generator=generator)

@@ -65,13 +65,13 @@ def meshes() -> list[dict[str, Any]]:
     return [{"strategy": "fsdp" if r == 1 else "hsdp", "replicas": r, "tensor_parallel": t} for r, t in fits]
 
 
-def named(mesh: dict[str, Any]) -> str:
+def mesh_name(mesh: dict[str, Any]) -> str:
     return "-".join(str(value) for value in mesh.values())
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")  # nothing writes to it
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("mesh", meshes(), ids=named)
+@pytest.mark.parametrize("mesh", meshes(), ids=mesh_name)
 def test_a_step_of_two_passes_leaves_every_shard_in_its_place(mesh: dict[str, Any], dtype: str) -> None:
     wanted = config(dtype=dtype, **mesh)
     parallel = put_on_devices(wanted, World(RANK, SIZE, RANK % 8, None), torch.device("cpu"))
@@ -87,7 +87,7 @@ def test_a_step_of_two_passes_leaves_every_shard_in_its_place(mesh: dict[str, An
     before = [(tuple(p.shape), p.placements) for p in parallel.model.parameters() if isinstance(p, DTensor)]
     tokens = torch.arange(2 * 17).reshape(2, 17)
     for last in (False, True):
-        with parallel.accumulating(last=last):
+        with parallel.accumulate(last=last):
             loss = summed_loss(parallel.forward(tokens[:, :-1]), tokens[:, 1:])
             loss.backward()  # type: ignore[no-untyped-call]
         gradients = [p.grad for p in parallel.model.parameters()]
@@ -112,7 +112,7 @@ def require_place(name: str, parameter: torch.Tensor, *, shards: int, tensor: in
     sizes = (*((replicas,) if replicas > 1 else ()), shards, *((tensor,) if cut else ()))
     assert parameter.device_mesh.shape == sizes
     along = next((at for part, at in CUT_ALONG.items() if part in name), 0)
-    # Where both divide rows, FSDP's shards are those of a cut, which it says by a stride.
+    # Where both divide rows, FSDP's shards are those of a cut, which it marks by a stride.
     rows = _StridedShard(0, split_factor=tensor) if cut and along == 0 else Shard(0)
     wanted = (*((Replicate(),) if replicas > 1 else ()), rows, *((Shard(along),) if cut else ()))
     assert parameter.placements == wanted
@@ -121,7 +121,7 @@ def require_place(name: str, parameter: torch.Tensor, *, shards: int, tensor: in
 
 
 def require_no_whole_gradient(model: torch.nn.Module) -> None:
-    """FSDP keeps the gradients of a pass that it did not reduce beside the parameter, whole."""
+    """FSDP keeps the complete gradients of a pass that it did not reduce beside the parameter."""
     groups = [
         group
         for module in model.modules()

@@ -30,7 +30,7 @@ def reference_logits(model: Llama, tokens: Tensor, shape: ArchitectureConfig) ->
         scale = torch.sqrt((x * x).mean(-1, keepdim=True) + shape.rms_norm_eps)
         return torch.mul(x / scale, weights[name])
 
-    def turned(x: Tensor, position: int) -> Tensor:
+    def rotated(x: Tensor, position: int) -> Tensor:
         result = torch.empty_like(x)
         half = size // 2
         for i in range(half):
@@ -53,7 +53,7 @@ def reference_logits(model: Llama, tokens: Tensor, shape: ArchitectureConfig) ->
             for here in range(len(tokens)):
                 scores = torch.stack(
                     [
-                        turned(q[here, head], here) @ turned(k[there, group], there)
+                        rotated(q[here, head], here) @ rotated(k[there, group], there)
                         for there in range(here + 1)
                     ]
                 )

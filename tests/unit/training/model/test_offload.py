@@ -74,7 +74,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 @pytest.fixture(params=["none", "full"])
-def offloaded(request: pytest.FixtureRequest, two: World) -> Parallel:
+def offloaded_model(request: pytest.FixtureRequest, two: World) -> Parallel:
     compute = {"strategy": "fsdp", "cpu_offload": True, "activation_checkpointing": request.param}
     architecture = {"hidden_size": 16, "intermediate_size": 24, "num_layers": 2}
     config = Config.model_validate(
@@ -87,23 +87,23 @@ def offloaded(request: pytest.FixtureRequest, two: World) -> Parallel:
     return put_on_devices(config, two, torch.device("meta"))
 
 
-def test_parameters_are_in_main_memory_and_tables_on_the_device(offloaded: Parallel) -> None:
-    assert {own_part(parameter).device.type for parameter in offloaded.model.parameters()} == {"cpu"}
-    assert {table.device.type for table in offloaded.model.buffers()} == {"meta"}
-    assert all(torch.isfinite(own_part(parameter)).all() for parameter in offloaded.model.parameters())
+def test_parameters_are_in_main_memory_and_tables_on_the_device(offloaded_model: Parallel) -> None:
+    assert {own_part(parameter).device.type for parameter in offloaded_model.model.parameters()} == {"cpu"}
+    assert {table.device.type for table in offloaded_model.model.buffers()} == {"meta"}
+    assert all(torch.isfinite(own_part(parameter)).all() for parameter in offloaded_model.model.parameters())
 
 
-def test_a_pass_forward_finds_everything_on_one_device(offloaded: Parallel) -> None:
+def test_a_pass_forward_finds_everything_on_one_device(offloaded_model: Parallel) -> None:
     tokens = torch.zeros(2, 8, dtype=torch.int64, device="meta")
-    logits = offloaded.forward(tokens)
+    logits = offloaded_model.forward(tokens)
     assert logits.device.type == "meta"
     assert logits.shape == (2, 8, 256)
 
 
-def test_a_table_in_main_memory_fails_the_pass(offloaded: Parallel) -> None:
+def test_a_table_in_main_memory_fails_the_pass(offloaded_model: Parallel) -> None:
     """With the tables where the parameters are, a pass is impossible: the test above can fail."""
-    decoder = offloaded.model.model
+    decoder = offloaded_model.model.model
     for name, table in list(decoder.named_buffers(recurse=False)):
         setattr(decoder, name, torch.zeros(table.shape))
     with pytest.raises(RuntimeError, match="not on the expected device"):
-        offloaded.forward(torch.zeros(2, 8, dtype=torch.int64, device="meta"))
+        offloaded_model.forward(torch.zeros(2, 8, dtype=torch.int64, device="meta"))

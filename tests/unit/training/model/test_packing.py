@@ -24,7 +24,7 @@ from trainyard.training.data.token_dataset import PreparedData
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.model import Llama, build_model
-from trainyard.training.model.packing import BLOCK, unpacked
+from trainyard.training.model.packing import BLOCK, unpack
 from trainyard.training.model.parallel import put_on_devices
 from trainyard.training.model.shard_assignment import own_part
 from trainyard.training.pretraining.validation import Validation
@@ -55,7 +55,7 @@ def model() -> Llama:
     return built
 
 
-def marked(tokens: Tensor, starts: list[list[int]]) -> Tensor:
+def marked_sample(tokens: Tensor, starts: list[list[int]]) -> Tensor:
     result = tokens.clone()
     for row, places in enumerate(starts):
         result[row, places] = ~result[row, places]
@@ -65,7 +65,7 @@ def marked(tokens: Tensor, starts: list[list[int]]) -> Tensor:
 def samples(starts: list[list[int]]) -> Tensor:
     """Marked samples `[batch, LENGTH + 1]`."""
     generator = torch.Generator().manual_seed(0)
-    return marked(torch.randint(0, 64, (len(starts), LENGTH + 1), generator=generator), starts)
+    return marked_sample(torch.randint(0, 64, (len(starts), LENGTH + 1), generator=generator), starts)
 
 
 def documents_of(row: Tensor) -> list[Tensor]:
@@ -84,8 +84,8 @@ def gradients(model: nn.Module) -> list[Tensor]:
 STARTS = [[0, 5, 6, 11], [3], [], [0, 16], [1, 2, 3, 15]]
 
 
-def test_what_the_marks_say() -> None:
-    packed = unpacked(torch.tensor([[~7, 8, ~9, 1, 2], [3, 4, 5, ~6, ~7]]))
+def test_marks_give_ids_positions_and_starts() -> None:
+    packed = unpack(torch.tensor([[~7, 8, ~9, 1, 2], [3, 4, 5, ~6, ~7]]))
     assert packed.tokens.tolist() == [[7, 8, 9, 1, 2], [3, 4, 5, 6, 7]]
     assert packed.positions.tolist() == [[0, 1, 0, 1, 2], [0, 1, 2, 0, 0]]
     assert packed.visible[0, 0].int().tolist() == [
@@ -132,9 +132,9 @@ def test_the_loss_and_its_gradients_are_those_of_the_documents_alone(model: Llam
     st.lists(st.lists(st.integers(0, 399), max_size=9), min_size=1, max_size=3),
     st.sampled_from([1, 100, 128, 129, 256, 400]),
 )
-def test_blocks_say_what_the_mask_says(starts: list[list[int]], length: int) -> None:
+def test_blocks_agree_with_the_mask(starts: list[list[int]], length: int) -> None:
     places = [sorted({place for place in row if place < length}) for row in starts]
-    packed = unpacked(marked(torch.zeros(len(places), length, dtype=torch.int64), places))
+    packed = unpack(marked_sample(torch.zeros(len(places), length, dtype=torch.int64), places))
     blocks, count = packed.blocks, -(-length // BLOCK)
     mask = torch.zeros(len(places), count * BLOCK, count * BLOCK, dtype=torch.bool)
     mask[:, :length, :length] = packed.visible[:, 0]
@@ -163,7 +163,7 @@ def test_flex_attention_over_blocks_is_attention_under_the_mask(
     values = {"model": {"name": "x", "architecture": shape.model_dump()}, "training": {"max_steps": 1}}
     config = Config.model_validate(values | {"compute": compute})
     tokens = torch.randint(0, 64, (2, 201), generator=torch.Generator().manual_seed(2))
-    batch = marked(tokens, [[3, 90, 131], [128]])
+    batch = marked_sample(tokens, [[3, 90, 131], [128]])
     found = []
     store = torch.distributed.HashStore()  # type: ignore[attr-defined]
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -186,7 +186,7 @@ def test_a_sample_that_is_one_document_is_what_it_is_without_marks(model: Llama)
     model.model.separates_documents = False
     usual = model(tokens)
     model.model.separates_documents = True
-    torch.testing.assert_close(model(marked(tokens, [[0], [], [0]])), usual)
+    torch.testing.assert_close(model(marked_sample(tokens, [[0], [], [0]])), usual)
 
 
 @given(
@@ -211,15 +211,15 @@ def test_batches_and_windows_mark_the_starts_of_documents_and_nothing_else(
 
 def test_bytes_of_validation_are_those_of_the_targets_that_count() -> None:
     batch = np.array([[~65, 66, ~67, 68, ~69], [70, 71, 72, ~73, 74]])
-    asked: list[list[int]] = []
+    requested: list[list[int]] = []
 
     def text_bytes(tokens: np.ndarray) -> int:
-        asked.append(tokens.tolist())
+        requested.append(tokens.tolist())
         return tokens.size
 
     logits = torch.zeros(2, 4, 128)
     result = Validation([batch], text_bytes=text_bytes).run(lambda _: logits, lambda: None, DataShare(ALONE))
-    assert asked == [[66], [68], [71, 72], [74]]
+    assert requested == [[66], [68], [71, 72], [74]]
     assert result is not None
     assert result.loss == pytest.approx(np.log(128), rel=1e-5)
     assert result.bits_per_byte == pytest.approx(7, rel=1e-5)
@@ -260,13 +260,13 @@ def tokenizer(tmp_path: Path) -> Path:
     return tmp_path / "tokenizer.json"
 
 
-def named(tokenizer: Path) -> ModelConfig:
+def model_with_tokenizer(tokenizer: Path) -> ModelConfig:
     return ModelConfig(name="m", tokenizer=str(tokenizer), architecture=ArchitectureConfig(vocab_size=16))
 
 
 def test_the_starts_of_documents_are_noted_while_text_is_encoded(folder: Path, tokenizer: Path) -> None:
     assert starts_of(prepare(folder)) == [0, 4, 7]
-    assert starts_of(prepare(folder, named(tokenizer))) == [0, 4, 7]
+    assert starts_of(prepare(folder, model_with_tokenizer(tokenizer))) == [0, 4, 7]
     batch = prepare(folder).batches(sequence_length=4, batch_size=2, seed=1).batch(0)
     assert sorted(map(chr, plain_ids(batch[batch < 0]))) == ["a", "d", "d", "f"]  # windows share a token
 
@@ -287,9 +287,9 @@ def test_keeping_apart_is_other_data_than_joining_and_found_again(folder: Path) 
 def test_bare_tokens_tell_documents_by_the_end_of_document_token(folder: Path, tokenizer: Path) -> None:
     np.array([1, 2, 0, 3, 0, 0, 4, 5], "<u2").tofile(folder / "train" / "c.bin")
     np.array([6, 0, 7], "<u2").tofile(folder / "train" / "d.bin")
-    joined = prepare(folder, named(tokenizer))
+    joined = prepare(folder, model_with_tokenizer(tokenizer))
     assert starts_of(joined) == [0, 4, 7, 12, 15, 17, 18, 20, 22]
-    alone = prepare(folder, named(tokenizer), train_path=str(folder / "train" / "c.bin"))
+    alone = prepare(folder, model_with_tokenizer(tokenizer), train_path=str(folder / "train" / "c.bin"))
     assert starts_of(alone) == [0, 3, 5, 6]
     assert alone.train.path == folder / "train" / "c.bin"
     with pytest.raises(ConfigError, match=r"data\.packing: .*c\.bin end is not known\. Set model\.tokenizer"):
@@ -306,7 +306,7 @@ def test_a_megatron_dataset_tells_its_documents(folder: Path) -> None:
     assert starts_of(prepare(folder, train_path=str(folder / "m"))) == [0, 3]
 
 
-def test_a_stream_marks_what_files_mark(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_marks_the_same_tokens_as_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets.config
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(folder / "cache"))
@@ -344,9 +344,9 @@ def test_a_resume_keeps_the_packing_and_the_numbers(
     tiny_config: Callable[..., Config], run_training: Run, stop_after: Callable[[int], dict[str, Any]]
 ) -> None:
     config = tiny_config(data={"packing": "separate"}, compute={"activation_checkpointing": "selective"})
-    whole = run_training(config, "whole")
+    uninterrupted = run_training(config, "uninterrupted")
     with pytest.raises(StoppedError):
         run_training(config, "cut", **stop_after(5))
     with pytest.raises(IncompatibleCheckpointError, match=r"data\.packing: the checkpoint has separate"):
         run_training(tiny_config(), "cut")
-    assert run_training(config, "cut")["state_sha256"] == whole["state_sha256"]
+    assert run_training(config, "cut")["state_sha256"] == uninterrupted["state_sha256"]

@@ -39,13 +39,13 @@ def test_shards_are_cast_and_summed_up_as_configured(
     monkeypatch: pytest.MonkeyPatch, dtype: str, reduced: str, computed: Any, summed: Any
 ) -> None:
     policies: list[MixedPrecisionPolicy] = []
-    whole = fully_shard
+    original = fully_shard
 
-    def watched(module: Any, **settings: Any) -> Any:
+    def record_module(module: Any, **settings: Any) -> Any:
         policies.append(settings["mp_policy"])
-        return whole(module, **settings)
+        return original(module, **settings)
 
-    monkeypatch.setattr(parallel, "fully_shard", watched)
+    monkeypatch.setattr(parallel, "fully_shard", record_module)
     config = Config.model_validate(
         {
             "model": {"name": "x", "dtype": dtype, "architecture": {"hidden_size": 16, "num_layers": 1}},
@@ -65,12 +65,12 @@ def test_a_compiled_model_is_split_at_the_buckets_of_ddp(monkeypatch: pytest.Mon
     """Otherwise its one graph returns all gradients at its end, and no bucket is exchanged before."""
     graphs: list[Any] = []
 
-    def counted(graph: Any, _examples: Any) -> Any:
+    def count_call(graph: Any, _examples: Any) -> Any:
         graphs.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counted))
-    # What the other process holds is verified over the network, which is not there.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=count_call))
+    # The parameters of the other process are verified over the network, which is missing here.
     verified = "torch.nn.parallel.distributed._verify_param_shape_across_processes"
     monkeypatch.setattr(verified, lambda *_: None)
     torch.compiler.reset()

@@ -25,7 +25,7 @@ OPTIMIZER = "Optimizer.step#AdamW.step"
 
 
 @contextmanager
-def among(processes: int) -> Iterator[World]:
+def world_of(processes: int) -> Iterator[World]:
     init_process_group("fake", rank=0, world_size=processes, store=FakeStore())
     try:
         yield World(0, processes, 0, None)
@@ -37,7 +37,7 @@ def among(processes: int) -> Iterator[World]:
     ("processes", "dtype", "accumulation"),
     [(2, "float32", 3), (8, "bfloat16", 3)],
 )
-def test_accumulation_over_shards_takes_what_is_planned(
+def test_accumulation_over_shards_uses_the_planned_memory(
     processes: int, dtype: str, accumulation: int
 ) -> None:
     config = Config.model_validate(
@@ -59,14 +59,14 @@ def test_accumulation_over_shards_takes_what_is_planned(
         }
     )
     work = training_workload(config, on_gpu=False, processes=processes)
-    with among(processes) as world:
-        peak, at_optimizer = measured(config, world)
+    with world_of(processes) as world:
+        peak, at_optimizer = measure(config, world)
     planned = {moment.name: moment.parts.total for moment in memory_peaks_of(work)}
     assert highest_memory_peak(work).parts.total == pytest.approx(peak, rel=0.05)
     assert planned["optimizer step"] == pytest.approx(at_optimizer, rel=0.05)
 
 
-def measured(config: Config, world: World) -> tuple[int, int]:
+def measure(config: Config, world: World) -> tuple[int, int]:
     """Bytes of tensors at most, and at the start of the optimizer's step, in the second of two steps."""
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         parallel = put_on_devices(config, world, torch.device("cpu"))
@@ -75,7 +75,7 @@ def measured(config: Config, world: World) -> tuple[int, int]:
         passes = config.training.gradient_accumulation_steps
         for _ in range(2):
             for number in range(1, passes + 1):
-                with parallel.accumulating(last=number == passes):
+                with parallel.accumulate(last=number == passes):
                     loss = summed_loss(parallel.forward(tokens[:, :-1]), tokens[:, 1:])
                     loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

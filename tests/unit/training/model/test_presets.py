@@ -43,10 +43,10 @@ def test_the_table_of_expected_tensors_is_that_of_the_model(name: str) -> None:
     assert expected == {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
-def test_a_preset_over_the_whole_configuration_replaces_the_shape(tmp_path: Path) -> None:
+def test_a_preset_over_the_complete_configuration_replaces_the_shape(tmp_path: Path) -> None:
     overlay = tmp_path / "mine.yaml"
-    whole = PRESETS.parent / "training_configuration.yaml"
-    overlay.write_text(f"extends:\n  - {whole}\n  - {PRESETS / 'llama-3.2-1b.yaml'}\n")
+    complete = PRESETS.parent / "training_configuration.yaml"
+    overlay.write_text(f"extends:\n  - {complete}\n  - {PRESETS / 'llama-3.2-1b.yaml'}\n")
     architecture = architecture_of(overlay)
     assert architecture == architecture_of(PRESETS / "llama-3.2-1b.yaml")
     assert architecture.rope_scaling.factor == 32.0

@@ -1,4 +1,4 @@
-"""Initial weights: drawn by rows, on each process its own, with the values of one draw of the whole model."""
+"""Initial weights: drawn by rows, on each process its own, with the values of one complete draw."""
 
 import math
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def config(**compute: Any) -> Config:
     )
 
 
-def drawn_whole(architecture: ArchitectureConfig) -> dict[str, Tensor]:
+def complete_draw(architecture: ArchitectureConfig) -> dict[str, Tensor]:
     """The weights by one `normal_` for each matrix, in the order of the parameters."""
     generator, width = torch.Generator().manual_seed(42), architecture.initializer_range
     found = {}
@@ -74,12 +74,12 @@ def drawn_whole(architecture: ArchitectureConfig) -> dict[str, Tensor]:
 @pytest.mark.parametrize("at_once", [1, 1 << 10, 1 << 22])
 @pytest.mark.parametrize("eight", [0, 5], indirect=True)
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: "-".join(map(str, mesh.values())))
-def test_every_shard_has_the_values_of_a_draw_of_the_whole(
+def test_every_shard_has_the_values_of_a_complete_draw(
     mesh: dict[str, Any], eight: World, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_assignment, "_DRAWN_AT_ONCE", at_once)
     wanted = config(**mesh)
-    expected = drawn_whole(wanted.model.architecture)
+    expected = complete_draw(wanted.model.architecture)
     for name, parameter in put_on_devices(wanted, eight, torch.device("cpu")).model.named_parameters():
         assert isinstance(parameter, DTensor)
         assert torch.equal(own_part(parameter), expected[name][own_slices(parameter)]), name
@@ -89,13 +89,13 @@ def test_every_shard_has_the_values_of_a_draw_of_the_whole(
 def test_a_model_that_is_not_sharded_has_them_too(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_assignment, "_DRAWN_AT_ONCE", at_once)
     architecture = config(strategy="ddp").model.architecture
-    expected = drawn_whole(architecture)
+    expected = complete_draw(architecture)
     for name, parameter in build_model(architecture, seed=42).named_parameters():
         assert torch.equal(parameter, expected[name]), name
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (5, 3), (16, 1), (33, 1), (17, 16), (70, 7), (64, 4)])
-def test_the_generator_goes_on_as_after_a_draw_of_the_whole(
+def test_the_generator_continues_as_after_a_complete_draw(
     shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_assignment, "_DRAWN_AT_ONCE", 1)

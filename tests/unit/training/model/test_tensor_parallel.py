@@ -70,7 +70,7 @@ def test_a_group_has_one_share_of_the_sequences_and_counts_once() -> None:
 
 
 def test_a_block_is_given_a_tensor_that_has_arrived(four: None) -> None:
-    # In torch 2.13 a compiled block makes wrong gradients of one on its way (AsyncCollectiveTensor).
+    # In torch 2.13 a compiled block computes wrong gradients for a pending one (AsyncCollectiveTensor).
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "tensor"))
     model = build_model(config(tied=False).model.architecture, seed=42)
     cut_over_group(model, mesh["tensor"])

@@ -31,22 +31,22 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 
 @pytest.fixture(scope="module")
 def transformers() -> Iterator[Any]:
-    """The library, told not to look for anything on the network."""
+    """The library without access to the network."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield pytest.importorskip("transformers", reason="transformers is in requirements-development.txt")
 
 
-def published(family: str) -> ArchitectureConfig:
+def published_shape(family: str) -> ArchitectureConfig:
     return load_config(PRESETS / f"{family}.yaml", ["training.max_steps=1"]).config.model.architecture
 
 
-def shrunken(family: str) -> ArchitectureConfig:
+def small_shape(family: str) -> ArchitectureConfig:
     """The family's ratios and switches in a model of some 100,000 numbers.
 
     The original length shrinks too: else no rotation within a short test is slow enough to be stretched.
     """
-    full = published(family)
+    full = published_shape(family)
     heads = full.num_attention_heads // 4
     scaling = full.rope_scaling.model_copy(update={"original_max_position_embeddings": 32})
     return full.model_copy(
@@ -84,7 +84,7 @@ def assert_same_logits(model: Llama, judge: Any) -> None:
     torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
 
 
-def loaded(path: Path, architecture: ArchitectureConfig) -> Llama:
+def load(path: Path, architecture: ArchitectureConfig) -> Llama:
     source = open_starting_weights(ModelConfig(name="test", path=str(path), architecture=architecture))
     assert source is not None
     model = build_model(architecture, seed=3)
@@ -92,8 +92,8 @@ def loaded(path: Path, architecture: ArchitectureConfig) -> Llama:
     return model
 
 
-def interleaved(weights: np.ndarray, heads: int) -> np.ndarray:
-    """What llama.cpp's convert_hf_to_gguf.py does to queries and keys (LlamaModel.permute)."""
+def interleave(weights: np.ndarray, heads: int) -> np.ndarray:
+    """Permute queries and keys like llama.cpp's convert_hf_to_gguf.py (LlamaModel.permute)."""
     halves = weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:])
     return halves.swapaxes(1, 2).reshape(weights.shape)
 
@@ -115,7 +115,7 @@ def write_gguf(path: Path, judge: Any, architecture: ArchitectureConfig, kind: T
     for name, parameter in judge.named_parameters():
         values = parameter.detach().numpy()
         part = name.split(".")[-2]
-        values = interleaved(values, heads[part]) if part in heads else values
+        values = interleave(values, heads[part]) if part in heads else values
         used = TYPES.F32 if values.ndim == 1 else kind
         writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, used), raw_dtype=used)
     if a.rope_scaling.rope_type != "default":
@@ -127,7 +127,7 @@ def write_gguf(path: Path, judge: Any, architecture: ArchitectureConfig, kind: T
     writer.close()
 
 
-def through(kind: TYPES, judge: Any) -> None:
+def round_through(kind: TYPES, judge: Any) -> None:
     """Round the judge's matrices as the type of the file does."""
     with torch.no_grad():
         for parameter in judge.parameters():
@@ -142,7 +142,7 @@ def test_the_rotary_frequencies_of_the_published_shape_are_those_of_transformers
 ) -> None:
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    architecture = published(family)
+    architecture = published_shape(family)
     theirs = LlamaRotaryEmbedding(transformers.LlamaConfig(**hugging_face_config(architecture))).inv_freq
     torch.testing.assert_close(rotary_frequencies(architecture), theirs, rtol=2e-6, atol=0)
 
@@ -152,18 +152,18 @@ def test_the_rotary_frequencies_of_the_published_shape_are_those_of_transformers
 def test_logits_from_safetensors_are_those_of_transformers(
     transformers: Any, family: str, shard: str, tmp_path: Path
 ) -> None:
-    architecture = shrunken(family)
+    architecture = small_shape(family)
     judge = reference(transformers, architecture)
     judge.save_pretrained(tmp_path, max_shard_size=shard)
     assert (tmp_path / "model.safetensors.index.json").exists() == (shard == "100KB")
-    assert_same_logits(loaded(tmp_path, architecture), judge)
+    assert_same_logits(load(tmp_path, architecture), judge)
 
 
 def test_logits_from_one_bfloat16_file_are_those_of_transformers(transformers: Any, tmp_path: Path) -> None:
-    architecture = shrunken("llama-3.2-1b")
+    architecture = small_shape("llama-3.2-1b")
     reference(transformers, architecture).bfloat16().save_pretrained(tmp_path)
     judge = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert_same_logits(loaded(tmp_path / "model.safetensors", architecture), judge)
+    assert_same_logits(load(tmp_path / "model.safetensors", architecture), judge)
 
 
 @every_family
@@ -173,22 +173,22 @@ def test_logits_from_one_bfloat16_file_are_those_of_transformers(transformers: A
 def test_logits_from_gguf_are_those_of_transformers(
     transformers: Any, family: str, kind: TYPES, tmp_path: Path
 ) -> None:
-    architecture = shrunken(family)
+    architecture = small_shape(family)
     judge = reference(transformers, architecture)
     write_gguf(tmp_path / "m.gguf", judge, architecture, kind)
-    through(kind, judge)
-    assert_same_logits(loaded(tmp_path / "m.gguf", architecture), judge)
+    round_through(kind, judge)
+    assert_same_logits(load(tmp_path / "m.gguf", architecture), judge)
 
 
 def test_transformers_reads_the_same_tensors_from_gguf(transformers: Any, tmp_path: Path) -> None:
     """Its own reader of GGUF is a second witness of the order of rows and of the names."""
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-    architecture = shrunken("tinyllama-1b")
+    architecture = small_shape("tinyllama-1b")
     judge = reference(transformers, architecture)
     write_gguf(tmp_path / "m.gguf", judge, architecture, TYPES.Q8_0)
     theirs = load_gguf_checkpoint(tmp_path / "m.gguf", return_tensors=True, model_to_load=judge)["tensors"]
-    ours = loaded(tmp_path / "m.gguf", architecture).state_dict()
+    ours = load(tmp_path / "m.gguf", architecture).state_dict()
     assert theirs.keys() == ours.keys()
     for name, tensor in theirs.items():
         assert torch.equal(tensor, ours[name]), name
@@ -197,12 +197,12 @@ def test_transformers_reads_the_same_tensors_from_gguf(transformers: Any, tmp_pa
 def test_queries_and_keys_in_the_order_of_the_file_give_other_logits(
     transformers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    architecture = shrunken("tinyllama-1b")
+    architecture = small_shape("tinyllama-1b")
     judge = reference(transformers, architecture)
     write_gguf(tmp_path / "m.gguf", judge, architecture, TYPES.F32)
     monkeypatch.setattr(gguf_weights, "rows_by_halves", lambda weights, _heads: weights)
     with pytest.raises(AssertionError, match="not close"):
-        assert_same_logits(loaded(tmp_path / "m.gguf", architecture), judge)
+        assert_same_logits(load(tmp_path / "m.gguf", architecture), judge)
 
 
 @every_family
@@ -211,7 +211,7 @@ def test_a_config_of_transformers_4_declares_what_one_of_5_does(
 ) -> None:
     from trainyard.training.weights.hugging_face_config import declared_architecture
 
-    architecture = published(family)
+    architecture = published_shape(family)
     old = hugging_face_config(architecture)
     transformers.LlamaConfig(**old).save_pretrained(tmp_path)
     new = json.loads((tmp_path / "config.json").read_text())
@@ -232,7 +232,7 @@ def test_an_exported_run_is_loaded_by_transformers_with_the_same_logits(
     run_training(config)
     write_export(plan_export(RunDirectory(tmp_path / "run"), shard_bytes=20_000), tmp_path / "out")
     judge = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    ours = loaded(tmp_path / "run/checkpoints/step-00000002", config.model.architecture)
+    ours = load(tmp_path / "run/checkpoints/step-00000002", config.model.architecture)
     text = "the cat sat on mat 3, é"
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     ids = tokenizer(text, return_tensors="pt").input_ids

@@ -19,7 +19,7 @@ RunTraining = Callable[..., dict[str, Any]]
 
 
 class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts how often the value of a tensor is asked for, for which the host waits for a GPU."""
+    """Counts how often the value of a tensor is read, for which the host waits for a GPU."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -39,16 +39,16 @@ def test_a_step_asks_for_values_once(
     readings, lists = Readings(), []
     run, read = TrainStep.run, Tensor.tolist
 
-    def counted(step: TrainStep) -> Row:
+    def count_step(step: TrainStep) -> Row:
         with readings:
             return run(step)
 
-    def listed(tensor: Tensor) -> Any:
+    def list_values(tensor: Tensor) -> Any:
         lists.append(tensor)
         return read(tensor)
 
-    monkeypatch.setattr(TrainStep, "run", counted)
-    monkeypatch.setattr(Tensor, "tolist", listed)
+    monkeypatch.setattr(TrainStep, "run", count_step)
+    monkeypatch.setattr(Tensor, "tolist", list_values)
     run_training(tiny_config(**STEPS))
     assert readings.count == 0
     assert len(lists) == 3  # loss and gradient norm together, in each of three steps
@@ -65,13 +65,13 @@ def test_a_batch_that_was_prepared_ahead_is_the_same(
         step._prefetch()  # as on a GPU
         return read(step, *tensors)
 
-    def noticed(step: TrainStep, number: int) -> Any:
+    def record_read(step: TrainStep, number: int) -> Any:
         ready, batch = step._next, own(step, number)
         used.append(batch is ready)
         return batch
 
     monkeypatch.setattr(TrainStep, "_read", ahead)
-    monkeypatch.setattr(TrainStep, "_own_batch", noticed)
+    monkeypatch.setattr(TrainStep, "_own_batch", record_read)
     prefetched = run_training(tiny_config(**STEPS), "prefetched")
     assert used == [False, True, True]
     assert prefetched["state_sha256"] == plain["state_sha256"]

@@ -10,15 +10,15 @@ _PATIENCE_SECONDS = 60
 def records_of(file: Path) -> list[Any]:
     """Every record, once the last one is there: W&B's own process may write it after the run finished."""
     ends = time.monotonic() + _PATIENCE_SECONDS
-    records = _scanned(file)
+    records = _readable_records(file)
     while not any(each.HasField("exit") for each in records):
-        assert time.monotonic() < ends, f"{file}: {len(records)} records, and none says that the run ended"
+        assert time.monotonic() < ends, f"{file}: {len(records)} records, and none is the end of the run"
         time.sleep(0.1)
-        records = _scanned(file)
+        records = _readable_records(file)
     return records
 
 
-def _scanned(file: Path) -> list[Any]:
+def _readable_records(file: Path) -> list[Any]:
     from wandb.proto import wandb_internal_pb2 as messages
     from wandb.sdk.internal.datastore import DataStore
 

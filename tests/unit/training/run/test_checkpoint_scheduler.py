@@ -29,9 +29,9 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
 from trainyard.run.records import read_rows
 from trainyard.training.checkpoint import checkpoint, checkpoint_save, save_executors, staging, writer_process
-from trainyard.training.checkpoint.retention import whole_steps
-from trainyard.training.checkpoint.save_executors import Behind
-from trainyard.training.checkpoint.shards import Written, share_out
+from trainyard.training.checkpoint.retention import complete_steps
+from trainyard.training.checkpoint.save_executors import BackgroundEngine
+from trainyard.training.checkpoint.shards import WrittenFiles, share_out
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.checkpoint.writer_process import WriterProcess
 from trainyard.training.pretraining import step
@@ -63,7 +63,7 @@ class Listener:
     def __init__(self, act: Callable[[int], Any]) -> None:
         self.act = act
         self.saved: list[tuple[int, int]] = []
-        """Step saved, and the step after which it was whole."""
+        """Step saved, and the step after which it was complete."""
         self._at = 0
 
     def on_row(self, row: dict[str, Any]) -> None:
@@ -79,17 +79,17 @@ class Listener:
 def test_each_mode_saves_when_it_is_due_and_stays_out_of_the_numbers(
     tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, mode: str, stop_after: Stop
 ) -> None:
-    whole = train_once("whole")
+    uninterrupted = train_once("uninterrupted")
     config = tiny_config(checkpointing={"mode": mode, "save_steps": 2, "keep_every": 4})
     with pytest.raises(StoppedError, match="Stopped at step 5"):
         run_training(config, mode, **stop_after(5))
-    assert run_training(config, mode)["state_sha256"] == whole["state_sha256"]
-    assert numbers(tmp_path / mode) == numbers(tmp_path / "whole")
+    assert run_training(config, mode)["state_sha256"] == uninterrupted["state_sha256"]
+    assert numbers(tmp_path / mode) == numbers(tmp_path / "uninterrupted")
     directory = RunDirectory(tmp_path / mode)
-    assert whole_steps(directory) == [4, 8, 10, 12]
+    assert complete_steps(directory) == [4, 8, 10, 12]
     saved = {event["step"]: event for event in events(tmp_path / mode, "checkpoint_saved")}
     assert list(saved) == [2, 4, 5, 6, 8, 10, 12]
-    for at in whole_steps(directory):
+    for at in complete_steps(directory):
         verify_checkpoint(directory.checkpoint(at), run_id=f"id-of-{mode}")
         manifest = directory.checkpoint(at) / "manifest.json"
         assert saved[at]["manifest_sha256"] == sha256_of_file(manifest)
@@ -109,14 +109,14 @@ def test_a_large_file_is_described_part_by_part_as_it_is_written(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_save_is_of_its_step_however_late_it_is_whole(
+def test_a_save_is_of_its_step_however_late_it_is_complete(
     tiny_config: Build, run_training: Run, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny_config(checkpointing={"keep_last": 9}, training={"validation_steps": None})
     run_training(config, "at-once", listener=Listener(lambda _step: torch.rand(3)))
     listener = Listener(lambda _step: torch.rand(3))
 
-    class HeldBack:
+    class DelayedResult:
         """Not done until the run has gone three steps further."""
 
         def __init__(self, outcome: Any) -> None:
@@ -125,8 +125,8 @@ def test_a_save_is_of_its_step_however_late_it_is_whole(
         def done(self) -> bool:
             return listener._at % 4 == 3
 
-    start = Behind.start
-    monkeypatch.setattr(Behind, "start", lambda self, work: HeldBack(start(self, work)))
+    start = BackgroundEngine.start
+    monkeypatch.setattr(BackgroundEngine, "start", lambda self, work: DelayedResult(start(self, work)))
     late = tiny_config(checkpointing={"keep_last": 9, "mode": mode}, training={"validation_steps": None})
     run_training(late, mode, listener=listener)
     assert listener.saved == ([(4, 4), (8, 8), (12, 12)] if mode == "sync" else [(4, 7), (8, 11), (12, 12)])
@@ -191,7 +191,7 @@ def die_at(point: str) -> None:
 def test_a_run_that_dies_at_each_point_of_a_save_ends_bitwise_equal(
     tiny_config: Build, run_training: Run, tmp_path: Path, mode: str
 ) -> None:
-    whole = run_training(tiny_config(training={"max_steps": 20}), "whole")
+    uninterrupted = run_training(tiny_config(training={"max_steps": 20}), "uninterrupted")
     config = tiny_config(training={"max_steps": 20}, checkpointing={"mode": mode, "save_steps": 1})
     directory = RunDirectory(tmp_path / mode)
 
@@ -201,12 +201,12 @@ def test_a_run_that_dies_at_each_point_of_a_save_ends_bitwise_equal(
 
     for point in POINTS_OF[mode]:
         assert in_a_child(lambda point=point: train_until(point)) == DEATH, point  # type: ignore[misc]
-        for at in whole_steps(directory):
+        for at in complete_steps(directory):
             verify_checkpoint(directory.checkpoint(at))
-    assert whole_steps(directory)
-    assert run_training(config, mode)["state_sha256"] == whole["state_sha256"]
-    assert numbers(tmp_path / mode) == numbers(tmp_path / "whole")
-    assert whole_steps(directory) == [19, 20]
+    assert complete_steps(directory)
+    assert run_training(config, mode)["state_sha256"] == uninterrupted["state_sha256"]
+    assert numbers(tmp_path / mode) == numbers(tmp_path / "uninterrupted")
+    assert complete_steps(directory) == [19, 20]
     assert not list(directory.checkpoints.glob(".*"))
 
 
@@ -219,12 +219,12 @@ def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints_before_it(
     mode: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = train_once("whole")
+    uninterrupted = train_once("uninterrupted")
     config = tiny_config(checkpointing={"mode": mode})
     made = itertools.count(1)
     original = checkpoint.make_empty
     monkeypatch.setattr(checkpoint_save, "make_empty", lambda path: next(made) == 2 or original(path))
-    with pytest.raises(CheckpointError, match="Step 8 was not saved; step 4 is whole"):
+    with pytest.raises(CheckpointError, match="Step 8 was not saved; step 4 is complete"):
         run_training(config, mode)
     monkeypatch.undo()
     (failure,) = events(tmp_path / mode, "checkpoint_failed")
@@ -233,23 +233,23 @@ def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints_before_it(
     outcome = read_run(tmp_path / mode / "run.json")["outcome"]
     assert (outcome["status"], outcome["exit_code"]) == ("failed", 1)
     assert [path.name for path in RunDirectory(tmp_path / mode).checkpoints.iterdir()] == ["step-00000004"]
-    assert run_training(config, mode)["state_sha256"] == whole["state_sha256"]
+    assert run_training(config, mode)["state_sha256"] == uninterrupted["state_sha256"]
 
 
 def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dying(self: WriterProcess, path: Path) -> Any:
+    def die(self: WriterProcess, path: Path) -> Any:
         self._process.kill()
         return original(self, path)
 
     original = WriterProcess.write
-    monkeypatch.setattr(WriterProcess, "write", dying)
+    monkeypatch.setattr(WriterProcess, "write", die)
     with pytest.raises(CheckpointError, match="was ended by SIGKILL, as Linux does when memory") as failure:
         run_training(tiny_config(checkpointing={"mode": "async"}))
-    assert "Once that is mended: " in str(failure.value)
+    assert "Once that is fixed: " in str(failure.value)
     assert "Free space" not in str(failure.value)
-    assert not whole_steps(RunDirectory(tmp_path / "run"))
+    assert not complete_steps(RunDirectory(tmp_path / "run"))
 
 
 def test_on_a_full_disk_the_message_says_how_full(
@@ -268,10 +268,10 @@ def test_on_a_full_disk_the_message_says_how_full(
 def test_memory_that_cannot_be_had_for_the_copy_is_a_failure_to_save(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none_left(*_args: Any, **_kwargs: Any) -> Any:
+    def raise_no_space(*_args: Any, **_kwargs: Any) -> Any:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr(save_executors, "Copies", none_left)
+    monkeypatch.setattr(save_executors, "Copies", raise_no_space)
     with pytest.raises(CheckpointError, match=r"Cannot allocate memory\. Step 4 was not saved"):
         run_training(tiny_config(checkpointing={"mode": "async"}))
     assert not list(RunDirectory(tmp_path / "run").checkpoints.iterdir())
@@ -286,10 +286,10 @@ def test_a_record_that_cannot_be_written_hides_no_failure_of_the_run(
             (tmp_path / "run" / "events.jsonl").mkdir()
             raise ValueError("the test")
 
-    never_done(monkeypatch)
+    endless_saves(monkeypatch)
     with pytest.raises(ValueError, match="the test"):
         run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(fail))
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
 
 
 def test_weights_that_are_not_finite_are_not_written_behind_training_either(
@@ -315,7 +315,7 @@ def test_a_moment_that_is_not_finite_is_noticed_though_no_loss_tells(tmp_path: P
     engine = save_executors.open_engine(mode)
     job = checkpoint_save.SaveJob(directory, "one", {}, engine=engine, world=ALONE, config=CONFIG)
     save = checkpoint_save.PendingSave(job, state, share_out(state.tensors(), ALONE))
-    save.staged()
+    save.wait_until_staged()
     with pytest.raises(TrainingFailedError, match=r"Step 0: .*exp_avg_sq is not finite"):
         while save.advance(wait=False) is None:
             time.sleep(0.01)
@@ -323,21 +323,21 @@ def test_a_moment_that_is_not_finite_is_noticed_though_no_loss_tells(tmp_path: P
     assert not list(directory.checkpoints.iterdir())
 
 
-def test_what_is_not_finite_in_another_process_is_written_by_none(tmp_path: Path) -> None:
+def test_a_state_that_is_not_finite_in_another_process_is_written_by_none(tmp_path: Path) -> None:
     """By a world of two, of which the other one's answer came through a pickle, as between processes."""
     other = pickle.loads(pickle.dumps(staging.NotFiniteError("model.of_another")))
 
-    class TwoOf(World):
+    class WorldOfTwo(World):
         def gather(self, value: Any) -> list[Any]:
-            return [value, other] if isinstance(value, Written) else [value, value]
+            return [value, other] if isinstance(value, WrittenFiles) else [value, value]
 
-        def on_main(self, work: Callable[[], Any]) -> Any:
+        def run_on_main(self, work: Callable[[], Any]) -> Any:
             return work()
 
     state = TrainingState(model := torch.nn.Linear(2, 2), torch.optim.AdamW(model.parameters()))
     directory = RunDirectory(tmp_path)
     directory.create()
-    engine, world = save_executors.AtOnce(), TwoOf(0, 2, 0, None)
+    engine, world = save_executors.ForegroundEngine(), WorldOfTwo(0, 2, 0, None)
     job = checkpoint_save.SaveJob(directory, "one", {}, engine=engine, world=world, config=CONFIG)
     save = checkpoint_save.PendingSave(job, state, share_out(state.tensors(), ALONE))
     with pytest.raises(TrainingFailedError, match=r"Step 0: model\.of_another is not finite"):
@@ -355,7 +355,7 @@ def test_a_run_that_fails_first_waits_for_the_save_under_way(
     with pytest.raises(ValueError, match="the test"):
         run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(fail))
     assert [event["step"] for event in events(tmp_path / "run", "checkpoint_saved")] == [4]
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
 
 
 def test_a_second_interrupt_waits_for_no_save(
@@ -376,11 +376,11 @@ def test_a_second_interrupt_waits_for_no_save(
     monkeypatch.setattr(WriterProcess, "write", stopped)
     with pytest.raises(KeyboardInterrupt):
         run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(interrupt))
-    assert not whole_steps(RunDirectory(tmp_path / "run"))
+    assert not complete_steps(RunDirectory(tmp_path / "run"))
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
 
 
-def test_what_is_reserved_before_a_deadline_is_the_save_under_way_and_one_more(
+def test_time_for_the_save_under_way_and_one_more_is_reserved_before_a_deadline(
     tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reserved: dict[int, tuple[bool, float]] = {}
@@ -391,7 +391,7 @@ def test_what_is_reserved_before_a_deadline_is_the_save_under_way_and_one_more(
 
     original = checkpoint_scheduler.Saver.poll
     monkeypatch.setattr(checkpoint_scheduler.Saver, "poll", note)
-    never_done(monkeypatch)
+    endless_saves(monkeypatch)
     run_training(tiny_config(checkpointing={"mode": "async"}))
     assert reserved[4] == (False, 5.0)  # a guess, until the first one was measured
     assert reserved[5] == (True, 10.0)
@@ -399,10 +399,10 @@ def test_what_is_reserved_before_a_deadline_is_the_save_under_way_and_one_more(
     assert 0.2 <= reserved[9][1] < 10.0
 
 
-def test_what_is_reserved_is_the_work_and_not_the_steps_in_between(
+def test_the_reserved_time_is_that_of_the_work_without_the_steps_in_between(
     tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each save seems to have begun a thousand seconds ago."""
+    """Each save seems to have started a thousand seconds ago."""
     reserved: list[float] = []
 
     def note(self: checkpoint_scheduler.Saver, *args: Any) -> None:
@@ -436,26 +436,26 @@ def test_a_stop_saves_once_more_only_where_the_grace_period_has_time_for_it(
 ) -> None:
     """Ten seconds are needed by the guess before the first save was measured: to end it, and for another."""
     config = tiny_config(checkpointing={"mode": "async"}, training={"validation_steps": None})
-    whole = run_training(config, "whole")
-    asked = stop_after(5)
-    monkeypatch.setattr(asked["stop"], "seconds_left", lambda: left)
+    uninterrupted = run_training(config, "uninterrupted")
+    stop_arguments = stop_after(5)
+    monkeypatch.setattr(stop_arguments["stop"], "seconds_left", lambda: left)
     with monkeypatch.context() as patch:
-        never_done(patch)
+        endless_saves(patch)
         with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
-            run_training(config, **asked)
+            run_training(config, **stop_arguments)
     assert ("The grace period had no time left to save step 5 too." in str(stopped.value)) is (last == 4)
     directory = RunDirectory(tmp_path / "run")
     outcome = read_run(directory.run_file)["outcome"]
     manifest = sha256_of_file(directory.checkpoint(last) / "manifest.json")
-    assert whole_steps(directory) == [4, 5][: last - 3]
+    assert complete_steps(directory) == [4, 5][: last - 3]
     assert (outcome["steps"], outcome["checkpoint"]) == (last, {"step": last, "manifest_sha256": manifest})
     assert ("state_sha256" in outcome) is (last == 5), "the tensors in memory are those of step 5"
-    assert run_training(config)["state_sha256"] == whole["state_sha256"]
-    assert numbers(directory.path) == numbers(tmp_path / "whole")
+    assert run_training(config)["state_sha256"] == uninterrupted["state_sha256"]
+    assert numbers(directory.path) == numbers(tmp_path / "uninterrupted")
 
 
 @pytest.mark.parametrize(("left", "last"), [(4.9, 4), (5.1, 6)])
-def test_a_stop_without_time_for_a_save_ends_at_the_newest_whole_checkpoint(
+def test_a_stop_without_time_for_a_save_ends_at_the_newest_complete_checkpoint(
     tiny_config: Build,
     run_training: Run,
     tmp_path: Path,
@@ -473,19 +473,19 @@ def test_a_stop_without_time_for_a_save_ends_at_the_newest_whole_checkpoint(
 
     monkeypatch.setattr(checkpoint_scheduler.Saver, "_conclude", slow)
     config, directory = tiny_config(training={"validation_steps": None}), RunDirectory(tmp_path / "run")
-    whole = run_training(config, "whole")
-    asked = stop_after(6)
-    monkeypatch.setattr(asked["stop"], "seconds_left", lambda: left)
+    uninterrupted = run_training(config, "uninterrupted")
+    stop_arguments = stop_after(6)
+    monkeypatch.setattr(stop_arguments["stop"], "seconds_left", lambda: left)
     with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
-        run_training(config, **asked)
+        run_training(config, **stop_arguments)
     assert ("The grace period had no time left to save step 6." in str(stopped.value)) is (last == 4)
-    assert whole_steps(directory)[-1] == last
+    assert complete_steps(directory)[-1] == last
     assert read_run(directory.run_file)["outcome"]["steps"] == last
-    assert run_training(config)["state_sha256"] == whole["state_sha256"]
-    assert numbers(directory.path) == numbers(tmp_path / "whole")
+    assert run_training(config)["state_sha256"] == uninterrupted["state_sha256"]
+    assert numbers(directory.path) == numbers(tmp_path / "uninterrupted")
 
 
-def test_what_a_stop_takes_is_measured_recorded_and_compared_with_the_grace_period(
+def test_the_duration_of_a_stop_is_measured_recorded_and_compared_with_the_grace_period(
     tiny_config: Build, run_training: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     long, short = StopRequest(grace=3600.0), StopRequest(grace=0.5)
@@ -496,20 +496,20 @@ def test_what_a_stop_takes_is_measured_recorded_and_compared_with_the_grace_peri
         assert outcome["grace_seconds_needed"] == round(stop.needed, 1)
         assert "seconds_since_signal" not in outcome
         assert grace_needed(tmp_path / name) == outcome["grace_seconds_needed"]
-        assert len(events(tmp_path / name, "grace_too_short")) == (name == "short"), "it is said once"
+        assert len(events(tmp_path / name, "grace_too_short")) == (name == "short"), "it is reported once"
     assert "Set --grace, and terminationGracePeriodSeconds of the pod, to " in caplog.text
     assert grace_needed(tmp_path / "nothing") == grace_needed(None) == 0.0
 
 
-def test_what_a_stop_takes_is_not_said_before_a_usual_step_was_measured(
+def test_the_duration_of_a_stop_is_not_reported_before_a_usual_step_was_measured(
     tiny_config: Build, run_training: Run, stop_after: Stop
 ) -> None:
     """The first step of a segment compiles; without any step the estimate would be too short."""
     for steps, known in ((1, False), (2, True)):
-        asked = stop_after(steps)
+        stop_arguments = stop_after(steps)
         with pytest.raises(StoppedError):
-            run_training(tiny_config(checkpointing={"save_steps": 1}), f"after-{steps}", **asked)
-        assert (asked["stop"].needed is not None) is known
+            run_training(tiny_config(checkpointing={"save_steps": 1}), f"after-{steps}", **stop_arguments)
+        assert (stop_arguments["stop"].needed is not None) is known
 
 
 def test_a_stop_removes_nothing(
@@ -519,15 +519,15 @@ def test_a_stop_removes_nothing(
     with pytest.raises(StoppedError):
         run_training(config, **stop_after(5))
     directory = RunDirectory(tmp_path / "run")
-    assert whole_steps(directory) == [4, 5], "the next segment removes it"
+    assert complete_steps(directory) == [4, 5], "the next segment removes it"
     run_training(config)
-    assert whole_steps(directory) == [12]
+    assert complete_steps(directory) == [12]
 
 
-def never_done(patch: pytest.MonkeyPatch) -> None:
+def endless_saves(patch: pytest.MonkeyPatch) -> None:
     """Let every save behind training seem to be under way until it is waited for."""
-    start = Behind.start
-    patch.setattr(Behind, "start", lambda self, work: NeverDone(start(self, work)))
+    start = BackgroundEngine.start
+    patch.setattr(BackgroundEngine, "start", lambda self, work: NeverDone(start(self, work)))
 
 
 class NeverDone:

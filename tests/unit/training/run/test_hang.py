@@ -17,17 +17,17 @@ from trainyard.config.schema import Config
 from trainyard.training.data.batches import TokenBatches
 from trainyard.training.run import hang
 from trainyard.training.runtime.watchdog import Watchdog
-from trainyard.training.runtime.world import ALONE, World, collectives_wait_for_ever
+from trainyard.training.runtime.world import ALONE, World, remove_collective_limit
 
 Build = Callable[..., Config]
 Run = Callable[..., dict[str, Any]]
 
 
-class Left(Exception):  # noqa: N818 - stands in for the end of the process
+class ProcessExit(Exception):  # noqa: N818 - replaces the end of the process
     """The process has ended."""
 
 
-class Never:
+class StoppedTimer:
     """A timer that never goes off."""
 
     def __init__(self, *_: Any) -> None:
@@ -39,23 +39,23 @@ class Never:
 def test_a_hang_tells_its_outcome_and_leaves_with_its_code(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, codes = list[dict[str, Any]](), list[int]()
-    monkeypatch.setattr("trainyard.training.run.hang.threading.Timer", Never)
-    whole = TokenBatches.batch
+    outcomes, codes = list[dict[str, Any]](), list[int]()
+    monkeypatch.setattr("trainyard.training.run.hang.threading.Timer", StoppedTimer)
+    original = TokenBatches.batch
 
     def never_the_sixth(self: TokenBatches, step: int) -> Any:
         if step < 5:
-            return whole(self, step)
+            return original(self, step)
         monkeypatch.setattr(Watchdog, "limit", lambda _: 0.1)
         hang._wait(60, lambda: bool(codes))
-        raise Left
+        raise ProcessExit
 
     monkeypatch.setattr(TokenBatches, "batch", never_the_sixth)
-    with pytest.raises(Left):
-        run_training(tiny_config(), on_outcome=told.append, leave=codes.append)
+    with pytest.raises(ProcessExit):
+        run_training(tiny_config(), on_outcome=outcomes.append, leave=codes.append)
     assert codes == [1]
-    assert told[0]["status"] == "failed"
-    assert told[0]["reason"].startswith("Step 6: nothing moved for ")
+    assert outcomes[0]["status"] == "failed"
+    assert outcomes[0]["reason"].startswith("Step 6: nothing moved for ")
     logs = tmp_path / "run" / "logs"
     assert "never_the_sixth" in (logs / "hang-rank-0.txt").read_text()
     assert not (logs / "hang-suspected").exists()
@@ -65,11 +65,11 @@ def test_a_hang_tells_its_outcome_and_leaves_with_its_code(
     ]
 
 
-def test_what_the_end_is_stuck_in_costs_that_part_only(
+def test_a_stuck_part_of_the_end_costs_that_part_only(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, ends, over = list[dict[str, Any]](), list[tuple[int, str]](), threading.Event()
-    monkeypatch.setattr("trainyard.training.run.hang.threading.Timer", Never)
+    outcomes, ends, over = list[dict[str, Any]](), list[tuple[int, str]](), threading.Event()
+    monkeypatch.setattr("trainyard.training.run.hang.threading.Timer", StoppedTimer)
     monkeypatch.setattr(hang, "_PART_SECONDS", 0.2)
 
     def stuck(*_: Any) -> None:
@@ -78,7 +78,7 @@ def test_what_the_end_is_stuck_in_costs_that_part_only(
     def leave(code: int) -> None:
         ends.append((code, (tmp_path / "run" / "run.json").read_text()))
 
-    class Stuck:
+    class StuckDisplay:
         """A display on a terminal that takes nothing once it hangs."""
 
         def on_row(self, _row: Any) -> None: ...
@@ -91,16 +91,16 @@ def test_what_the_end_is_stuck_in_costs_that_part_only(
         monkeypatch.setattr(Watchdog, "limit", lambda _: 0.1)
         hang._wait(60, lambda: bool(ends))
         over.set()
-        raise Left
+        raise ProcessExit
 
     monkeypatch.setattr(TokenBatches, "batch", never)
-    monkeypatch.setattr(hang, "_leave_collectives", stuck)
+    monkeypatch.setattr(hang, "_write_collectives", stuck)
     start = time.monotonic()
-    with pytest.raises(Left):
-        run_training(tiny_config(), listener=Stuck(), on_outcome=told.append, leave=leave)
+    with pytest.raises(ProcessExit):
+        run_training(tiny_config(), listener=StuckDisplay(), on_outcome=outcomes.append, leave=leave)
     assert time.monotonic() - start < 25
     ((code, record),) = ends
-    assert (code, told[0]["status"], json.loads(record)["outcome"]) == (1, "failed", told[0])
+    assert (code, outcomes[0]["status"], json.loads(record)["outcome"]) == (1, "failed", outcomes[0])
     assert "hang_suspected" in (tmp_path / "run" / "events.jsonl").read_text()
     assert not (tmp_path / "run" / "logs" / "hang-suspected").exists()
 
@@ -116,14 +116,14 @@ def test_no_collective_gives_up_while_the_steps_are_watched() -> None:
     try:
         dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
         assert limits() == [300.0, 60.0]
-        with collectives_wait_for_ever():
+        with remove_collective_limit():
             assert min(limits()) > 30 * 86400
         assert limits() == [1800.0, 1800.0]
     finally:
         dist.destroy_process_group()
 
 
-class Gathered(World):
+class WorldAt(World):
     """One of two processes, which are at `places`."""
 
     places: tuple[tuple[str, int], ...] = ()
@@ -141,7 +141,7 @@ def other() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def beside(pid: int, *, machine: str = "") -> World:
-    world = Gathered(**vars(replace(ALONE, size=2)))
+    world = WorldAt(**vars(replace(ALONE, size=2)))
     object.__setattr__(world, "places", ((machine, pid),))
     return world
 

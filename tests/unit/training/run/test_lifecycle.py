@@ -24,7 +24,7 @@ from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.training.checkpoint.retention import whole_steps
+from trainyard.training.checkpoint.retention import complete_steps
 from trainyard.training.checkpoint.stored_state import state_digests
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.runtime.stop_signals import StopRequest
@@ -44,7 +44,9 @@ def events(run: Path) -> list[str]:
     return [row["event"] for row in read_rows(run / "events.jsonl")]
 
 
-def test_a_run_leaves_what_the_contract_says(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+def test_a_run_writes_the_files_of_the_contract(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
     config = tiny_config()
     outcome = run_training(config)
     run = read_run(tmp_path / "run" / "run.json")
@@ -72,7 +74,7 @@ def test_a_run_leaves_what_the_contract_says(tiny_config: Build, run_training: R
         10,
         12,
     ]
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [8, 12]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [8, 12]
     assert events(tmp_path / "run") == [
         "started",
         *["checkpoint_saved"] * 3,
@@ -96,14 +98,14 @@ def test_stopping_and_resuming_at_every_step_is_bitwise_equal(
         model={"dtype": dtype},
         training={"batch_size": 8 // accumulation, "gradient_accumulation_steps": accumulation},
     )
-    whole = run_training(config, "whole")
+    uninterrupted = run_training(config, "uninterrupted")
     for step in range(1, 12):
         with pytest.raises(StoppedError, match=f"Stopped at step {step} of 12"):
             run_training(config, "pieces", **stop_after(step))
     pieces = run_training(config, "pieces")
-    assert pieces["state_sha256"] == whole["state_sha256"]
-    assert numbers(tmp_path / "pieces") == numbers(tmp_path / "whole")
-    assert pieces["sample"] == whole["sample"]
+    assert pieces["state_sha256"] == uninterrupted["state_sha256"]
+    assert numbers(tmp_path / "pieces") == numbers(tmp_path / "uninterrupted")
+    assert pieces["sample"] == uninterrupted["sample"]
 
 
 def test_another_seed_gives_another_run(tiny_config: Build, run_training: Run) -> None:
@@ -117,12 +119,12 @@ def test_another_seed_gives_another_run(tiny_config: Build, run_training: Run) -
 def test_a_signal_that_comes_while_the_processes_agree_is_not_lost(
     tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop, asked = StopRequest(), 0
+    stop, calls = StopRequest(), 0
 
     def agree(_world: object, reason: str | None) -> str | None:
-        nonlocal asked
-        asked += 1
-        if asked == 3:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
             stop.reason = "SIGTERM received"
         return reason
 
@@ -137,36 +139,36 @@ def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
     from trainyard.training.model import loss
     from trainyard.training.pretraining import validation
 
-    whole = train_once("whole")
+    uninterrupted = train_once("uninterrupted")
     stop = StopRequest()
     original = loss.summed_loss
 
-    def stopping(*args: Any) -> Any:
+    def stop_while_running(*args: Any) -> Any:
         stop.reason = "SIGTERM received"
         return original(*args)
 
-    monkeypatch.setattr(validation, "summed_loss", stopping)
+    monkeypatch.setattr(validation, "summed_loss", stop_while_running)
     with pytest.raises(StoppedError, match="step 5 of 12"):
         run_training(tiny_config(), "pieces", stop=stop)
     monkeypatch.undo()
     assert [row["step"] for row in read_rows(tmp_path / "pieces" / "metrics.jsonl")] == [1, 2, 3, 4]
-    assert run_training(tiny_config(), "pieces")["state_sha256"] == whole["state_sha256"]
-    assert numbers(tmp_path / "pieces") == numbers(tmp_path / "whole")
+    assert run_training(tiny_config(), "pieces")["state_sha256"] == uninterrupted["state_sha256"]
+    assert numbers(tmp_path / "pieces") == numbers(tmp_path / "uninterrupted")
 
 
 def test_rows_written_after_the_checkpoint_are_written_once(
     tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, stop_after: Stop
 ) -> None:
     """As after a SIGKILL between two saves: the rows are there, the checkpoint of their steps is not."""
-    whole = train_once("whole")
+    uninterrupted = train_once("uninterrupted")
     with pytest.raises(StoppedError):
         run_training(tiny_config(), "killed", **stop_after(7))
     directory = RunDirectory(tmp_path / "killed")
     (directory.checkpoint(7) / "manifest.json").unlink()
     with directory.metrics_file.open("a") as file:
         file.write('{"step": 8, "loss": 1.')
-    assert run_training(tiny_config(), "killed")["state_sha256"] == whole["state_sha256"]
-    assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
+    assert run_training(tiny_config(), "killed")["state_sha256"] == uninterrupted["state_sha256"]
+    assert numbers(tmp_path / "killed") == numbers(tmp_path / "uninterrupted")
     rows = read_rows(directory.events_file)
     assert [r["step"] for r in rows if r["event"] == "checkpoint_rejected"] == [7]
     assert [(r["step"], r["dropped_rows"]) for r in rows if r["event"] == "resumed"] == [(4, 3)]
@@ -195,13 +197,13 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_are_touched(
     run = read_run(tmp_path / "run" / "run.json")
     assert (run["outcome"]["status"], run["outcome"]["exit_code"]) == ("failed", 1)
     assert "is not finite" in run["outcome"]["reason"]
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
     with pytest.raises(StoppedError):
-        run_training(tiny_config(), **stop_after(4) | {"stop": _asked()})
+        run_training(tiny_config(), **stop_after(4) | {"stop": _stop_request()})
     assert state_digests(RunDirectory(tmp_path / "run").checkpoint(4)) == before
 
 
-def _asked() -> StopRequest:
+def _stop_request() -> StopRequest:
     stop = StopRequest()
     stop.reason = "before the first step"
     return stop
@@ -211,25 +213,25 @@ def test_a_stop_before_the_first_step_leaves_a_checkpoint_to_go_on_from(
     tiny_config: Build, run_training: Run, tmp_path: Path
 ) -> None:
     with pytest.raises(StoppedError, match="step 0 of 12"):
-        run_training(tiny_config(), stop=_asked())
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [0]
+        run_training(tiny_config(), stop=_stop_request())
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [0]
     assert run_training(tiny_config())["steps"] == 12
 
 
 def test_a_process_that_is_gone_when_the_digests_are_made_is_the_outcome(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(_state: TrainingState, **_: bool) -> dict[str, str]:
+    def raise_lost(_state: TrainingState, **_: bool) -> dict[str, str]:
         monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
         monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
         raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
 
-    told: list[Any] = []
-    monkeypatch.setattr(TrainingState, "digests", lost)
+    outcomes: list[Any] = []
+    monkeypatch.setattr(TrainingState, "digests", raise_lost)
     with pytest.raises(TrainingFailedError, match="lost another process of this run"):
-        run_training(tiny_config(training={"max_steps": 2}), on_outcome=told.append)
+        run_training(tiny_config(training={"max_steps": 2}), on_outcome=outcomes.append)
     outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
-    assert told == [outcome]
+    assert outcomes == [outcome]
     assert (outcome["status"], outcome["exit_code"]) == ("failed", 1)
 
 
@@ -269,15 +271,15 @@ def test_the_signal_of_another_process_counts_unless_this_one_got_its_own(
     stop = StopRequest(grace=30)
     assert stop.since_signal() is None
     for seconds in (12.0, 20.0):
-        stop.signalled_ago(seconds)
+        stop.adopt_signal(seconds)
         assert (stop.since_signal(), stop.seconds_left()) == (12.0, 18.0)
 
 
 def test_a_deadline_counts_from_a_start_that_is_past() -> None:
-    for seconds, gone, asked in ((60.0, 50.0, False), (60.0, 61.0, True), (None, 1e9, False)):
+    for seconds, gone, is_requested in ((60.0, 50.0, False), (60.0, 61.0, True), (None, 1e9, False)):
         stop = StopRequest.after(seconds, gone=gone, grace=30)
-        stop.before_deadline(1.0)
-        assert (stop.reason is not None) is asked
+        stop.stop_before_deadline(1.0)
+        assert (stop.reason is not None) is is_requested
 
 
 def test_the_deadline_stops_with_a_checkpoint(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
@@ -285,7 +287,7 @@ def test_the_deadline_stops_with_a_checkpoint(tiny_config: Build, run_training: 
         run_training(tiny_config(), stop=StopRequest(deadline=0.0))
     outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
     assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("stopped", 75, 1)
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [1]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [1]
 
 
 def test_a_finished_run_is_not_trained_again(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
@@ -295,7 +297,7 @@ def test_a_finished_run_is_not_trained_again(tiny_config: Build, run_training: R
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_finished_run_goes_on_when_more_steps_are_asked_for(
+def test_a_finished_run_continues_when_more_steps_are_requested(
     tiny_config: Build, run_training: Run, tmp_path: Path
 ) -> None:
     created = run_training(tiny_config()) and read_run(tmp_path / "run" / "run.json")["created"]
@@ -324,10 +326,10 @@ def test_resume_none_refuses_a_directory_that_holds_a_run(
 def test_a_named_checkpoint_of_another_run_is_its_parent(
     tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
 ) -> None:
-    whole = train_once("whole")
-    checkpoint = tmp_path / "whole" / "checkpoints" / "step-00000008"
+    uninterrupted = train_once("uninterrupted")
+    checkpoint = tmp_path / "uninterrupted" / "checkpoints" / "step-00000008"
     child = run_training(tiny_config(), "child", resume=str(checkpoint))
-    assert child["state_sha256"] == whole["state_sha256"]
+    assert child["state_sha256"] == uninterrupted["state_sha256"]
     parent = read_run(tmp_path / "child" / "run.json")["parent"]
     assert parent["checkpoint"] == str(checkpoint)
     assert len(parent["manifest_sha256"]) == 64
@@ -337,12 +339,12 @@ def test_a_named_checkpoint_of_another_run_is_its_parent(
 def test_a_run_killed_before_its_first_save_starts_from_its_parent_again(
     tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
 ) -> None:
-    whole = train_once("whole")
-    parent = tmp_path / "whole" / "checkpoints" / "step-00000008"
+    uninterrupted = train_once("uninterrupted")
+    parent = tmp_path / "uninterrupted" / "checkpoints" / "step-00000008"
     run_training(tiny_config(), "child", resume=str(parent))
     shutil.rmtree(tmp_path / "child" / "checkpoints")
     again = run_training(tiny_config(), "child")
-    assert again["state_sha256"] == whole["state_sha256"]
+    assert again["state_sha256"] == uninterrupted["state_sha256"]
     assert read_run(tmp_path / "child" / "run.json")["parent"]["checkpoint"] == str(parent)
     assert [row["step"] for row in read_rows(tmp_path / "child" / "metrics.jsonl")] == [9, 10, 11, 12]
 
@@ -350,8 +352,8 @@ def test_a_run_killed_before_its_first_save_starts_from_its_parent_again(
 def test_a_run_does_not_start_from_a_parent_that_has_changed(
     tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
 ) -> None:
-    train_once("whole")
-    parent = tmp_path / "whole" / "checkpoints" / "step-00000008"
+    train_once("uninterrupted")
+    parent = tmp_path / "uninterrupted" / "checkpoints" / "step-00000008"
     run_training(tiny_config(), "child", resume=str(parent))
     shutil.rmtree(tmp_path / "child" / "checkpoints")
     manifest = parent / "manifest.json"
@@ -366,8 +368,8 @@ def test_a_run_does_not_start_from_a_parent_that_has_changed(
 def test_a_named_checkpoint_that_does_not_verify_is_refused(
     tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
 ) -> None:
-    train_once("whole")
-    checkpoint = tmp_path / "whole" / "checkpoints" / "step-00000008"
+    train_once("uninterrupted")
+    checkpoint = tmp_path / "uninterrupted" / "checkpoints" / "step-00000008"
     (checkpoint / "trainer_state.json").write_text("{}")
     with pytest.raises(CheckpointError, match="does not verify"):
         run_training(tiny_config(), "child", resume=str(checkpoint))
@@ -402,14 +404,14 @@ def test_each_change_that_a_checkpoint_cannot_bear_is_named(
 
 
 def test_a_bug_is_recorded_as_one(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
-    class Broken:
+    class BrokenListener:
         def on_row(self, row: dict[str, Any]) -> None:
             raise ZeroDivisionError("a bug in a listener")
 
         def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
 
     with pytest.raises(ZeroDivisionError):
-        run_training(tiny_config(), listener=Broken())
+        run_training(tiny_config(), listener=BrokenListener())
     outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
     assert (outcome["status"], outcome["exit_code"], outcome["reason"]) == (
         "failed",
@@ -419,7 +421,7 @@ def test_a_bug_is_recorded_as_one(tiny_config: Build, run_training: Run, tmp_pat
 
 
 def test_a_missing_gpu_is_named_with_the_fix(tiny_config: Build, run_training: Run) -> None:
-    with pytest.raises(ConfigError, match=r"model.device: cuda:63 was asked for.*model.device=auto"):
+    with pytest.raises(ConfigError, match=r"model.device: cuda:63 was requested.*model.device=auto"):
         run_training(tiny_config(model={"device": "cuda:63"}))
 
 
@@ -429,7 +431,7 @@ def test_too_little_data_for_a_step_is_named(tiny_config: Build, run_training: R
     assert not (tmp_path / "run").exists()
 
 
-def test_tensorboard_reads_what_was_logged(
+def test_tensorboard_reads_the_logged_rows(
     tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -499,7 +501,7 @@ def test_a_change_of_configuration_on_the_way_is_on_record(
     ]
 
 
-def test_wandb_reads_what_was_logged_offline(
+def test_wandb_reads_the_rows_logged_offline(
     tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -520,7 +522,7 @@ def test_two_trainers_in_one_directory_are_one_too_many(
 ) -> None:
     refused: list[str] = []
 
-    class Second:
+    class SecondTraining:
         """Starts a second training of the same run in the middle of the first."""
 
         def on_row(self, row: dict[str, Any]) -> None:
@@ -531,7 +533,7 @@ def test_two_trainers_in_one_directory_are_one_too_many(
 
         def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
 
-    assert run_training(tiny_config(), listener=Second())["steps"] == 12
+    assert run_training(tiny_config(), listener=SecondTraining())["steps"] == 12
     assert len(refused) == 1
     assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 13))
 
@@ -540,37 +542,40 @@ def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_out(
     tiny_config: Build, run_training: Run, tmp_path: Path
 ) -> None:
     config = tiny_config(checkpointing={"keep_last": 9})
-    whole = run_training(config)
+    uninterrupted = run_training(config)
     directory = RunDirectory(tmp_path / "run")
     with pytest.raises(StoppedError):
-        run_training(config, resume=str(directory.checkpoint(4)), stop=_asked())
-    assert whole_steps(directory) == [4]
+        run_training(config, resume=str(directory.checkpoint(4)), stop=_stop_request())
+    assert complete_steps(directory) == [4]
     assert (directory.checkpoints / ".set-aside-step-00000012" / "manifest.json").is_file()
-    assert run_training(config)["state_sha256"] == whole["state_sha256"]
+    assert run_training(config)["state_sha256"] == uninterrupted["state_sha256"]
     assert [row["step"] for row in read_rows(directory.metrics_file)] == list(range(1, 13))
 
 
 def test_another_runs_checkpoint_does_not_go_into_a_used_directory(
     tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, stop_after: Stop
 ) -> None:
-    whole = train_once("whole")
+    uninterrupted = train_once("uninterrupted")
     train_once("used")
-    checkpoint = str(tmp_path / "whole" / "checkpoints" / "step-00000008")
+    checkpoint = str(tmp_path / "uninterrupted" / "checkpoints" / "step-00000008")
     with pytest.raises(ConfigError, match="holds a run already"):
         run_training(tiny_config(), "used", resume=checkpoint)
     with pytest.raises(StoppedError):
         run_training(tiny_config(), "child", resume=checkpoint, **stop_after(10))
-    assert run_training(tiny_config(), "child", resume=checkpoint)["state_sha256"] == whole["state_sha256"]
+    assert (
+        run_training(tiny_config(), "child", resume=checkpoint)["state_sha256"]
+        == uninterrupted["state_sha256"]
+    )
     rows = read_rows(tmp_path / "child" / "metrics.jsonl")
     assert [row["step"] for row in rows] == [9, 10, 11, 12]
 
 
-def test_a_checkpoint_beyond_the_steps_asked_for_is_refused(
+def test_a_checkpoint_beyond_the_requested_steps_is_refused(
     tiny_config: Build, run_training: Run, stop_after: Stop
 ) -> None:
     with pytest.raises(StoppedError):
         run_training(tiny_config(), **stop_after(6))
-    with pytest.raises(ConfigError, match="beyond the 5 steps"):
+    with pytest.raises(ConfigError, match="beyond the requested 5 steps"):
         run_training(tiny_config(training={"max_steps": 5}))
 
 
@@ -579,17 +584,17 @@ def test_the_deadline_is_seen_during_validation(
 ) -> None:
     stop = StopRequest()
 
-    class Late:
+    class LateDeadline:
         """The deadline comes while step 5 is validated."""
 
         def on_row(self, row: dict[str, Any]) -> None:
             if row["step"] == 4:
-                stop.before_deadline = lambda seconds: setattr(stop, "reason", "the deadline is near")  # type: ignore[method-assign]
+                stop.stop_before_deadline = lambda seconds: setattr(stop, "reason", "the deadline is near")  # type: ignore[method-assign]
 
         def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
 
     with pytest.raises(StoppedError, match="the deadline is near"):
-        run_training(tiny_config(), stop=stop, listener=Late())
+        run_training(tiny_config(), stop=stop, listener=LateDeadline())
     assert read_run(tmp_path / "run" / "run.json")["outcome"]["steps"] == 4
 
 
@@ -598,7 +603,7 @@ def test_weights_that_are_not_finite_never_replace_a_checkpoint(
 ) -> None:
     with pytest.raises(StoppedError):
         run_training(tiny_config(checkpointing={"keep_last": 1}), **stop_after(4))
-    # One step with this rate overflows the weights, and no later loss would tell: it is the last step.
+    # One step with this rate overflows the weights, and no later loss would show it: it is the last step.
     poison = tiny_config(
         training={
             "learning_rate": 3e38,
@@ -610,7 +615,7 @@ def test_weights_that_are_not_finite_never_replace_a_checkpoint(
     )
     with pytest.raises(TrainingFailedError, match="not finite"):
         run_training(poison)
-    assert whole_steps(RunDirectory(tmp_path / "run")) == [4]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
     assert read_run(tmp_path / "run" / "run.json")["outcome"]["exit_code"] == 1
 
 

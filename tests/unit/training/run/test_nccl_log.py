@@ -30,28 +30,28 @@ BY_IB = (
 )
 
 
-def why(*lines: str, fabric: Fabric | None = Fabric.EFA) -> str | None:
+def reason_of_fallback(*lines: str, fabric: Fabric | None = Fabric.EFA) -> str | None:
     return fallback(read_network(HEAD + line for line in lines), fabric)
 
 
 @pytest.mark.parametrize("fabric", Fabric)
 def test_channels_over_sockets_are_a_fallback_where_there_is_a_fabric(fabric: Fabric) -> None:
-    assert why(*BY_SOCKET, fabric=fabric) == ""
+    assert reason_of_fallback(*BY_SOCKET, fabric=fabric) == ""
     assert read_network(HEAD + line for line in BY_SOCKET).channels == {"Socket": 2}
 
 
-def test_without_a_fabric_sockets_are_what_there_is() -> None:
-    assert why(*BY_SOCKET, fabric=None) is None
+def test_sockets_without_a_fabric_are_no_fallback() -> None:
+    assert reason_of_fallback(*BY_SOCKET, fabric=None) is None
 
 
 def test_other_channels_are_none() -> None:
-    assert why(*BY_EFA) is None
-    assert why(*BY_IB, fabric=Fabric.INFINIBAND) is None
+    assert reason_of_fallback(*BY_EFA) is None
+    assert reason_of_fallback(*BY_IB, fabric=Fabric.INFINIBAND) is None
     assert read_network(BY_IB).channels == {"IB": 1, "IBext_v8": 1}
 
 
 def test_one_channel_over_a_socket_among_others_is_enough() -> None:
-    assert why(*BY_EFA, BY_SOCKET[3]) == "its plugin was not found"
+    assert reason_of_fallback(*BY_EFA, BY_SOCKET[3]) == "its plugin was not found"
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_one_channel_over_a_socket_among_others_is_enough() -> None:
         ("Connected all rings, use ring PXN 0 GDR 0",),
     ],
 )
-def test_without_a_channel_between_machines_nothing_is_said(lines: tuple[str, ...]) -> None:
-    assert why(*lines) is None
+def test_without_a_channel_between_machines_nothing_is_concluded(lines: tuple[str, ...]) -> None:
+    assert reason_of_fallback(*lines) is None
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_without_a_channel_between_machines_nothing_is_said(lines: tuple[str, ..
         (Fabric.INFINIBAND, "Failed to open libibverbs.so[.1]", "libibverbs is not installed"),
     ],
 )
-def test_the_log_often_says_why(fabric: Fabric, line: str, words: str) -> None:
-    found = why(line, *BY_SOCKET, fabric=fabric)
+def test_the_log_often_has_the_cause(fabric: Fabric, line: str, words: str) -> None:
+    found = reason_of_fallback(line, *BY_SOCKET, fabric=fabric)
     assert found is not None
     assert found.startswith(words)
 
@@ -97,8 +97,8 @@ def test_the_log_often_says_why(fabric: Fabric, line: str, words: str) -> None:
     "line",
     ["NET/IB : No device found.", "PROFILER/Plugin: Could not find: libnccl-profiler.so.", "NCCL WARN hm"],
 )
-def test_what_is_normal_with_efa_is_no_cause(line: str) -> None:
-    assert why(line, *BY_SOCKET) == ""
+def test_normal_lines_with_efa_are_no_cause(line: str) -> None:
+    assert reason_of_fallback(line, *BY_SOCKET) == ""
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_what_is_normal_with_efa_is_no_cause(line: str) -> None:
         ("NCCL_SOCKET_IFNAME set by environment to ens32", set()),
     ],
 )
-def test_tcp_that_somebody_asked_for_is_no_fallback(wish: str, left_alone: set[Fabric]) -> None:
+def test_requested_tcp_is_no_fallback(wish: str, left_alone: set[Fabric]) -> None:
     for fabric in Fabric:
-        assert (why(wish, *BY_SOCKET, fabric=fabric) is None) == (fabric in left_alone), fabric
+        assert (reason_of_fallback(wish, *BY_SOCKET, fabric=fabric) is None) == (fabric in left_alone), fabric
 
 
 def test_lines_that_stick_together_or_have_somebody_elses_head_are_read() -> None:

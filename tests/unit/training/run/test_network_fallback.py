@@ -1,4 +1,4 @@
-"""TCP between machines that have something faster: when NCCL is asked to log, and what is put on record."""
+"""TCP between machines that have a faster fabric: when NCCL writes its log, and the recorded event."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,13 +48,13 @@ def segment(tmp_path: Path) -> Any:
     return build
 
 
-def recorded(segment: RunContext, environment: dict[str, str], system: Path) -> list[dict[str, Any]]:
+def recorded_events(segment: RunContext, environment: dict[str, str], system: Path) -> list[dict[str, Any]]:
     record_fallback(segment, environment, system)
     return read_rows(segment.directory.events_file)
 
 
-def logged(segment: RunContext, *lines: str, **more: str) -> dict[str, str]:
-    """The environment after NCCL was asked for a log, into which it wrote `lines`."""
+def environment_with_log(segment: RunContext, *lines: str, **more: str) -> dict[str, str]:
+    """The environment after NCCL was configured to log and wrote `lines`."""
     environment = TWO_MACHINES | more
     keep_nccl_log(segment.directory.logs, "cuda", environment)
     Path(environment["NCCL_DEBUG_FILE"].replace("%%", "%")).write_text("".join(lines))
@@ -63,8 +63,8 @@ def logged(segment: RunContext, *lines: str, **more: str) -> dict[str, str]:
 
 def test_a_fallback_is_on_record_once_with_the_ranks_that_saw_it(segment: Any, p5: Path) -> None:
     here = segment("", "though the machine has EFA")
-    [event] = recorded(
-        here, logged(here, "h:1:2 [0] NCCL INFO NET/Plugin: No plugin found (x)\n", SOCKET), p5
+    [event] = recorded_events(
+        here, environment_with_log(here, "h:1:2 [0] NCCL INFO NET/Plugin: No plugin found (x)\n", SOCKET), p5
     )
     assert (event["event"], event["step"], event["ranks"]) == ("network_degraded", 1, [0, 2])
     assert event["reason"] == (
@@ -74,27 +74,27 @@ def test_a_fallback_is_on_record_once_with_the_ranks_that_saw_it(segment: Any, p
 
 def test_many_ranks_are_counted(segment: Any, p5: Path) -> None:
     here = segment(*["though the machine has EFA"] * 7)
-    [event] = recorded(here, logged(here), p5)
+    [event] = recorded_events(here, environment_with_log(here), p5)
     assert event["reason"] == "TCP between machines on 7 ranks, though the machine has EFA"
 
 
-def test_a_healthy_or_missing_log_says_nothing(segment: Any, p5: Path) -> None:
+def test_a_healthy_or_missing_log_records_nothing(segment: Any, p5: Path) -> None:
     here = segment("")
-    assert recorded(here, logged(here, SOCKET.replace("Socket", "Libfabric")), p5) == []
-    environment = logged(here)
+    assert recorded_events(here, environment_with_log(here, SOCKET.replace("Socket", "Libfabric")), p5) == []
+    environment = environment_with_log(here)
     (here.directory.logs / "nccl-rank-0.log").unlink()
-    assert recorded(here, environment, p5) == []
+    assert recorded_events(here, environment, p5) == []
 
 
 def test_machines_that_have_nothing_faster_are_not_degraded(segment: Any, tmp_path: Path) -> None:
     here = segment("")
-    assert recorded(here, logged(here, SOCKET), tmp_path / "sys") == []
+    assert recorded_events(here, environment_with_log(here, SOCKET), tmp_path / "sys") == []
 
 
 def test_the_log_of_an_earlier_segment_counts_for_nothing(segment: Any, p5: Path) -> None:
     here = segment("")
-    logged(here, SOCKET)
-    assert recorded(here, TWO_MACHINES | {"NCCL_DEBUG": "WARN"}, p5) == []
+    environment_with_log(here, SOCKET)
+    assert recorded_events(here, TWO_MACHINES | {"NCCL_DEBUG": "WARN"}, p5) == []
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_one_machine_and_cpus_need_no_log(
     keep_nccl_log(here.directory.logs, device, environment)
     assert environment == before
     here.world.gather = lambda _: pytest.fail("no process waits for another")
-    assert recorded(here, environment, p5) == []
+    assert recorded_events(here, environment, p5) == []
 
 
 @pytest.mark.parametrize("own", [{"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "/tmp/%h.%p"}])
-def test_what_somebody_told_nccl_stays(tmp_path: Path, own: dict[str, str]) -> None:
+def test_the_users_settings_of_nccl_stay(tmp_path: Path, own: dict[str, str]) -> None:
     environment = TWO_MACHINES | own
     keep_nccl_log(tmp_path / "logs", "cuda", environment)
     assert environment == TWO_MACHINES | own
@@ -162,7 +162,7 @@ def test_the_log_has_a_folder_and_its_path_no_placeholder(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_only_what_the_machine_has_for_sure_counts(
+def test_only_a_fabric_that_the_machine_certainly_has_counts(
     tmp_path: Path, files: dict[str, str], fabric: Fabric | None
 ) -> None:
     for name, text in files.items():
@@ -170,7 +170,7 @@ def test_only_what_the_machine_has_for_sure_counts(
     assert fabric_of(tmp_path) is fabric
 
 
-def test_the_loop_looks_once_after_the_first_step(
+def test_the_loop_reads_the_log_once_after_the_first_step(
     tiny_config: Callable[..., Config], run_training: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[int] = []

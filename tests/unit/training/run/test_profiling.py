@@ -32,11 +32,11 @@ def test_the_chosen_steps_are_traced_and_the_numbers_stay_the_same(
     logs = tmp_path / "traced" / "logs"
     assert [path.name for path in logs.iterdir()] == ["profile-steps-5-6-rank-0.json.gz"]
     assert steps_of(logs / "profile-steps-5-6-rank-0.json.gz") == {"step 5", "step 6"}
-    told = [row for row in read_rows(tmp_path / "traced" / "events.jsonl") if row["event"] == "profiled"]
-    assert [(row["step"], row["files"]) for row in told] == [(6, ["profile-steps-5-6-rank-0.json.gz"])]
+    profiled = [row for row in read_rows(tmp_path / "traced" / "events.jsonl") if row["event"] == "profiled"]
+    assert [(row["step"], row["files"]) for row in profiled] == [(6, ["profile-steps-5-6-rank-0.json.gz"])]
 
 
-def test_a_stop_in_the_middle_leaves_what_was_traced(
+def test_a_stop_in_the_middle_keeps_the_traced_steps(
     tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Callable[[int], dict[str, Any]]
 ) -> None:
     with pytest.raises(StoppedError):
@@ -54,7 +54,7 @@ def test_steps_that_the_run_does_not_have_are_refused_before_anything_is_written
     assert not (tmp_path / "run" / "run.json").exists()
 
 
-def test_the_same_command_goes_on_after_a_stop_and_traces_what_is_left(
+def test_the_same_command_resumes_after_a_stop_and_traces_the_other_steps(
     tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Callable[[int], dict[str, Any]]
 ) -> None:
     with pytest.raises(StoppedError):
@@ -64,7 +64,7 @@ def test_the_same_command_goes_on_after_a_stop_and_traces_what_is_left(
     assert names == ["profile-steps-5-6-rank-0.json.gz", "profile-steps-7-8-rank-0.json.gz"]
 
 
-def test_steps_that_were_trained_before_are_said_and_nothing_more(
+def test_steps_that_were_trained_before_are_only_reported(
     tiny_config: Build,
     run_training: Run,
     stop_after: Callable[[int], dict[str, Any]],

@@ -1,4 +1,4 @@
-"""A run that was lost with its machine goes on from the store as if nothing had happened."""
+"""A run that was lost with its machine resumes from the store with the same results."""
 
 import shutil
 from collections.abc import Callable
@@ -22,14 +22,14 @@ def numbers(run: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("selection", [Selection(1), Selection(1, newest=True), Selection(1, 4)])
-def test_a_restored_run_goes_on_to_the_same_digest(
+def test_a_restored_run_continues_to_the_same_digest(
     tiny_config: Callable[..., Any],
     run_training: Callable[..., dict[str, Any]],
     stop_after: Callable[[int], dict[str, Any]],
     tmp_path: Path,
     selection: Selection,
 ) -> None:
-    whole = run_training(tiny_config(), "whole")
+    uninterrupted = run_training(tiny_config(), "uninterrupted")
     with pytest.raises(StoppedError):
         run_training(tiny_config(), "lost", **stop_after(7))
     store, lost = open_store((tmp_path / "store").as_uri()), tmp_path / "lost"
@@ -37,5 +37,5 @@ def test_a_restored_run_goes_on_to_the_same_digest(
     shutil.rmtree(lost)
     report = restore(store, selection, tmp_path / "back")
     assert report.steps == {None: (4, 7) if not selection.newest else (7,), 4: (4,)}[selection.step]
-    assert run_training(tiny_config(), "back")["state_sha256"] == whole["state_sha256"]
-    assert numbers(tmp_path / "back") == numbers(tmp_path / "whole")
+    assert run_training(tiny_config(), "back")["state_sha256"] == uninterrupted["state_sha256"]
+    assert numbers(tmp_path / "back") == numbers(tmp_path / "uninterrupted")

@@ -24,15 +24,15 @@ from trainyard.training.run.trackers import (
     TrackerEntry,
     close_trackers,
     hyperparameters_of,
+    is_still_closing,
     open_trackers,
-    still_closing,
 )
 
 ROW = {"step": 1, "loss": 2.0, "time": 3.0}
 
 
-class Failing:
-    """A tracker that fails in what is named, and counts how often it was asked."""
+class FailingTracker:
+    """A tracker that fails in the named methods, and records the calls."""
 
     def __init__(self, *failing: str, error: type[BaseException] = OSError) -> None:
         self._failing, self._error = failing, error
@@ -54,34 +54,36 @@ class Failing:
 
 
 def test_a_tracker_that_fails_to_write_is_dropped_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    failing, whole = Failing("write"), Failing()
-    both = [GuardedTracker("Failing", lambda: failing), GuardedTracker("Whole", lambda: whole)]
+    failing, healthy = FailingTracker("write"), FailingTracker()
+    both = [GuardedTracker("Failing", lambda: failing), GuardedTracker("Healthy", lambda: healthy)]
     for tracker in (*both, *both):
         tracker.write(ROW)
     close_trackers(both)
     assert failing.calls == ["write"]
-    assert whole.calls == ["write", "write", "close"]
+    assert healthy.calls == ["write", "write", "close"]
     assert [record.getMessage() for record in caplog.records] == [
-        "Failing failed (disk full); training goes on without it"
+        "Failing failed (disk full); training continues without it"
     ]
 
 
 def test_a_tracker_that_fails_to_close_does_not_keep_the_others_open(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    whole = Failing()
-    close_trackers([GuardedTracker("A", lambda: Failing("close")), GuardedTracker("B", lambda: whole)])
-    assert whole.calls == ["close"]
+    healthy = FailingTracker()
+    close_trackers(
+        [GuardedTracker("A", lambda: FailingTracker("close")), GuardedTracker("B", lambda: healthy)]
+    )
+    assert healthy.calls == ["close"]
     assert caplog.text.count("A failed (disk full)") == 1
 
 
 def test_a_tracker_that_cannot_show_a_sample_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    failing, whole = Failing("show"), Failing()
-    both = [GuardedTracker("A", lambda: failing), GuardedTracker("B", lambda: whole)]
+    failing, healthy = FailingTracker("show"), FailingTracker()
+    both = [GuardedTracker("A", lambda: failing), GuardedTracker("B", lambda: healthy)]
     for tracker in both:
         tracker.show("def f", 3)
     close_trackers(both)
-    assert (failing.calls, whole.calls) == (["show"], ["show", "close"])
+    assert (failing.calls, healthy.calls) == (["show"], ["show", "close"])
     assert caplog.text.count("A failed (disk full)") == 1
 
 
@@ -99,7 +101,7 @@ def scalars_of(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
 
 def test_tensorboard_draws_training_and_validation_in_one_chart_also_after_a_resume(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
-    # What a killed segment logged after its checkpoint of step 2 must not be seen beside what replaces it.
+    # Rows of a killed segment after its checkpoint of step 2 must not appear beside their replacements.
     for resumed_at, loss in ((0, 5.0), (2, 3.0)):
         tracker = TensorBoardTracker(TrackedRun(MonitoringConfig(), directory, "r", resumed_at, {}))
         for step in range(resumed_at + 1, resumed_at + 5):
@@ -171,18 +173,18 @@ def test_wandb_keeps_hyperparameters_and_sample_offline(
 
 
 def test_a_bug_in_a_tracker_is_not_hidden() -> None:
-    tracker = GuardedTracker("Buggy", lambda: Failing("write", error=ZeroDivisionError))
+    tracker = GuardedTracker("Buggy", lambda: FailingTracker("write", error=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
         tracker.write(ROW)
 
 
 def test_a_second_ctrl_c_is_not_hidden() -> None:
-    tracker = GuardedTracker("Slow", lambda: Failing("close", error=KeyboardInterrupt))
+    tracker = GuardedTracker("Slow", lambda: FailingTracker("close", error=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         tracker.close()
 
 
-def test_a_tensorboard_folder_that_cannot_be_written_is_said_once(
+def test_a_tensorboard_folder_that_cannot_be_written_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "tensorboard").write_text("in the way")
@@ -229,7 +231,7 @@ os.kill(int(service), signal.SIGKILL)
 for step in range(2, 200):
     opened[0].write({"step": step, "loss": 2.0, "time": 3.0})
 close_trackers(opened)
-print("the run goes on")
+print("the run continues")
 """
 
 
@@ -244,16 +246,18 @@ def test_a_wandb_whose_service_dies_is_dropped(tmp_path: Path) -> None:
         timeout=240,
         env=environment | {"WANDB_MODE": "offline"},
     )
-    assert done.stdout.strip() == "the run goes on", done.stderr
+    assert done.stdout.strip() == "the run continues", done.stderr
     assert done.stderr.count("W&B failed") == 1
 
 
-def test_a_run_goes_on_without_a_tracker_that_fails(
+def test_a_run_continues_without_a_tracker_that_fails(
     tiny_config: Callable[..., Config],
     run_training: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(TRACKERS, "TensorBoard", TrackerEntry(lambda _: True, lambda _: Failing("write")))
+    monkeypatch.setitem(
+        TRACKERS, "TensorBoard", TrackerEntry(lambda _: True, lambda _: FailingTracker("write"))
+    )
     outcome = run_training(tiny_config(monitoring={"tensorboard": True}, training={"max_steps": 3}))
     assert (outcome["status"], outcome["steps"]) == ("succeeded", 3)
 
@@ -264,7 +268,9 @@ def test_a_tracker_that_fails_to_close_does_not_replace_an_early_stop(
     stop_after: Callable[[int], dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(TRACKERS, "TensorBoard", TrackerEntry(lambda _: True, lambda _: Failing("close")))
+    monkeypatch.setitem(
+        TRACKERS, "TensorBoard", TrackerEntry(lambda _: True, lambda _: FailingTracker("close"))
+    )
     with pytest.raises(StoppedError, match="step 2"):
         run_training(tiny_config(monitoring={"tensorboard": True}), **stop_after(2))
 
@@ -275,23 +281,23 @@ def test_trackers_that_take_too_long_are_left_within_the_grace_period(
     """The end of the process must not wait for them either."""
     go_on, closed = threading.Event(), list[str]()
 
-    class Slow:
+    class SlowTracker:
         def close(self) -> None:
             go_on.wait(60)
             closed.append("slow")
 
-    trackers: Any = [Slow()]
-    begun = time.monotonic()
+    trackers: Any = [SlowTracker()]
+    start = time.monotonic()
     close_trackers(trackers, seconds=0.1)
-    assert time.monotonic() - begun < 30
-    assert still_closing()
+    assert time.monotonic() - start < 30
+    assert is_still_closing()
     assert "not closed within the grace period" in caplog.text
     go_on.set()
-    while still_closing() and time.monotonic() - begun < 60:
+    while is_still_closing() and time.monotonic() - start < 60:
         time.sleep(0.01)
     close_trackers(trackers, seconds=30)
     assert closed == ["slow", "slow"]
-    assert not still_closing()
+    assert not is_still_closing()
 
 
 def test_a_tracker_that_is_registered_by_one_line_is_opened_guarded_and_closed(
@@ -302,9 +308,9 @@ def test_a_tracker_that_is_registered_by_one_line_is_opened_guarded_and_closed(
 
     seen: list[TrackedRun] = []
 
-    def opened(run: TrackedRun) -> Failing:
+    def opened(run: TrackedRun) -> FailingTracker:
         seen.append(run)
-        return Failing("show", error=RefusedError)
+        return FailingTracker("show", error=RefusedError)
 
     entry = TrackerEntry(lambda config: not config.tensorboard, opened, lambda: (RefusedError,))
     monkeypatch.setitem(TRACKERS, "Planted", entry)

@@ -9,11 +9,11 @@ import pytest
 
 from trainyard.config.schema import Config
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.training.runtime.before_torch import before_torch, started
+from trainyard.training.runtime.before_torch import before_torch, resume_garbage_collection
 
 
 @pytest.fixture
-def collecting() -> Iterator[None]:
+def garbage_collection() -> Iterator[None]:
     """The collector as it was, afterwards."""
     before = gc.get_threshold()
     yield
@@ -22,8 +22,8 @@ def collecting() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.mark.usefixtures("collecting")
-def test_garbage_is_looked_for_again_once_training_starts(
+@pytest.mark.usefixtures("garbage_collection")
+def test_garbage_is_collected_again_once_training_starts(
     tiny_config: Callable[..., Config],
     run_training: Callable[..., dict[str, Any]],
     tmp_path: Path,
@@ -39,8 +39,8 @@ def test_garbage_is_looked_for_again_once_training_starts(
     assert gc.get_threshold() == (700, 10, 10), "few objects of a training may hold much memory"
 
 
-@pytest.mark.usefixtures("collecting")
+@pytest.mark.usefixtures("garbage_collection")
 def test_without_it_nothing_is_kept_from_the_collector() -> None:
     before = gc.get_freeze_count()
-    started()
+    resume_garbage_collection()
     assert gc.get_freeze_count() == before

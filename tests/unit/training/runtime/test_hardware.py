@@ -1,4 +1,4 @@
-"""The device of a process among others, and what a row of metrics says of it."""
+"""The device of a process among others, and the facts about it in a row of metrics."""
 
 import sys
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_a_cpu_is_not_compiled_for_from_a_folder_with_a_space(
         prepare_device(config)
 
 
-def test_processes_that_do_not_come_together_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_do_not_come_together_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def alone(*_: object, **__: object) -> None:
         raise dist.DistStoreError("Timed out after 301 seconds waiting for clients.")
 
@@ -69,7 +69,7 @@ def test_the_choices_of_nccl_are_pinned_unless_the_user_made_them() -> None:
     assert environment == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL128"}
 
 
-def test_inductor_times_no_kernels_on_a_gpu_when_asked_for_determinism() -> None:
+def test_inductor_times_no_kernels_on_a_gpu_for_determinism() -> None:
     from torch._inductor import config
 
     with config.patch("deterministic", False):
@@ -77,7 +77,7 @@ def test_inductor_times_no_kernels_on_a_gpu_when_asked_for_determinism() -> None
         assert config.deterministic
 
 
-def test_what_nccl_was_told_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_of_nccl_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 7))
     monkeypatch.setenv("NCCL_ALGO", "Ring")

@@ -52,26 +52,26 @@ class ThreadWorld(World):
         return self.gather(value)[source]
 
 
-def together(work: Callable[[World], Any], *, machines: tuple[int, ...] = (1, 1)) -> list[Any]:
-    """What `work` returns or raises on each process; `machines` are the numbers of processes on each."""
+def run_together(work: Callable[[World], Any], *, machines: tuple[int, ...] = (1, 1)) -> list[Any]:
+    """Return the result or error of `work` on each process; `machines` has the processes of each machine."""
     places = [local for count in machines for local in range(count)]
     meeting = Meeting(len(places))
     worlds = [
         ThreadWorld(rank, len(places), local, None, meeting=meeting) for rank, local in enumerate(places)
     ]
 
-    def caught(world: World) -> Any:
+    def attempt(world: World) -> Any:
         try:
             return work(world)
         except TrainyardError as error:
             return error
 
     with ThreadPoolExecutor(len(places)) as pool:
-        return list(pool.map(caught, worlds))
+        return list(pool.map(attempt, worlds))
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_directory, "_PATIENCE_SECONDS", 0.3)
 
 
@@ -81,30 +81,30 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_machine_has_a_folder_and_its_first_process_owns_it(
     machines: tuple[int, ...], folders: tuple[int, ...]
 ) -> None:
-    worlds = together(lambda world: with_folders(world, shared=False), machines=machines)
+    worlds = run_together(lambda world: with_folders(world, shared=False), machines=machines)
     assert {world.folders for world in worlds} == {folders}
     assert [world.owns_folder for world in worlds] == [local == 0 for n in machines for local in range(n)]
-    shared = together(lambda world: with_folders(world, shared=True), machines=machines)
+    shared = run_together(lambda world: with_folders(world, shared=True), machines=machines)
     assert [world.owns_folder for world in shared] == [world.rank == 0 for world in shared]
     assert {world.folder_count for world in shared} == {1}
 
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("is_one", [True, False])
-def test_the_folder_must_be_what_the_configuration_says(tmp_path: Path, shared: bool, is_one: bool) -> None:
+def test_the_folder_must_be_shared_as_configured(tmp_path: Path, shared: bool, is_one: bool) -> None:
     def work(world: World) -> str:
         world = with_folders(world, shared=shared)
         place = tmp_path / ("one" if is_one else str(world.rank // 2))
         with lock_run_directory(RunDirectory(place), world):
             return "trained"
 
-    said = together(work, machines=(2, 2))
+    answers = run_together(work, machines=(2, 2))
     if shared == is_one:
-        assert said == ["trained"] * 4
+        assert answers == ["trained"] * 4
         return
-    assert all(isinstance(error, ConfigError) for error in said)
+    assert all(isinstance(error, ConfigError) for error in answers)
     fix = "checkpointing.shared to false" if shared else "Set checkpointing.shared to true"
-    assert fix in str(said[0])
+    assert fix in str(answers[0])
 
 
 def test_a_folder_that_cannot_be_written_is_refused_on_all(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_written_is_refused_on_all(tmp_path: Path) -> No
         with lock_run_directory(RunDirectory(tmp_path / str(world.rank)), with_folders(world, shared=False)):
             return "trained"
 
-    assert ["cannot be used" in str(error) for error in together(work)] == [True, True]
+    assert ["cannot be used" in str(error) for error in run_together(work)] == [True, True]
 
 
 def test_the_mark_of_a_machine_is_read_back_and_ends_with_its_trainer(tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ def test_the_mark_of_a_machine_is_read_back_and_ends_with_its_trainer(tmp_path: 
         assert not before.is_over
         return read_node(directory)
 
-    assert together(work) == [NodeFolder("r", 0, 2, True), NodeFolder("r", 1, 2, True)]
+    assert run_together(work) == [NodeFolder("r", 0, 2, True), NodeFolder("r", 1, 2, True)]
     write_node(RunDirectory(tmp_path / "0"), NodeFolder("r", 0, 1))
     assert read_node(RunDirectory(tmp_path / "0")) is None
 
 
-def checkpoint(directory: RunDirectory, step: int, *, without: str = "", other: bool = False) -> None:
+def write_checkpoint(directory: RunDirectory, step: int, *, without: str = "", other: bool = False) -> None:
     path = directory.checkpoint(step)
     path.mkdir(parents=True)
     for name in ("__0_0.distcp", "__1_0.distcp"):
@@ -142,28 +142,31 @@ def checkpoint(directory: RunDirectory, step: int, *, without: str = "", other: 
         (path / without).unlink()
 
 
-def whole_and_a_part(directory: RunDirectory) -> None:
-    checkpoint(directory, 4)
-    checkpoint(directory, 6, without="__0_0.distcp")
+def write_complete_and_partial(directory: RunDirectory) -> None:
+    write_checkpoint(directory, 4)
+    write_checkpoint(directory, 6, without="__0_0.distcp")
 
 
 @pytest.mark.parametrize(
     ("second", "problem"),
     [
-        (lambda directory: checkpoint(directory, 4), None),
-        (lambda directory: checkpoint(directory, 4, without="__0_0.distcp"), "is not whole on this machine"),
-        (lambda directory: checkpoint(directory, 4, other=True), "is another checkpoint"),
-        (lambda directory: None, "is not whole on this machine"),
-        (whole_and_a_part, "step-00000006 lacks parts; the newest whole one is of step 4"),
+        (lambda directory: write_checkpoint(directory, 4), None),
+        (
+            lambda directory: write_checkpoint(directory, 4, without="__0_0.distcp"),
+            "is not complete on this machine",
+        ),
+        (lambda directory: write_checkpoint(directory, 4, other=True), "is another checkpoint"),
+        (lambda directory: None, "is not complete on this machine"),
+        (write_complete_and_partial, "step-00000006 lacks parts; the newest complete one is of step 4"),
     ],
 )
 @pytest.mark.parametrize("has_first", [True, False])
-def test_a_resume_needs_the_whole_checkpoint_on_every_machine(
+def test_a_resume_needs_the_complete_checkpoint_on_every_machine(
     tmp_path: Path, second: Callable[[RunDirectory], None], problem: str | None, has_first: bool
 ) -> None:
     directories = [RunDirectory(tmp_path / str(rank)) for rank in range(2)]
     if has_first:
-        checkpoint(directories[0], 4)
+        write_checkpoint(directories[0], 4)
     second(directories[1])
 
     def work(world: World) -> ResumePoint | None:
@@ -174,18 +177,20 @@ def test_a_resume_needs_the_whole_checkpoint_on_every_machine(
 
         return agreed_resume_point(find, directories[world.rank], with_folders(world, shared=False))
 
-    said = together(work)
+    answers = run_together(work)
     if has_first and problem is None:
-        assert [point.path for point in said] == [each.checkpoint(4) for each in directories]
+        assert [point.path for point in answers] == [each.checkpoint(4) for each in directories]
     elif not has_first and not directories[1].checkpoint_steps():
-        assert said == [None, None]
+        assert answers == [None, None]
     else:
-        assert all(isinstance(error, CheckpointError) for error in said)
-        assert all("scripts/fetch_resume.py on every machine" in str(error) for error in said)
-        assert (problem if has_first and problem else "none is whole") in str(said[0])
+        assert all(isinstance(error, CheckpointError) for error in answers)
+        assert all("scripts/fetch_resume.py on every machine" in str(error) for error in answers)
+        assert (problem if has_first and problem else "none is complete") in str(answers[0])
 
 
 def test_a_shared_folder_needs_no_agreement(tmp_path: Path) -> None:
     point = ResumePoint(tmp_path, 4, "x")
-    found = together(lambda world: agreed_resume_point(lambda: replace(point), RunDirectory(tmp_path), world))
+    found = run_together(
+        lambda world: agreed_resume_point(lambda: replace(point), RunDirectory(tmp_path), world)
+    )
     assert found == [point, point]

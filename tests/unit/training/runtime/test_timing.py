@@ -37,7 +37,7 @@ def test_laps_of_a_part_add_up_and_time_between_steps_belongs_to_none(
 
 
 class Event:
-    """A CUDA event that passes when the test says so."""
+    """A CUDA event that passes when the test sets it."""
 
     now = 0.0
     passed_until = 0.0
@@ -70,7 +70,7 @@ def test_a_gpus_update_is_in_the_reading_of_the_step_that_waited_for_it(
     assert readings[1] == readings[0] | {"optimizer_seconds": 7.0}
 
 
-def test_each_row_says_what_its_step_was_spent_on(
+def test_each_row_has_the_times_of_the_parts_of_its_step(
     tiny_config: Callable[..., Config], run_training: Callable[..., Any], tmp_path: Path
 ) -> None:
     run_training(tiny_config(training={"max_steps": 6, "validation_steps": None}))
@@ -87,10 +87,10 @@ def test_each_row_says_what_its_step_was_spent_on(
 def test_mfu_is_the_share_of_the_peak_of_all_devices(
     tiny_config: Callable[..., Config], run_training: Callable[..., Any], tmp_path: Path
 ) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def peak(name: str) -> float:
-        asked.append(name)
+        requested.append(name)
         return 4e9
 
     config = tiny_config(training={"max_steps": 2})
@@ -99,7 +99,7 @@ def test_mfu_is_the_share_of_the_peak_of_all_devices(
         assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 1000 / 4e9)
     run = read_run(tmp_path / "known" / "run.json")
     assert (run["plan"]["flops_per_token"], run["hardware"]["peak_flops"]) == (1000, 4e9)
-    assert set(asked) == {"cpu"}
+    assert set(requested) == {"cpu"}
     run_training(config, "unknown", peak_flops=peak)
     assert not any("mfu" in row for row in read_rows(tmp_path / "unknown" / "metrics.jsonl"))
 
@@ -135,10 +135,10 @@ def test_a_measurement_that_others_slowed_down_is_taken_again_and_the_best_count
 
 @pytest.mark.parametrize("known", [None, 1.0])
 def test_no_mfu_is_above_1_or_0(known: float | None) -> None:
-    asked = []
-    peak = Peak(known, None if known else lambda: asked.append(1) or 1.0)  # type: ignore[func-returns-value]
+    requested = []
+    peak = Peak(known, None if known else lambda: requested.append(1) or 1.0)  # type: ignore[func-returns-value]
     assert [peak.share(flops) for flops in (2.0, 3.0, 0.5)] == [None, None, 0.5]
-    assert len(asked) == (0 if known else 5), "a machine that is that busy is not measured for ever"
+    assert len(requested) == (0 if known else 5), "a machine that is that busy is not measured endlessly"
     assert Peak(None).share(1.0) is None
 
 

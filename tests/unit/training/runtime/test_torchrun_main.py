@@ -13,7 +13,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException, logge
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousTimeoutError
 
-from trainyard.training.runtime.torchrun_agent import LeftAloneError
+from trainyard.training.runtime.torchrun_agent import FirstNodeLostError
 from trainyard.training.runtime.torchrun_main import main
 
 
@@ -24,14 +24,14 @@ def failure(rank: int, code: int, *, after: int = 0) -> ProcessFailure:
 
 
 @pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
+def garbage_collection() -> Iterator[None]:
     """The objects of this process are searched for garbage again."""
     yield
     gc.unfreeze()
 
 
 @pytest.mark.parametrize(
-    ("ends", "said"),
+    ("ends", "output"),
     [
         (None, ""),
         (
@@ -56,12 +56,12 @@ def collected() -> Iterator[None]:
         ),
         *(
             (left, "The first node of this run has gone, so the workers of this one were ended.\n")
-            for left in (LeftAloneError(), RendezvousConnectionError("gone"))
+            for left in (FirstNodeLostError(), RendezvousConnectionError("gone"))
         ),
     ],
 )
 def test_only_a_worker_that_could_not_speak_is_spoken_of(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: Any, said: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: Any, output: str
 ) -> None:
     def torchrun() -> None:
         logger.addHandler(handler := logging.StreamHandler(sys.stderr))
@@ -73,6 +73,6 @@ def test_only_a_worker_that_could_not_speak_is_spoken_of(
             raise ends
 
     monkeypatch.setattr(torch.distributed.run, "main", torchrun)
-    first_node_gone = "The first node" in said
+    first_node_gone = "The first node" in output
     assert main() == (4 if first_node_gone else 0 if ends is None else 1)
-    assert capsys.readouterr().err == f"Unable to shutdown process 100\n{said}"
+    assert capsys.readouterr().err == f"Unable to shutdown process 100\n{output}"

@@ -12,7 +12,7 @@ from torch._inductor.utils import run_and_get_code
 
 from trainyard.errors import ConfigError
 from trainyard.training.runtime import hardware
-from trainyard.training.runtime.hardware import set_vector_width, widths_here
+from trainyard.training.runtime.hardware import available_widths, set_vector_width
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def settings() -> Iterator[None]:
 @pytest.mark.parametrize("bits", [128, 256, 512])
 @COMPILES
 def test_the_generated_code_has_vectors_of_that_width(bits: int) -> None:
-    if bits not in widths_here():
+    if bits not in available_widths():
         pytest.skip(f"this CPU has no vectors of {bits} bits")
     set_vector_width(bits)
     assert hardware.vector_width() == bits
@@ -52,7 +52,7 @@ def test_the_generated_code_has_vectors_of_that_width(bits: int) -> None:
 
 
 def test_a_width_that_the_cpu_lacks_is_refused_with_those_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "widths_here", lambda: [128, 256])
-    with pytest.raises(ConfigError, match=r"simd_bits: 512 was asked for.* vectors of 128, 256 bits"):
+    monkeypatch.setattr(hardware, "available_widths", lambda: [128, 256])
+    with pytest.raises(ConfigError, match=r"simd_bits: 512 was requested.* vectors of 128, 256 bits"):
         set_vector_width(512)
     assert compiler.cpp.simdlen is None

@@ -9,22 +9,22 @@ import pytest
 import torch
 
 from trainyard.config.schema import MonitoringConfig
-from trainyard.training.runtime.watchdog import Standstill, Watchdog, compiling_is_slow
+from trainyard.training.runtime.watchdog import Standstill, Watchdog, allow_slow_compilation
 
 
 def watchdog(floor: float = 0.2, factor: float | None = 4.0) -> Watchdog:
     return Watchdog(MonitoringConfig(hang_seconds=floor, hang_factor=factor))
 
 
-def begun(floor: float = 0.2) -> Watchdog:
+def started_watchdog(floor: float = 0.2) -> Watchdog:
     """One that has seen a first, short step."""
     result = watchdog(floor)
-    result.step_done(0.001)
+    result.record_step(0.001)
     return result
 
 
 class Alarm:
-    """Keeps what it is told, and when."""
+    """Records its calls and their times."""
 
     def __init__(self) -> None:
         self.rung: list[Standstill] = []
@@ -40,9 +40,9 @@ def alarm() -> Alarm:
     return Alarm()
 
 
-def test_what_stands_still_is_noticed_once(alarm: Alarm) -> None:
+def test_a_standstill_is_noticed_once(alarm: Alarm) -> None:
     start = time.monotonic()
-    with begun().watching(alarm):
+    with started_watchdog().watch(alarm):
         assert alarm.event.wait(60)
         time.sleep(0.3)
     (still,) = alarm.rung
@@ -50,9 +50,9 @@ def test_what_stands_still_is_noticed_once(alarm: Alarm) -> None:
     assert still.limit == 0.2
 
 
-def test_what_moves_is_left_alone(alarm: Alarm) -> None:
-    dog = begun(floor=0.5)
-    with dog.watching(alarm):
+def test_progress_raises_no_alarm(alarm: Alarm) -> None:
+    dog = started_watchdog(floor=0.5)
+    with dog.watch(alarm):
         for _ in range(100):
             dog.beat()
             time.sleep(0.01)
@@ -63,20 +63,20 @@ def test_the_limit_is_so_many_times_the_median_and_no_less_than_the_floor() -> N
     dog = watchdog(floor=2.0, factor=4.0)
     assert dog.limit() == 20.0, "the first step may take long"
     for seconds in (30.0, 1.0, 1.0):
-        dog.step_done(seconds)
+        dog.record_step(seconds)
     assert dog.limit() == 4.0
     for _ in range(64):
-        dog.step_done(0.01)
+        dog.record_step(0.01)
     assert dog.limit() == 2.0
     for _ in range(40):
-        dog.step_done(3.0)
+        dog.record_step(3.0)
     assert dog.limit() == 12.0, "the last steps count"
 
 
 def test_slow_work_has_ten_times_as_long(alarm: Alarm) -> None:
-    dog = begun()
+    dog = started_watchdog()
     assert dog.limit() == 0.2
-    with dog.watching(alarm), dog.slow_work():
+    with dog.watch(alarm), dog.slow_work():
         assert dog.limit() == pytest.approx(2.0)
         time.sleep(0.5)
     assert not alarm.rung
@@ -88,8 +88,8 @@ def test_time_in_which_the_process_could_not_run_does_not_count(
 ) -> None:
     real, slept = time.monotonic, [0.0]
     monkeypatch.setattr("trainyard.training.runtime.watchdog.time.monotonic", lambda: real() + slept[0])
-    dog = begun(floor=2.0)
-    with dog.watching(alarm):
+    dog = started_watchdog(floor=2.0)
+    with dog.watch(alarm):
         time.sleep(0.1)
         slept[0] = 3600.0
         assert not alarm.event.wait(0.5)
@@ -99,7 +99,7 @@ def test_time_in_which_the_process_could_not_run_does_not_count(
 
 def test_another_process_can_call(alarm: Alarm) -> None:
     noticed: list[str] = []
-    with begun(floor=60.0).watching(alarm, called=lambda: bool(noticed)):
+    with started_watchdog(floor=60.0).watch(alarm, is_raised=lambda: bool(noticed)):
         noticed.append("rank 1")
         assert alarm.event.wait(50)
     assert alarm.rung[0].seconds < 50
@@ -110,8 +110,8 @@ def test_patience_is_short_once_another_process_has_ended(
 ) -> None:
     monkeypatch.setattr("trainyard.training.runtime.watchdog._LOST_SECONDS", 0.2)
     ended: list[int] = []
-    dog = begun(floor=60.0)
-    with dog.watching(alarm, lost=lambda: tuple(ended)), dog.slow_work():
+    dog = started_watchdog(floor=60.0)
+    with dog.watch(alarm, lost=lambda: tuple(ended)), dog.slow_work():
         ended.append(3)
         assert alarm.event.wait(50)
     assert (alarm.rung[0].limit, alarm.rung[0].lost) == (0.2, (3,))
@@ -126,21 +126,21 @@ def test_nobody_leaves_while_the_alarm_is_at_work() -> None:
         time.sleep(0.5)
         done.append(True)
 
-    with begun().watching(slow_alarm):
+    with started_watchdog().watch(slow_alarm):
         assert at_work.wait(60)
     assert done == [True]
 
 
 def test_without_a_factor_nothing_is_watched(alarm: Alarm) -> None:
     before = threading.active_count()
-    with watchdog(factor=None).watching(alarm, called=lambda: True):
+    with watchdog(factor=None).watch(alarm, is_raised=lambda: True):
         assert threading.active_count() == before
         time.sleep(0.2)
     assert not alarm.rung
 
 
 def test_compiling_is_slow_work_and_only_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    dog, limits = begun(), list[float]()
+    dog, limits = started_watchdog(), list[float]()
 
     def backend(module: torch.fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
         limits.append(dog.limit())
@@ -150,7 +150,7 @@ def test_compiling_is_slow_work_and_only_while_it_lasts(monkeypatch: pytest.Monk
         return values * 2
 
     compiled = torch.compile(double, backend=backend, dynamic=False)
-    with compiling_is_slow(dog):
+    with allow_slow_compilation(dog):
         for size in (2, 2, 3):  # a new shape compiles again
             compiled(torch.ones(size))
         assert dog.limit() == 0.2

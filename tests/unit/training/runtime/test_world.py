@@ -1,4 +1,4 @@
-"""The processes of a run come together, and nobody waits long for one that does not come."""
+"""The processes of a run come together, and none waits long for one that does not join."""
 
 import subprocess
 import sys
@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from trainyard.training.runtime.world import no_long_wait
+from trainyard.training.runtime.world import limit_wait
 
 WAITING = """
 import signal, sys, time
 from trainyard.training.runtime import world as joining
-joining._TOLD_SECONDS = float(sys.argv[1])
-signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
-with joining.no_long_wait(lambda: sys.argv[2] == "told"):
+joining._JOIN_SECONDS = float(sys.argv[1])
+signal.signal(signal.SIGTERM, lambda *_: print("signal received", flush=True))
+with joining.limit_wait(lambda: sys.argv[2] == "end"):
     print("waits", flush=True)
     deadline = time.monotonic() + float(sys.argv[3])
     while time.monotonic() < deadline:
@@ -22,36 +22,36 @@ print("came together")
 """
 
 
-def waiting(*, grace: float, told: str, seconds: float) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", WAITING, str(grace), told, str(seconds)]
+def start_waiting_process(*, grace: float, end_request: str, seconds: float) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", WAITING, str(grace), end_request, str(seconds)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "waits\n"
     return process
 
 
-@pytest.mark.parametrize("told", ["", "told"])
-def test_a_process_that_is_told_to_end_waits_for_the_others_no_longer(told: str) -> None:
-    process = waiting(grace=0.2, told=told, seconds=60)
-    if not told:
+@pytest.mark.parametrize("end_request", ["", "end"])
+def test_a_process_that_must_end_stops_waiting_for_the_others(end_request: str) -> None:
+    process = start_waiting_process(grace=0.2, end_request=end_request, seconds=60)
+    if not end_request:
         process.terminate()
-    said, _ = process.communicate(timeout=50)
+    output, _ = process.communicate(timeout=50)
     assert process.returncode == 1
-    assert "came together" not in said
+    assert "came together" not in output
 
 
 def test_a_signal_while_the_others_come_is_for_the_steps_that_follow() -> None:
-    process = waiting(grace=30, told="", seconds=0.5)
+    process = start_waiting_process(grace=30, end_request="", seconds=0.5)
     process.terminate()
-    said, _ = process.communicate(timeout=25)
-    assert (process.returncode, said) == (0, "heard\ncame together\n")
+    output, _ = process.communicate(timeout=25)
+    assert (process.returncode, output) == (0, "signal received\ncame together\n")
 
 
 def test_another_thread_than_the_main_one_waits_as_it_is() -> None:
     done = []
 
     def wait() -> None:
-        with no_long_wait(lambda: True):
+        with limit_wait(lambda: True):
             done.append(True)
 
     thread = threading.Thread(target=wait)

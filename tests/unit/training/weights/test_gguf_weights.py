@@ -77,7 +77,7 @@ def write(tmp_path: Path) -> Write:
     return build
 
 
-def judged(path: Path, shape: ArchitectureConfig = SHAPE) -> list[str]:
+def refusal_lines(path: Path, shape: ArchitectureConfig = SHAPE) -> list[str]:
     """The lines of the refusal; none when the weights fit."""
     try:
         open_starting_weights(ModelConfig(name="m", path=str(path), architecture=shape))
@@ -95,14 +95,14 @@ def test_names_go_there_and_back() -> None:
         assert our_name(unknown) == gguf_name(unknown) == unknown
 
 
-def turned_in_pairs(x: Tensor, angles: Tensor) -> Tensor:
+def rotate_in_pairs(x: Tensor, angles: Tensor) -> Tensor:
     """Rotary positions of llama.cpp's Llama: the numbers 2i and 2i + 1 of a head turn together."""
     even, odd = x[..., 0::2], x[..., 1::2]
     turned = (even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos())
     return torch.stack(turned, dim=-1).flatten(-2)
 
 
-def turned_in_halves(x: Tensor, angles: Tensor) -> Tensor:
+def rotate_in_halves(x: Tensor, angles: Tensor) -> Tensor:
     """Ours: the number i turns with i + head_dim / 2."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat(
@@ -121,10 +121,10 @@ def test_undoing_the_order_of_rows_gives_the_attention_that_the_file_means() -> 
         q, k = (turn((x @ matrix.T).view(length, heads, size), angles) for matrix in weights)
         return torch.einsum("ihd,jhd->hij", q, k)
 
-    meant = scores(stored, turned_in_pairs)
+    meant = scores(stored, rotate_in_pairs)
     ours = [torch.from_numpy(rows_by_halves(matrix.numpy(), heads)) for matrix in stored]
-    torch.testing.assert_close(scores(ours, turned_in_halves), meant)
-    assert not torch.allclose(scores(stored, turned_in_halves), meant)
+    torch.testing.assert_close(scores(ours, rotate_in_halves), meant)
+    assert not torch.allclose(scores(stored, rotate_in_halves), meant)
 
 
 def test_tensors_are_read_one_by_one_with_the_shapes_that_were_announced(write: Write) -> None:
@@ -144,16 +144,16 @@ def test_the_tile_changes_no_number(write: Write) -> None:
 
 
 def test_a_file_that_fits_is_taken(write: Write) -> None:
-    assert judged(write()) == []
-    assert judged(write({"llama.attention.head_count_kv": 2, "llama.rope.freq_base": None})) == []
+    assert refusal_lines(write()) == []
+    assert refusal_lines(write({"llama.attention.head_count_kv": 2, "llama.rope.freq_base": None})) == []
 
 
 def test_metadata_and_shapes_are_compared(write: Write) -> None:
     shape = SHAPE.model_copy(update={"intermediate_size": 128, "rope_theta": 5e5})
     end = "in the configuration (intermediate_size 128), in 2 layers"
-    assert judged(write({"llama.attention.layer_norm_rms_epsilon": 1e-6}), shape) == [
-        "model.architecture.rope_theta: the file says 10000, the configuration 500000",
-        "model.architecture.rms_norm_eps: the file says 1e-06, the configuration 1e-05",
+    assert refusal_lines(write({"llama.attention.layer_norm_rms_epsilon": 1e-6}), shape) == [
+        "model.architecture.rope_theta: the file has 10000, the configuration 500000",
+        "model.architecture.rms_norm_eps: the file has 1e-06, the configuration 1e-05",
         f"blk.N.ffn_down.weight: [64, 96] in the file, [64, 128] {end}",
         f"blk.N.ffn_gate.weight: [96, 64] in the file, [128, 64] {end}",
         f"blk.N.ffn_up.weight: [96, 64] in the file, [128, 64] {end}",
@@ -161,8 +161,8 @@ def test_metadata_and_shapes_are_compared(write: Write) -> None:
 
 
 def test_heads_without_their_own_count_of_keys_are_all_of_them(write: Write) -> None:
-    lines = judged(write({"llama.attention.head_count_kv": None}))
-    assert lines == ["model.architecture.num_key_value_heads: the file says 4, the configuration 2"]
+    lines = refusal_lines(write({"llama.attention.head_count_kv": None}))
+    assert lines == ["model.architecture.num_key_value_heads: the file has 4, the configuration 2"]
 
 
 def test_rotary_scaling_is_read_from_the_divisors(write: Write) -> None:
@@ -170,10 +170,12 @@ def test_rotary_scaling_is_read_from_the_divisors(write: Write) -> None:
     divisors = (rotary_frequencies(SHAPE) / rotary_frequencies(scaled)).numpy()
     start = "model.architecture.rope_scaling: the file divides the rotary frequencies by"
     plain, stretched = write(), "1 to 8 (rope_freqs.weight)"
-    assert judged(plain, scaled) == [f"{start} 1 to 1 (rope_freqs.weight), the configuration by 1 to 8"]
+    assert refusal_lines(plain, scaled) == [
+        f"{start} 1 to 1 (rope_freqs.weight), the configuration by 1 to 8"
+    ]
     with_divisors = write(extra={"rope_freqs.weight": divisors})
-    assert judged(with_divisors, scaled) == []
-    assert judged(with_divisors) == [f"{start} {stretched}, the configuration by 1 to 1"]
+    assert refusal_lines(with_divisors, scaled) == []
+    assert refusal_lines(with_divisors) == [f"{start} {stretched}, the configuration by 1 to 1"]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ def test_rotary_scaling_is_read_from_the_divisors(write: Write) -> None:
     [
         (
             {"llama.rope.scaling.type": "linear"},
-            "model.architecture.rope_scaling: the file says linear, the configuration default",
+            "model.architecture.rope_scaling: the file has linear, the configuration default",
         ),
         (
             {"llama.rope.dimension_count": 8},
@@ -189,34 +191,34 @@ def test_rotary_scaling_is_read_from_the_divisors(write: Write) -> None:
         ),
     ],
 )
-def test_what_our_model_does_not_have_is_refused(write: Write, metadata: dict[str, Any], line: str) -> None:
-    assert judged(write(metadata)) == [line]
+def test_features_that_our_model_lacks_are_refused(write: Write, metadata: dict[str, Any], line: str) -> None:
+    assert refusal_lines(write(metadata)) == [line]
 
 
 def test_experts_are_no_part_of_our_model(write: Write) -> None:
     extra = {f"blk.{n}.ffn_gate_inp.weight": np.zeros((4, 64), np.float32) for n in range(2)}
-    lines = judged(write(extra=extra))
+    lines = refusal_lines(write(extra=extra))
     assert lines == [
         f"blk.{n}.ffn_gate_inp.weight: no part of the model; [4, 64] in the file" for n in range(2)
     ]
 
 
 def test_a_type_that_cannot_be_dequantised_is_named(write: Write) -> None:
-    assert judged(write(extra={"output.bias": np.zeros(64, np.int32)})) == [
+    assert refusal_lines(write(extra={"output.bias": np.zeros(64, np.int32)})) == [
         "output.bias: of type I32, which gguf cannot dequantise",
         "output.bias: no part of the model; [64] in the file",
     ]
 
 
-def refused(path: Path) -> str:
+def refusal(path: Path) -> str:
     with pytest.raises(ConfigError) as error:
         open_weights(path)
     return str(error.value)
 
 
 def test_files_of_other_models_are_refused(write: Write) -> None:
-    assert "the architecture 'qwen2'; this trainer has llama only" in refused(write(architecture="qwen2"))
-    assert "does not say llama.block_count" in refused(write({"llama.block_count": None}))
+    assert "the architecture 'qwen2'; this trainer has llama only" in refusal(write(architecture="qwen2"))
+    assert "has no llama.block_count" in refusal(write({"llama.block_count": None}))
 
 
 @pytest.mark.parametrize("keep", [0, 3, 20, 400, 0.5, 0.999])
@@ -224,7 +226,7 @@ def test_a_file_cut_off_anywhere_is_no_gguf_file(write: Write, keep: float) -> N
     path = write()
     content = path.read_bytes()
     path.write_bytes(content[: int(keep if keep >= 1 else keep * len(content))])
-    assert "is not a whole GGUF file" in refused(path)
+    assert "is not a complete GGUF file" in refusal(path)
 
 
 def test_a_type_newer_than_the_installed_gguf_is_named(write: Write) -> None:
@@ -233,29 +235,29 @@ def test_a_type_newer_than_the_installed_gguf_is_named(write: Write) -> None:
     name = content.index(b"output_norm.weight") + len("output_norm.weight")
     content[name + 12 : name + 16] = (99).to_bytes(4, "little")  # after the number of dimensions and one size
     path.write_bytes(content)
-    assert "type that the installed gguf does not know" in (problem := refused(path))
+    assert "type that the installed gguf does not know" in (problem := refusal(path))
     assert "99" in problem
 
 
 def test_something_else_under_the_name_is_no_gguf_file(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"<!DOCTYPE html>" * 100)
-    assert "is not a whole GGUF file (GGUF magic invalid); fetch it again" in refused(path)
+    assert "is not a complete GGUF file (GGUF magic invalid); download it again" in refusal(path)
 
 
 def test_a_tokenizer_in_the_file_is_passed_over(write: Write, tmp_path: Path) -> None:
     """gguf's own reader, which makes an object of each token, finds the same scalars and tensors."""
     path = write(tokens=["a", "", "größer", "x" * 300])
-    header, whole = GgufHeader(path), gguf.GGUFReader(path)
+    header, complete = GgufHeader(path), gguf.GGUFReader(path)
     assert [(t.name, t.data_offset, t.n_bytes) for t in header.tensors] == [
-        (t.name, t.data_offset, t.n_bytes) for t in whole.tensors
+        (t.name, t.data_offset, t.n_bytes) for t in complete.tensors
     ]
-    arrays = {name for name, field in whole.fields.items() if field.types[0] == gguf.GGUFValueType.ARRAY}
+    arrays = {name for name, field in complete.fields.items() if field.types[0] == gguf.GGUFValueType.ARRAY}
     assert arrays == {"tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type"}
-    for name in whole.fields.keys() - arrays:
-        assert header.fields[name].contents() == whole.fields[name].contents()
-    assert judged(path) == []
+    for name in complete.fields.keys() - arrays:
+        assert header.fields[name].contents() == complete.fields[name].contents()
+    assert refusal_lines(path) == []
     content = path.read_bytes()
     position = content.index(b"tokenizer.ggml.tokens") + len("tokenizer.ggml.tokens") + 8
     path.write_bytes(content[:position] + b"\xff" * 8 + content[position + 8 :])
-    assert "is not a whole GGUF file" in refused(path)
+    assert "is not a complete GGUF file" in refusal(path)

@@ -21,7 +21,7 @@ from trainyard.config.keys import leaf_keys
 from trainyard.errors import ConfigError, TrainyardError
 from trainyard.training.export.exported_tokenizer import byte_tokenizer
 from trainyard.training.weights.hub_model import HubModel, hub_model
-from trainyard.training.weights.pretrained import declared_by, load_with_weights
+from trainyard.training.weights.pretrained import load_with_weights, read_declared
 
 Ask = Callable[..., Declared]
 
@@ -44,13 +44,13 @@ class Hub:
     forbidden: frozenset[str] = frozenset()
     broken: bool = False
     """Answer 503 to everything."""
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     """`GET /path` of each request."""
     endpoint: str = ""
 
 
 @contextmanager
-def serving(models: dict[str, Path]) -> Iterator[Hub]:
+def serve_hub(models: dict[str, Path]) -> Iterator[Hub]:
     """The server, while it runs."""
     hub = Hub(models)
 
@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.state.asked.append(f"{self.command} {path}")
+        self.state.requests.append(f"{self.command} {path}")
         if self.state.broken:
             return self._send(503, b"down")
         parts = path.strip("/").split("/")
@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not is_api:
             return self._send_file(folder / "/".join(rest[2:]))
         if rest[:1] == ["tree"]:
-            return self._send_json([_described(path, folder) for path in sorted(folder.rglob("*"))])
+            return self._send_json([_file_facts(path, folder) for path in sorted(folder.rglob("*"))])
         commit = self.state.commit if revision == "main" else COMMIT if revision == "v1" else revision
         return self._send_json({"id": repository, "modelId": repository, "sha": commit, "siblings": []})
 
@@ -133,10 +133,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: a test that fails shows what was asked."""
+        """Log nothing: a test that fails shows the requests."""
 
 
-def _described(path: Path, folder: Path) -> dict[str, object]:
+def _file_facts(path: Path, folder: Path) -> dict[str, object]:
     name, kind = path.relative_to(folder).as_posix(), "directory" if path.is_dir() else "file"
     oid = hashlib.sha1(name.encode()).hexdigest()
     return {"type": kind, "path": name, "oid": oid, "size": 0 if path.is_dir() else path.stat().st_size}
@@ -158,7 +158,7 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model as it lies on the Hub, with files that nobody needs."""
+    """A model as it is on the Hub, with unneeded files."""
     from trainyard.config.schema import ArchitectureConfig
     from trainyard.training.model.model import build_model
     from trainyard.training.weights.hugging_face_config import architecture_of, read_config
@@ -178,7 +178,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(files: Path) -> Iterator[Hub]:
-    with serving({NAME: files}) as hub:
+    with serve_hub({NAME: files}) as hub:
         yield hub
 
 
@@ -205,8 +205,8 @@ def run(words: str, hub: Hub, home: Path, *arguments: str, **environment: str) -
 
 
 @pytest.fixture
-def described(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Declared]:
-    """What a model on the Hub declares, asked for in this process; some is environment that is read once."""
+def declared_by_hub(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Declared]:
+    """Read the declaration of a model on the Hub; some settings are variables that are read once."""
     from huggingface_hub import constants
 
     for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"):
@@ -222,14 +222,16 @@ def described(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", "HF_HUB_OFFLINE" in environment)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        declared = declared_by(path, frozenset(leaf_keys()))
+        declared = read_declared(path, frozenset(leaf_keys()))
         assert declared is not None
         return declared
 
     return ask
 
 
-def test_what_is_a_name_on_the_hub_and_what_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_on_the_hub_are_distinguished_from_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert hub_model("owner/name") == HubModel("owner/name", None)
     assert hub_model("owner/name@v1.0") == HubModel("owner/name", "v1.0")
     paths = (
@@ -255,11 +257,11 @@ def test_a_model_is_described_without_its_weights_at_a_commit_on_record(hub: Hub
     assert f"tokenizer: {NAME}@{COMMIT}" in stdout
     assert "name: Small-Llama" in stdout
     assert "hidden_size: 32" in stdout
-    got = {line.rpartition("/")[2] for line in hub.asked if line.startswith("GET /owner")}
+    got = {line.rpartition("/")[2] for line in hub.requests if line.startswith("GET /owner")}
     assert got == {"config.json", "tokenizer.json"}
 
 
-def test_a_run_goes_on_with_the_commit_it_began_with(hub: Hub, home: Path) -> None:
+def test_a_run_resumes_with_the_commit_it_started_with(hub: Hub, home: Path) -> None:
     arguments = ["--run-dir", "run", "--set", f"model.path={NAME}", "--set", "data.train_path=text.txt"]
     for setting in ("training.max_steps=1", "training.batch_size=2", "data.sequence_length=16"):
         arguments += ["--set", setting]
@@ -268,7 +270,7 @@ def test_a_run_goes_on_with_the_commit_it_began_with(hub: Hub, home: Path) -> No
     assert "Fetching" not in stderr
     assert f"{NAME}@{COMMIT}: 0." in stderr
     assert f"{NAME}@{COMMIT}" in (home / "run/run.json").read_text()
-    got = [line for line in hub.asked if line.startswith("GET /owner") and line.endswith("safetensors")]
+    got = [line for line in hub.requests if line.startswith("GET /owner") and line.endswith("safetensors")]
     assert got == [f"GET /{NAME}/resolve/{COMMIT}/model.safetensors"]
     assert stderr.count("weights of") == 2
     hub.commit = OTHER_COMMIT
@@ -277,14 +279,14 @@ def test_a_run_goes_on_with_the_commit_it_began_with(hub: Hub, home: Path) -> No
     assert again.config.model.architecture.hidden_size == 32
 
 
-def test_a_revision_is_taken_and_what_is_in_the_cache_needs_no_network(hub: Hub, described: Ask) -> None:
-    assert described(f"{NAME}@v1").path == f"{NAME}@{COMMIT}"
-    assert described(f"{NAME}@{OTHER_COMMIT}").path == f"{NAME}@{OTHER_COMMIT}"
-    hub.asked.clear()
-    assert described(f"{NAME}@v1", HF_HUB_OFFLINE="1").path == f"{NAME}@{COMMIT}"
-    assert not hub.asked
+def test_a_revision_is_used_and_cached_files_need_no_network(hub: Hub, declared_by_hub: Ask) -> None:
+    assert declared_by_hub(f"{NAME}@v1").path == f"{NAME}@{COMMIT}"
+    assert declared_by_hub(f"{NAME}@{OTHER_COMMIT}").path == f"{NAME}@{OTHER_COMMIT}"
+    hub.requests.clear()
+    assert declared_by_hub(f"{NAME}@v1", HF_HUB_OFFLINE="1").path == f"{NAME}@{COMMIT}"
+    assert not hub.requests
     hub.broken = True
-    assert described(f"{NAME}@{COMMIT}").path == f"{NAME}@{COMMIT}"
+    assert declared_by_hub(f"{NAME}@{COMMIT}").path == f"{NAME}@{COMMIT}"
 
 
 @pytest.mark.parametrize(
@@ -307,9 +309,9 @@ def test_a_revision_is_taken_and_what_is_in_the_cache_needs_no_network(hub: Hub,
         (NAME, {"forbidden": frozenset({NAME})}, {"HF_TOKEN": "hf_bad"}, 2, "is forbidden (403)"),
     ],
 )
-def test_each_reason_is_told_apart(
+def test_each_reason_has_its_own_message(
     hub: Hub,
-    described: Ask,
+    declared_by_hub: Ask,
     name: str,
     state: dict[str, object],
     environment: dict[str, str],
@@ -319,7 +321,7 @@ def test_each_reason_is_told_apart(
     for key, value in state.items():
         setattr(hub, key, value)
     with pytest.raises(TrainyardError) as refused:
-        described(name, **environment)
+        declared_by_hub(name, **environment)
     assert refused.value.exit_code == code
     assert f"model.path: {name} is not a path on this machine" in str(refused.value)
     assert problem in str(refused.value)
@@ -327,15 +329,15 @@ def test_each_reason_is_told_apart(
 
 
 @pytest.mark.parametrize("kind", ["gated", "private"])
-def test_a_token_opens_what_is_gated_or_private(hub: Hub, described: Ask, kind: str) -> None:
+def test_a_token_gives_access_to_gated_and_private_models(hub: Hub, declared_by_hub: Ask, kind: str) -> None:
     setattr(hub, kind, frozenset({NAME}))
-    assert described(HF_TOKEN="hf_good").values["model.architecture.hidden_size"] == 32
+    assert declared_by_hub(HF_TOKEN="hf_good").values["model.architecture.hidden_size"] == 32
 
 
-def test_a_model_that_is_no_llama_is_said(hub: Hub, described: Ask, tmp_path: Path) -> None:
+def test_a_model_that_is_no_llama_is_refused(hub: Hub, declared_by_hub: Ask, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "config.json").write_text('{"model_type": "gpt_neox"}')
     hub.models["owner/other"] = other
     with pytest.raises(ConfigError, match="has the model_type 'gpt_neox'; this trainer has llama only"):
-        described("owner/other")
+        declared_by_hub("owner/other")

@@ -34,7 +34,7 @@ SCALES = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
     "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
 }  # fmt: skip
-"""Where in a block the half-precision scale stands, and the minimum where there is one."""
+"""The position of the half-precision scale in a block, and of the minimum if it has one."""
 EXTREMES = (0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x7C01)
 """Zeros, subnormals, the smallest normal, the largest, infinities, quiet and signalling NaNs."""
 every_type = pytest.mark.parametrize("name", NATIVE_TYPES)
@@ -50,12 +50,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     line = [sys.executable, script, "--no-tests", "--build-dir", str(build)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    (built,) = build.glob("libtrainyard_kernels.*")
-    return built
+    (built_kernels,) = build.glob("libtrainyard_kernels.*")
+    return built_kernels
 
 
 @pytest.fixture
-def built(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def built_kernels(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The kernels are used."""
     monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
     return library
@@ -70,7 +70,7 @@ def no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=[Backend.SCALAR, Backend.AVX2])
-def path(request: pytest.FixtureRequest, built: Path) -> Backend:
+def path(request: pytest.FixtureRequest, built_kernels: Path) -> Backend:
     """Each native path that this processor has."""
     wanted: Backend = request.param
     if wanted is Backend.AVX2 and native.backend() is not Backend.AVX2:
@@ -90,7 +90,7 @@ def expected(data: np.ndarray, name: str) -> np.ndarray:
 
 
 def bits(values: np.ndarray) -> np.ndarray:
-    """What is compared: -0 is not 0, and NaNs have payloads.
+    """The compared bits: -0 is not 0, and NaNs have payloads.
 
     Off x86 NumPy may convert halves by an instruction that makes signalling NaNs quiet; there both are.
     """
@@ -99,7 +99,7 @@ def bits(values: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values), found | np.uint32(quiet), found)
 
 
-def put_half(blocks: np.ndarray, at: int, half: int | np.ndarray) -> None:
+def write_half(blocks: np.ndarray, at: int, half: int | np.ndarray) -> None:
     blocks[:, at] = np.bitwise_and(half, 0xFF)
     blocks[:, at + 1] = np.right_shift(half, 8)
 
@@ -140,15 +140,17 @@ def test_extreme_scales_have_the_bits_of_gguf(name: str, path: Backend) -> None:
         for second in (0x0000, 0x8000, 0x0001, 0x3C00, 0xFBFF):
             blocks = random_rows(name, rows=3, elements=1).reshape(3, -1).copy()
             for at, half in zip(SCALES[name], (first, second), strict=False):
-                put_half(blocks, at, half)
+                write_half(blocks, at, half)
             assert np.array_equal(bits(dequantize(blocks, name, using=path)), bits(expected(blocks, name)))
 
 
 @pytest.mark.parametrize("name", [name for name, scales in SCALES.items() if len(scales) == 2])
-def test_where_two_nans_meet_there_is_a_nan_and_it_is_the_same_on_every_path(name: str, built: Path) -> None:
+def test_where_two_nans_meet_there_is_a_nan_and_it_is_the_same_on_every_path(
+    name: str, built_kernels: Path
+) -> None:
     blocks = np.random.default_rng(3).integers(0, 256, (64, sizes(name)[1]), dtype=np.uint8)
-    put_half(blocks, SCALES[name][0], 0x7E01)
-    put_half(blocks, SCALES[name][1], 0xFE02)
+    write_half(blocks, SCALES[name][0], 0x7E01)
+    write_half(blocks, SCALES[name][1], 0xFE02)
     values = dequantize(blocks, name)
     assert np.isnan(values).all()
     assert np.array_equal(bits(values), bits(dequantize(blocks, name, using=Backend.SCALAR)))
@@ -157,11 +159,11 @@ def test_where_two_nans_meet_there_is_a_nan_and_it_is_the_same_on_every_path(nam
 @every_type
 def test_tiles_and_threads_change_no_bit(name: str, path: Backend) -> None:
     data = random_rows(name, rows=3, elements=5_000)
-    whole = bits(expected(data, name))
+    complete = bits(expected(data, name))
     for tile_bytes in (1, 33, 256, 4096, 1 << 20, 1 << 80):
         for threads in (1, 2, 5):
             values = dequantize(data, name, tile_bytes=tile_bytes, threads=threads, using=path)
-            assert np.array_equal(bits(values), whole), (tile_bytes, threads)
+            assert np.array_equal(bits(values), complete), (tile_bytes, threads)
 
 
 @every_type
@@ -172,7 +174,7 @@ def test_without_kernels_numpy_gives_the_same_bits(name: str, no_kernels: Path) 
 
 
 @every_type
-def test_shapes_are_those_of_gguf(name: str, built: Path) -> None:
+def test_shapes_are_those_of_gguf(name: str, built_kernels: Path) -> None:
     _, size = sizes(name)
     for shape in ((size,), (5, size), (2, 3, 4 * size), (0, size), (3, 0)):
         for using in (None, Backend.NUMPY):
@@ -181,12 +183,12 @@ def test_shapes_are_those_of_gguf(name: str, built: Path) -> None:
             assert values.shape == (*shape[:-1], elements)
 
 
-def test_rows_need_not_lie_together(built: Path) -> None:
+def test_rows_need_not_lie_together(built_kernels: Path) -> None:
     data = random_rows("Q8_0", rows=9, elements=9 * 32 * 5)
     assert np.array_equal(bits(dequantize(data[::3], "Q8_0")), bits(expected(data[::3].copy(), "Q8_0")))
 
 
-def test_numbers_of_their_own_type_are_taken_as_gguf_reads_them(built: Path) -> None:
+def test_numbers_of_their_own_type_are_taken_as_gguf_reads_them(built_kernels: Path) -> None:
     halves = np.linspace(-3, 3, 24, dtype=np.float32).astype(np.float16).reshape(2, 12)
     assert np.array_equal(dequantize(halves, "F16"), halves.astype(np.float32))
 
@@ -200,7 +202,7 @@ def test_float32_is_copied_so_that_a_mapped_file_is_not_written(no_kernels: Path
 
 
 @pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_1", "F16"])
-def test_a_tensor_of_a_real_gguf_file(name: str, built: Path, tmp_path: Path) -> None:
+def test_a_tensor_of_a_real_gguf_file(name: str, built_kernels: Path, tmp_path: Path) -> None:
     weights = np.random.default_rng(5).standard_normal((64, 96), dtype=np.float32)
     kind = GGMLQuantizationType[name]
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
@@ -217,13 +219,13 @@ def test_a_tensor_of_a_real_gguf_file(name: str, built: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["IQ4_NL", "MXFP4", "TQ2_0"])
-def test_a_type_without_a_kernel_is_left_to_numpy(name: str, built: Path) -> None:
+def test_a_type_without_a_kernel_is_left_to_numpy(name: str, built_kernels: Path) -> None:
     data = np.random.default_rng(1).integers(0, 100, (4, 2 * sizes(name)[1]), dtype=np.uint8)
     assert np.array_equal(bits(dequantize(data, name)), bits(expected(data, name)))
 
 
 @pytest.mark.parametrize("using", [None, Backend.NUMPY])
-def test_values_go_where_they_are_wanted(using: Backend | None, built: Path) -> None:
+def test_values_go_where_they_are_wanted(using: Backend | None, built_kernels: Path) -> None:
     data = random_rows("Q4_K", rows=4, elements=4096)
     out = np.zeros((4, 1024), np.float32)
     assert dequantize(data, "Q4_K", using=using, out=out) is out
@@ -235,14 +237,16 @@ def test_values_go_where_they_are_wanted(using: Backend | None, built: Path) -> 
     [np.zeros((4, 1023), np.float32), np.zeros((4, 1024)), np.zeros((1024, 4), np.float32).T],
     ids=["size", "type", "order"],
 )
-def test_a_place_that_does_not_fit_is_refused(out: np.ndarray, built: Path) -> None:
+def test_a_place_that_does_not_fit_is_refused(out: np.ndarray, built_kernels: Path) -> None:
     with pytest.raises(ValueError, match=r"float32 of shape \(4, 1024\)"):
         dequantize(random_rows("Q4_K", rows=4, elements=4096), "Q4_K", out=out)
 
 
 @every_type
 @pytest.mark.parametrize("using", [None, Backend.NUMPY])
-def test_a_row_that_is_not_whole_blocks_is_refused(name: str, using: Backend | None, built: Path) -> None:
+def test_a_row_that_is_not_complete_blocks_is_refused(
+    name: str, using: Backend | None, built_kernels: Path
+) -> None:
     size = sizes(name)[1]
     for length in (1, 2 * size - 1, 2 * size + 1):
         with pytest.raises(DataError, match=rf"{name} weights: a row of {length} bytes .* {size} bytes"):
@@ -277,10 +281,10 @@ def test_a_number_of_threads_that_makes_no_sense_is_refused(threads: int, no_ker
         dequantize(np.zeros(34, np.uint8), "Q8_0", threads=threads)
 
 
-def test_the_backend_is_what_the_processor_can_do(built: Path) -> None:
+def test_the_backend_is_what_the_processor_can_do(built_kernels: Path) -> None:
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
     if not flags:
-        pytest.skip("nothing here says what the processor can do")
+        pytest.skip("this system does not list the features of the processor")
     assert native.backend() is (Backend.AVX2 if " avx2 " in flags else Backend.SCALAR)
 
 
@@ -326,8 +330,8 @@ def test_another_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Has C code used in place of the kernels."""
+def compile_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Use C code instead of the kernels."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         pytest.skip("needs a C compiler")
@@ -341,14 +345,14 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return compile_to_library
 
 
-def test_a_library_of_another_interface_is_refused(compiled: Callable[[str], None]) -> None:
-    compiled("int trainyard_abi_version(void) { return 999; }")
+def test_a_library_of_another_interface_is_refused(compile_library: Callable[[str], None]) -> None:
+    compile_library("int trainyard_abi_version(void) { return 999; }")
     with pytest.raises(ConfigError, match="its interface is version 999, needed is 1"):
         native.backend()
 
 
-def test_what_a_library_cannot_do_is_told(compiled: Callable[[str], None]) -> None:
-    compiled("""
+def test_an_error_of_the_library_is_reported(compile_library: Callable[[str], None]) -> None:
+    compile_library("""
         int trainyard_abi_version(void) { return 1; }
         int trainyard_best_instructions(void) { return 1; }
         int trainyard_dequantize(void) { return 1; }
@@ -361,14 +365,14 @@ def test_what_a_library_cannot_do_is_told(compiled: Callable[[str], None]) -> No
         dequantize(np.zeros(34, np.uint8), "Q8_0", using=Backend.AVX2)
 
 
-def test_kernels_that_are_asked_for_must_be_there(no_kernels: Path) -> None:
+def test_requested_kernels_must_be_there(no_kernels: Path) -> None:
     with pytest.raises(ConfigError, match=r"no library is built: scripts/build_native\.py"):
         dequantize(np.zeros(34, np.uint8), "Q8_0", using=Backend.SCALAR)
 
 
 def test_infinite_scales_cause_no_warning(no_kernels: Path) -> None:
     block = np.zeros((1, 34), np.uint8)
-    put_half(block, 0, 0x7C00)
+    write_half(block, 0, 0x7C00)
     assert np.isnan(dequantize(block, "Q8_0")).all()
 
 
@@ -384,7 +388,7 @@ def test_neither_torch_nor_a_compiler_is_needed(no_kernels: Path) -> None:
 
 
 @pytest.fixture
-def quantised_start(tiny_config: Callable[..., Config], tmp_path: Path) -> Config:
+def config_from_q8(tiny_config: Callable[..., Config], tmp_path: Path) -> Config:
     """A run of one step that starts from a Q8_0 file, with tiles of 512 bytes."""
     path = tmp_path / "start.gguf"
     config = tiny_config(
@@ -411,22 +415,22 @@ def quantised_start(tiny_config: Callable[..., Config], tmp_path: Path) -> Confi
 
 
 def test_a_run_is_the_same_run_with_kernels_and_without(
-    quantised_start: Config,
+    config_from_q8: Config,
     run_training: Callable[..., dict[str, Any]],
     library: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tiles = []
 
-    def noted(data: np.ndarray, type_name: str, *, tile_bytes: int, **more: Any) -> np.ndarray:
+    def record_call(data: np.ndarray, type_name: str, *, tile_bytes: int, **more: Any) -> np.ndarray:
         tiles.append((native.backend() is Backend.NUMPY, tile_bytes))
         return dequantize(data, type_name, tile_bytes=tile_bytes, **more)
 
-    monkeypatch.setattr(gguf_weights, "dequantize", noted)
+    monkeypatch.setattr(gguf_weights, "dequantize", record_call)
     monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
-    by_kernels = run_training(quantised_start, "kernels")
+    by_kernels = run_training(config_from_q8, "kernels")
     monkeypatch.setenv(LIBRARY_VARIABLE, "none")
-    by_numpy = run_training(quantised_start, "numpy")
+    by_numpy = run_training(config_from_q8, "numpy")
     assert set(tiles) == {(False, 512), (True, 512)}
     assert by_kernels["first_loss"] == by_numpy["first_loss"]
     assert by_kernels["state_sha256"] == by_numpy["state_sha256"]

@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def loaded(*overrides: str, config: Path = SMOKE, run: Path | None = None) -> LoadedConfig:
+def load(*overrides: str, config: Path = SMOKE, run: Path | None = None) -> LoadedConfig:
     return load_with_weights(config, overrides, run)
 
 
@@ -64,7 +64,7 @@ def file_with(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_path_on_the_command_line_takes_the_model_from_the_folder(folder: Path) -> None:
-    found = loaded(f"model.path={folder}")
+    found = load(f"model.path={folder}")
     assert found.config.model.architecture == SHAPE
     assert found.config.model.tokenizer == str(folder / "tokenizer.json")
     assert found.config.model.name == "Mein Modell ä"
@@ -75,13 +75,13 @@ def test_a_path_on_the_command_line_takes_the_model_from_the_folder(folder: Path
 
 
 def test_the_file_in_the_folder_means_the_same(folder: Path) -> None:
-    found = loaded(f"model.path={folder / 'model.safetensors'}").config.model
+    found = load(f"model.path={folder / 'model.safetensors'}").config.model
     assert (found.architecture, found.tokenizer) == (SHAPE, str(folder / "tokenizer.json"))
 
 
 def test_a_home_folder_is_kept_as_it_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(folder.parent))
-    found = loaded("model.path=~/Mein Modell ä").config.model
+    found = load("model.path=~/Mein Modell ä").config.model
     assert found.path == "~/Mein Modell ä"
     assert found.tokenizer == "~/Mein Modell ä/tokenizer.json"
     assert open_starting_weights(found) is not None
@@ -94,7 +94,7 @@ def test_a_key_on_the_command_line_beats_the_weights(folder: Path, key: str) -> 
     value = values.get(
         key.rpartition(".")[2], "12" if "num_attention" in key else "3" if "num_" in key else "24"
     )
-    found = loaded(f"model.path={folder}", f"{key}={value}")
+    found = load(f"model.path={folder}", f"{key}={value}")
     plain: Any = found.config.to_plain()
     for name in key.split("."):
         plain = plain[name]
@@ -105,12 +105,12 @@ def test_a_key_on_the_command_line_beats_the_weights(folder: Path, key: str) -> 
 
 
 def test_a_tokenizer_or_name_on_the_command_line_beats_the_folder(folder: Path) -> None:
-    found = loaded(f"model.path={folder}", "model.tokenizer=null", "model.name=mine").config.model
+    found = load(f"model.path={folder}", "model.tokenizer=null", "model.name=mine").config.model
     assert (found.tokenizer, found.name) == (None, "mine")
 
 
 def test_keys_in_files_count_as_set_where_a_file_names_the_path(folder: Path, tmp_path: Path) -> None:
-    found = loaded(config=file_with(tmp_path, f"model: {{path: '{folder}'}}")).config.model
+    found = load(config=file_with(tmp_path, f"model: {{path: '{folder}'}}")).config.model
     smoke = load_config(SMOKE).config.model.architecture
     assert found.architecture.hidden_size == smoke.hidden_size
     assert found.architecture.initializer_range == SHAPE.initializer_range  # set nowhere
@@ -122,53 +122,53 @@ def test_keys_in_files_count_as_set_where_a_file_names_the_path(folder: Path, tm
 
 def test_a_null_architecture_leaves_all_of_it_to_the_weights(folder: Path, tmp_path: Path) -> None:
     text = f"model: {{path: '{folder}', architecture: null}}"
-    found = loaded(config=file_with(tmp_path, text))
+    found = load(config=file_with(tmp_path, text))
     assert found.config.model.architecture == SHAPE
     assert found.config.model.name == "smoke-llama"
     assert found.config.model.tokenizer is None  # smoke.yaml sets it to null
-    again = loaded("model.architecture.num_layers=2", config=tmp_path / "own.yaml")
+    again = load("model.architecture.num_layers=2", config=tmp_path / "own.yaml")
     assert again.config.model.architecture == SHAPE.model_copy(update={"num_layers": 2})
 
 
 def test_a_null_architecture_without_weights_is_refused_at_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"own\.yaml:2: model\.path: not set, and model\.arch"):
-        loaded(config=file_with(tmp_path, "model: {architecture: null}"))
+        load(config=file_with(tmp_path, "model: {architecture: null}"))
 
 
-def test_what_was_resolved_is_loaded_again_without_the_weights(folder: Path, tmp_path: Path) -> None:
-    found = loaded(f"model.path={folder}").config
+def test_a_resolved_configuration_loads_again_without_the_weights(folder: Path, tmp_path: Path) -> None:
+    found = load(f"model.path={folder}").config
     (tmp_path / "config.yaml").write_text(dump_yaml(found))
     folder.rename(folder.with_name("gone"))
-    assert loaded(config=tmp_path / "config.yaml").config == found
+    assert load(config=tmp_path / "config.yaml").config == found
 
 
-def test_a_run_goes_on_by_the_same_command_without_the_weights(folder: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_by_the_same_command_without_the_weights(folder: Path, tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.path.mkdir()
-    found = loaded(f"model.path={folder}", run=run.path).config
+    found = load(f"model.path={folder}", run=run.path).config
     run.config_file.write_text(dump_yaml(found))
     moved = folder.rename(folder.with_name("gone"))
-    assert loaded(f"model.path={folder}", run=run.path).config == found
-    assert loaded(f"model.path={moved}", run=run.path).config.model.name == "gone"
+    assert load(f"model.path={folder}", run=run.path).config == found
+    assert load(f"model.path={moved}", run=run.path).config.model.name == "gone"
 
 
 def test_a_sequence_that_the_weights_allow_is_not_judged_by_the_files(folder: Path) -> None:
-    assert loaded(f"model.path={folder}", "data.sequence_length=4000").config.data.sequence_length == 4000
+    assert load(f"model.path={folder}", "data.sequence_length=4000").config.data.sequence_length == 4000
     load_config(SMOKE, [f"model.path={folder}", "data.sequence_length=4000"])  # they are not read here
     with pytest.raises(
         ConfigError, match=r"5000 is longer than model\.architecture\.max_position_embeddings, 4096"
     ):
-        loaded(f"model.path={folder}", "data.sequence_length=5000")
+        load(f"model.path={folder}", "data.sequence_length=5000")
 
 
 def test_weights_that_are_not_there_are_only_missed_where_they_decide(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.path: .*gone does not exist"):
-        loaded(f"model.path={tmp_path}/gone")
-    loaded(config=file_with(tmp_path, f"model: {{path: '{tmp_path}/gone'}}"))
-    loaded(config=SMOKE.with_name("training_configuration.yaml"))
+        load(f"model.path={tmp_path}/gone")
+    load(config=file_with(tmp_path, f"model: {{path: '{tmp_path}/gone'}}"))
+    load(config=SMOKE.with_name("training_configuration.yaml"))
 
 
-def changed_config(folder: Path, **changes: Any) -> None:
+def change_config(folder: Path, **changes: Any) -> None:
     (folder / "config.json").write_text(json.dumps(hugging_face_config(SHAPE) | changes))
 
 
@@ -190,19 +190,19 @@ def changed_config(folder: Path, **changes: Any) -> None:
 def test_a_model_that_is_not_ours_is_refused_by_what_it_says(
     folder: Path, changes: dict[str, Any], problem: str
 ) -> None:
-    changed_config(folder, **changes)
+    change_config(folder, **changes)
     with pytest.raises(ConfigError, match=problem):
-        loaded(f"model.path={folder}")
+        load(f"model.path={folder}")
 
 
-def test_a_folder_without_what_decides_is_refused_with_the_keys_to_set(folder: Path) -> None:
+def test_a_folder_without_the_needed_files_is_refused_with_the_keys_to_set(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"no tokenizer\.json beside .*Mein Modell ä.* to null"):
-        loaded(f"model.path={folder}")
-    assert loaded(f"model.path={folder}", "model.tokenizer=null").config.model.architecture == SHAPE
+        load(f"model.path={folder}")
+    assert load(f"model.path={folder}", "model.tokenizer=null").config.model.architecture == SHAPE
     (folder / "config.json").unlink()
     with pytest.raises(ConfigError, match=r"no config\.json beside it.*num_attention_heads"):
-        loaded(f"model.path={folder}", "model.tokenizer=null")
+        load(f"model.path={folder}", "model.tokenizer=null")
 
 
 @pytest.mark.parametrize("form", ["safetensors", "gguf", "checkpoint"])
@@ -217,7 +217,7 @@ def test_every_form_of_our_own_is_started_from_without_a_key(
         path = tmp_path / "exported"
         write_export(plan_export(RunDirectory(tmp_path / "run"), gguf=form == "gguf"), path)
         path = path / "weights.gguf" if form == "gguf" else path
-    found = loaded(f"model.path={path}", "data.sequence_length=16").config.model
+    found = load(f"model.path={path}", "data.sequence_length=16").config.model
     expected = config.model.architecture.model_dump()
     for key, value in found.architecture.model_dump().items():
         assert value == pytest.approx(expected[key]), key

@@ -100,16 +100,16 @@ def test_a_resumed_run_keeps_the_record_of_its_weights_and_does_not_read_them_ag
     assert read_run(tmp_path / "second/run.json")["model"] == record
 
 
-def test_what_would_be_trained_is_said_only_when_the_weights_fit(tiny_config: Build, tmp_path: Path) -> None:
-    def said(**model: Any) -> dict[str, Any]:
+def test_a_rehearsal_describes_the_run_only_when_the_weights_fit(tiny_config: Build, tmp_path: Path) -> None:
+    def rehearsal(**model: Any) -> dict[str, Any]:
         config = tiny_config(model=model)
         data = prepare_data(config.data, config.model)
         request = Request(config, RunDirectory(tmp_path / "run"), data, "auto", "id", {})
         return describe(RECIPE, request)
 
-    assert said()["starts_from"] is None
+    assert rehearsal()["starts_from"] is None
     with pytest.raises(ConfigError, match="does not exist"):
-        said(path=str(tmp_path / "absent.gguf"))
+        rehearsal(path=str(tmp_path / "absent.gguf"))
 
 
 def test_random_weights_leave_no_record(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
@@ -155,23 +155,23 @@ def test_a_rank_keeps_its_own_part_of_every_tensor(
     second_of_two: DeviceMesh, tmp_path: Path, tied: bool
 ) -> None:
     shape = ArchitectureConfig(vocab_size=257, hidden_size=32, num_layers=1, tie_word_embeddings=tied)
-    whole = dict(build_model(shape, seed=1).named_parameters())
-    save_file({name: tensor.detach() for name, tensor in whole.items()}, tmp_path / "m.safetensors")
+    complete = dict(build_model(shape, seed=1).named_parameters())
+    save_file({name: tensor.detach() for name, tensor in complete.items()}, tmp_path / "m.safetensors")
     model = build_model(shape, seed=2)
     fully_shard(model.model.layers[0], mesh=second_of_two)
     fully_shard(model, mesh=second_of_two)
     load_weights(model, open_weights(tmp_path / "m.safetensors"))
     parts = {name: parameter.to_local() for name, parameter in model.named_parameters()}  # type: ignore[attr-defined]
-    assert parts.keys() == whole.keys()
+    assert parts.keys() == complete.keys()
     for name, part in parts.items():
-        assert torch.equal(part, whole[name].chunk(2)[1]), name
+        assert torch.equal(part, complete[name].chunk(2)[1]), name
     assert parts["model.embed_tokens.weight"].shape == (128, 32)
 
 
 def test_columns_of_tensor_parallel_weights_are_kept_too(second_of_two: DeviceMesh, tmp_path: Path) -> None:
     shape = ArchitectureConfig(hidden_size=32, num_layers=1)
-    whole = dict(build_model(shape, seed=1).named_parameters())
-    save_file({name: tensor.detach() for name, tensor in whole.items()}, tmp_path / "m.safetensors")
+    complete = dict(build_model(shape, seed=1).named_parameters())
+    save_file({name: tensor.detach() for name, tensor in complete.items()}, tmp_path / "m.safetensors")
     model = build_model(shape, seed=2)
     plan = {"self_attn.q_proj": ColwiseParallel(), "self_attn.o_proj": RowwiseParallel()}
     parallelize_module(model.model.layers[0], second_of_two, plan)
@@ -179,6 +179,6 @@ def test_columns_of_tensor_parallel_weights_are_kept_too(second_of_two: DeviceMe
     found = dict(model.named_parameters())
     for part, dimension in (("q_proj", 0), ("o_proj", 1)):
         name = f"model.layers.0.self_attn.{part}.weight"
-        assert torch.equal(found[name].to_local(), whole[name].chunk(2, dimension)[1])  # type: ignore[attr-defined]
+        assert torch.equal(found[name].to_local(), complete[name].chunk(2, dimension)[1])  # type: ignore[attr-defined]
     name = "model.layers.0.self_attn.k_proj.weight"
-    assert torch.equal(found[name], whole[name])
+    assert torch.equal(found[name], complete[name])

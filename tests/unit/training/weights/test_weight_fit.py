@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Callable[..., Path]:
 
 
 def refusal(path: Path, shape: ArchitectureConfig = SHAPE) -> list[str]:
-    """The lines that say why the weights are refused."""
+    """The lines that explain why the weights are refused."""
     with pytest.raises(ConfigError) as error:
         open_starting_weights(ModelConfig(name="m", path=str(path), architecture=shape))
     first, *lines, last = str(error.value).splitlines()
@@ -60,9 +60,9 @@ def test_every_difference_is_named_once_with_its_key(folder: Callable[..., Path]
     words, inner = f"{here} (vocab_size 300)", f"{here} (intermediate_size 64), in 3 layers"
     keys = f"{here} (num_key_value_heads 4 of 8 each), in 3 layers"
     assert refusal(path, other) == [
-        "model.architecture.num_key_value_heads: the file says 2, the configuration 4",
-        "model.architecture.rope_theta: the file says 500000, the configuration 10000",
-        "model.architecture.rms_norm_eps: the file says 1e-06, the configuration 1e-05",
+        "model.architecture.num_key_value_heads: the file has 2, the configuration 4",
+        "model.architecture.rope_theta: the file has 500000, the configuration 10000",
+        "model.architecture.rms_norm_eps: the file has 1e-06, the configuration 1e-05",
         f"lm_head.weight: [256, 32] in the file, [300, 32] {words}",
         f"model.embed_tokens.weight: [256, 32] in the file, [300, 32] {words}",
         f"model.layers.N.mlp.down_proj.weight: [32, 48] in the file, [32, 64] {inner}",
@@ -76,7 +76,7 @@ def test_every_difference_is_named_once_with_its_key(folder: Callable[..., Path]
 def test_another_number_of_layers_is_one_line(folder: Callable[..., Path]) -> None:
     for layers in (2, 5):
         assert refusal(folder(weights()), SHAPE.model_copy(update={"num_layers": layers})) == [
-            f"model.architecture.num_layers: the file says 3, the configuration {layers}"
+            f"model.architecture.num_layers: the file has 3, the configuration {layers}"
         ]
 
 
@@ -84,8 +84,8 @@ def test_the_same_shapes_with_other_heads_are_refused(folder: Callable[..., Path
     """Half as many heads of twice the size have tensors of the same shapes, and another meaning."""
     other = SHAPE.model_copy(update={"num_attention_heads": 2, "num_key_value_heads": 1})
     assert refusal(folder(weights()), other) == [
-        "model.architecture.num_attention_heads: the file says 4, the configuration 2",
-        "model.architecture.num_key_value_heads: the file says 2, the configuration 1",
+        "model.architecture.num_attention_heads: the file has 4, the configuration 2",
+        "model.architecture.num_key_value_heads: the file has 2, the configuration 1",
     ]
 
 
@@ -109,10 +109,10 @@ def test_the_rotary_table_of_old_exports_is_no_surprise(folder: Callable[..., Pa
 def test_a_tied_file_needs_a_tied_configuration_and_the_other_way_round(folder: Callable[..., Path]) -> None:
     tied = SHAPE.model_copy(update={"tie_word_embeddings": True})
     assert refusal(folder(weights(tied), tie_word_embeddings=True)) == [
-        "model.architecture.tie_word_embeddings: the file says true, the configuration false"
+        "model.architecture.tie_word_embeddings: the file has true, the configuration false"
     ]
     assert refusal(folder(weights()), tied) == [
-        "model.architecture.tie_word_embeddings: the file says false, the configuration true"
+        "model.architecture.tie_word_embeddings: the file has false, the configuration true"
     ]
     assert refusal(folder(weights(tied))) == [
         "lm_head.weight: not in the file; the configuration has [256, 32]"
@@ -124,13 +124,13 @@ def test_a_single_file_without_a_config_is_judged_by_its_tensors(tmp_path: Path)
     save_file(weights(), path)
     shape = SHAPE.model_copy(update={"num_layers": 4, "tie_word_embeddings": True, "rope_theta": 1.0})
     assert refusal(path, shape) == [
-        "model.architecture.num_layers: the file says 3, the configuration 4",
-        "model.architecture.tie_word_embeddings: the file says false, the configuration true",
+        "model.architecture.num_layers: the file has 3, the configuration 4",
+        "model.architecture.tie_word_embeddings: the file has false, the configuration true",
     ]
 
 
 def test_another_rotary_scaling_is_refused(folder: Callable[..., Path]) -> None:
-    start = "model.architecture.rope_scaling: the file says"
+    start = "model.architecture.rope_scaling: the file has"
     linear = folder(weights(), rope_scaling={"type": "linear", "factor": 2.0})
     assert refusal(linear) == [f"{start} linear (factor 2), the configuration default"]
     scaling = RopeScalingConfig(rope_type="llama3", factor=8.0)
@@ -149,34 +149,36 @@ def test_integers_are_not_taken_for_weights(folder: Callable[..., Path]) -> None
     ]
 
 
-def refused(path: Path) -> str:
+def refusal_of_file(path: Path) -> str:
     with pytest.raises(ConfigError) as error:
         open_weights(path)
     return str(error.value)
 
 
 def test_another_family_and_quantised_weights_are_refused(folder: Callable[..., Path]) -> None:
-    assert "model_type 'qwen2'; this trainer has llama only" in refused(folder(weights(), model_type="qwen2"))
-    assert "hidden_act 'gelu'; this trainer has silu" in refused(folder(weights(), hidden_act="gelu"))
+    assert "model_type 'qwen2'; this trainer has llama only" in refusal_of_file(
+        folder(weights(), model_type="qwen2")
+    )
+    assert "hidden_act 'gelu'; this trainer has silu" in refusal_of_file(folder(weights(), hidden_act="gelu"))
     quantised = folder(weights(), quantization_config={"quant_method": "gptq"})
-    assert "describes quantised weights" in refused(quantised)
+    assert "describes quantised weights" in refusal_of_file(quantised)
     (quantised / "config.json").write_text("[]")
-    assert "model_type None" in refused(quantised)
+    assert "model_type None" in refusal_of_file(quantised)
     (quantised / "config.json").write_text("{")
-    assert "not readable as JSON" in refused(quantised)
+    assert "not readable as JSON" in refusal_of_file(quantised)
 
 
 def test_broken_folders_are_named(folder: Callable[..., Path]) -> None:
     path = folder(weights())
-    whole = (path / "model.safetensors").read_bytes()
-    (path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    assert "not a whole .safetensors file" in refused(path)
+    complete = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(complete[: len(complete) // 2])
+    assert "not a complete .safetensors file" in refusal_of_file(path)
     index = path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}))
-    assert "files that are not there: one.safetensors, two.safetensors" in refused(path)
+    assert "files that are not there: one.safetensors, two.safetensors" in refusal_of_file(path)
     index.write_text("[]")
-    assert "is not an index of weights" in refused(path)
+    assert "is not an index of weights" in refusal_of_file(path)
     index.unlink()
     (path / "model.safetensors").rename(path / "one.safetensors")
-    (path / "two.safetensors").write_bytes(whole)
-    assert "holds 2 .safetensors files" in refused(path)
+    (path / "two.safetensors").write_bytes(complete)
+    assert "holds 2 .safetensors files" in refusal_of_file(path)
