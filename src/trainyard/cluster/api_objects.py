@@ -121,7 +121,7 @@ def _can_be_given(device: Json) -> bool:
     return kind not in ("mig", "vfio") and not plain and not tainted
 
 
-def allocated_of(raw: Json) -> tuple[tuple[str, str], ...] | None:
+def allocations_of(raw: Json) -> tuple[tuple[str, str], ...] | None:
     """Map each `driver/pool/device` that a ResourceClaim holds to the `namespace/pod` that uses it."""
     meta, status = _part(raw, "metadata"), _part(raw, "status")
     consumers = _items(status, "reservedFor")
@@ -135,7 +135,7 @@ def allocated_of(raw: Json) -> tuple[tuple[str, str], ...] | None:
     return tuple((device, pod) for device in held) or None
 
 
-def hooked_of(raw: Json) -> tuple[str, ...]:
+def hook_targets_of(raw: Json) -> tuple[str, ...]:
     """`resource.group` of what a webhook configuration must be asked about before it is created.
 
     Kueue is asked about the jobs of others, which says nothing about their controllers: it is left out, and
@@ -278,7 +278,7 @@ def pod_requests(spec: Json) -> Amounts:
     total = _largest(_sum((total, sidecars)), peak) if peak else total
     whole = _requests(spec)
     total |= {n: a for n, a in whole.items() if n in ("cpu", "memory") or n.startswith("hugepages-")}
-    return _shared(_sum((total, amounts(spec.get("overhead")))))
+    return _share(_sum((total, amounts(spec.get("overhead")))))
 
 
 def _requests(container: Json) -> Amounts:
@@ -292,7 +292,7 @@ def amounts(raw: Any) -> Amounts:
     """Resource -> thousandths; values that are not quantities are left out."""
     if not isinstance(raw, dict) or not raw:
         return {}
-    return _shared({str(name): _amount(text) for name, text in raw.items()})
+    return _share({str(name): _amount(text) for name, text in raw.items()})
 
 
 def _amount(text: Any) -> int:
@@ -302,7 +302,7 @@ def _amount(text: Any) -> int:
         return 0
 
 
-def _shared(found: Mapping[str, int]) -> Amounts:
+def _share(found: Mapping[str, int]) -> Amounts:
     """Share one mapping among all pods and nodes of the same shape, because many have the same few shapes."""
     return _of_items(tuple(found.items()))
 

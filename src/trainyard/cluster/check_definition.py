@@ -15,7 +15,7 @@ from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, Obstacle
 from trainyard.cluster.needed_apis import ServedKind
 from trainyard.cluster.node_pools import pools_for
-from trainyard.cluster.snapshot import Snapshot, Unseen
+from trainyard.cluster.snapshot import MissingData, Snapshot
 
 _NAMED = 3
 
@@ -88,16 +88,16 @@ def info(evidence: str, remedy: str = "") -> Outcome:
     return Outcome(Severity.INFO, evidence, remedy)
 
 
-def passed(evidence: str) -> Outcome:
+def success(evidence: str) -> Outcome:
     return Outcome(Severity.PASSED, evidence)
 
 
-def not_asked(reason: str) -> Outcome:
+def not_applicable(reason: str) -> Outcome:
     """A skipped check: the plan says nothing about its subject, or does not need it."""
     return Outcome(Severity.SKIPPED, reason)
 
 
-def not_seen(unseen: Unseen) -> Outcome:
+def not_readable(unseen: MissingData) -> Outcome:
     """A skipped check: it could not look."""
     reason = unseen.reason if unseen.denied else f"could not be looked at: {unseen.reason}"
     remedy = "ask the owner of the cluster for the right to read it" if unseen.denied else "try again"

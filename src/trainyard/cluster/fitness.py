@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand, plain_type
-from trainyard.cluster.snapshot import Condition, Node, Snapshot, Taint, Unseen
+from trainyard.cluster.snapshot import Condition, MissingData, Node, Snapshot, Taint
 from trainyard.plan.instances import instance_called
 
 YOUNG_SECONDS = 600.0
@@ -107,7 +107,7 @@ class Fitness:
 
 def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
     """Every node that the demand could use; empty if nodes could not be seen."""
-    if isinstance(snapshot.nodes, Unseen):
+    if isinstance(snapshot.nodes, MissingData):
         return ()
     gpu_slices, efa_slices = devices_by_node(snapshot, GPU_DRIVER), devices_by_node(snapshot, EFA_DRIVER)
     nodes = [node for node in snapshot.nodes if _is_meant(node, demand, gpu_slices)]
@@ -128,7 +128,7 @@ def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
 
 def devices_by_node(snapshot: Snapshot, driver: str) -> Mapping[str, tuple[str, ...]]:
     """Node -> `pool/device` of this driver of Dynamic Resource Allocation."""
-    slices = () if isinstance(snapshot.slices, Unseen) else snapshot.slices
+    slices = () if isinstance(snapshot.slices, MissingData) else snapshot.slices
     mine = [piece for piece in slices if piece.driver == driver]
     newest: dict[str, int] = {}
     for piece in mine:

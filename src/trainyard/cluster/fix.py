@@ -16,7 +16,7 @@ from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.checks import device_plugin, efa
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.needed_apis import serves
-from trainyard.cluster.snapshot import Snapshot, Unseen
+from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.cluster.verdict import Verdict
 from trainyard.cluster.volumes import claim_body
 from trainyard.config.cluster import ClusterConfig
@@ -81,7 +81,7 @@ def plan_fix(verdict: Verdict, supplies: Supplies) -> tuple[Step, ...]:
 
 
 def _namespace(snapshot: Snapshot, demand: Demand) -> Iterator[Step]:
-    if not isinstance(snapshot.namespace, Unseen) and not snapshot.namespace.exists:
+    if not isinstance(snapshot.namespace, MissingData) and not snapshot.namespace.exists:
         name = demand.namespace
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         yield Step("namespace", f"create the namespace {name}", (body,))
@@ -103,22 +103,22 @@ def _missing(verdict: Verdict) -> Iterator[tuple[str, str]]:
         yield "device-plugin", "device_plugin"
     if efa.INSTALL in remedies:
         yield "efa", "efa_plugin"
-    if not isinstance(snapshot.groups, Unseen):
+    if not isinstance(snapshot.groups, MissingData):
         absent = [a for a in reversed(facts.kind.apis) if not serves(a, snapshot.resources)]
         for api in absent:
             if api.group not in snapshot.groups and api.manifest:
                 yield "job-api", api.manifest
-    if facts.demand.queue and isinstance(snapshot.queues, Unseen) and snapshot.queues.absent:
+    if facts.demand.queue and isinstance(snapshot.queues, MissingData) and snapshot.queues.absent:
         yield "queue", "kueue"
 
 
 def _queue(snapshot: Snapshot, demand: Demand, supplies: Supplies) -> Iterator[Step]:
     queues = snapshot.queues
-    if not demand.queue or isinstance(queues, Unseen) or not supplies.cluster_queue:
+    if not demand.queue or isinstance(queues, MissingData) or not supplies.cluster_queue:
         return
     if any(queue.name == demand.queue for queue in queues):
         return
-    assert not isinstance(snapshot.groups, Unseen)
+    assert not isinstance(snapshot.groups, MissingData)
     version = next(v for v in ("v1beta2", "v1beta1") if v in snapshot.groups["kueue.x-k8s.io"])
     body = {
         "apiVersion": f"kueue.x-k8s.io/{version}",

@@ -12,7 +12,7 @@ from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, assess, on_hyperpod
 from trainyard.cluster.fix import Step, Supplies, plan_fix
 from trainyard.cluster.image_digest import pin_digest
-from trainyard.cluster.snapshot import Pod, Snapshot, Unseen
+from trainyard.cluster.snapshot import MissingData, Pod, Snapshot
 from trainyard.cluster.verdict import Verdict, judge_cluster, verdict_record
 from trainyard.errors import ExitCode
 from trainyard.plan.node_room import NodeRoom
@@ -85,21 +85,21 @@ def room_for(snapshot: Snapshot, demand: Demand) -> NodeRoom | None:
     fits = [fitness for fitness in assess(snapshot, demand) if fitness.fit]
     if not fits:
         return None
-    pods = () if isinstance(snapshot.pods, Unseen) else snapshot.pods
-    taken = _taken(pods)
+    pods = () if isinstance(snapshot.pods, MissingData) else snapshot.pods
+    taken = _requests_without_gpus(pods)
     labels = {fitness.node.labels.get("node.kubernetes.io/instance-type", "") for fitness in fits}
     return NodeRoom(
         gpus=min(fitness.gpus or 0 for fitness in fits),
-        cpu_millis=min(_left(fitness, "cpu", taken) for fitness in fits),
-        memory_mib=min(_left(fitness, "memory", taken) for fitness in fits) // 1000 // _MIB,
+        cpu_millis=min(_free_amount(fitness, "cpu", taken) for fitness in fits),
+        memory_mib=min(_free_amount(fitness, "memory", taken) for fitness in fits) // 1000 // _MIB,
         efa=min(fitness.efa or 0 for fitness in fits),
-        hugepages_mib=min(_left(fitness, _HUGEPAGES, taken) for fitness in fits) // 1000 // _MIB,
+        hugepages_mib=min(_free_amount(fitness, _HUGEPAGES, taken) for fitness in fits) // 1000 // _MIB,
         instance_type=labels.pop() if len(labels) == 1 else "",
         on_hyperpod=all(on_hyperpod(fitness.node) for fitness in fits),
     )
 
 
-def _taken(pods: Iterable[Pod]) -> dict[tuple[str, str], int]:
+def _requests_without_gpus(pods: Iterable[Pod]) -> dict[tuple[str, str], int]:
     """Node and resource -> the requests of pods without GPUs there, in thousandths."""
     found: dict[tuple[str, str], int] = {}
     for pod in pods:
@@ -110,6 +110,6 @@ def _taken(pods: Iterable[Pod]) -> dict[tuple[str, str], int]:
     return found
 
 
-def _left(fitness: Fitness, resource: str, taken: dict[tuple[str, str], int]) -> int:
+def _free_amount(fitness: Fitness, resource: str, taken: dict[tuple[str, str], int]) -> int:
     node = fitness.node
     return max(0, node.allocatable.get(resource, 0) - taken.get((node.name, resource), 0))

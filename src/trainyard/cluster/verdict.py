@@ -17,7 +17,7 @@ from trainyard.cluster.checks import CHECKS
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import assess
 from trainyard.cluster.needed_apis import choose_kind
-from trainyard.cluster.snapshot import Snapshot, Unseen
+from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.run.commands import ClusterTarget
 
@@ -86,7 +86,7 @@ class Verdict:
         """Whether an essential check could not look because the API failed, not because it refused."""
         snapshot = self.facts.snapshot
         seen = (snapshot.nodes, snapshot.groups, *snapshot.undiscovered.values())
-        return any(isinstance(part, Unseen) and not part.denied for part in seen)
+        return any(isinstance(part, MissingData) and not part.denied for part in seen)
 
 
 def facts_of(snapshot: Snapshot, demand: Demand) -> Facts:

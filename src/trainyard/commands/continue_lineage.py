@@ -47,11 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.gateways.github_api import github_from
     from trainyard.run.segment import read_handover
-    from trainyard.watch.continuation import Ended, next_segment
+    from trainyard.watch.continuation import SegmentEnd, next_segment
     from trainyard.watch.segment_dispatch import dispatch_once
 
     plan = read_handover(args.plan)
-    ended = Ended(
+    ended = SegmentEnd(
         plan.segment, args.exit_code, args.step, stored=args.stored == "true" and bool(args.manifest)
     )
     decision = next_segment(ended, most=plan.most_segments)

@@ -39,7 +39,7 @@ RECIPES = {
 }
 
 
-def made_data(recipe: str) -> str:
+def data_module(recipe: str) -> str:
     """Return the module that describes the data that the recipe makes; empty where it reads prepared data."""
     entry = RECIPES.get(recipe)
     return entry.makes_data if entry else ""

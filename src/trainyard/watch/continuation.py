@@ -13,7 +13,7 @@ MOST_DEATHS = 2
 
 
 @dataclass(frozen=True)
-class Ended:
+class SegmentEnd:
     """How a segment ended."""
 
     segment: Segment
@@ -34,7 +34,7 @@ class Decision:
     """For people, in one line."""
 
 
-def next_segment(ended: Ended, *, most: int) -> Decision:
+def next_segment(ended: SegmentEnd, *, most: int) -> Decision:
     """The segment that follows `ended`; a lineage has at most `most` segments."""
     segment = ended.segment
     if ended.exit_code not in (None, ExitCode.STOPPED):
@@ -44,7 +44,7 @@ def next_segment(ended: Ended, *, most: int) -> Decision:
     return _after_death(segment) if ended.exit_code is None else _after_stop(ended)
 
 
-def _after_stop(ended: Ended) -> Decision:
+def _after_stop(ended: SegmentEnd) -> Decision:
     """The trainer stopped itself, or was asked to, with a good checkpoint."""
     segment = ended.segment
     if not ended.stored or ended.step is None:

@@ -173,7 +173,7 @@ def unreported_end(needs: Json, *, run: str, attempt: str, notes: Notes) -> JobE
             never = words.not_started or words.after
             reasons.append(f"the run was cancelled before the job {words.title} started: {never}")
             remedies.append(_rerun(needs))
-        elif _ended_badly(needs, name, words) and not is_reported(needs, name, attempt):
+        elif _has_bad_end(needs, name, words) and not is_reported(needs, name, attempt):
             found = notes(words.title)
             is_cancelled = _result(needs, name) == "cancelled"
             by_person |= is_cancelled and any(_is_by_person(note) for note in found)
@@ -192,7 +192,7 @@ def _table_of(needs: Json) -> Mapping[str, JobWords]:
     return DEPLOYMENT if "preflight" in needs else TRAINING
 
 
-def _ended_badly(needs: Json, name: str, words: JobWords) -> bool:
+def _has_bad_end(needs: Json, name: str, words: JobWords) -> bool:
     is_bad = _result(needs, name) in ("failure", "cancelled")
     if words.continued_by and _result(needs, words.continued_by) == "success":
         return False
@@ -203,7 +203,7 @@ def _is_skipped_in_silence(needs: Json, attempt: str, name: str, table: Mapping[
     words = table[name]
     if _result(needs, name) != "skipped" or not _is_due(needs, attempt, name):
         return False
-    return not any(_ended_badly(needs, each, table[each]) for each in words.explained_by if each in table)
+    return not any(_has_bad_end(needs, each, table[each]) for each in words.explained_by if each in table)
 
 
 def _is_due(needs: Json, attempt: str, name: str) -> bool:

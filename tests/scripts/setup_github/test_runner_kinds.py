@@ -13,7 +13,7 @@ import pytest
 
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError
-from trainyard.plan.run_plan import Asked, resolve
+from trainyard.plan.run_plan import DispatchInputs, resolve
 from trainyard.plan.target import target_for
 from trainyard.repository import repository_api, variables
 from trainyard.repository.setup import Manner, Setup, WantedSetup
@@ -95,7 +95,7 @@ def planned(github: Any) -> dict[str, str]:
     """The plan of a push with the variables that the set-up left."""
     config = load_config(ROOT / "configs" / "smoke.yaml").config
     known = {"GITHUB_ACTIONS": "true", "GITHUB_EVENT_NAME": "push", "GITHUB_RUN_ID": "1", **github.variables}
-    asked = Asked("configs/smoke.yaml", target=target_for("", known))
+    asked = DispatchInputs("configs/smoke.yaml", target=target_for("", known))
     return resolve(asked, config, Segment("1", 1, 1, "a" * 40), variables=known).outputs()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.config.from_weights import Declared
+from trainyard.config.from_weights import DeclaredShape
 from trainyard.config.keys import leaf_keys
 from trainyard.config.load import load_config
 from trainyard.config.problems import SET
@@ -33,9 +33,9 @@ class Weights:
         self.values = values
         self.asked: list[tuple[str, frozenset[str]]] = []
 
-    def __call__(self, path: str, unknown: frozenset[str]) -> Declared | None:
+    def __call__(self, path: str, unknown: frozenset[str]) -> DeclaredShape | None:
         self.asked.append((path, unknown))
-        return None if self.values is None else Declared(SOURCE, self.values, f"{path}@abc")
+        return None if self.values is None else DeclaredShape(SOURCE, self.values, f"{path}@abc")
 
 
 def value(config: Any, key: str) -> Any:

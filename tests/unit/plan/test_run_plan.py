@@ -10,10 +10,10 @@ from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan.machine_plan import plan_on, usd_per_hour
-from trainyard.plan.run_plan import Asked, RunPlan, overrides_in, resolve
+from trainyard.plan.run_plan import DispatchInputs, RunPlan, overrides_in, resolve
 from trainyard.plan.target import Machine, Target
 from trainyard.report.plan.plan_text import read_plan
-from trainyard.report.plan.run_plan_summary import Planned, markdown_plan, summarize_expectations
+from trainyard.report.plan.run_plan_summary import RunPreview, markdown_plan, summarize_expectations
 from trainyard.run.segment import Segment, manifest_place, read_handover
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -30,7 +30,7 @@ def smoke() -> Config:
 
 
 def planned(config: Config, segment: Segment = FIRST, variables: Any = STORE, **asked: Any) -> RunPlan:
-    return resolve(Asked("configs/smoke.yaml", **asked), config, segment, variables=variables)
+    return resolve(DispatchInputs("configs/smoke.yaml", **asked), config, segment, variables=variables)
 
 
 def test_a_push_asks_for_nothing_and_gets_everything(smoke: Config) -> None:
@@ -50,12 +50,12 @@ def test_the_epochs_are_one_more_change_after_the_others(smoke: Config) -> None:
     for wrong in ("0", "1.5", "three", "-1", "٣"):
         with pytest.raises(ConfigError, match="epochs"):
             planned(smoke, epochs=wrong)
-            _ = Asked("x", epochs=wrong).changes
+            _ = DispatchInputs("x", epochs=wrong).changes
 
 
 def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config) -> None:
     fresh = planned(smoke, variables={"GITHUB_EVENT_NAME": "push"})
-    assert [(each.what, each.command) for each in fresh.untold] == [
+    assert [(each.what, each.command) for each in fresh.missing_settings] == [
         (
             "where to train",
             """gh variable set TRAINYARD_RUNNER_LABELS --body '["self-hosted","gpu"]'""",
@@ -66,25 +66,30 @@ def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config)
     outputs = fresh.outputs()
     assert (outputs["train"], outputs["store"], outputs["runner"]) == ("false", "", "[]")
     codebuild = planned(smoke, variables={}, target=Target.CODEBUILD)
-    assert [each.variable for each in codebuild.untold] == ["TRAINYARD_CODEBUILD_PROJECT", "TRAINYARD_STORE"]
+    assert [each.variable for each in codebuild.missing_settings] == [
+        "TRAINYARD_CODEBUILD_PROJECT",
+        "TRAINYARD_STORE",
+    ]
     cluster = planned(smoke, variables={}, target=Target.EKS)
     names = ["TRAINYARD_EKS_CLUSTER", "TRAINYARD_EKS_ROLE", "TRAINYARD_STORE"]
-    assert [each.variable for each in cluster.untold] == names
+    assert [each.variable for each in cluster.missing_settings] == names
 
 
 def test_a_job_of_a_cluster_is_planned_once_cluster_role_and_store_are_named(smoke: Config) -> None:
     told = {"TRAINYARD_EKS_CLUSTER": "ml", "TRAINYARD_STORE": "s3://ml-runs", "TRAINYARD_EKS_ROLE": "arn"}
     plan = planned(smoke, variables=told, target=Target.EKS)
-    assert (plan.untold, plan.trains, plan.outputs()["target"]) == ((), True, "eks")
+    assert (plan.missing_settings, plan.trains, plan.outputs()["target"]) == ((), True, "eks")
     for name in told:
         rest = {key: value for key, value in told.items() if key != name}
-        assert [each.variable for each in planned(smoke, variables=rest, target=Target.EKS).untold] == [name]
+        assert [
+            each.variable for each in planned(smoke, variables=rest, target=Target.EKS).missing_settings
+        ] == [name]
 
 
 def test_a_machine_that_trains_where_it_plans_needs_a_store_and_no_label(smoke: Config) -> None:
     here = planned(smoke, variables={"TRAINYARD_STORE": "file:///srv/store"}, target=Target.HERE)
-    assert (here.trains, here.untold) == (True, ())
-    [store] = planned(smoke, variables={}, target=Target.HERE).untold
+    assert (here.trains, here.missing_settings) == (True, ())
+    [store] = planned(smoke, variables={}, target=Target.HERE).missing_settings
     assert store.command == "export TRAINYARD_STORE=s3://BUCKET/PREFIX"
 
 
@@ -156,10 +161,12 @@ def test_the_number_of_segments_is_a_number(smoke: Config, text: str) -> None:
         planned(smoke, variables=STORE | {"TRAINYARD_MAX_SEGMENTS": text})
 
 
-def about_to_start(config: Config, plan: RunPlan, **more: Any) -> Planned:
+def about_to_start(config: Config, plan: RunPlan, **more: Any) -> RunPreview:
     figures = plan_on(plan.machine, config)
     facts = {"parameters": 803_968, "config_sha256": "77d0" * 16, **vars(figures), **more}
-    return Planned(plan.outputs(), str(plan.asked.target), plan.machine.labels, config.model.name, **facts)
+    return RunPreview(
+        plan.outputs(), str(plan.dispatch.target), plan.machine.labels, config.model.name, **facts
+    )
 
 
 def summary(config: Config, plan: RunPlan, **more: Any) -> str:
@@ -256,5 +263,5 @@ def test_a_price_is_an_amount() -> None:
 )
 def test_the_overrides_of_a_dispatch_keep_their_spaces_in_quotes(text: str, words: list[str]) -> None:
     assert list(overrides_in(text)) == words
-    again = Asked("c.yaml", overrides_in(text)).inputs()["overrides"]
+    again = DispatchInputs("c.yaml", overrides_in(text)).inputs()["overrides"]
     assert list(overrides_in(again)) == words

@@ -9,12 +9,12 @@ from trainyard.cluster.check_definition import (
     Outcome,
     error,
     list_names,
-    not_asked,
-    not_seen,
-    passed,
+    not_applicable,
+    not_readable,
+    success,
     warning,
 )
-from trainyard.cluster.snapshot import Unseen, Volume
+from trainyard.cluster.snapshot import MissingData, Volume
 
 NODE_LOCAL = (
     "/opt/dlami/nvme",
@@ -45,9 +45,9 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         )
     volume = facts.snapshot.volume
     if not facts.demand.claim:
-        yield not_asked("no claim is named (--volume)")
-    elif isinstance(volume, Unseen):
-        yield not_seen(volume)
+        yield not_applicable("no claim is named (--volume)")
+    elif isinstance(volume, MissingData):
+        yield not_readable(volume)
     elif volume is None:
         name, space = facts.demand.claim, facts.demand.namespace
         yield error(
@@ -59,7 +59,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         yield from found
         if not found and not local:
             modes = ", ".join(volume.access_modes)
-            yield passed(f"claim {volume.name}: {modes}, {volume.driver or 'driver not known'}")
+            yield success(f"claim {volume.name}: {modes}, {volume.driver or 'driver not known'}")
 
 
 def _judge_volume(volume: Volume, facts: Facts) -> Iterator[Outcome]:
@@ -96,7 +96,7 @@ def _judge_volume(volume: Volume, facts: Facts) -> Iterator[Outcome]:
 
 def _driver(volume: Volume, facts: Facts) -> Iterator[Outcome]:
     installed = facts.snapshot.drivers
-    if isinstance(installed, Unseen) or not volume.driver.endswith(".csi.aws.com"):
+    if isinstance(installed, MissingData) or not volume.driver.endswith(".csi.aws.com"):
         return
     if volume.driver not in installed:
         yield error(

@@ -54,7 +54,7 @@ def value_of(tag: str, text: str) -> Any:
         raise ValueError(f"not a value of the tag !!{kind}")
     if len(text) > MAX_DIGITS:
         raise ValueError(f"a number of {len(text):,} characters")
-    return _converted(kind, text)
+    return _convert(kind, text)
 
 
 def plain_value(text: str) -> Any:
@@ -62,7 +62,7 @@ def plain_value(text: str) -> Any:
     return value_of(_PREFIX + plain_kind(text), text)
 
 
-def _converted(kind: str, text: str) -> Any:
+def _convert(kind: str, text: str) -> Any:
     if kind == "null":
         return None
     if kind == "bool":

@@ -55,7 +55,7 @@ def proof_lines(
     """Phase, text and status of the proof's lines: the failing parts with their next steps, then the rest.
 
     In a log each part is `one_line` that makes sense alone; on a terminal the parts are a block under a
-    heading. With `closing_follows`, the first failing part's next step is left out, because `where_to_look`
+    heading. With `closing_follows`, the first failing part's next step is left out, because `closing_lines`
     ends with it.
     """
     failing = [part for part in parts if not part.holds]
@@ -71,7 +71,7 @@ def proof_lines(
     yield from ((f"{lead}{part.name}", part.evidence, status) for part in parts if part.holds)
 
 
-def where_to_look(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
+def closing_lines(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
     """Phase, text and status of the last lines, after a failure as well as after a success.
 
     They say how the run ended, if no proof said so; the last good checkpoint, if the run did not succeed;

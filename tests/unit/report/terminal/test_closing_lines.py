@@ -12,7 +12,7 @@ import pytest
 from trainyard.report.dashboard.html import html_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.facts.run_facts import read_facts
-from trainyard.report.terminal.closing_lines import is_copied, proof_lines, sample_lines, where_to_look
+from trainyard.report.terminal.closing_lines import closing_lines, is_copied, proof_lines, sample_lines
 
 NewRun = Callable[[], Any]
 
@@ -77,7 +77,7 @@ def test_a_next_step_that_two_parts_share_is_printed_once(new_run: NewRun) -> No
 
 
 def last_lines(run: Any) -> dict[str, str]:
-    return {phase: text for phase, text, _ in where_to_look(read_facts(run.path))}
+    return {phase: text for phase, text, _ in closing_lines(read_facts(run.path))}
 
 
 def called(command: str) -> list[str]:
@@ -110,7 +110,7 @@ def test_only_commands_and_paths_are_kept_in_one_piece(new_run: NewRun) -> None:
     for proven in (False, True):
         if proven:
             run.succeed().prove()
-        for phase, text, status in where_to_look(read_facts(run.path)):
+        for phase, text, status in closing_lines(read_facts(run.path)):
             assert is_copied(phase, text) is (phase not in ("not proven", "checkpoint")), phase
             assert not (status and is_copied(phase, text))
     assert not is_copied("next", "Free space on the disk, then run make again.")
@@ -120,7 +120,7 @@ def test_a_run_whose_folder_has_another_name_is_viewed_alone(new_run: NewRun, tm
     run = new_run().train().succeed().prove()
     (run.layout.tensorboard / "events.out.tfevents.1").touch()
     run.path.rename(tmp_path / "mine")
-    lines = {phase: text for phase, text, _ in where_to_look(read_facts(Path("mine")))}
+    lines = {phase: text for phase, text, _ in closing_lines(read_facts(Path("mine")))}
     assert called(lines["look"]) == ["tensorboard", "--logdir", "mine/tensorboard"]
 
 
@@ -139,7 +139,7 @@ def test_an_unproven_run_gets_its_end_its_last_checkpoint_and_the_next_command(
     new_run: NewRun,
 ) -> None:
     run = new_run().train(110).end("stopped", 75, "Stopped at step 110 of 600: the deadline is near.")
-    lines = list(where_to_look(read_facts(run.path)))
+    lines = list(closing_lines(read_facts(run.path)))
     assert [phase for phase, _, _ in lines] == ["not proven", "checkpoint", "report", "next"]
     assert lines[0][1:] == ("stopped at step 110 of 600: the deadline is near.", "degraded")
     assert lines[1][1] == "step 100 is whole, 43.1 kB"

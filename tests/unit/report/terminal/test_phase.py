@@ -96,14 +96,14 @@ def test_the_line_says_waiting_when_no_bytes_arrive() -> None:
 
 
 def told(caplog: pytest.LogCaptureFixture, seconds: int, *, each: int = 0) -> list[tuple[float, str]]:
-    """The times and texts of the log lines of a phase of that length; `tell` is called twice per second."""
+    """The times and texts of the log lines of a phase of that length, with two calls per second."""
     caplog.set_level(logging.INFO, logger="trainyard")
     caplog.clear()
     clock, found = Clock(), []
     display = PhaseDisplay("stored", clock=clock)
     display.begin("reading back the store", 4_800_000_000)
     for _ in range(2 * seconds):
-        display.tell()
+        display.log_progress()
         found += [(clock.now - 50.0, record.getMessage()) for record in caplog.records]
         caplog.clear()
         clock.now += 0.5
@@ -139,7 +139,7 @@ def test_the_next_work_starts_from_zero(caplog: pytest.LogCaptureFixture) -> Non
     for what in ("listing", "reading", "hashing"):
         display.begin(what)
         clock.now += 1.9
-        display.tell()
+        display.log_progress()
     assert not caplog.records
     assert display.line(79).endswith("hashing")
 

@@ -16,14 +16,14 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from safetensors.torch import save_file
 
-from trainyard.config.from_weights import Declared
+from trainyard.config.from_weights import DeclaredShape
 from trainyard.config.keys import leaf_keys
 from trainyard.errors import ConfigError, TrainyardError
 from trainyard.training.export.exported_tokenizer import byte_tokenizer
 from trainyard.training.weights.hub_model import HubModel, hub_model
 from trainyard.training.weights.pretrained import declared_by, load_with_weights
 
-Ask = Callable[..., Declared]
+Ask = Callable[..., DeclaredShape]
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OTHER_COMMIT = "fedcba9876543210fedcba9876543210fedcba98"
@@ -213,7 +213,7 @@ def run(words: str, hub: Hub, home: Path, *arguments: str, **environment: str) -
 
 
 @pytest.fixture
-def described(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Declared]:
+def described(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., DeclaredShape]:
     """What a model on the Hub declares, asked for in this process; some is environment that is read once."""
     from huggingface_hub import constants
 
@@ -222,7 +222,7 @@ def described(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
 
-    def ask(path: str = NAME, **environment: str) -> Declared:
+    def ask(path: str = NAME, **environment: str) -> DeclaredShape:
         endpoint = environment.pop("endpoint", hub.endpoint)
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
