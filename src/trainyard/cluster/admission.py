@@ -1,7 +1,7 @@
 """Predict when Kueue admits a job, from its queue's free quota, the most it can have, and the jobs before.
 
 Kueue gives all pods of one shape the same flavor, so the GPUs of a job must come from one. Borrowing is
-counted within one cohort; cohorts of cohorts and lending limits are not looked at.
+counted within one cohort; cohorts of cohorts and lending limits are ignored.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Outlook:
 
 
 def gpus_wanted(demand: Demand, fits: tuple[Fitness, ...]) -> int | None:
-    """GPUs of the whole job; None when the GPUs per node are not known."""
+    """GPUs of the complete job; None when the GPUs per node are not known."""
     each = demand.gpus_per_node
     if each is None:
         found = [fitness.expected_gpus or fitness.gpus for fitness in fits]
@@ -108,10 +108,10 @@ def _of_queue(
         text = f"{above} has no quota for {' and '.join(lacking)}"
         remedy = f"add {' and '.join(lacking)} to the covered resources of {parent.name}"
         return Outlook(
-            AdmissionTime.NEVER, f"{text}, which every pod requests: the job waits for ever", remedy
+            AdmissionTime.NEVER, f"{text}, which every pod requests: the job waits forever", remedy
         )
     if not gpus:
-        return Outlook(AdmissionTime.NOW, f"{local} is active; no GPUs are asked for")
+        return Outlook(AdmissionTime.NOW, f"{local} is active; no GPUs are requested")
     return _of_quota(parent, queues, snapshot, gpus=gpus, demand=demand)
 
 

@@ -106,7 +106,7 @@ def slice_of(raw: Json) -> Slice | None:
 
 
 def _can_be_given(device: Json) -> bool:
-    """Whether a pod can be given it whole: no MIG slice, no second face of a GPU (vfio), no plain card.
+    """Whether a pod can be given all of it: no MIG slice, no second face of a GPU (vfio), no plain card.
 
     Its driver taints a device that it has found faulty.
     """
@@ -130,16 +130,16 @@ def allocations_of(raw: Json) -> tuple[tuple[str, str], ...] | None:
     held = (
         f"{_text(r, 'driver')}/{_text(r, 'pool')}/{_text(r, 'device')}"
         for r in devices
-        if r.get("adminAccess") is not True  # a monitor looks at devices that others may have
+        if r.get("adminAccess") is not True  # a monitor observes devices that others may have
     )
     return tuple((device, pod) for device in held) or None
 
 
 def hook_targets_of(raw: Json) -> tuple[str, ...]:
-    """`resource.group` of what a webhook configuration must be asked about before it is created.
+    """`resource.group` of each kind whose creation calls a webhook of this configuration.
 
-    Kueue is asked about the jobs of others, which says nothing about their controllers: it is left out, and
-    so are webhooks without which the API server goes on.
+    Kueue's webhooks judge the jobs of other controllers, which proves nothing about those: they are left out,
+    and so are webhooks without which the API server continues.
     """
     rules = [
         (group, resource)

@@ -1,8 +1,8 @@
 """The definition of a check: a name, its subject, and a judgement over facts that are passed in.
 
 A check yields outcomes. Anything that prevents the plan from running is an error; anything that may harm it
-is a warning. A check that could not look is skipped and says why. A check that finds nothing wrong says what
-it saw.
+is a warning. A check that could not read its subject is skipped, with the reason. A check that finds nothing
+wrong reports its evidence.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -38,7 +38,7 @@ class Outcome:
     evidence: str
     remedy: str = ""
     failed_to_look: bool = False
-    """The check was skipped because it could not look, so nothing is known."""
+    """The check was skipped because it could not read its subject, so nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,13 @@ def success(evidence: str) -> Outcome:
 
 
 def not_applicable(reason: str) -> Outcome:
-    """A skipped check: the plan says nothing about its subject, or does not need it."""
+    """A skipped check: the plan does not mention or need its subject."""
     return Outcome(Severity.SKIPPED, reason)
 
 
 def not_readable(unseen: MissingData) -> Outcome:
-    """A skipped check: it could not look."""
-    reason = unseen.reason if unseen.denied else f"could not be looked at: {unseen.reason}"
+    """A skipped check: it could not read its subject."""
+    reason = unseen.reason if unseen.denied else f"could not be read: {unseen.reason}"
     remedy = "ask the owner of the cluster for the right to read it" if unseen.denied else "try again"
     return Outcome(Severity.SKIPPED, reason, remedy, failed_to_look=True)
 

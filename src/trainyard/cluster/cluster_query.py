@@ -1,4 +1,4 @@
-"""Ask a cluster's API once, in parallel, for what the checks need, and keep only the needed fields.
+"""Query a cluster's API once, in parallel, for the checks, and keep only the needed fields.
 
     Api + Demand ──version, groups──> ──everything else in parallel──> Snapshot
 
@@ -40,7 +40,7 @@ NOT_SERVED = "the cluster does not serve {}"
 KUEUE, DRA, KARPENTER = "kueue.x-k8s.io", "resource.k8s.io", "karpenter.sh"
 _USAGE = ("slices", "allocated", "queues", "cluster_queues", "flavors", "scalers")
 """The fields of the snapshot that `nodes` and `capacity` show, besides nodes and pods."""
-_NOT_REQUESTED = MissingData("not asked for")
+_NOT_REQUESTED = MissingData("not requested")
 Answer = TypeVar("Answer")
 Json = dict[str, Any]
 
@@ -52,7 +52,7 @@ class ServedApis:
     groups: Mapping[str, tuple[str, ...]] | MissingData
     resources: Mapping[str, tuple[str, ...]]
     undiscovered: Mapping[str, MissingData] = field(default_factory=dict)
-    """Groups of jobs that are served, and could not be asked what they hold."""
+    """Groups of jobs that are served, and whose resources could not be listed."""
 
     def path(self, group: str, *versions: str) -> str | MissingData:
         """The root of a group in the first of `versions` that is served."""
@@ -66,7 +66,7 @@ class ServedApis:
 
 
 class ClusterQuery:
-    """Asks one cluster; `snapshot` sends the requests."""
+    """Queries one cluster; `snapshot` sends the requests."""
 
     def __init__(self, api: "Api", demand: Demand, *, server: str, context: str, now: float) -> None:
         """`now` is the local time in Unix seconds."""
@@ -81,7 +81,7 @@ class ClusterQuery:
     def snapshot(self, find_digest: Callable[..., str | None]) -> Snapshot:
         """Return all that the checks need; `find_digest` asks ECR for the image (`images.look_for_image`).
 
-        Raises ServiceError when the cluster cannot be asked at all.
+        Raises ServiceError when the cluster cannot be queried at all.
         """
         return self._take_snapshot(find_digest)
 
@@ -90,7 +90,7 @@ class ClusterQuery:
         return self._take_snapshot(None)
 
     def _take_snapshot(self, find_digest: Callable[..., str | None] | None) -> Snapshot:
-        """Ask in parallel for everything, or for `_USAGE` alone if there is no `find_digest`."""
+        """Read everything in parallel, or `_USAGE` alone if there is no `find_digest`."""
         version, is_whole = self._version(), find_digest is not None
         theirs = self.api.server_time
         offset = theirs - self.api.clock_at_answer if is_whole and theirs is not None else None
@@ -100,10 +100,10 @@ class ClusterQuery:
             image = pool.submit(look_for_image, self.demand.image, find_digest) if find_digest else None
             served = self._read_served_apis(pool)
             work = self._work(served)
-            asked = {name: pool.submit(self._read, work[name]) for name in (work if is_whole else _USAGE)}
+            reads = {name: pool.submit(self._read, work[name]) for name in (work if is_whole else _USAGE)}
             wanted = needed_permissions(self.demand, self._kind(served)) if is_whole else ()
             permissions = [pool.submit(self._permission, permission) for permission in wanted]
-            found = {name: asked[name].result() if name in asked else _NOT_REQUESTED for name in work}
+            found = {name: reads[name].result() if name in reads else _NOT_REQUESTED for name in work}
             seen_nodes = nodes.result()
             return Snapshot(
                 server=self._server,
@@ -165,7 +165,7 @@ class ClusterQuery:
     def _version(self) -> str:
         answer = self.api.get("/version")
         if not isinstance(answer, dict) or not answer.get("gitVersion"):
-            raise ServiceError(f"{self._server} is not a Kubernetes API server: /version says nothing")
+            raise ServiceError(f"{self._server} is not a Kubernetes API server: /version names no version")
         return str(answer["gitVersion"])
 
     def _nodes(self) -> Any:

@@ -54,7 +54,7 @@ _BY_STATE = (
     "node.kubernetes.io/unreachable",
     "node.kubernetes.io/unschedulable",
 )
-"""Taints that follow from a state which is told by itself."""
+"""Taints that follow from a state which another check reports."""
 _STARTING = (
     "/uninitialized",
     "/agent-not-ready",
@@ -213,7 +213,7 @@ _NO_GPU = "see check device-plugin; if the plugin runs there, read its log: the 
 _ALL_SICK = "read the log of the device plugin on that node: it has found every GPU unhealthy, or MIG is on"
 _RECONFIGURE = "use whole GPUs: turn MIG, time-slicing or MPS off for these nodes, or name others"
 _SMALLER = "ask for fewer GPUs per node, or name another instance type"
-_MISSING = "cordon the node and have it replaced; look for its Xid errors first (dmesg | grep Xid)"
+_MISSING = "cordon the node and have it replaced; search for its Xid errors first (dmesg | grep Xid)"
 
 
 def _is_shared(node: Node, gpus: int, expected: int | None) -> bool:
@@ -235,8 +235,8 @@ def _too_few(node: Node, gpus: int, expected: int, demand: Demand) -> Iterator[O
 def _health_obstacles(node: Node, demand: Demand) -> Iterator[Obstacle]:
     if not node.ready:
         ready = next((c for c in node.conditions if c.type == "Ready"), None)
-        said = f": {ready.reason}" if ready and ready.reason else ""
-        yield _health(f"not Ready{said}", "find out why with: kubectl describe node " + node.name)
+        reason = f": {ready.reason}" if ready and ready.reason else ""
+        yield _health(f"not Ready{reason}", "find out why with: kubectl describe node " + node.name)
     elif node.cordoned:
         yield _health("cordoned", f"if nobody needs the cordon: kubectl uncordon {node.name}")
     for condition in node.conditions:
@@ -327,5 +327,5 @@ def _doubts(node: Node, now: float, *, lacks_gpus: bool) -> Iterator[Obstacle]:
             yield _health(text, "run dcgmi diag -r 1 on the node; restart the agent if it is clean")
     if lacks_gpus and node.created > 0 and now - node.created < YOUNG_SECONDS:
         yield Obstacle(
-            "gpu", "is younger than ten minutes and may still install its driver", "look again soon"
+            "gpu", "is younger than ten minutes and may still install its driver", "check again soon"
         )

@@ -76,8 +76,8 @@ def plan_fix(verdict: Verdict, supplies: Supplies) -> tuple[Step, ...]:
         *_queue(snapshot, demand, supplies),
         *_claim(snapshot, demand, supplies),
     ]
-    healed = {step.check for step in automatic}
-    return (*automatic, *_by_people(verdict, healed))
+    fixed = {step.check for step in automatic}
+    return (*automatic, *_by_people(verdict, fixed))
 
 
 def _namespace(snapshot: Snapshot, demand: Demand) -> Iterator[Step]:
@@ -140,10 +140,10 @@ def _claim(snapshot: Snapshot, demand: Demand, supplies: Supplies) -> Iterator[S
     yield Step("storage", what, (body,))
 
 
-def _by_people(verdict: Verdict, healed: "set[str]") -> Iterator[Step]:
+def _by_people(verdict: Verdict, fixed: "set[str]") -> Iterator[Step]:
     for finding in verdict.findings:
         severe = finding.severity in (Severity.ERROR, Severity.WARNING)
-        if severe and finding.check.name not in healed and finding.outcome.remedy:
+        if severe and finding.check.name not in fixed and finding.outcome.remedy:
             command = verdict.facts.demand.target.in_text(finding.outcome.remedy)
             yield Step(finding.check.name, finding.outcome.evidence, command=command)
 
@@ -183,7 +183,7 @@ def require_pinned(name: str, objects: Iterable[Json]) -> tuple[Json, ...]:
 
 
 def is_pinned(image: str) -> bool:
-    """Whether an image has a digest, or a tag that looks like a version."""
+    """Whether an image has a digest, or a tag in the form of a version."""
     if re.search(r"@sha256:[0-9a-f]{64}$", image):
         return True
     tag = image.rpartition("/")[2].partition(":")[2]

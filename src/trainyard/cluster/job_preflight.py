@@ -1,6 +1,6 @@
 """Check a cluster before a job is sent: create what the configuration allows, then judge the cluster.
 
-look ──judge──> lacks its claim or queue? ──apply──> look again ──> verdict, facts for the plan
+query ──judge──> lacks its claim or queue? ──apply──> query again ──> verdict, facts for the plan
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -61,10 +61,10 @@ def preflight(
     find_digest: Callable[..., str | None],
     apply: Callable[[Step], object] | None,
 ) -> Preflight:
-    """Look at the cluster; `apply` creates the objects of a step, and None creates nothing.
+    """Check the cluster; `apply` creates the objects of a step, and None creates nothing.
 
     Raises ConfigError for an accepted check that does not exist, ServiceError when the cluster cannot be
-    asked.
+    queried.
     """
     verdict = judge_cluster(look.snapshot(find_digest), look.demand)
     steps = plan_fix(verdict, supplies)

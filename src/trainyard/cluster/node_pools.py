@@ -2,8 +2,8 @@
 
     NodePool + Demand ──requirements, taints, limits──> may make such a node, or not
 
-A requirement on a label that is not known here counts as met: what is said is that a pool cannot make a node,
-or that it may. Whether EC2 has one is not known. The built-in NodePools of EKS Auto Mode, for one, make
+A requirement on a label that is not known here counts as met: a NodePool either cannot make a node, or may
+make one. Whether EC2 has one is not known. The built-in NodePools of EKS Auto Mode, for one, make
 instances of the families C, M and R only.
 """
 

@@ -257,7 +257,7 @@ class Permission:
     resource: str
     namespace: str
     allowed: bool | None = None
-    """None if it could not be asked."""
+    """None if the review failed."""
 
     @property
     def text(self) -> str:
@@ -293,7 +293,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A cluster at one moment. Every part except the server's version may be MissingData."""
+    """A cluster at one moment. Every part except the server's version may be `MissingData`."""
 
     server: str
     version: str

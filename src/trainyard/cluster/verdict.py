@@ -2,7 +2,7 @@
 
     Snapshot + Demand ──facts──> checks ──> Verdict
 
-Ready means that no check found an error and every essential check could look.
+Ready means that no check found an error and every essential check could read its subject.
 """
 
 from collections.abc import Collection, Iterable
@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def blind(self) -> tuple[Finding, ...]:
-        """Essential checks that could not look."""
+        """Essential checks that could not read their subject."""
         return tuple(f for f in self.findings if f.check.essential and f.outcome.failed_to_look)
 
     @property
@@ -83,7 +83,7 @@ class Verdict:
 
     @property
     def service_failed(self) -> bool:
-        """Whether an essential check could not look because the API failed, not because it refused."""
+        """Whether an essential check could not read its subject because the API failed, not refused."""
         snapshot = self.facts.snapshot
         seen = (snapshot.nodes, snapshot.groups, *snapshot.undiscovered.values())
         return any(isinstance(part, MissingData) and not part.denied for part in seen)

@@ -43,7 +43,7 @@ def _send_again(ignored: "sys.UnraisableHookArgs") -> None:
 
 
 def stand_back(behind: Path | None = None) -> threading.Event:
-    """Work beside another program: use only idle processor time, and end when asked to.
+    """Run beside another program: use only idle processor time, and end on request.
 
     The event is set at the first SIGTERM or SIGINT, and the script then ends by itself; a second one kills
     it. With `behind`, whatever started the script continues at once; see `_detach`.

@@ -192,7 +192,7 @@ class _LiveLine:
                 self._live.refresh()
 
     def print_above(self, text: str, stream: TextIO) -> None:
-        """Write whole lines above the live line; after `stop` they go to `stream`."""
+        """Write complete lines above the live line; after `stop` they go to `stream`."""
         with self._lock:
             if self._is_up:
                 self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -234,7 +234,7 @@ def _console(stream: TextIO) -> "Console":
 
 
 class _LineRedirection:
-    """Replaces stdout or stderr while there is a live line: each whole line is written above it.
+    """Replaces stdout or stderr while there is a live line: each complete line is written above it.
 
     Of a line that other code redraws with carriage returns, only the last state is shown. A forked child has
     no live line and must not take its lock, so it writes to the stream directly. All but writing is left to

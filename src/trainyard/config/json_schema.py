@@ -37,7 +37,7 @@ def configuration_schema() -> Fragment:
 
 
 def _allow_null(properties: dict[str, Fragment], name: str) -> None:
-    """A section that a file may leave to the weights as a whole (`from_weights`)."""
+    """Allow null for a section that the weights may fill completely (`from_weights`)."""
     section = properties[name]
     kept = {key: section.pop(key) for key in list(section) if key not in ("description", "default")}
     section["anyOf"] = [kept, {"type": "null"}]
@@ -66,7 +66,7 @@ def value_fragments() -> dict[str, Fragment]:
 
 
 def _simplify(schema: Fragment) -> Fragment:
-    """`schema` without the titles that repeat the keys, and with nothing required."""
+    """Return `schema` without the titles that repeat the keys, and with nothing required."""
     result = {name: value for name, value in schema.items() if name not in ("title", "required")}
     for group in ("properties", "$defs"):
         if group in result:

@@ -145,7 +145,7 @@ class JobKindEntry:
 
 
 DEFAULT_JOB_KIND = "pytorchjob"
-"""Planned where no cluster is asked, and where a cluster serves none."""
+"""The kind that is planned without a cluster, and for a cluster that serves no kind."""
 JOB_KINDS = {
     DEFAULT_JOB_KIND: JobKindEntry("trainyard.jobs.kinds.pytorch_job", "Kubeflow's PyTorchJob"),
     "trainjob": JobKindEntry("trainyard.jobs.kinds.train_job", "TrainJob of Kubeflow Trainer 2"),

@@ -74,7 +74,7 @@ def _problem(detail: Any, document: Document, file: str) -> Problem:
 
 
 def _replace_wrong_values(values: dict[str, Any], wrong: set[KeyPath]) -> Config | None:
-    """Return the configuration with defaults in place of wrong values, to check combinations."""
+    """Return the configuration with defaults instead of wrong values, to check combinations."""
     repaired = _prune(values, wrong, ())
     repaired.setdefault("model", {}).setdefault("name", "unnamed")
     try:

@@ -259,7 +259,7 @@ def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]
 
 def _gpu(device: str, facts: MachineFacts) -> Iterator[PreflightFinding]:
     if device == "cpu":
-        yield success("gpu", "not asked for (model.device is cpu)")
+        yield success("gpu", "not requested (model.device is cpu)")
         return
     problem = _gpu_problem(device, facts)
     if problem is None:

@@ -26,7 +26,7 @@ class Answers:
     written: bool = True
     """Whether the check also wrote to the store."""
     asked: bool = True
-    """False where the store was not asked, because the role could not be assumed."""
+    """False if the store was not queried, because the role could not be assumed."""
     problems: tuple[str, ...] = ()
     """Why the store cannot be used."""
     is_able: bool = True

@@ -248,7 +248,7 @@ def _copies(work: TrainingWorkload, parameters: int) -> int:
 
 
 def _lasting_workspace(work: TrainingWorkload) -> int:
-    """Bytes of cuBLAS's workspace, and of embedding and output that FSDP gathers for the whole pass."""
+    """Bytes of cuBLAS's workspace, and of embedding and output that FSDP gathers for the complete pass."""
     gathered = work.compute_bytes * _tables(work) if work.layout.sharded else 0
     return gathered + (_CUBLAS_WORKSPACE if work.on_gpu else 0)
 

@@ -18,7 +18,7 @@ class Degrees:
     """The division of a model and its batches over processes."""
 
     world: int
-    """Processes of the whole job."""
+    """Processes of the complete job."""
     per_node: int
     """Processes of one node."""
     tensor: int
@@ -28,7 +28,7 @@ class Degrees:
     micro_batch: int
     """Sequences per forward pass."""
     asked_batch: int | None
-    """Sequences per optimizer step, if they are asked for."""
+    """Sequences per optimizer step, if the configuration requests a number."""
     accumulation: int
     """Forward passes per optimizer step, where `asked_batch` is None."""
 
@@ -77,7 +77,7 @@ def degree_problems(config: Config, found: Degrees) -> Iterator[str]:
 
 
 def unused_degrees(config: Config, program: str, *names: str) -> Iterator[str]:
-    """Yield the degrees `names` of section `compute` that `program` does not have and that are asked for."""
+    """Yield the degrees `names` of section `compute` that the configuration requests and `program` lacks."""
     for name in names:
         if (degree := getattr(config.compute, name)) > 1:
             yield f"compute.{name}: {degree}, but recipe {program} does not have it; set it to 1"

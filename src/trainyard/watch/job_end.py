@@ -1,4 +1,4 @@
-"""Decide from the results of a workflow's jobs whether somebody has yet to hear of their end, and of what.
+"""Decide from the results of a workflow's jobs whether an end has not been reported yet, and find its cause.
 
     needs + GitHub's annotations ──> None (each end was reported), or the cause, the next command
 
@@ -35,14 +35,14 @@ class JobWords:
     continued_by: str = ""
     """A job that continues the run: its own end does not count if that one succeeded."""
     not_started: str = ""
-    """The same as `after` where it never began to run; empty if that makes no difference."""
+    """The same as `after` where it never started to run; empty if that makes no difference."""
     explained_by: tuple[str, ...] = ()
     """Jobs whose bad end explains that it was skipped."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The end of a run that nobody has heard of yet."""
+    """The end of a run that was not reported yet."""
 
     reason: str
     next_step: str
@@ -161,7 +161,7 @@ DEPLOYMENT = {
 
 
 def unreported_end(needs: Json, *, run: str, attempt: str, notes: Notes) -> JobEnd | None:
-    """Return the end that somebody has yet to hear of; None if all is well or each job reported its own end.
+    """Return the end that has to be reported; None if all is well or each job reported its own end.
 
     `needs` is GitHub's context of that name: job -> result and outputs. What was skipped as a consequence of
     another job's end is no end of its own.
@@ -207,7 +207,7 @@ def _is_skipped_in_silence(needs: Json, attempt: str, name: str, table: Mapping[
 
 
 def _is_due(needs: Json, attempt: str, name: str) -> bool:
-    """Whether a job should have run, so that somebody has to hear if it was skipped."""
+    """Whether a job should have run, so that a skip has to be reported."""
     if _table_of(needs) is DEPLOYMENT:
         return name == "publish"
     plan, train = _outputs(needs, "plan"), _outputs(needs, "train")

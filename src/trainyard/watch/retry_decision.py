@@ -1,4 +1,4 @@
-"""Decide whether a job that failed is sent again: only what can heal, within a budget, and with progress.
+"""Decide whether a failed job is sent again: only if a retry can recover it, within a budget, with progress.
 
     JobState + RetryRecord + newest checkpoint + jitter ──decide──> Retry | Stop
 
@@ -149,7 +149,7 @@ def decide_retry(state: "JobState", record: RetryRecord, *, step: int | None, ji
     if not state.has_failed or failure is None:
         return Stop(f"it has ended as {state.state}")
     if not failure.retryable:
-        return Stop(f"no retry heals {failure.failure_class.value}")
+        return Stop(f"no retry recovers from {failure.failure_class.value}")
     this = _attempt(state, failure, step)
     before = record.attempts[-1] if record.attempts else None
     progress = _is_progress(before, this)
@@ -164,7 +164,7 @@ def decide_retry(state: "JobState", record: RetryRecord, *, step: int | None, ji
         seconds=pause_before(_without_progress(attempts), jitter),
         record=RetryRecord(record.allowed, spent, attempts[-_MOST_ATTEMPTS:]),
         avoided=_nodes_to_avoid(attempts),
-        why=f"{failure.failure_class.value} can heal, " + _start_text(step),
+        why=f"a retry can recover from {failure.failure_class.value}, " + _start_text(step),
     )
 
 

@@ -1,4 +1,4 @@
-"""One round of the watchdog: look at GitHub, report new outages, cancel orphaned jobs, resume dead runs.
+"""One round of the watchdog: poll GitHub, report new outages, cancel orphaned jobs, resume dead runs.
 
     runners + jobs ──> outages ──> an issue opened or closed      state: an open issue is a reported outage
                   └──> orphans ──> cancelled
@@ -47,7 +47,7 @@ class WatchdogApi(Protocol):
 
 @dataclass(frozen=True)
 class WatchFindings:
-    """The outages and orphaned jobs of one look at GitHub."""
+    """The outages and orphaned jobs of one poll of GitHub."""
 
     outages: tuple[Outage, ...]
     orphans: tuple[Orphan, ...]
@@ -88,7 +88,7 @@ def find_outages(
 
 
 def keep_confirmed(first: WatchFindings, second: WatchFindings) -> WatchFindings:
-    """The findings of both looks: a job that was just queued, or a runner that restarts, is not an outage."""
+    """The findings of both polls: a job that was just queued, or a runner that restarts, is not an outage."""
     outages_before = {outage.key for outage in first.outages}
     orphans_before = {(orphan.job.run, orphan.job.name) for orphan in first.orphans}
     return WatchFindings(
@@ -147,7 +147,7 @@ def find_dead_runs(api: WatchdogApi, workflow: str, *, now: float) -> list[DeadR
             continue
         try:
             dead = _judge_dead_run(api, run, later) if _has_lost_runner(api, run["id"]) else None
-        except ServiceError as error:  # it affects this run only, and the next look tries again
+        except ServiceError as error:  # it affects this run only, and the next poll tries again
             _logger.warning("%s: %s", run["html_url"], error)
             continue
         if dead is not None:

@@ -82,7 +82,7 @@ def test_a_list_that_stays_broken_leaves_the_rest(status: int, recorded: Recorde
     recorded.misbehaviours.append(Misbehaviour("/apis/apps/v1/daemonsets", status))
     state, found = said_by(recorded, tmp_path)
     assert found["device-plugin"][0].severity == "skipped"
-    assert "could not be looked at" in found["device-plugin"][0].evidence
+    assert "could not be read" in found["device-plugin"][0].evidence
     assert state is Readiness.READY
 
 

@@ -47,11 +47,13 @@ def test_only_what_can_heal_is_retried(failure_class: FailureClass) -> None:
         "user-code configuration nan auth cuda-mismatch quota oom-gpu oom-host disk-full unknown cancelled"
     )
     if failure_class.value in never.split():
-        assert found == Stop(f"no retry heals {failure_class.value}")
+        assert found == Stop(f"no retry recovers from {failure_class.value}")
 
 
 def test_a_rule_of_the_table_overrides_the_class() -> None:
-    assert decided(failed("nccl-error", heals=False), RetryRecord(3)) == Stop("no retry heals nccl-error")
+    assert decided(failed("nccl-error", heals=False), RetryRecord(3)) == Stop(
+        "no retry recovers from nccl-error"
+    )
     assert isinstance(decided(failed("image-pull", heals=True), RetryRecord(3)), Retry)
 
 

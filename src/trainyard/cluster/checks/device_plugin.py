@@ -34,7 +34,7 @@ INSTALL = (
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     if not facts.wants_gpus or not facts.fits:
-        yield not_applicable("there is no node with GPUs to look at")
+        yield not_applicable("there is no node with GPUs to check")
         return
     if isinstance(facts.snapshot.daemons, MissingData):
         yield not_readable(facts.snapshot.daemons)
@@ -68,7 +68,7 @@ def _why(
     if all(has_built_in_plugin(fitness.node) for fitness in bare):
         return (
             f"{bare[0].node.os_image or 'EKS Auto Mode'} has the plugin built in, and offers no GPU",
-            "look whether the image is its variant for NVIDIA (aws-k8s-*-nvidia)",
+            "check whether the image is its variant for NVIDIA (aws-k8s-*-nvidia)",
         )
     dra = drivers(daemons, "nvidia-dra-driver")
     if dra and not plugins:
@@ -85,7 +85,7 @@ def _why(
     return (
         f"{plugin.text}, and the node offers no {GPU}: the driver may have come after the plugin, or its "
         "DaemonSet does not select the node",
-        f"{where} rollout restart daemonset {plugin.workload.name}, after looking at its nodeSelector and "
+        f"{where} rollout restart daemonset {plugin.workload.name}, after checking its nodeSelector and "
         "tolerations",
     )
 

@@ -38,7 +38,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         return
     usable = [fitness for fitness in facts.fits if fitness.fit]
     if not usable:
-        yield not_applicable("there is no fit node to look at")
+        yield not_applicable("there is no fit node to check")
         return
     with_efa = [fitness for fitness in usable if fitness.expected_efa or fitness.efa]
     if not with_efa:
@@ -75,14 +75,13 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
 def _why(facts: Facts) -> tuple[str, str]:
     daemons = facts.snapshot.daemons
     if isinstance(daemons, MissingData):
-        return "DaemonSets could not be looked at", "see whether the EFA device plugin runs there"
+        return "DaemonSets could not be read", "check whether the EFA device plugin runs there"
     plugins, dranet = efa_plugins(daemons), drivers(daemons, "dranet")
     if not plugins and not dranet:
         return "no EFA device plugin and no DRANET driver were found", INSTALL
     found = (plugins or dranet)[0]
     if found.workload.available < found.workload.wanted:
-        look = f"kubectl -n {found.workload.namespace} describe daemonset {found.workload.name}"
-        return found.text, look
+        return found.text, f"kubectl -n {found.workload.namespace} describe daemonset {found.workload.name}"
     return f"{found.text}, so the instances have no EFA interfaces attached", _TEMPLATE
 
 

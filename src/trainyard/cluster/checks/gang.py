@@ -54,4 +54,4 @@ def _never(facts: Facts) -> Outcome:
     return error(text, "ask for fewer nodes, add nodes, or repair those that are not fit")
 
 
-CHECK = Check("capacity", "room for the whole gang", judge)
+CHECK = Check("capacity", "room for the complete gang", judge)

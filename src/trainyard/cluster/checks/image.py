@@ -26,7 +26,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     yield from failing
     image = facts.snapshot.image
     if isinstance(image, MissingData):
-        yield not_applicable(f"the registry was not asked: {image.reason}")
+        yield not_applicable(f"the registry was not queried: {image.reason}")
         return
     found = list(_judge_image(image, facts))
     yield from found

@@ -23,7 +23,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         yield not_readable(facts.snapshot.nodes)
         return
     if not facts.fits:
-        yield not_applicable("there is no node to look at")
+        yield not_applicable("there is no node to check")
         return
     found = list(judge_nodes(facts, "node-health"))
     yield from found

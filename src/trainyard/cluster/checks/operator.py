@@ -94,7 +94,7 @@ def _runtimes(facts: Facts) -> Iterator[Outcome]:
         yield not_readable(runtimes)
     elif not runtimes:
         yield info(
-            "there is no ClusterTrainingRuntime: a job that is sent from here brings its own runtime",
+            "there is no ClusterTrainingRuntime: a job that is sent from here includes its own runtime",
             "kubectl apply --server-side -k "
             "github.com/kubeflow/trainer/manifests/overlays/runtimes?ref=v2.3.0",
         )

@@ -25,7 +25,7 @@ _ELSEWHERE = (
     (re.compile(r'namespaces? "?[^" ]*"? (was )?not found|is being terminated'), namespace.CHECK),
     (re.compile(r"exceeded quota|PriorityClass|maximum .* usage per"), quota.CHECK),
 )
-"""Refusals, and the check that tells them with a better remedy, where it has found them too."""
+"""Refusals, and the check that reports them with a better remedy, if it has found them too."""
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:

@@ -1,4 +1,4 @@
-"""Check the whole gang against the namespace's quotas and limits, and against its priority class."""
+"""Check the complete gang against the namespace's quotas and limits, and against its priority class."""
 
 from collections.abc import Iterator, Mapping
 

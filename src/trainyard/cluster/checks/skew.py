@@ -38,7 +38,7 @@ def _versions(facts: Facts) -> Iterator[Outcome]:
     for nodes, how in ((newer, "newer than the API server"), (older, f"more than {_OLDEST} releases older")):
         if nodes:
             text = f"{list_names(nodes)}: the kubelet is {how} ({facts.snapshot.version})"
-            yield warning(text, "bring nodes and control plane to supported versions")
+            yield warning(text, "update nodes and control plane to supported versions")
 
 
 def _minor(version: str) -> int | None:

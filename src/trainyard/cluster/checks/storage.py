@@ -31,7 +31,7 @@ NODE_LOCAL = (
 _SHARED, _READ_ONLY = "ReadWriteMany", "ReadOnlyMany"
 _MOUNTPOINT = "s3.csi.aws.com"
 _EBS = ("ebs.csi.aws.com", "ebs.csi.eks.amazonaws.com", "kubernetes.io/aws-ebs")
-"""The driver, that of EKS Auto Mode, and the provisioner of before."""
+"""The driver, that of EKS Auto Mode, and the earlier provisioner."""
 _FSX = "use a file system that all nodes write to, such as FSx for Lustre (fsx.csi.aws.com)"
 
 
@@ -69,8 +69,8 @@ def _judge_volume(volume: Volume, facts: Facts) -> Iterator[Outcome]:
             f"claim {volume.name}: its volume is gone (Lost)", "create a new claim; the data are not in it"
         )
     elif volume.phase == "Pending" and not volume.waits_for_consumer:
-        look = f"kubectl -n {facts.demand.namespace} describe pvc {volume.name}"
-        yield error(f"claim {volume.name} is not bound to a volume (Pending)", look)
+        command = f"kubectl -n {facts.demand.namespace} describe pvc {volume.name}"
+        yield error(f"claim {volume.name} is not bound to a volume (Pending)", command)
     if volume.terminating:
         yield error(
             f"claim {volume.name} is being deleted: no new pod can use it", "create a claim of another name"

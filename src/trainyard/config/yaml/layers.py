@@ -22,7 +22,7 @@ class LayerReader:
     """Reads files with their bases, each file once."""
 
     files: list[str] = field(default_factory=list)
-    """The files read; a base stands before the files that extend it."""
+    """The files read; a base is before the files that extend it."""
     _read: dict[str, Document] = field(default_factory=dict)
 
     def read(self, path: Path) -> Document:

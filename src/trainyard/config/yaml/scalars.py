@@ -1,6 +1,6 @@
-"""Convert a plain YAML word to a value by the core schema of YAML 1.2, in place of PyYAML's YAML 1.1.
+"""Convert a plain YAML word to a value by the core schema of YAML 1.2 instead of PyYAML's YAML 1.1.
 
-`5e-5` is a number and `012` is twelve; `yes`, `on`, `1:30` and `2026-01-01` are text, as they look.
+`5e-5` is a number and `012` is twelve; `yes`, `on`, `1:30` and `2026-01-01` are text.
 https://yaml.org/spec/1.2.2/#1032-tag-resolution
 """
 

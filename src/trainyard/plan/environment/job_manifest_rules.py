@@ -19,7 +19,7 @@ _MOVING = ("latest", "main", "master", "nightly", "edge", "dev")
 
 @dataclass(frozen=True)
 class JudgedField:
-    """One field, and what is to be said of it."""
+    """One field and the judgement about it."""
 
     line: int
     subject: str
@@ -177,7 +177,7 @@ def _interfaces(
             EFA,
             where,
             LintSeverity.ERROR,
-            reason=f"{wanted} are asked for, and {instance.name} has {instance.efa}: the pod never starts",
+            reason=f"{wanted} are requested, and {instance.name} has {instance.efa}: the pod never starts",
             remedy=f"ask for {instance.efa}" if instance.efa else "remove it",
         )
     elif several and instance.efa and gpus == instance.gpus and wanted < instance.efa:
@@ -186,7 +186,7 @@ def _interfaces(
             EFA,
             where,
             LintSeverity.WARNING,
-            reason=f"{wanted} of the {instance.efa} interfaces of {instance.name} are asked for",
+            reason=f"{wanted} of the {instance.efa} interfaces of {instance.name} are requested",
             remedy=f"ask for {instance.efa}",
         )
     if gpus > instance.gpus:
@@ -195,7 +195,7 @@ def _interfaces(
             GPU,
             where,
             LintSeverity.ERROR,
-            reason=f"{gpus} are asked for, and {instance.name} has {instance.gpus}: the pod never starts",
+            reason=f"{gpus} are requested, and {instance.name} has {instance.gpus}: the pod never starts",
             remedy=f"ask for at most {instance.gpus}",
         )
 

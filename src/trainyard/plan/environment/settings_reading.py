@@ -33,7 +33,7 @@ class Setting:
     value: str
     line: int
     by_reference: bool = False
-    """Whether the value stands elsewhere, as in a Secret."""
+    """Whether the value is elsewhere, as in a Secret."""
     is_baked: bool = False
     """Whether an image keeps it, with its variables filled in."""
 
@@ -119,16 +119,16 @@ def _words(text: str) -> list[str]:
 
 def _docker_instructions(text: str) -> Iterator[tuple[int, str]]:
     """Line number and text of each instruction, with continued lines joined."""
-    begun, parts = 0, list[str]()
+    start, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("#"):
             continue
-        begun = begun or number
+        start = start or number
         if line.rstrip().endswith("\\"):
             parts.append(line.rstrip()[:-1])
             continue
-        yield begun, " ".join([*parts, line])
-        begun, parts = 0, []
+        yield start, " ".join([*parts, line])
+        start, parts = 0, []
 
 
 def _manifest_groups(documents: list[LocatedMapping], given: VariableScope) -> Iterator[SettingGroup]:

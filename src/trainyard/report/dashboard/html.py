@@ -28,7 +28,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def html_report(runs: Sequence[RunFacts]) -> str:
-    """The whole page, with one article per run."""
+    """The complete page, with one article per run."""
     title = escape(" · ".join([f"{run_headline(run).text} · {run.title}" for run in runs[:3]]))
     articles = "\n".join(_article(run) for run in runs)
     return (

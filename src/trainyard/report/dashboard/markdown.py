@@ -33,7 +33,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~#&@])")
 
 
 def markdown_report(facts: RunFacts) -> str:
-    """The whole summary, ending in a newline; far below GitHub's limit of 1 MiB."""
+    """The complete summary, ending in a newline; far below GitHub's limit of 1 MiB."""
     head, trouble = run_headline(facts), degradation(facts)
     markup = Markup(strong=lambda text: f"**{text}**", escaped=escape_markdown)
     parts = [
@@ -144,7 +144,7 @@ def _resume_command(facts: RunFacts, checkpoint: Path) -> str:
     """The command that resumes from `checkpoint`; empty for a run that is finished or still training."""
     if facts.state.status in (Status.SUCCEEDED, Status.RUNNING):
         return ""
-    return f"Go on from the newest:\n\n{fence_code(_command_from(facts, checkpoint), 'sh')}"
+    return f"Resume from the newest:\n\n{fence_code(_command_from(facts, checkpoint), 'sh')}"
 
 
 def _command_from(facts: RunFacts, checkpoint: Path) -> str:
@@ -172,7 +172,7 @@ def _sample(facts: RunFacts) -> str:
 
 
 def _configuration(facts: RunFacts) -> str:
-    """The changes since the last green run, and the whole configuration."""
+    """The changes since the last green run, and the complete configuration."""
     if not facts.config_text:
         return ""
     text = facts.config_text[:_CONFIG_CHARACTERS]

@@ -128,7 +128,7 @@ def event_of(
 ) -> ThreadEvent | None:
     """The event that `event` adds to the thread; None for a degradation without a known reason.
 
-    Another start in a lineage that has begun counts as a resumption.
+    Another start in a lineage that has started counts as a resumption.
     """
     if event.begins and thread.has_started and _key(event, "", around.ci) not in thread.said:
         event = RESUMED

@@ -52,7 +52,7 @@ class PhaseDisplay:
             self._next_line = now + _FIRST_SECONDS
 
     def keep_quiet(self, seconds: float) -> None:
-        """Log nothing about the current work for this long after it began."""
+        """Log nothing about the current work for this long after it started."""
         with self._lock:
             self._next_line = self._work.began + seconds
 

@@ -142,7 +142,7 @@ def test_an_unproven_run_gets_its_end_its_last_checkpoint_and_the_next_command(
     lines = list(closing_lines(read_facts(run.path)))
     assert [phase for phase, _, _ in lines] == ["not proven", "checkpoint", "report", "next"]
     assert lines[0][1:] == ("stopped at step 110 of 600: the deadline is near.", "degraded")
-    assert lines[1][1] == "step 100 is whole, 43.1 kB"
+    assert lines[1][1] == "step 100 is complete, 43.1 kB"
     assert lines[-1][1].endswith("--resume auto")
 
 
