@@ -37,7 +37,7 @@ class Outcome:
     severity: Severity
     evidence: str
     remedy: str = ""
-    failed_to_look: bool = False
+    could_not_read: bool = False
     """The check was skipped because it could not read its subject, so nothing is known."""
 
 
@@ -70,7 +70,7 @@ class Facts:
 @dataclass(frozen=True)
 class Check:
     name: str
-    looks_at: str
+    subject: str
     judge: Callable[[Facts], Iterator[Outcome]]
     essential: bool = False
     """Without this check, nobody can say that a cluster is ready."""
@@ -101,7 +101,7 @@ def not_readable(unseen: MissingData) -> Outcome:
     """A skipped check: it could not read its subject."""
     reason = unseen.reason if unseen.denied else f"could not be read: {unseen.reason}"
     remedy = "ask the owner of the cluster for the right to read it" if unseen.denied else "try again"
-    return Outcome(Severity.SKIPPED, reason, remedy, failed_to_look=True)
+    return Outcome(Severity.SKIPPED, reason, remedy, could_not_read=True)
 
 
 def error_unless_enough(facts: Facts, evidence: str, remedy: str) -> Outcome:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.cluster import api_objects
 from trainyard.cluster.demand import Demand
-from trainyard.cluster.image_digest import look_for_image
+from trainyard.cluster.image_digest import find_image
 from trainyard.cluster.needed_apis import ServedKind, choose_kind, serves, trial_job, trial_pod
 from trainyard.cluster.object_path import path_part
 from trainyard.cluster.permissions import apply_review, needed_permissions, review_of
@@ -79,7 +79,7 @@ class ClusterQuery:
         return {"cluster": cluster_record(snapshot, self._context), "plan": plan_record(self.demand)}
 
     def snapshot(self, find_digest: Callable[..., str | None]) -> Snapshot:
-        """Return all that the checks need; `find_digest` asks ECR for the image (`images.look_for_image`).
+        """Return all that the checks need; `find_digest` asks ECR for the image (`images.find_image`).
 
         Raises ServiceError when the cluster cannot be queried at all.
         """
@@ -97,7 +97,7 @@ class ClusterQuery:
         with _pause_garbage_collection(), ThreadPoolExecutor(THREADS, thread_name_prefix="look") as pool:
             nodes = pool.submit(self._read, self._nodes)
             pods = pool.submit(self._read, self._pods)
-            image = pool.submit(look_for_image, self.demand.image, find_digest) if find_digest else None
+            image = pool.submit(find_image, self.demand.image, find_digest) if find_digest else None
             served = self._read_served_apis(pool)
             work = self._work(served)
             reads = {name: pool.submit(self._read, work[name]) for name in (work if is_whole else _USAGE)}

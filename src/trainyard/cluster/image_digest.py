@@ -14,7 +14,7 @@ _URI = re.compile(
 )
 
 
-def look_for_image(uri: str, find_digest: Callable[..., str | None]) -> Image | MissingData:
+def find_image(uri: str, find_digest: Callable[..., str | None]) -> Image | MissingData:
     """Ask the registry about `uri`.
 
     `find_digest` returns the digest for `account`, `region`, `repository`, `tag` and `digest`, or None if

@@ -29,7 +29,7 @@ _HUGEPAGES = "hugepages-2Mi"
 class Preflight:
     """The result of the check."""
 
-    look: ClusterQuery
+    query: ClusterQuery
     verdict: Verdict
     exit_code: ExitCode
     """The exit code for a job that would be sent now; errors of accepted checks do not count."""
@@ -41,20 +41,20 @@ class Preflight:
     @property
     def room(self) -> NodeRoom | None:
         """The resources that a pod can have on every node; None if no node is fit."""
-        return room_for(self.verdict.facts.snapshot, self.look.demand)
+        return room_for(self.verdict.facts.snapshot, self.query.demand)
 
     @property
     def image(self) -> str:
         """The image with the digest from its registry, if that is known."""
-        return pin_digest(self.look.demand.image, self.verdict.facts.snapshot.image)
+        return pin_digest(self.query.demand.image, self.verdict.facts.snapshot.image)
 
     @property
     def record(self) -> Json:
-        return {**verdict_record(self.verdict), **self.look.record(self.verdict.facts.snapshot)}
+        return {**verdict_record(self.verdict), **self.query.record(self.verdict.facts.snapshot)}
 
 
 def preflight(
-    look: ClusterQuery,
+    query: ClusterQuery,
     supplies: Supplies,
     accepted: Collection[str],
     *,
@@ -66,14 +66,14 @@ def preflight(
     Raises ConfigError for an accepted check that does not exist, ServiceError when the cluster cannot be
     queried.
     """
-    verdict = judge_cluster(look.snapshot(find_digest), look.demand)
+    verdict = judge_cluster(query.snapshot(find_digest), query.demand)
     steps = plan_fix(verdict, supplies)
     lacking = [step for step in steps if step.automatic and step.check in _OF_A_JOB]
     if lacking and apply is not None:
         for step in lacking:
             apply(step)
-        verdict = judge_cluster(look.snapshot(find_digest), look.demand)
-    return Preflight(look, verdict, verdict.exit_code_without(accepted))
+        verdict = judge_cluster(query.snapshot(find_digest), query.demand)
+    return Preflight(query, verdict, verdict.exit_code_without(accepted))
 
 
 def room_for(snapshot: Snapshot, demand: Demand) -> NodeRoom | None:

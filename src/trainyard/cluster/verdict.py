@@ -65,7 +65,7 @@ class Verdict:
     @property
     def blind(self) -> tuple[Finding, ...]:
         """Essential checks that could not read their subject."""
-        return tuple(f for f in self.findings if f.check.essential and f.outcome.failed_to_look)
+        return tuple(f for f in self.findings if f.check.essential and f.outcome.could_not_read)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -117,7 +117,7 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
         "ready": verdict.state is Readiness.READY,
         "verdict": verdict.state.value,
         "findings": [_finding(finding, target) for finding in found],
-        "checks": [{**_finding(f, target), "looks_at": f.check.looks_at} for f in verdict.findings],
+        "checks": [{**_finding(f, target), "looks_at": f.check.subject} for f in verdict.findings],
     }
 
 

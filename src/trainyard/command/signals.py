@@ -42,7 +42,7 @@ def _send_again(ignored: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(ignored)
 
 
-def stand_back(behind: Path | None = None) -> threading.Event:
+def run_in_background(behind: Path | None = None) -> threading.Event:
     """Run beside another program: use only idle processor time, and end on request.
 
     The event is set at the first SIGTERM or SIGINT, and the script then ends by itself; a second one kills

@@ -24,7 +24,7 @@ Build = Callable[..., TrainingWorkload]
 
 
 @pytest.fixture(scope="module")
-def measured() -> dict[str, dict[str, Any]]:
+def measurements() -> dict[str, dict[str, Any]]:
     """Real training steps of small models, measured and planned, by the name of the shape."""
     shapes = [argument for name in SHAPES for argument in ("--shape", name)]
     line = [sys.executable, str(BENCHMARK), "--device", "cpu", "--json", *shapes]
@@ -36,9 +36,9 @@ def measured() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("part", ["peak", "resident", "before_backward", "at_optimizer"])
 def test_the_plan_is_within_a_tenth_of_a_real_step(
-    measured: dict[str, dict[str, Any]], shape: str, part: str
+    measurements: dict[str, dict[str, Any]], shape: str, part: str
 ) -> None:
-    result = measured[shape]
+    result = measurements[shape]
     assert result["planned"][part] == pytest.approx(result["measured"][part], rel=0.10)
     assert result["measured"][part] > 1_000_000
 
