@@ -221,7 +221,7 @@ def _modules_of_scripts() -> Iterator[str]:
     """What other scripts import where they need it: all of trainyard beside the trainer, and boto3."""
     yield "boto3"
     for module in walk_packages(trainyard.__path__, "trainyard."):
-        if not module.name.startswith("trainyard.training"):
+        if not module.name.startswith("trainyard.training") and not module.name.endswith(".__main__"):
             yield module.name
 
 

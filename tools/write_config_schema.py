@@ -33,7 +33,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.repository.generated_files import update_generated
+    from trainyard.github.generated_files import update_generated
 
     script = f"tools/{Path(__file__).name}"
     stale = update_generated(generated(), args.root, script=script, check=args.check, dry_run=args.dry_run)

@@ -25,7 +25,7 @@ from trainyard.command.parser import generator_parser
 from trainyard.errors import CheckFailedError, ExitCode
 
 if TYPE_CHECKING:
-    from trainyard.repository.script_reference import Script
+    from trainyard.github.script_reference import Script
 
 REFERENCE = Path("docs/scripts.md")
 _ROOT = Path(__file__).resolve().parent.parent
@@ -38,8 +38,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.repository.generated_files import update_generated
-    from trainyard.repository.script_reference import render_script_reference
+    from trainyard.github.generated_files import update_generated
+    from trainyard.github.script_reference import render_script_reference
 
     modules = sorted((_ROOT / "src" / "trainyard" / "commands").glob("[!_]*.py"))
     text = render_script_reference([describe(path) for path in modules])
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def describe(path: Path) -> "Script":
     """Return the docstring and the help of the command in the module `path`."""
     from trainyard.commands import COMMANDS
-    from trainyard.repository.script_reference import Script
+    from trainyard.github.script_reference import Script
 
     module = import_module(f"trainyard.commands.{path.stem}")
     os.environ.update(COLUMNS="1000", PYTHON_COLORS="0")  # no line breaks inside a text

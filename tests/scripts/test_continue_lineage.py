@@ -10,8 +10,8 @@ import pytest
 
 from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.gateways import github_api
+from trainyard.github import segment_dispatch
 from trainyard.run.segment import Segment
-from trainyard.watch import segment_dispatch
 
 ADDRESS = "https://github.com/o/r/actions/runs"
 FIRST = Segment("4711", 1, 812, "0123456789abcdef0123456789abcdef01234567")

@@ -17,7 +17,7 @@ needs_browser = pytest.mark.skipif(
 
 
 def draw(*words: str, path: str | None = None) -> "subprocess.CompletedProcess[str]":
-    line = [sys.executable, str(ROOT / "scripts" / "draw_pictures.py"), *words]
+    line = [sys.executable, str(ROOT / "tools" / "draw_pictures.py"), *words]
     environment = {**os.environ, "PATH": path or os.environ["PATH"]}
     return warm_start.run(line, timeout=240, env=environment)
 

@@ -23,7 +23,7 @@ from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, Stat
 from trainyard.report.jobs.job_actions import state_markdown
 from trainyard.report.jobs.job_text import status_lines
 from trainyard.run.commands import cluster_target
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 Load = Callable[[str], Any]
 OPTIONS = {

@@ -14,11 +14,11 @@ import pytest
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.config.schema import Config
 from trainyard.jobs.pod_exit_codes import code_on_record
+from trainyard.jobs.pod_starts import starts_of_pod
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
-from trainyard.run.pod_starts import starts_of_pod
 from trainyard.training.data import tokenize_corpus
 from trainyard.training.data.config_of_run import has_changed_since, was_trained
 

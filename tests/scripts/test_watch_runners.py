@@ -14,8 +14,8 @@ import pytest
 
 from trainyard.errors import ConfigError, ServiceError
 from trainyard.gateways import github_api, slack
+from trainyard.github import runner_watchdog
 from trainyard.run.segment import Segment
-from trainyard.watch import runner_watchdog
 
 ROOT = Path(__file__).resolve().parents[2]
 LABELS = ["--labels", '["self-hosted","gpu"]']

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "watch": SHARED,
     "proof": SHARED | {"watch"},
     "jobs": SHARED | {"cluster", "watch"},
-    "repository": SHARED | {"proof"},
+    "github": SHARED | {"proof"},
     "report": SHARED | FACTS,
     "gateways": {"errors"},
 }
@@ -64,7 +64,7 @@ ONLY_IN = {
 }
 MAY_TOUCH = {"src/trainyard/report/terminal/screen_svg.py": {"rich"}}
 """Draws a picture with rich, and no line on a terminal."""
-PURE_PARTS = {"plan", "image", "cluster", "machine", "jobs", "watch", "proof", "report"}
+PURE_PARTS = {"plan", "image", "cluster", "github", "machine", "jobs", "watch", "proof", "report"}
 IMPURE = {
     *(
         "time.time",

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.repository.script_reference import PIPELINE
+from trainyard.github.script_reference import PIPELINE
 
 ROOT = Path(__file__).resolve().parents[2]
 

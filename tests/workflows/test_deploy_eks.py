@@ -8,7 +8,7 @@ import yaml
 from tests.workflows.conftest import ROOT, Shipped, read
 
 from trainyard.command.arguments import duration as seconds_of
-from trainyard.plan.target import PLACES
+from trainyard.github.target import PLACES
 
 TAKES_UP = json.dumps(
     {"job": "gh-1", "kind": "rayjob", "namespace": "team", "store": "s3://ml", "thread": "C1:1.1", "watch": 7}

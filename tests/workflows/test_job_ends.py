@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.workflows.conftest import ROOT, read
 
-from trainyard.watch import job_end
-from trainyard.watch.job_end import DEPLOYMENT, TRAINING, JobEnd, unreported_end
+from trainyard.github import job_end
+from trainyard.github.job_end import DEPLOYMENT, TRAINING, JobEnd, unreported_end
 
 Needs = dict[str, Any]
 RESULTS = ("success", "failure", "cancelled", "skipped")

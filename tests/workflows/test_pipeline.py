@@ -18,9 +18,9 @@ import yaml
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
 from trainyard.commands.run import parse_args, pipeline_of
 from trainyard.config.load import load_config
-from trainyard.plan.job_times import JOB_MINUTES, LEAST_STORING_MINUTES, ROLE_MINUTES, STORING_MINUTES
-from trainyard.plan.run_plan import DispatchInputs, resolve
-from trainyard.plan.target import PLACES
+from trainyard.github.job_times import JOB_MINUTES, LEAST_STORING_MINUTES, ROLE_MINUTES, STORING_MINUTES
+from trainyard.github.run_plan import DispatchInputs, resolve
+from trainyard.github.target import PLACES
 from trainyard.run.segment import Handover, Segment, first_segment
 
 Help = Callable[[str], str]

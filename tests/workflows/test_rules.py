@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from trainyard.plan.job_times import STORING_MINUTES
+from trainyard.github.job_times import STORING_MINUTES
 
 STEP_LIMIT_MINUTES = 360
 """GitHub caps a step's time limit here, on self-hosted runners too."""

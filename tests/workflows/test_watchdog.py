@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.watch import runner_watchdog, runners
+from trainyard.github import runner_watchdog, runners
 
 
 @pytest.fixture(scope="module")

@@ -133,7 +133,8 @@ def _extra_of(module: str) -> str:
         declared = metadata.requires("trainyard") or []
     except metadata.PackageNotFoundError:
         return ""
-    name = module.partition(".")[0].replace("_", "-")
+    top = module.partition(".")[0]
+    name = {"websocket": "websocket-client"}.get(top, top.replace("_", "-"))
     pattern = re.compile(rf"{re.escape(name)}(?![\w-]).*extra == ['\"](?P<extra>\w+)['\"]", re.IGNORECASE)
     return next((found["extra"] for each in declared if (found := pattern.match(each))), "")
 

@@ -43,7 +43,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     command_output.configure_logging(args.log_level)
-    from trainyard.repository.release import CHECKSUMS, checksums, write_tar
+    from trainyard.github.release import CHECKSUMS, checksums, write_tar
     from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 
     if args.output.exists() and any(args.output.iterdir()):
@@ -95,7 +95,7 @@ def extract(packed: tarfile.TarFile, folder: Path) -> None:
 
 def repack(sdist: Path, output: Path, moment: int) -> None:
     """Give every file of the sdist the time of the commit, because setuptools uses the clock."""
-    from trainyard.repository.release import write_tar
+    from trainyard.github.release import write_tar
 
     folder = sdist.parent / "sdist"
     with tarfile.open(sdist) as packed:

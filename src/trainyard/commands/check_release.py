@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import set_outputs
-    from trainyard.repository.release import read_release
+    from trainyard.github.release import read_release
     from trainyard.run.atomic_files import write_bytes_atomically
 
     release = read_release(args.root, args.tag)

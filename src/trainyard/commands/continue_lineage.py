@@ -46,9 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.gateways.github_api import github_from
+    from trainyard.github.continuation import SegmentEnd, next_segment
+    from trainyard.github.segment_dispatch import dispatch_once
     from trainyard.run.segment import read_handover
-    from trainyard.watch.continuation import SegmentEnd, next_segment
-    from trainyard.watch.segment_dispatch import dispatch_once
 
     plan = read_handover(args.plan)
     ended = SegmentEnd(

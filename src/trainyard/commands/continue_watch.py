@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def inputs_of(args: argparse.Namespace) -> dict[str, str]:
     """Return the inputs of a dispatch that follows the job and sends nothing."""
-    from trainyard.repository.variables import checked_store
+    from trainyard.github.variables import checked_store
 
     args.store = checked_store(args.store) if args.store else ""
     names = ("job", "kind", "namespace", "store", "thread")

@@ -46,7 +46,7 @@ def exit_code(value: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.run.failure_logs.log_explanation import events_of, explain_logs, log_of
+    from trainyard.watch.failure_logs.log_explanation import events_of, explain_logs, log_of
 
     logs = [log_of(str(path), text_of(path)) for path in args.log]
     if args.events is not None:

@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def show_jobs(args: argparse.Namespace, look: "JobReader") -> int:
-    from trainyard.jobs.state.job_records import listed_record
+    from trainyard.jobs.job_reader import listed_record
     from trainyard.jobs.state.state_machine import judge_job
     from trainyard.report.jobs.job_text import list_lines
 
@@ -168,7 +168,7 @@ def follow_logs(args: argparse.Namespace, look: "JobReader", job: "FoundJob") ->
 
 
 def show_events(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
-    from trainyard.jobs.state.job_records import event_records
+    from trainyard.jobs.job_reader import event_records
     from trainyard.report.jobs.job_text import event_lines
 
     observed = look.look(job)

@@ -117,8 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def add_end(args: argparse.Namespace) -> bool:
     """Add the reason and the next step of the jobs in --needs; return False if nobody has to hear of them."""
     from trainyard.errors import ConfigError, DamagedFileError
+    from trainyard.github.job_end import unreported_end
     from trainyard.run.untrusted_files import parse_json
-    from trainyard.watch.job_end import unreported_end
 
     try:
         needs = parse_json(args.needs, "--needs")
@@ -160,7 +160,7 @@ def cancellation(started: str, limit: str, *, now: float) -> str:
 
     `started` is the Unix time of its start, `limit` its time limit in minutes; empty if not known.
     """
-    from trainyard.plan.job_times import JOB_MINUTES
+    from trainyard.github.job_times import JOB_MINUTES
 
     most = int(limit) if limit.isdigit() else JOB_MINUTES
     minutes = (now - float(started)) / 60 if started.isdigit() else None

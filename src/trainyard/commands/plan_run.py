@@ -28,7 +28,7 @@ from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.plan.run_plan import DispatchInputs, RunPlan
+    from trainyard.github.run_plan import DispatchInputs, RunPlan
     from trainyard.report.plan.run_plan_summary import RunPreview
 
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.config.load import load_config
     from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_outputs
-    from trainyard.plan.run_plan import resolve
+    from trainyard.github.run_plan import resolve
     from trainyard.report.plan.plan_text import unproven_lines
     from trainyard.report.plan.run_plan_summary import (
         markdown_plan,
@@ -103,8 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def inputs_of(args: argparse.Namespace) -> "DispatchInputs":
-    from trainyard.plan.run_plan import DispatchInputs, overrides_in
-    from trainyard.plan.target import target_for
+    from trainyard.github.run_plan import DispatchInputs, overrides_in
+    from trainyard.github.target import target_for
 
     target = target_for(args.target, os.environ)
     words = overrides_in(args.overrides)
@@ -125,7 +125,7 @@ def report_missing_settings(plan: "RunPlan") -> str:
 
 def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
     """Return further commands and settings for the owner of the repository."""
-    from trainyard.plan.target import Target
+    from trainyard.github.target import Target
 
     if plan.dispatch.target is Target.HERE:
         return []
@@ -148,8 +148,8 @@ def plan_of(config: "Config", plan: "RunPlan") -> "RunPreview":
     """Plan the run, for the runner's machine if it is known."""
     from trainyard.config.load import config_sha256
     from trainyard.config.parameters import count_parameters
-    from trainyard.plan.machine_plan import plan_on, usd_per_hour
-    from trainyard.plan.target import Target
+    from trainyard.github.machine_plan import plan_on, usd_per_hour
+    from trainyard.github.target import Target
     from trainyard.report.plan.run_plan_summary import RunPreview
 
     figures = plan_on(plan.machine, config)
@@ -170,9 +170,9 @@ def plan_of(config: "Config", plan: "RunPlan") -> "RunPreview":
 
 def unproven(config: "Config", plan: "RunPlan") -> list[dict[str, str]]:
     """Return the parts of the proof that cannot hold, as far as the machines of the target are known."""
+    from trainyard.github.target import node_count
     from trainyard.jobs.job_planning import recorded_network
     from trainyard.plan.node_room import room_of_type
-    from trainyard.plan.target import node_count
     from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 
     nodes, room = node_count(plan.machine, os.environ), room_of_type(plan.machine.hardware or "")

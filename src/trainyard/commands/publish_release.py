@@ -39,7 +39,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.repository.release import checked_files
+    from trainyard.github.release import checked_files
 
     files = [str(path) for path in checked_files(args.dist)]
     names = {Path(file).name for file in files}

@@ -184,7 +184,7 @@ def run_counted(run_once: Callable[[], int], run_dir: Path, restarts: int) -> in
         describe_restart,
         is_final,
     )
-    from trainyard.run.pod_starts import starts_of_pod
+    from trainyard.jobs.pod_starts import starts_of_pod
 
     starts = starts_of_pod(run_dir, os.environ.get("TRAINYARD_POD", ""))
     number = starts.add(time.time())

@@ -235,7 +235,7 @@ class ProgramRun:
 
     def own_checkpoints(self) -> "OwnCheckpoints":
         """The program's own checkpoints; newer ones that are not complete are logged with the reason."""
-        from trainyard.jobs.volumes.folder_listing import list_checkpoint_folder
+        from trainyard.jobs.volumes.volume_source import list_checkpoint_folder
         from trainyard.run.foreign.own_checkpoint import find_own_checkpoints
 
         folder = Path(self.sheet.checkpoints)

@@ -65,6 +65,17 @@ REMOVALS = {
     "AWS::CodeBuild::Project": "aws codebuild delete-project --name {name}",
     "AWS::EKS::AccessEntry": "aws eks delete-access-entry --cluster-name CLUSTER --principal-arn {name}",
 }
+GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE", "DELETE_COMPLETE")
+# A stack whose first creation failed cannot be changed. It has nothing but what it retains.
+FAILED_CREATION = ("CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
+_CONTINUE = "Remove the causes above, then: aws cloudformation continue-update-rollback {place}"
+STUCK = {
+    "UPDATE_ROLLBACK_FAILED": _CONTINUE,
+    "IMPORT_ROLLBACK_FAILED": _CONTINUE,
+    "UPDATE_FAILED": "Roll it back: aws cloudformation rollback-stack {place}",
+    "DELETE_FAILED": "An earlier deletion failed. Remove the causes above, and run this with --delete",
+}
+NOT_COMPARED = "as it was deployed; CloudFormation does not see what was changed in CodeBuild itself"
 
 
 @dataclass(frozen=True)
@@ -83,8 +94,13 @@ class Finding:
     def row(self) -> str:
         """The finding as a line of a table."""
         about = self.text or ", ".join(self.differences)
-        kind = self.type.removeprefix("AWS::").replace("::", " ")
-        return f"{self.standing:<12} {kind:<20} {self.name}{'  ' if about else ''}{about}".rstrip()
+        end = f"  {about}" if about else ""
+        return f"{self.standing:<12} {short_type(self.type):<20} {self.name}{end}"
+
+
+def short_type(kind: str) -> str:
+    """Return a type of CloudFormation as it is printed: `S3 Bucket`."""
+    return kind.removeprefix("AWS::").replace("::", " ")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -161,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def given_parameters(args: argparse.Namespace) -> dict[str, str]:
     """Return the template's parameters that the command line gives."""
-    from trainyard.repository.trust_policy import Form, Subject
+    from trainyard.github.trust_policy import Form, Subject
 
     subjects = None
     if args.github:
@@ -297,7 +313,7 @@ class Setup:
         self, values: Mapping[str, str], state: "StackState | None", *, no_provider: bool
     ) -> str:
         """Return CreateProvider: whether the stack makes GitHub's OIDC provider, or the account has one."""
-        from trainyard.repository.trust_policy import AUDIENCE, ISSUER
+        from trainyard.github.trust_policy import AUDIENCE, ISSUER
 
         if no_provider:
             return "false"
@@ -357,32 +373,20 @@ class Setup:
         seen: list[StackEvent] = []
         for event in events:
             seen.append(event)
-            _logger.info(
-                "%-28s %s %s", event.status, event.type.removeprefix("AWS::").replace("::", " "), event.name
-            )
+            _logger.info("%-28s %s %s", event.status, short_type(event.type), event.name)
         status = next((event.status for event in reversed(seen) if event.of_stack), "unknown")
         if status in GOOD:
             return
-        failed = [
-            event
-            for event in seen
-            if event.status.endswith("_FAILED") and event.reason and not event.of_stack
-        ]
+        given = [event for event in seen if event.reason]
+        failed = [event for event in given if event.status.endswith("_FAILED") and not event.of_stack]
         # The others were cancelled because of the first.
         failed = [event for event in failed if "cancelled" not in event.reason] or failed
-        reasons = failed or [event for event in seen if event.reason and event.of_stack]
-        raise ServiceError(
-            "\n".join(
-                [
-                    f"Stack {self.stack.name} in {self.account.region} was not {aim}: it is {status}.",
-                    *(
-                        f"  {each.name} ({each.type} {each.physical_id}): {each.reason}{self._remedy(each)}"
-                        for each in reasons
-                    ),
-                    "Remove the cause and run this again.",
-                ]
-            )
-        )
+        reasons = [
+            f"  {each.name} ({each.type} {each.physical_id}): {each.reason}{self._remedy(each)}"
+            for each in failed or [event for event in given if event.of_stack]
+        ]
+        first = f"Stack {self.stack.name} in {self.account.region} was not {aim}: it is {status}."
+        raise ServiceError("\n".join([first, *reasons, "Remove the cause and run this again."]))
 
     def _remedy(self, event: "StackEvent") -> str:
         """Return what to do about a failed resource, as a further line; empty if its reason says it all."""
@@ -423,19 +427,6 @@ class Setup:
             standing = STANDINGS["Modify"][not dry_run]
             findings.append(self._stack_finding(standing, "its parameters, outputs or records"))
         return findings
-
-
-GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE", "DELETE_COMPLETE")
-# A stack whose first creation failed cannot be changed. It has nothing but what it retains.
-FAILED_CREATION = ("CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
-_CONTINUE = "Remove the causes above, then: aws cloudformation continue-update-rollback {place}"
-STUCK = {
-    "UPDATE_ROLLBACK_FAILED": _CONTINUE,
-    "IMPORT_ROLLBACK_FAILED": _CONTINUE,
-    "UPDATE_FAILED": "Roll it back: aws cloudformation rollback-stack {place}",
-    "DELETE_FAILED": "An earlier deletion failed. Remove the causes above, and run this with --delete",
-}
-NOT_COMPARED = "as it was deployed; CloudFormation does not see what was changed in CodeBuild itself"
 
 
 def finding_of(change: "PlannedChange", name: str, *, dry_run: bool) -> Finding:

@@ -33,8 +33,8 @@ from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
     from trainyard.gateways.github_cli import GitHubCli
-    from trainyard.repository.setup import Manner, WantedSetup
-    from trainyard.repository.setup_step import SecretChange, SetupStep
+    from trainyard.github.setup import Manner, WantedSetup
+    from trainyard.github.setup_step import SecretChange, SetupStep
 
 KINDS = ("self-hosted", "scale-set", "hosted", "other")
 
@@ -69,9 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.aws_cli import trust_policy_of
     from trainyard.gateways.github_cli import GitHubCli
-    from trainyard.repository import repository_api, setup_text
-    from trainyard.repository.setup import Setup
-    from trainyard.repository.setup_step import exit_code_of_steps
+    from trainyard.github import repository_api, setup_text
+    from trainyard.github.setup import Setup
+    from trainyard.github.setup_step import exit_code_of_steps
 
     wanted = wanted_of(args)
     host, name = repository_of(args.repository)
@@ -98,8 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def wanted_of(args: argparse.Namespace) -> "WantedSetup":
     """Check all options before the first request to GitHub."""
-    from trainyard.repository import variables
-    from trainyard.repository.setup import WantedSetup
+    from trainyard.github import variables
+    from trainyard.github.setup import WantedSetup
 
     labels = variables.parse_runner_labels(args.labels) if args.labels else ()
     kind = variables.RunnerKind(args.runner) if args.runner else None
@@ -119,7 +119,7 @@ def wanted_of(args: argparse.Namespace) -> "WantedSetup":
 def repository_of(text: str) -> tuple[str, str]:
     """Return host and OWNER/NAME from the command line, GH_REPO, or git's remote origin."""
     from trainyard.gateways.git import origin_address
-    from trainyard.repository import address
+    from trainyard.github import address
 
     if named := text or os.environ.get("GH_REPO", ""):
         return address.parse_repository(named, host=os.environ.get("GH_HOST", ""))
@@ -133,7 +133,7 @@ def repository_of(text: str) -> tuple[str, str]:
 
 
 def manner_of(args: argparse.Namespace, gh: "GitHubCli", host: str, name: str) -> "Manner":
-    from trainyard.repository.setup import Manner
+    from trainyard.github.setup import Manner
 
     person = sys.stdin.isatty() and sys.stderr.isatty()
 

@@ -27,8 +27,8 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 
 if TYPE_CHECKING:
-    from trainyard.watch.runner_watchdog import DeadRun
-    from trainyard.watch.runners import Outage
+    from trainyard.github.runner_watchdog import DeadRun
+    from trainyard.github.runners import Outage
 
 
 LABELS = "the labels of your runner; without them only CodeBuild jobs and trainings that died are watched"
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.tell:
         return tell_slack(args.tell)
     from trainyard.gateways.github_api import github_from
-    from trainyard.watch import runner_watchdog
+    from trainyard.github import runner_watchdog
 
     now, api = time.time(), github_from()
     lister = github_from(variable="RUNNERS_TOKEN") if os.environ.get("RUNNERS_TOKEN") else None

@@ -47,7 +47,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.repository.trust_policy import Form, Subject, trust_policy
+    from trainyard.github.trust_policy import Form, Subject, trust_policy
     from trainyard.run.atomic_files import write_bytes_atomically
 
     ids = {"owner_id": args.owner_id, "repository_id": args.repository_id}

@@ -187,7 +187,9 @@ def pod_resources(room: NodeRoom | None, settings: ClusterPodConfig, *, gpus: in
     share = min(1.0, gpus / room.gpus) if room and room.gpus and gpus else 1.0
     cpu = settings.cpu * 1000 if settings.cpu else _share(room.cpu_millis if room else 0, share)
     memory = _mebibytes(settings.memory) if settings.memory else _share(room.memory_mib if room else 0, share)
-    shared = _mebibytes(settings.shared_memory) if settings.shared_memory else _shared(memory)
+    shared = min(memory, max(_LEAST_SHARED_MIB, memory // 4))
+    if settings.shared_memory:
+        shared = _mebibytes(settings.shared_memory)
     interfaces = max(1, round(room.efa * share)) if efa and room and room.efa else 0
     pages = room.hugepages_mib if interfaces and room else 0
     return PodResources(
@@ -204,10 +206,6 @@ def _share(whole: int, share: float) -> int:
     """A share, rounded down to whole hundreds above a thousand, because the last digits mean nothing."""
     part = int(whole * share)
     return part - part % 100 if part > 1000 else part
-
-
-def _shared(memory_mib: int) -> int:
-    return min(memory_mib, max(_LEAST_SHARED_MIB, memory_mib // 4))
 
 
 def _mebibytes(size: str) -> int:

@@ -19,7 +19,7 @@ from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
-from trainyard.jobs.state.reading import name_of, read_labels, uid_of
+from trainyard.jobs.state.reading import count, name_of, read_labels, time_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 
 if TYPE_CHECKING:
@@ -213,3 +213,35 @@ def _without_clusters_of_jobs(found: list[FoundJob]) -> Iterator[FoundJob]:
     for job in found:
         if (job.kind.submitted_as, read_labels(job.raw).get(JOB_LABEL)) not in jobs:
             yield job
+
+
+def listed_record(state: JobState, observed: Observed) -> dict[str, Any]:
+    """The record of a job in a list: its state and its age."""
+    created = time_of(((observed.job or {}).get("metadata") or {}).get("creationTimestamp"))
+    age = None if created is None else max(0.0, observed.now - created)
+    return {**state.record(), "age_seconds": age}
+
+
+def event_records(events: Iterable[Json], *, now: float) -> list[dict[str, Any]]:
+    """Events as plain data, the newest last."""
+    records = [_event_record(event, now) for event in events]
+    return sorted(records, key=lambda record: -(record["age_seconds"] or 0.0))
+
+
+def _event_record(event: Json, now: float) -> dict[str, Any]:
+    involved = event.get("involvedObject") or {}
+    series = event.get("series") or {}
+    moment = (
+        time_of(series.get("lastObservedTime"))
+        or time_of(event.get("lastTimestamp"))
+        or time_of(event.get("eventTime"))
+        or time_of((event.get("metadata") or {}).get("creationTimestamp"))
+    )
+    return {
+        "age_seconds": None if moment is None else max(0.0, now - moment),
+        "type": str(event.get("type") or ""),
+        "reason": str(event.get("reason") or ""),
+        "object": f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}",
+        "message": " ".join(str(event.get("message") or "").split()),
+        "count": count(series.get("count"), count(event.get("count"), 1)),
+    }

@@ -2,6 +2,10 @@
 
 job and its parts ──resubmitted──> the same objects under another name, to be created
 
+A retry keeps pods off nodes that failed. A node is identified by its own name (`metadata.name`), because its
+host name label may differ. A lost node is only avoided if another one is free: it may come back healthy, and
+it has a taint of its own. A node whose hardware failed, or that was lost twice, is excluded.
+
 Checkpoints are not copied: the new job mounts the same claim and resumes where the old one stopped. Names are
 changed only where they refer to copied objects; arguments and variables stay as they are.
 """
@@ -9,6 +13,7 @@ changed only where they refer to copied objects; arguments and variables stay as
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +32,7 @@ from trainyard.jobs.job_labels import (
 )
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.reading import annotations_of, name_of
+from trainyard.watch.retry_decision import AvoidedNode
 
 Json = Mapping[str, Any]
 _FOREIGN = re.compile(
@@ -35,6 +41,7 @@ _FOREIGN = re.compile(
 """Keys of labels and annotations that controllers write into a job."""
 _OF_ONE_JOB = frozenset((CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD))
 """Annotations that apply to one job and not to its successor."""
+_NODE_NAME, _WEIGHT = "metadata.name", 100
 _REFERENCES = frozenset(("runtimeRef", "configMap", "configMapRef", "configMapKeyRef", "clusterSelector"))
 
 
@@ -143,3 +150,43 @@ def _resume(kind: JobKind, body: dict[str, Any]) -> None:
         inner.pop(kind.suspend[-1], None)
     for name in kind.of_one_run:
         (body.get("spec") or {}).pop(name, None)
+
+
+def avoid_nodes(body: Json, nodes: Iterable[AvoidedNode]) -> dict[str, Any]:
+    """A copy of the object whose pods avoid these nodes; equal to the object if they already do."""
+    found = deepcopy(dict(body))
+    for spec in _pod_specs(found):
+        for node in nodes:
+            _avoid_node(spec, node)
+    return found
+
+
+def _pod_specs(value: Any) -> Iterable[dict[str, Any]]:
+    """Every pod specification below `value`: in all kinds of jobs a mapping with a list of containers."""
+    if isinstance(value, list):
+        for entry in value:
+            yield from _pod_specs(entry)
+    elif isinstance(value, dict):
+        if isinstance(value.get("containers"), list):
+            yield value
+        for entry in value.values():
+            yield from _pod_specs(entry)
+
+
+def _avoid_node(spec: dict[str, Any], node: AvoidedNode) -> None:
+    requirement = {"key": _NODE_NAME, "operator": "NotIn", "values": [node.name]}
+    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    if not node.strictly:
+        preferred = affinity.setdefault("preferredDuringSchedulingIgnoredDuringExecution", [])
+        term = {"weight": _WEIGHT, "preference": {"matchFields": [requirement]}}
+        if term not in preferred:
+            preferred.append(term)
+        return
+    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms = required.setdefault("nodeSelectorTerms", [])
+    if not terms:
+        terms.append({})
+    for term in terms:  # a pod may run where any of the terms holds
+        fields = term.setdefault("matchFields", [])
+        if requirement not in fields:
+            fields.append(requirement)

@@ -1,5 +1,5 @@
-"""Act when a job ends or dies: watch runners, find dead jobs, choose the next segment of a long run.
+"""Judge how a job ended: classes of failures, the cause that its log names, and whether it is sent again.
 
-In: GitHub's lists of runners and jobs, and a run's handover. Out: findings, and segments to dispatch.
-Pure: the calls to GitHub are handed in.
+In: the state of a job, the last lines of its log, the record of earlier attempts. Out: a class with evidence,
+a decision. Pure.
 """

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import DamagedFileError, ExitCode
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 if TYPE_CHECKING:
     from trainyard.jobs.state.job_state import JobFailure, JobState

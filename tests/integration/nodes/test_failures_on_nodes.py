@@ -17,7 +17,7 @@ import pytest
 from tests.integration.job_world import eventually
 from tests.integration.nodes.conftest import Nodes, planted
 
-from trainyard.run.failure_classes import HEALS, FailureClass
+from trainyard.watch.failure_classes import HEALS, FailureClass
 
 pytestmark = pytest.mark.slow
 BUDGET = 2

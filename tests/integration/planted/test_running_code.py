@@ -193,6 +193,7 @@ def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
         "continue_watch": "hands a watch on, and shows the run's name",
         "deploy_demo": "trains by deploy_training_job.py on a cluster of its own",
         "run_program": "starts another program and keeps its records",
+        "run": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
         "run_pod": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
     }
     flags = ('"--run-dir"', '"--store"', "RUN_DIR")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from trainyard.repository import repository_api
-from trainyard.repository.setup import Manner, Setup, WantedSetup
-from trainyard.repository.setup_step import SecretChange, SetupStep, SetupVerdict, exit_code_of_steps
-from trainyard.repository.trust_policy import Form, Subject, trust_policy
+from trainyard.github import repository_api
+from trainyard.github.setup import Manner, Setup, WantedSetup
+from trainyard.github.setup_step import SecretChange, SetupStep, SetupVerdict, exit_code_of_steps
+from trainyard.github.trust_policy import Form, Subject, trust_policy
 
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 BASE = "/repos/me/lab"

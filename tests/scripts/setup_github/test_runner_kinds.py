@@ -13,12 +13,12 @@ import pytest
 
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError
-from trainyard.plan.run_plan import DispatchInputs, resolve
-from trainyard.plan.target import target_for
-from trainyard.repository import repository_api, variables
-from trainyard.repository.setup import Manner, Setup, WantedSetup
-from trainyard.repository.setup_step import SetupStep, SetupVerdict, exit_code_of_steps
-from trainyard.repository.variables import RunnerKind
+from trainyard.github import repository_api, variables
+from trainyard.github.run_plan import DispatchInputs, resolve
+from trainyard.github.setup import Manner, Setup, WantedSetup
+from trainyard.github.setup_step import SetupStep, SetupVerdict, exit_code_of_steps
+from trainyard.github.target import target_for
+from trainyard.github.variables import RunnerKind
 from trainyard.run.segment import Segment
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ServiceError, ServiceTroubleError
-from trainyard.repository import repository_api
-from trainyard.repository.setup import Manner, Setup, WantedSetup
-from trainyard.repository.setup_step import SetupStep, SetupVerdict, exit_code_of_steps
+from trainyard.github import repository_api
+from trainyard.github.setup import Manner, Setup, WantedSetup
+from trainyard.github.setup_step import SetupStep, SetupVerdict, exit_code_of_steps
 
 ROLE = "arn:aws:iam::123456789012:role/ci/trainyard-ci"
 WANTED = WantedSetup(

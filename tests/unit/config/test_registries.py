@@ -40,8 +40,8 @@ from trainyard.config.json_schema import fragment_of
 from trainyard.config.schema import ArtifactsConfig
 from trainyard.errors import ConfigError
 from trainyard.artifacts.store.store_address import names_a_store, open_store, require_address
-from trainyard.plan.run_plan import _store
-from trainyard.repository.variables import checked_store
+from trainyard.github.run_plan import _store
+from trainyard.github.variables import checked_store
 
 
 def said(work):

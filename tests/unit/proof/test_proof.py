@@ -50,13 +50,17 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Found:
+class InspectionFacts:
     verification: Verdict | None = Verdict()
     checkpoints: Mapping[int, Stored] = field(default_factory=lambda: {STEPS: Stored()})
     trouble: str | None = None
     taken: bool = False
     damaged: tuple[Path, ...] = ()
     on_disk: Mapping[int, str] = field(default_factory=lambda: {STEPS: SAVED["manifest_sha256"]})
+
+
+# Has what the proof reads of an `Inspection`, with values of wrong types, too.
+Found: Any = InspectionFacts
 
 
 def proven_run() -> dict[str, Any]:
@@ -89,7 +93,7 @@ def judge(
     run: dict[str, Any] | None = None,
     rows: list[Any] | None = None,
     events: list[dict[str, Any] | None] | None = None,
-    found: Found = Found(),
+    found: Any = None,
     settings: dict[str, Any] | None = None,
     *,
     recomputed: Recomputed | None = None,
@@ -98,7 +102,7 @@ def judge(
         proven_run() if run is None else run,
         whole_rows() if rows is None else rows,
         EVENTS if events is None else events,
-        found,
+        Found() if found is None else found,
         place=PLACE,
         configuration=Configuration(settings=SETTINGS if settings is None else settings),
         recomputed=recomputed,

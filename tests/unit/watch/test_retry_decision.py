@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trainyard.errors import DamagedFileError
 from trainyard.jobs.follow.job_retries import give_up_waiting, record_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, State, Waiting
-from trainyard.run.failure_classes import HEALS, FailureClass
+from trainyard.watch.failure_classes import HEALS, FailureClass
 from trainyard.watch.retry_decision import (
     FIRST_PAUSE,
     LONGEST_PAUSE,

@@ -3,7 +3,6 @@
 Names only; nothing is read or written. The manifest is not trusted, because it may be forged.
 """
 
-import os
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
@@ -70,8 +69,4 @@ def safe_place(key: str, parts: list[str]) -> PurePosixPath:
         raise VerificationError(
             f"{key!r}: is not the path of a file below a run directory. It was not written."
         )
-    try:
-        os.fsencode("/".join(parts))
-    except UnicodeEncodeError:
-        raise VerificationError(f"{key!r}: no file can have this name") from None
     return PurePosixPath(*parts)

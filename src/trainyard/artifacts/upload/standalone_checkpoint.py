@@ -31,7 +31,7 @@ from trainyard.run.commands import script_command
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.records import Row
-from trainyard.run.untrusted_files import parse_json, parse_json_line, read_bytes
+from trainyard.run.untrusted_files import is_utf8, parse_json, parse_json_line, read_bytes
 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner
@@ -162,6 +162,7 @@ def run_file_of(checkpoint: Path) -> Path | None:
 
 def _run_of(checkpoint: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
     _require(checkpoint)
+    _files_below(checkpoint)
     if (run_file := run_file_of(checkpoint)) is not None:
         return read_run(run_file)
     known = {key: value for key, value in provenance.items() if value}
@@ -173,7 +174,7 @@ def _run_of(checkpoint: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
 def _tree_digest(path: Path) -> str:
     if path.is_file():
         return sha256_of_file(path)
-    names = [f"{p.relative_to(path).as_posix()} {sha256_of_file(p)}\n" for p in _files_below(path)]
+    names = [f"{name} {sha256_of_file(file)}\n" for name, file in _files_below(path).items()]
     return hashlib.sha256("".join(names).encode()).hexdigest()
 
 
@@ -191,15 +192,17 @@ def _checkpoint(path: Path, number: int) -> Group:
     if (path / MANIFEST_NAME).is_file():
         return checkpoint_group(path, number)
     keys = checkpoint_prefix(number, find_step(path))
-    if path.is_file():
-        return Group("checkpoint", (Item(keys + path.name, path),))
-    return Group(
-        "checkpoint", tuple(Item(keys + p.relative_to(path).as_posix(), p) for p in _files_below(path))
-    )
+    return Group("checkpoint", tuple(Item(keys + name, file) for name, file in _files_below(path).items()))
 
 
-def _files_below(path: Path) -> list[Path]:
-    return sorted(p for p in path.rglob("*") if p.is_file())
+def _files_below(path: Path) -> dict[str, Path]:
+    """Return a checkpoint's files by their names in it. Raises ConfigError for a name that is not UTF-8."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    root = path.parent if path.is_file() else path
+    found = {file.relative_to(root).as_posix(): file for file in files}
+    if odd := next((file for name, file in found.items() if not is_utf8(name)), None):
+        raise ConfigError(f"{odd}: the name is not UTF-8, so no store can hold the file; rename it")
+    return found
 
 
 def _require(path: Path) -> None:

@@ -2,24 +2,22 @@
 
     handshake (GET .../exec, Upgrade) ──> messages; the first byte says stdin, stdout, stderr or error
 
-The protocol is v4.channel.k8s.io, which every API server since Kubernetes 1.4 speaks. One thread uses a
-connection. Pings show that it is alive, so that a command may be silent for long but a dead connection is
-detected.
+The protocol is v4.channel.k8s.io, which every API server since Kubernetes 1.4 speaks; `websocket-client` does
+the handshake and reads and writes the frames. One thread uses a connection. Pings show that it is alive, so
+that a command may be silent for long but a dead connection is detected.
 """
 
-import base64
-import hashlib
 import http.client
 import json
-import os
 import socket
 import ssl
-import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
+
+import websocket
 
 from trainyard.errors import PermissionRefusedError, ServiceError, ServiceTroubleError
 from trainyard.gateways.kubernetes.api import HEALS, Api, message_in, unreachable
@@ -30,16 +28,11 @@ if TYPE_CHECKING:
     from trainyard.jobs.volumes.helper_pod import Place
 
 _PROTOCOL = "v4.channel.k8s.io"
-_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-"""RFC 6455, 1.3: proves that the server understood the handshake."""
-_BINARY, _CLOSE, _PING, _PONG = 2, 8, 9, 10
 _PING_SECONDS = 15.0
 _SILENT_SECONDS = 60.0
-"""After this time without a byte, pongs included, the connection is dead."""
-_PIECE = 1 << 18
-_MOST_FRAME = 64 << 20
-_MOST_HEAD = 1 << 16
+"""After this time without a frame, pongs included, the connection is dead."""
 _STDIN_PIECE = 1 << 15
+_BROKEN = (websocket.WebSocketTimeoutException, websocket.WebSocketConnectionClosedException)
 
 
 class Exec:
@@ -52,17 +45,19 @@ class Exec:
         self._place, self._server = place, api.access.server
         self.exit_code: int | None = None
         """None until `streams` has ended, and if the command could not be run."""
-        self._socket, self._rest = _opened(api, place, command, reads_stdin=bool(stdin))
+        self._connection = _open(api, place, command, reads_stdin=bool(stdin))
         self._heard = time.monotonic()
         for start in range(0, len(stdin), _STDIN_PIECE):
-            self._send(_BINARY, bytes([self.STDIN]) + stdin[start : start + _STDIN_PIECE])
+            self._send(
+                websocket.ABNF.OPCODE_BINARY, bytes([self.STDIN]) + stdin[start : start + _STDIN_PIECE]
+            )
 
     def __enter__(self) -> "Exec":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._send(_CLOSE, b"")
-        self._socket.close()
+        self._send(websocket.ABNF.OPCODE_CLOSE, b"")
+        self._connection.shutdown()
 
     def streams(self) -> Iterator[tuple[int, bytes]]:
         """Yield the command's output, each piece with STDOUT or STDERR, until it has ended.
@@ -86,83 +81,74 @@ class Exec:
     def _messages(self) -> Iterator[tuple[bool, bytes]]:
         """The payloads of data frames, and whether each one begins a message."""
         while True:
-            head = self._read(2)
-            kind, length = head[0] & 15, head[1] & 127
-            if length == 126:
-                length = struct.unpack(">H", self._read(2))[0]
-            elif length == 127:
-                length = struct.unpack(">Q", self._read(8))[0]
-            if length > _MOST_FRAME or head[1] & 128:
-                raise ServiceTroubleError(f"{self._server} sent a frame that does not follow RFC 6455")
-            payload = self._read(length)
-            if kind == _CLOSE:
+            kind, payload = self._receive()
+            if kind == websocket.ABNF.OPCODE_CLOSE:
                 return
-            if kind == _PING:
-                self._send(_PONG, payload)
-            elif kind in (0, 1, _BINARY):
-                yield kind != 0, payload
+            if kind == websocket.ABNF.OPCODE_PING:
+                self._send(websocket.ABNF.OPCODE_PONG, payload)
+            elif kind != websocket.ABNF.OPCODE_PONG:
+                yield kind != websocket.ABNF.OPCODE_CONT, payload
 
-    def _read(self, count: int) -> bytes:
-        """Read exactly this many bytes."""
-        pieces, left = [], count
-        while left:
-            piece, self._rest = self._rest[:left], self._rest[left:]
-            if not piece:
-                self._rest = self._received()
-                continue
-            pieces.append(piece)
-            left -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _received(self) -> bytes:
+    def _receive(self) -> tuple[int, bytes]:
+        """The kind and the payload of the next frame."""
         while True:
             try:
-                piece = self._socket.recv(_PIECE)
-            except TimeoutError:
+                frame = self._connection.recv_frame()
+            except websocket.WebSocketTimeoutException:
                 if time.monotonic() - self._heard > _SILENT_SECONDS:
                     raise ServiceTroubleError(
                         f"{self._server} has been silent for {_SILENT_SECONDS:.0f} seconds"
                     ) from None
-                self._send(_PING, b"")
+                self._send(websocket.ABNF.OPCODE_PING, b"")
                 continue
+            except websocket.WebSocketConnectionClosedException:
+                raise ServiceTroubleError(f"the connection to {self._place} broke off") from None
+            except websocket.WebSocketException:
+                raise ServiceTroubleError(
+                    f"{self._server} sent a frame that does not follow RFC 6455"
+                ) from None
             except OSError as error:
                 raise ServiceTroubleError(unreachable(self._server, error)) from None
-            if not piece:
-                raise ServiceTroubleError(f"the connection to {self._place} broke off")
             self._heard = time.monotonic()
-            return piece
+            return frame.opcode, frame.data
 
     def _send(self, kind: int, payload: bytes) -> None:
-        mask, count = os.urandom(4), len(payload)
-        size = bytes([128 | count]) if count < 126 else bytes([128 | 126]) + struct.pack(">H", count)
-        key = int.from_bytes((mask * (count // 4 + 1))[:count], "big")
-        hidden = (int.from_bytes(payload, "big") ^ key).to_bytes(count, "big")
-        with suppress(OSError):  # the command may have ended; reading tells whether the connection broke
-            self._socket.sendall(bytes([128 | kind]) + size + mask + hidden)
+        # The command may have ended; reading shows whether the connection broke.
+        with suppress(OSError, websocket.WebSocketException):
+            self._connection.send(payload, kind)
 
 
-def _opened(
-    api: Api, place: "Place", command: Sequence[str], *, reads_stdin: bool
-) -> tuple[socket.socket, bytes]:
-    """A connection after its handshake, and the bytes that have already arrived."""
-    path = _path_of(place, command, reads_stdin=reads_stdin)
-    identity = api.identity()
+def _open(api: Api, place: "Place", command: Sequence[str], *, reads_stdin: bool) -> websocket.WebSocket:
+    """A connection after its handshake. An expired token is renewed once."""
+    server, identity = urlsplit(api.access.server), api.identity()
+    host = server.netloc.rpartition("@")[2]
+    path = server.path.rstrip("/") + _path_of(place, command, reads_stdin=reads_stdin)
     for last in (False, True):
-        connection, status = _connected(api.access), 0
+        headers = [("User-Agent", "trainyard"), *identity.items(), *api.access.impersonated]
+        opened = websocket.WebSocket(enable_multithread=False, skip_utf8_validation=True)
         try:
-            status, reason, rest = _shaken(connection, api.access, path, identity)
-        except (OSError, http.client.HTTPException) as error:
+            opened.connect(
+                f"ws://{host}{path}",
+                socket=_connected(api.access),
+                host=host,
+                header=[f"{name}: {value}" for name, value in headers],
+                subprotocols=[_PROTOCOL],
+                suppress_origin=True,
+            )
+            opened.settimeout(_PING_SECONDS)
+            return opened
+        except websocket.WebSocketBadStatusException as error:
+            renewed = api.identity(refused=identity.get("Authorization", "").removeprefix("Bearer "))
+            if error.status_code != 401 or renewed == identity or last:
+                raise _refusal(api, place, error.status_code, message_in(error.resp_body or b"")) from None
+            identity = renewed
+        except (OSError, *_BROKEN) as error:
             raise ServiceTroubleError(unreachable(api.access.server, error)) from None
-        finally:
-            if status != 101:
-                connection.close()
-        if status == 101:
-            connection.settimeout(_PING_SECONDS)
-            return connection, rest
-        renewed = api.identity(refused=identity.get("Authorization", "").removeprefix("Bearer "))
-        if status != 401 or renewed == identity or last:
-            raise _refusal(api, place, status, reason)
-        identity = renewed
+        except websocket.WebSocketException:
+            raise ServiceError(
+                f"{api.access.server} does not answer Kubernetes' WebSocket handshake; is there a proxy in "
+                "between?"
+            ) from None
     raise AssertionError("the second attempt returns or raises")
 
 
@@ -194,59 +180,6 @@ def _connected(access: Access) -> socket.socket:
     except (OSError, ssl.SSLError, http.client.HTTPException) as error:
         connection.close()
         raise ServiceTroubleError(unreachable(access.server, error)) from None
-
-
-def _shaken(
-    connection: socket.socket, access: Access, path: str, identity: dict[str, str]
-) -> tuple[int, str, bytes]:
-    """Status and text of the answer to the handshake, and the bytes after it."""
-    key = base64.b64encode(os.urandom(16)).decode()
-    server = urlsplit(access.server)
-    headers = [
-        ("Host", server.netloc.rpartition("@")[2]),
-        ("Connection", "Upgrade"),
-        ("Upgrade", "websocket"),
-        ("Sec-WebSocket-Version", "13"),
-        ("Sec-WebSocket-Key", key),
-        ("Sec-WebSocket-Protocol", _PROTOCOL),
-        ("User-Agent", "trainyard"),
-        *identity.items(),
-        *access.impersonated,
-    ]
-    lines = [
-        f"GET {server.path.rstrip('/')}{path} HTTP/1.1",
-        *(f"{name}: {value}" for name, value in headers),
-    ]
-    connection.sendall("\r\n".join([*lines, "", ""]).encode())
-    head, rest = _head_of(connection)
-    first, *fields = head.split("\r\n")
-    status = int(first.split()[1]) if len(first.split()) > 1 and first.split()[1].isdecimal() else 0
-    named = {name.strip().lower(): value.strip() for name, _, value in (f.partition(":") for f in fields)}
-    if status != 101:
-        with suppress(OSError):
-            while len(rest) < int(named.get("content-length", "0") or 0) < _MOST_HEAD:
-                rest += connection.recv(_PIECE) or _broken()
-        return status, message_in(rest), b""
-    proof = hashlib.sha1(f"{key}{_GUID}".encode(), usedforsecurity=False).digest()
-    if named.get("sec-websocket-accept") != base64.b64encode(proof).decode():
-        raise ServiceError(
-            f"{access.server} does not answer Kubernetes' WebSocket handshake; is there a proxy in between?"
-        )
-    return status, "", rest
-
-
-def _head_of(connection: socket.socket) -> tuple[str, bytes]:
-    found = b""
-    while b"\r\n\r\n" not in found:
-        if len(found) > _MOST_HEAD:
-            raise http.client.HTTPException("the answer to the handshake has no end")
-        found += connection.recv(_PIECE) or _broken()
-    head, _, rest = found.partition(b"\r\n\r\n")
-    return head.decode("latin-1"), rest
-
-
-def _broken() -> bytes:
-    raise ConnectionError("the connection was closed during the handshake")
 
 
 def _refusal(api: Api, place: "Place", status: int, said: str) -> ServiceError:

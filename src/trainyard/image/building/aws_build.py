@@ -20,7 +20,6 @@ from trainyard.image.building.build_record import (
     build_variables,
     github_source,
     same_digest,
-    source_key,
     source_names,
 )
 from trainyard.image.building.build_request import BuildRequest
@@ -183,7 +182,7 @@ class AwsBuilder:
         with TemporaryDirectory(prefix="trainyard-source-") as where:
             archive = Path(where) / "source.zip"
             digest = self.write_archive(self.tool_files(self.root) | own, archive)
-            key = source_key(self.options.project, digest)
+            key = f"{self.options.project}/source/{digest}.zip"  # so that equal content is sent once
             bucket = self.options.bucket or f"{self.options.project}-source-{self.account}-{self.aws.region}"
             is_new = self.aws.upload_source(archive, bucket=bucket, key=key)
         self._say(request, f"source s3://{bucket}/{key}{'' if is_new else ' was there'}")

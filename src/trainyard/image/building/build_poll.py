@@ -84,7 +84,7 @@ class BuildPoll:
                         del running[image]
                 if running and self.clock() > end:
                     raise WaitTimeoutError(
-                        f"{', '.join(running)}: not built after {self.seconds / 60:.0f} minutes; "
+                        f"{', '.join(running)}: not done after {self.seconds / 60:.0f} minutes; "
                         "--time-limit allows more."
                     )
         finally:

@@ -67,11 +67,6 @@ def build_variables(
     }
 
 
-def source_key(project: str, digest: str) -> str:
-    """The key of a source archive. It contains the digest, so that equal content is sent once."""
-    return f"{project}/source/{digest}.zip"
-
-
 def source_names(request: BuildRequest, folder: str) -> dict[str, str]:
     """Name in the archive -> name in the context, of all files of the context and the Dockerfile's own.
 

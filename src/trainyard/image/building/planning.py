@@ -2,14 +2,15 @@
 
     listed files --ignore rules--> chosen --limits, secrets--> read --digest--> BuildRequest
 
-The functions that list and read the files are passed in; nothing is changed.
+The module that lists and reads files is passed in; nothing is changed.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.image.building.build_request import (
@@ -31,19 +32,8 @@ from trainyard.image.context.ignore_rules import parse_ignore_file
 from trainyard.image.context.image_names import require_repository
 from trainyard.run.untrusted_files import read_text
 
-
-class Files(Protocol):
-    """Reads contexts; see `gateways.images.context_files`."""
-
-    def list_files(self, context: Path) -> Sequence[Any]: ...
-    def find_dockerfile(self, context: Path, given: Path) -> tuple[str, str, Path | None]: ...
-    def hash_files(
-        self,
-        context: Path,
-        files: Iterable[tuple[str, str]],
-        *,
-        examine: Callable[[bytes], str | None],
-    ) -> Sequence[Any]: ...
+if TYPE_CHECKING:
+    from trainyard.gateways.images.context_files import FileOnDisk, HashedFile
 
 
 @dataclass(frozen=True)
@@ -60,20 +50,21 @@ class BuildOptions:
 
 
 def plan_build(
-    context: Path, dockerfile: Path, options: BuildOptions, *, files: Files, git: Mapping[str, Any]
+    context: Path, dockerfile: Path, options: BuildOptions, *, files: ModuleType, git: Mapping[str, Any]
 ) -> BuildRequest:
-    """The request to build `dockerfile` in `context`; `git` has git's facts about its commit.
+    """Return the request to build `dockerfile` in `context`; `git` has git's facts about its commit.
 
-    Raises ConfigError for a context, Dockerfile or option that cannot be used.
+    `files` is the module `gateways.images.context_files`, which lists and reads files. Raises ConfigError for
+    a context, Dockerfile or option that cannot be used.
     """
-    listed = files.list_files(context)
+    listed: list[FileOnDisk] = files.list_files(context)
     name, text, ignore_file = files.find_dockerfile(context, dockerfile)
     given = parse_build_args(options.build_args, parse_dockerfile(text, str(dockerfile)).arguments)
     rules = parse_ignore_file(read_text(ignore_file), str(ignore_file)) if ignore_file else ()
     chosen = choose_files(listed, rules)
     require_usable(chosen, where=str(context), most_bytes=options.most_bytes)
     wanted = [(one.name, one.mode) for one in chosen]
-    read = files.hash_files(context, wanted, examine=secret_by_content)
+    read: list[HashedFile] = files.hash_files(context, wanted, examine=secret_by_content)
     found = {one.name: one.secret for one in read if one.secret}
     if in_dockerfile := secret_by_content(text.encode()):  # it may be elsewhere, or be ignored
         found[name] = in_dockerfile

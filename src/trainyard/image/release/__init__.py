@@ -1,4 +1,4 @@
-"""Release a built image: checks on three levels, tags, the verdict on its scan, and attachments.
+"""Release a built image: checks on three levels, its source and tags, the order of a push, verdicts on scans.
 
-In: the answers of a builder, a probe and a registry. Out: verdicts, reports and the steps to take.
+In: the facts about an image, a probe's output, the answers of a registry. Out: answers, tags and verdicts.
 """

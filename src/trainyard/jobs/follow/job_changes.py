@@ -35,8 +35,7 @@ from trainyard.jobs.job_labels import (
 from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.job_submission import owned_by, reference_to
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.node_avoidance import avoiding
-from trainyard.jobs.resubmission import Resubmission, check_it_has_ended, next_name, resubmitted
+from trainyard.jobs.resubmission import Resubmission, avoid_nodes, check_it_has_ended, next_name, resubmitted
 from trainyard.jobs.state.reading import annotations_of, name_of, read_labels, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch.retry_decision import RetryClaim
@@ -219,8 +218,8 @@ class JobEditor:
         number = int(retries) + 1 if retries.isascii() and retries.isdecimal() else 1
         new = resubmitted(job.kind, job.raw, self._parts(), name=claim.next_name, retries=number)
         new.job["metadata"]["annotations"][RETRY_RECORD] = claim.record.to_json()
-        parts = tuple(avoiding(part, claim.avoided) for part in new.parts)
-        return Resubmission(avoiding(new.job, claim.avoided), parts)
+        parts = tuple(avoid_nodes(part, claim.avoided) for part in new.parts)
+        return Resubmission(avoid_nodes(new.job, claim.avoided), parts)
 
     def create_once(self, new: Resubmission) -> bool:
         """Create the job of a retry with its parts, even if others do the same; return whether it was us.
@@ -274,7 +273,9 @@ class JobEditor:
 
     def next_name(self) -> str:
         """The first free name for a job that follows this one. Raises ServiceError."""
-        return next_name(self._job.kind, self._job.raw, self._taken())
+        answer = self._api.get(self._job.path_of(""), metadata_of="list") or {}
+        taken = [name_of(raw) for raw in answer.get("items") or ()]
+        return next_name(self._job.kind, self._job.raw, taken)
 
     def _parts(self) -> list[Json]:
         """The parts that we created with the job."""
@@ -376,11 +377,6 @@ class JobEditor:
             if found is None or not _is_made_of(found, body):
                 raise
             return 200, found
-
-    def _taken(self) -> list[str]:
-        """The names of jobs of this kind."""
-        answer = self._api.get(self._job.path_of(""), metadata_of="list") or {}
-        return [name_of(raw) for raw in answer.get("items") or ()]
 
 
 def _is_made_of(found: Json, body: Json) -> bool:

@@ -25,7 +25,7 @@ from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.reading import uid_of
 from trainyard.jobs.state.state_machine import after, judge_job
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api

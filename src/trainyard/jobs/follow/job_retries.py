@@ -27,7 +27,7 @@ from trainyard.jobs.state.reading import annotations_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.jobs.volumes.checkpoint_search import newest_step_on_claim
 from trainyard.run.commands import DEFAULT_CLUSTER, ClusterTarget
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import (
     Retry,
     RetryClaim,

@@ -37,7 +37,7 @@ from trainyard.jobs.state.reading import (
     time_of,
     true_conditions,
 )
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 INSTALLS = "the Kubeflow training operator"
@@ -60,7 +60,8 @@ def render(plan: JobPlan) -> Manifests:
     often = "OnFailure" if plan.restarts else "Never"
     judged = judges_its_restarts(plan)
     first = ("ExitCode" if plan.claim else "Never") if judged else often
-    command = (*plan.program.command, *(_restart_options(plan) if judged else ()))
+    options = ("--restarts", str(plan.restarts), *(("--restart-by", "operator") if plan.claim else ()))
+    command = (*plan.program.command, *(options if judged else ()))
     master = replace(plan, program=replace(plan.program, command=command))
     roles = {"Master": _replicas(master, 1, first)}
     if plan.several_nodes:
@@ -79,11 +80,6 @@ def render(plan: JobPlan) -> Manifests:
 def judges_its_restarts(plan: JobPlan) -> bool:
     """Return whether the exit code of the Master decides if it is started again."""
     return bool(plan.restarts and plan.program.keeps_run) and not auto_resume(plan)
-
-
-def _restart_options(plan: JobPlan) -> tuple[str, ...]:
-    """Return the options of `scripts/run_pod.py`: who restarts it, and how often."""
-    return ("--restarts", str(plan.restarts), *(("--restart-by", "operator") if plan.claim else ()))
 
 
 def _replicas(plan: JobPlan, count: int, policy: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from trainyard.jobs.state.reading import (
     read_labels,
     true_conditions,
 )
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 LONGEST_NAME = 47

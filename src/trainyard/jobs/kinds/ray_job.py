@@ -28,7 +28,7 @@ from trainyard.jobs.kinds.ray_cluster import (
 )
 from trainyard.jobs.state.observed import Observed
 from trainyard.jobs.state.reading import NOT_ACTED, Phase, Reading, count, field_of, time_of
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 _ENDS = ("SUCCEEDED", "FAILED", "STOPPED")

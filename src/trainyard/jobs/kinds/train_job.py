@@ -39,7 +39,7 @@ from trainyard.jobs.state.reading import (
     since,
     true_conditions,
 )
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 API = "trainer.kubeflow.org/v1alpha1"

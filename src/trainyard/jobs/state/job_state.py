@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from trainyard.errors import ExitCode
-from trainyard.run.failure_classes import HEALS, FailureClass
+from trainyard.watch.failure_classes import HEALS, FailureClass
 
 
 class State(StrEnum):

@@ -64,7 +64,9 @@ class History:
             if pod.restarts:
                 restarts[pod.uid] = max(pod.restarts, restarts.get(pod.uid, 0))
             if pod.uid in ended or pod.phase == "Failed" or any(end.failed for end in pod.ends):
-                ended[pod.uid] = _fuller(ended.get(pod.uid), pod)
+                before = ended.get(pod.uid)  # a deleted pod may lose the end of its containers
+                ends = before.ends if before is not None and not pod.ends else pod.ends
+                ended[pod.uid] = replace(pod, ends=ends)
         if len(ended) > MOST_ENDED:
             kept = [*list(ended)[: MOST_ENDED // 2], *list(ended)[-MOST_ENDED // 2 :]]
             ended = {uid: ended[uid] for uid in kept}
@@ -78,8 +80,3 @@ class History:
         if loose and wanted is not None:
             anew += max(0, loose - max(0, wanted - placed))
         return anew + sum(self.container_restarts.values())
-
-
-def _fuller(before: PodFacts | None, pod: PodFacts) -> PodFacts:
-    """Keep the facts that say more, because a deleted pod may lose the end of its containers."""
-    return pod if before is None or pod.ends or not before.ends else replace(pod, ends=before.ends)

@@ -15,8 +15,8 @@ from typing import Any
 
 from trainyard.jobs.pod_exit_codes import not_proven_on_record
 from trainyard.jobs.state.pod_facts import ContainerEnd, PodFacts
-from trainyard.run.failure_classes import FailureClass
-from trainyard.run.failure_logs.log_explanation import LogExplanation, explain_logs, log_of
+from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.failure_logs.log_explanation import LogExplanation, explain_logs, log_of
 
 Json = Mapping[str, Any]
 _DISK = re.compile(

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainyard.jobs.state.job_state import Waiting
 from trainyard.jobs.state.pod_facts import PodFacts, PodWaiting
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 PATIENCE = 900.0

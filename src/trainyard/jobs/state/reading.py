@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Any
 
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 NOT_ACTED = "its operator has not acted on it yet"

@@ -9,19 +9,35 @@ RayCluster stays ready while its head is gone. But a job is Succeeded only if it
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
-from trainyard.jobs.state.kueue_reading import QueueReading, read_queue
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.jobs.state.pod_troubles import trouble_of_events, troubles
-from trainyard.jobs.state.reading import Phase, Reading, annotations_of, count, time_of
-from trainyard.run.failure_classes import FailureClass
+from trainyard.jobs.state.reading import (
+    Phase,
+    Reading,
+    annotations_of,
+    conditions,
+    count,
+    field_of,
+    message_of,
+    time_of,
+    true_conditions,
+)
+from trainyard.watch.failure_classes import FailureClass
 
 _ENDED = (Phase.SUCCEEDED, Phase.FAILED, Phase.UNCLEAR)
+# Reason why Kueue evicted a Workload -> class. Old conditions stay with status False: only True ones count.
+_EVICTIONS = {
+    "Preempted": FailureClass.PREEMPTED,
+    "PodsReadyTimeout": FailureClass.UNSCHEDULABLE,
+    "NodeFailures": FailureClass.NODE_LOST,
+}
 GONE = "The job is gone, and how it ended was not seen"
 
 
@@ -182,7 +198,7 @@ def _counts(observed: Observed, reading: Reading) -> PodCounts:
     )
 
 
-def _waiting(observed: Observed, queue: QueueReading | None) -> Waiting | None:
+def _waiting(observed: Observed, queue: "QueueReading | None") -> Waiting | None:
     found = troubles(observed.pods, now=observed.now, events=observed.events)
     if found:
         return found[0].waiting
@@ -252,3 +268,43 @@ def _sentence(text: str) -> str:
     """The text with a capital letter, unless it begins with a name, such as that of a pod."""
     is_name = text.startswith(("jobset", "pod")) or "-" in text.partition(" ")[0]
     return text if is_name else text[:1].upper() + text[1:]
+
+
+@dataclass(frozen=True)
+class QueueReading:
+    """Kueue's statement about a job."""
+
+    waiting: Waiting | None
+    """None once it is admitted."""
+    given_up: bool = False
+    """The Workload was deactivated: nothing happens until somebody activates it again."""
+
+
+def read_queue(observed: Observed) -> QueueReading | None:
+    """Kueue's statement about the job; None if it has no Workload."""
+    for workload in observed.owned_of("Workload"):
+        true, known = true_conditions(workload), conditions(workload)
+        if "Finished" in true:
+            continue
+        if field_of(workload, "spec", "active") is False:
+            why = message_of(true.get("Evicted", {})) or "its Workload was deactivated"
+            return QueueReading(
+                Waiting(FailureClass.UNSCHEDULABLE, f"Kueue has given it up: {why}"), given_up=True
+            )
+        if "Admitted" in true and "Evicted" not in true:
+            return QueueReading(None)
+        return QueueReading(_why_queued(true, known))
+    return None
+
+
+def _why_queued(true: Mapping[str, Any], known: Mapping[str, Any]) -> Waiting:
+    if "Evicted" in true:
+        reason = str(true["Evicted"].get("reason"))
+        return Waiting(
+            _EVICTIONS.get(reason, FailureClass.QUOTA),
+            f"Kueue evicted it ({reason}): {message_of(true['Evicted'])}",
+        )
+    if "QuotaReserved" in true:
+        return Waiting(FailureClass.QUOTA, "Kueue has reserved quota and waits for its admission checks")
+    why = message_of(known.get("QuotaReserved") or {}) or "no reason is given yet"
+    return Waiting(FailureClass.QUOTA, f"Kueue has not admitted it: {why}")

@@ -18,38 +18,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
 from trainyard.jobs.volumes.volume_source import SentFile, VolumeSource
 from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.run.checkpoints.volume_listing import VolumeFile
 
+if TYPE_CHECKING:
+    from trainyard.artifacts.upload.verified_copy import StoreDelivery
+
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds before the attempts after an interruption; they start again after a connection that sent bytes."""
 _JOURNAL = ".copied.jsonl"
 _SPARE_BYTES = 64 << 20
 _logger = logging.getLogger(__name__)
-
-
-class Delivery(Protocol):
-    """A destination for verified files on disk, such as a store."""
-
-    def size_of(self, name: str) -> int | None:
-        """The size of the file that is there; None where there is none."""
-        ...
-
-    def has(self, name: str, *, size: int, sha256: str) -> bool:
-        """Whether the destination has the file with these bytes."""
-        ...
-
-    def deliver(self, path: Path, name: str, *, sha256: str) -> None:
-        """Deliver the file. Raises VerificationError, ServiceError."""
-        ...
-
-    def write(self, name: str, text: str) -> None:
-        """Deliver a small text, and replace an existing one."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -89,7 +72,7 @@ class Copying:
         checkpoint: FoundCheckpoint,
         folder: Path,
         *,
-        delivery: Delivery | None = None,
+        delivery: "StoreDelivery | None" = None,
         prefix: str = "",
         progress: Callable[[int], None] = lambda _count: None,
         wait: Callable[[float], None] = time.sleep,
@@ -223,7 +206,11 @@ class Copying:
 
 
 def copy_checkpoint(
-    source: VolumeSource, checkpoint: FoundCheckpoint, to: str | Delivery, *, progress: Callable[[int], None]
+    source: VolumeSource,
+    checkpoint: FoundCheckpoint,
+    to: "str | StoreDelivery",
+    *,
+    progress: Callable[[int], None],
 ) -> Copied:
     """Copy the checkpoint to a folder, or to a store. Raises the errors of `Copying.copy`."""
     if isinstance(to, str):
@@ -249,7 +236,11 @@ def copy_to_folder(
 
 
 def copy_to_store(
-    source: VolumeSource, checkpoint: FoundCheckpoint, delivery: Delivery, *, progress: Callable[[int], None]
+    source: VolumeSource,
+    checkpoint: FoundCheckpoint,
+    delivery: "StoreDelivery",
+    *,
+    progress: Callable[[int], None],
 ) -> Copied:
     """Copy the checkpoint to a store, below its name, through $TMPDIR. Raises as `Copying.copy` does."""
     prefix = f"{PurePosixPath(checkpoint.path).name}/"

@@ -4,8 +4,8 @@
     send ROOT F START  the bytes of a file from START on, to stdout; then its digest as JSON, to stderr
     digest ROOT F      the digest of a file as JSON, to stderr
 
-It changes nothing, needs Python 3.8 and no package, and follows no link. `volume_source` sends its text;
-`folder_listing` uses its list for a folder of this machine.
+It changes nothing, needs Python 3.8 and no package, and follows no link. `volume_source` sends its text, and
+uses its list for a folder of this machine.
 """
 
 from __future__ import annotations

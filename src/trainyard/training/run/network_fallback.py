@@ -12,7 +12,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from trainyard.run.atomic_files import make_folder
-from trainyard.run.nccl_log import Fabric, fallback, read_network
+from trainyard.training.run.nccl_log import Fabric, fallback, read_network
 from trainyard.training.run.run_context import RunContext
 
 _LOG = "NCCL_DEBUG_FILE"

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from trainyard.run.early_digests import digests_begun
+from trainyard.training.runtime.early_digests import digests_begun
 
 _VARIABLES = {
     # Matrix products on a GPU are bitwise reproducible.

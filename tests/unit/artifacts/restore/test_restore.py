@@ -405,7 +405,7 @@ HOSTILE = [
 def test_a_hostile_key_writes_nothing_anywhere(
     store: Store, run: RunDirectory, folder: Path, target: Path, tmp_path: Path, key: str
 ) -> None:
-    with pytest.raises(VerificationError):
+    with pytest.raises((VerificationError, ValueError)):  # no text with a lone surrogate is a key
         places_of([ManifestObject(key, 1, "0" * 64)], 1)
     objects = json.loads((folder / MANIFEST).read_text())["objects"]
     edit(folder / MANIFEST, objects=[*objects, {"key": key, "size": 0, "sha256": "0" * 64}])

@@ -58,6 +58,15 @@ def test_a_directory_without_one_goes_whole(store: Store, checkpoint: Path, metr
     assert store.describe("run-42/checkpoint/latest.pt") is not None
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_name_that_no_store_can_hold_is_refused(
+    store: Store, checkpoint: Path, metrics: Path, whole: bool
+) -> None:
+    odd = checkpoint.rename(checkpoint.with_name(os.fsdecode(b"caf\xe9-step-5.pt")))
+    with pytest.raises(ConfigError, match="the name is not UTF-8"):
+        sync(store, odd.parent if whole else odd, metrics)
+
+
 def test_the_same_workflow_run_goes_on_and_another_is_refused(
     store: Store, checkpoint: Path, metrics: Path
 ) -> None:

@@ -14,7 +14,7 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.follow import job_follower
 from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.state.job_state import JobState, State
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 Json = dict[str, Any]
 PODS = 1000

@@ -28,7 +28,7 @@ from trainyard.jobs.state.pod_failures import explained
 from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.reading import time_of
 from trainyard.jobs.state.state_machine import judge_job
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import RetryRecord, Stop, decide_retry
 
 Json = dict[str, Any]

@@ -24,7 +24,7 @@ from trainyard.errors import ExitCode
 from trainyard.jobs.state.job_state import State
 from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.state_machine import after, judge_job
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 Json = dict[str, Any]
 SAYS: dict[str, dict[str, Json]] = {

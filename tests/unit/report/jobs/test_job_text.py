@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.unit.jobs.state.shapes import ended, job, running, seen
 
-from trainyard.jobs.state.job_records import event_records, listed_record
+from trainyard.jobs.job_reader import event_records, listed_record
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.jobs.job_text import (
@@ -16,7 +16,7 @@ from trainyard.report.jobs.job_text import (
     progress_line,
     status_lines,
 )
-from trainyard.run.failure_classes import FailureClass
+from trainyard.watch.failure_classes import FailureClass
 
 FAILURE = JobFailure(
     FailureClass.HOST_MEMORY,

@@ -20,8 +20,8 @@ import torch
 from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.jobs.recipes import RECORDED
-from trainyard.jobs.volumes.folder_listing import list_checkpoint_folder
 from trainyard.jobs.volumes.volume_agent import counts_in
+from trainyard.jobs.volumes.volume_source import list_checkpoint_folder
 from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
 from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
 from trainyard.run.foreign.own_checkpoint import find_own_checkpoints

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.trainer_callback import TrainerState
 
-from trainyard.jobs.volumes.folder_listing import list_checkpoint_folder
+from trainyard.jobs.volumes.volume_source import list_checkpoint_folder
 from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
 
 

@@ -11,8 +11,8 @@ import torch
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.run.directory import RunDirectory
-from trainyard.run.nccl_log import Fabric
 from trainyard.run.records import read_rows
+from trainyard.training.run.nccl_log import Fabric
 from trainyard.training.run.network_fallback import fabric_of, keep_nccl_log, record_fallback
 from trainyard.training.run.run_context import RunContext
 

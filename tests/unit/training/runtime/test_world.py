@@ -3,10 +3,8 @@
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
-from tests import warm_start
 
 from trainyard.training.runtime.world import no_long_wait
 
@@ -24,18 +22,17 @@ print("came together")
 """
 
 
-def waiting(folder: Path, *, grace: float, told: str, seconds: float) -> "subprocess.Popen[str]":
-    (folder / "waiting.py").write_text(WAITING)
-    command = [sys.executable, str(folder / "waiting.py"), str(grace), told, str(seconds)]
-    process = warm_start.Popen(command, stdout=subprocess.PIPE, text=True)
+def waiting(*, grace: float, told: str, seconds: float) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", WAITING, str(grace), told, str(seconds)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "waits\n"
     return process
 
 
 @pytest.mark.parametrize("told", ["", "told"])
-def test_a_process_that_is_told_to_end_waits_for_the_others_no_longer(told: str, tmp_path: Path) -> None:
-    process = waiting(tmp_path, grace=0.2, told=told, seconds=60)
+def test_a_process_that_is_told_to_end_waits_for_the_others_no_longer(told: str) -> None:
+    process = waiting(grace=0.2, told=told, seconds=60)
     if not told:
         process.terminate()
     said, _ = process.communicate(timeout=50)
@@ -43,8 +40,8 @@ def test_a_process_that_is_told_to_end_waits_for_the_others_no_longer(told: str,
     assert "came together" not in said
 
 
-def test_a_signal_while_the_others_come_is_for_the_steps_that_follow(tmp_path: Path) -> None:
-    process = waiting(tmp_path, grace=30, told="", seconds=0.5)
+def test_a_signal_while_the_others_come_is_for_the_steps_that_follow() -> None:
+    process = waiting(grace=30, told="", seconds=0.5)
     process.terminate()
     said, _ = process.communicate(timeout=25)
     assert (process.returncode, said) == (0, "heard\ncame together\n")

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from safetensors.torch import save_file
+from tests import warm_start
 
 from trainyard.config.from_weights import DeclaredShape
 from trainyard.config.keys import leaf_keys
@@ -200,15 +200,7 @@ def run(words: str, hub: Hub, home: Path, *arguments: str, **environment: str) -
         "--config",
         str(ROOT / "configs/smoke.yaml"),
     ]
-    done = subprocess.run(
-        [*command, *arguments],
-        cwd=home,
-        env=kept | own,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = warm_start.run([*command, *arguments], cwd=home, env=kept | own, timeout=120)
     return done.returncode, done.stdout, done.stderr
 
 

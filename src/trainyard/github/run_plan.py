@@ -1,0 +1,250 @@
+"""Decide once what a workflow run will do; later jobs use this plan and no inputs.
+
+    inputs + variables + configuration ──resolve──> RunPlan ──> step outputs, plan.json, the next segment
+
+It validates and arranges. `training_plan` plans memory and time; `report.plan.run_plan_summary` formats the
+plan for people.
+
+A run needs settings for where to train and where to store. A fresh copy of the repository has neither: there
+a push and the daily run train nothing and end green, and a requested training is refused.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.config.registries import store_examples, store_pattern
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.github.job_times import deadline_of, job_minutes_of
+from trainyard.github.target import PLACES, Machine, Target, machine_for, require_recipe
+from trainyard.run.segment import Segment, manifest_place
+
+MOST_SEGMENTS = 20
+_AUTOMATIC_EVENTS = ("push", "schedule")
+"""Events that start a run that nobody requested."""
+_STORE_EXAMPLE = "s3://BUCKET/PREFIX"
+
+
+@dataclass(frozen=True)
+class MissingSetting:
+    """A setting that a run needs and that is missing."""
+
+    what: str
+    """The missing setting, such as `where to train`."""
+    variable: str
+    command: str
+    """The command that sets it."""
+
+
+_OVERRIDE = re.compile(r"""(?:(?<![^\s=,\[{])"[^"\n]*"|(?<![^\s=,\[{])'[^'\n]*'|\S)+""")
+"""A quote opens at the beginning of a word or of a value; anywhere else it is an ordinary character."""
+
+
+def overrides_in(text: str) -> tuple[str, ...]:
+    """Return the overrides of a dispatch: words, in which quotes keep spaces: `model.name="my model"`.
+
+    `"model.name=my model"` means the same. No override holds a line break.
+    """
+    return tuple(_normalize_quotes(word) for word in _OVERRIDE.findall(text))
+
+
+def _normalize_quotes(word: str) -> str:
+    quote, key, equals, value = word[0], *word[1:-1].partition("=")
+    if quote in "\"'" and word[-1] == quote and len(word) > 1 and equals and quote not in value:
+        return f"{key}={quote}{value}{quote}" if " " in value else f"{key}={value}"
+    return word
+
+
+@dataclass(frozen=True)
+class DispatchInputs:
+    """Inputs of a dispatch; a push and the daily run have the defaults."""
+
+    config: str
+    overrides: tuple[str, ...] = ()
+    """Overrides, `key=value` each."""
+    epochs: str = ""
+    """Replaces training.epochs unless empty."""
+    resume: str = "auto"
+    """auto, none, a manifest in a store, or a checkpoint's directory on the runner."""
+    target: Target = Target.GPU_RUNNER
+    dry_run: bool = False
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """All changes to the configuration file; the input `epochs` is last."""
+        if self.epochs and not re.fullmatch(r"[1-9]\d{0,8}", self.epochs, re.ASCII):
+            raise ConfigError(f"epochs: {self.epochs!r} is not a whole number above 0")
+        return (*self.overrides, *([f"training.epochs={self.epochs}"] if self.epochs else []))
+
+    def inputs(self) -> dict[str, str]:
+        """Return the inputs of an equal dispatch."""
+        return {
+            "target": str(self.target),
+            "config": self.config,
+            "overrides": " ".join(self.overrides),
+            "epochs": self.epochs,
+            "resume": self.resume,
+        }
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The plan of a workflow run."""
+
+    dispatch: DispatchInputs
+    segment: Segment
+    machine: Machine
+    resume: str
+    """Where training starts: auto, none, a manifest or a checkpoint."""
+    store: str
+    deadline: str
+    job_minutes: int
+    """Time limit of the training job."""
+    runs_directory: str
+    most_segments: int
+    ref: str
+    """Branch or tag on which the next segment is dispatched."""
+    again: bool = False
+    """Whether this is a repeated attempt of the workflow run."""
+    missing_settings: tuple[MissingSetting, ...] = ()
+    """Settings that are missing for training."""
+    is_requested: bool = True
+    """Whether a person requested this run; a push and the schedule do not count."""
+
+    @property
+    def trains(self) -> bool:
+        return not self.dispatch.dry_run and not self.missing_settings
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether training was requested and is impossible; then the run must not end green."""
+        return bool(self.missing_settings) and self.is_requested and not self.dispatch.dry_run
+
+    @property
+    def fetch(self) -> bool:
+        """Whether the store may hold a checkpoint to resume from."""
+        return self.again or self.segment.number > 1 or manifest_place(self.resume) is not None
+
+    @property
+    def run_dir(self) -> str:
+        return f"{self.runs_directory}/{self.segment.run_id}"
+
+    def outputs(self) -> dict[str, str]:
+        """The step outputs for the later jobs."""
+        segment = self.segment
+        return {
+            "train": "true" if self.trains else "false",
+            "target": str(self.dispatch.target),
+            "config": self.dispatch.config,
+            "overrides": "\n".join(self.dispatch.changes),
+            "runner": self.machine.runs_on,
+            "queue": self.machine.queue,
+            "commit": segment.commit,
+            "run_id": segment.run_id,
+            "run_dir": self.run_dir,
+            "run_number": str(segment.run_number),
+            "segment": str(segment.number),
+            "most_segments": str(self.most_segments),
+            "resume": self.resume,
+            "may_begin": "true" if segment.may_begin else "false",
+            "thread": segment.thread,
+            "moment": "resumed" if segment.number > 1 else "started",
+            "reason": _continuation_reason(segment),
+            "fetch": "true" if self.fetch else "false",
+            "store": self.store,
+            "deadline": self.deadline,
+            "job_minutes": str(self.job_minutes),
+            "unless_proven": "false" if self.is_requested else "true",
+            "plan": json.dumps(self.to_json(), separators=(",", ":")),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan for the next segment and the watchdog."""
+        return {
+            "inputs": self.dispatch.inputs(),
+            "segment": json.loads(self.segment.to_text()),
+            "ref": self.ref,
+            "store": self.store,
+            "most_segments": self.most_segments,
+        }
+
+
+def resolve(
+    inputs: DispatchInputs, config: Config, segment: Segment, *, variables: Mapping[str, str]
+) -> RunPlan:
+    """Decide a workflow run from its inputs and from GitHub's and the repository's `variables`.
+
+    Raises ConfigError that names the wrong input or variable, or the recipe that the target cannot run.
+    """
+    store = _store(variables.get("TRAINYARD_STORE", "")) or (config.artifacts.store or "").rstrip("/")
+    machine = machine_for(inputs.target, variables, on_cpu=config.model.device == "cpu")
+    again = variables.get("GITHUB_RUN_ATTEMPT", "1") != "1"
+    minutes = job_minutes_of(variables.get("TRAINYARD_JOB_MINUTES", ""))
+    is_requested = again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _AUTOMATIC_EVENTS
+    if (
+        inputs.target is Target.HERE or machine.is_known or is_requested
+    ):  # a fresh copy may yet name a cluster
+        require_recipe(inputs.target, config)
+    return RunPlan(
+        inputs,
+        segment,
+        machine,
+        resume=_resume(inputs.resume, segment, again=again),
+        store=store,
+        deadline=deadline_of(variables.get("TRAINYARD_DEADLINE", ""), minutes),
+        job_minutes=minutes,
+        runs_directory=(variables.get("TRAINYARD_RUNS_DIRECTORY") or "runs").rstrip("/"),
+        most_segments=_segment_limit(variables.get("TRAINYARD_MAX_SEGMENTS") or str(MOST_SEGMENTS)),
+        ref=variables.get("GITHUB_REF_NAME", ""),
+        again=again,
+        missing_settings=tuple(
+            _missing_settings(inputs.target, machine, store, role=variables.get("TRAINYARD_EKS_ROLE", ""))
+        ),
+        is_requested=is_requested,
+    )
+
+
+def _store(text: str) -> str:
+    if text and (not re.fullmatch(store_pattern(), text) or text.endswith(":///")):
+        raise ConfigError(f"TRAINYARD_STORE: {text!r} is not a store; write {store_examples()}")
+    return text.rstrip("/")
+
+
+def _missing_settings(target: Target, machine: Machine, store: str, *, role: str) -> Iterator[MissingSetting]:
+    if target in PLACES and not machine.is_known:
+        variable, example = PLACES[target]
+        yield MissingSetting("where to train", variable, f"gh variable set {variable} --body {example}")
+    if target is Target.EKS and not role:
+        command = "gh variable set TRAINYARD_EKS_ROLE --body arn:aws:iam::ACCOUNT:role/NAME"
+        yield MissingSetting("which role may send jobs", "TRAINYARD_EKS_ROLE", command)
+    if not store:
+        set_it = "gh variable set TRAINYARD_STORE --body " if target in PLACES else "export TRAINYARD_STORE="
+        yield MissingSetting("where to store", "TRAINYARD_STORE", set_it + _STORE_EXAMPLE)
+
+
+def _continuation_reason(segment: Segment) -> str:
+    """Return the reason for a further segment, for Slack."""
+    if segment.number == 1:
+        return ""
+    return "its runner died" if segment.deaths else "the time limit of a job"
+
+
+def _resume(resume: str, segment: Segment, *, again: bool) -> str:
+    """Return where training starts; a further attempt or segment resumes even if `resume` is none."""
+    if "://" in resume and manifest_place(resume) is None:
+        raise ConfigError(
+            f"resume: {resume!r} is not a manifest of a run. Give auto, none, the path of a checkpoint on "
+            "the runner, or a manifest such as s3://BUCKET/PREFIX/manifests/run-812-manifest.json"
+        )
+    if resume == "none" and (again or segment.number > 1):
+        return "auto"
+    return resume
+
+
+def _segment_limit(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
+        raise ConfigError(f"TRAINYARD_MAX_SEGMENTS: {text!r} is not a whole number from 1 to 9999")
+    return int(text)

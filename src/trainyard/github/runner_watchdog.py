@@ -1,0 +1,249 @@
+"""One round of the watchdog: poll GitHub, report new outages, cancel orphaned jobs, resume dead runs.
+
+    runners + jobs ──> outages ──> an issue opened or closed      state: an open issue is a reported outage
+                  └──> orphans ──> cancelled
+    ended runs whose runner died ──> the next segment of their lineage
+
+The access to GitHub is passed in. `runners` and `continuation` judge what is found.
+"""
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
+from trainyard.github.continuation import SegmentEnd, next_segment
+from trainyard.github.runners import Job, Orphan, Outage, Runner, judge_jobs, judge_runners
+from trainyard.run.segment import Segment, read_handover
+
+BOT = "github-actions[bot]"
+"""The author of the watchdog's issues; others are ignored, because anybody can write the same text."""
+RESUME_SECONDS = 24 * 3600.0
+"""The watchdog does not resume a run that died longer ago than this."""
+TRAINING_JOB = "Train and prove"
+_DEAD = "dead "
+_MARK = "<!-- trainyard-watch: {} -->"
+_DEATH = re.compile(r"lost communication with the server|runner has received a shutdown signal", re.I)
+_CANCELLED = re.compile(r"run was cancell?ed by @(?!github-actions(?![\w-]))", re.I)
+"""Matches a cancellation by a person; the watchdog itself cancels as github-actions[bot]."""
+_LATER = re.compile(r"lineage (\d+) segment (\d+)", re.ASCII)
+_logger = logging.getLogger(__name__)
+Json = Mapping[str, Any]
+
+
+class WatchdogApi(Protocol):
+    """The part of `gateways.github_api.GitHub` that is used here."""
+
+    def pages(self, path: str, key: str = "", **query: str | int) -> Iterator[Any]: ...
+    def get(self, path: str, **query: str | int) -> Any: ...
+    def post(self, path: str, body: Any = None, *, again: bool = False) -> Any: ...
+    def patch(self, path: str, body: Any) -> Any: ...
+    def dispatch(self, workflow: str, *, ref: str, inputs: Mapping[str, str]) -> str: ...
+    def artifact_file(self, artifact: int, name: str) -> bytes | None: ...
+
+
+@dataclass(frozen=True)
+class WatchFindings:
+    """The outages and orphaned jobs of one poll of GitHub."""
+
+    outages: tuple[Outage, ...]
+    orphans: tuple[Orphan, ...]
+
+
+@dataclass(frozen=True)
+class DeadRun:
+    """A training run whose runner died."""
+
+    run: int
+    address: str
+    following: Segment | None
+    """The segment that continues it; None if nothing does."""
+    reason: str
+    ref: str = ""
+    inputs: Mapping[str, str] | None = None
+
+
+def find_outages(
+    api: WatchdogApi,
+    runners_api: WatchdogApi | None,
+    workflow: str,
+    labels: frozenset[str],
+    *,
+    now: float,
+) -> WatchFindings:
+    """The outages and orphans now; only jobs of `workflow`, the file of the training workflow, are orphans.
+
+    `runners_api` has a token that may list runners, unlike GITHUB_TOKEN.
+    """
+    training = api.get(f"/actions/workflows/{workflow}").get("id")
+    jobs = [job for status in ("queued", "in_progress") for job in _jobs(api, status, training)]
+    runners = None
+    if runners_api is not None:
+        runners = [_runner(each) for each in runners_api.pages("/actions/runners", "runners")]
+    found = judge_runners(runners, jobs, labels, now=now)
+    return WatchFindings(tuple(found), tuple(judge_jobs(jobs, labels, now=now)))
+
+
+def keep_confirmed(first: WatchFindings, second: WatchFindings) -> WatchFindings:
+    """The findings of both polls: a job that was just queued, or a runner that restarts, is not an outage."""
+    outages_before = {outage.key for outage in first.outages}
+    orphans_before = {(orphan.job.run, orphan.job.name) for orphan in first.orphans}
+    return WatchFindings(
+        tuple(each for each in second.outages if each.key in outages_before),
+        tuple(each for each in second.orphans if (each.job.run, each.job.name) in orphans_before),
+    )
+
+
+def update_issues(
+    api: WatchdogApi, found: tuple[Outage, ...], *, dry_run: bool
+) -> tuple[list[Outage], list[str]]:
+    """Open an issue for each new outage and close those that are over; return the new and the ended ones.
+
+    The issue of a dead training run stays open until a person closes it, because nothing shows that somebody
+    has acted.
+    """
+    issues = api.pages("/issues", state="open", creator=BOT)
+    reported = {key: issue for issue in issues if (key := _key_of(issue))}
+    new = [outage for outage in found if outage.key not in reported]
+    lasting = {outage.key for outage in found}
+    over = [key for key in reported if key not in lasting and not key.startswith(_DEAD)]
+    for outage in () if dry_run else new:
+        mark = _MARK.format(outage.key)
+        lasts = outage.key.startswith(_DEAD)
+        end = "Close this issue then" if lasts else "This issue is closed when it is over"
+        body = f"{outage.title}.\n\n{outage.next_step}\n\n{end}.\n\n{mark}\n"
+        api.post("/issues", {"title": outage.title[:250], "body": body})
+    for key in () if dry_run else over:
+        number = reported[key]["number"]
+        api.post(f"/issues/{number}/comments", {"body": "It is over."})
+        api.patch(f"/issues/{number}", {"state": "closed"})
+    return new, over
+
+
+def cancel_orphans(api: WatchdogApi, found: tuple[Orphan, ...], *, dry_run: bool) -> list[str]:
+    """Cancel the runs of orphaned jobs; return which were cancelled and why."""
+    for orphan in () if dry_run else found:
+        how = "force-cancel" if orphan.force else "cancel"
+        try:
+            api.post(f"/actions/runs/{orphan.job.run}/{how}", again=True)
+        except ServiceError as error:  # the run may have ended meanwhile
+            _logger.warning("%s", error)
+    return [f"{orphan.job.name} ({orphan.job.address}): {orphan.reason}" for orphan in found]
+
+
+def find_dead_runs(api: WatchdogApi, workflow: str, *, now: float) -> list[DeadRun]:
+    """The training runs of the last day whose runner died and that no later segment continues yet."""
+    listed = api.get(f"/actions/workflows/{workflow}/runs", per_page=50).get("workflow_runs", [])
+    recent = [run for run in listed if _is_own(run)]
+    later = {match.groups() for run in recent if (match := _LATER.fullmatch(str(run.get("display_title"))))}
+    found = []
+    for run in recent:
+        if run.get("status") != "completed" or run.get("conclusion") == "success":
+            continue
+        if now - _seconds(run["updated_at"]) > RESUME_SECONDS:
+            continue
+        try:
+            dead = _judge_dead_run(api, run, later) if _has_lost_runner(api, run["id"]) else None
+        except ServiceError as error:  # it affects this run only, and the next poll tries again
+            _logger.warning("%s: %s", run["html_url"], error)
+            continue
+        if dead is not None:
+            found.append(dead)
+    return found
+
+
+def report_unresumed(dead: DeadRun) -> Outage:
+    """The outage that is reported for a dead training run that is not resumed."""
+    return Outage(
+        f"{_DEAD}{dead.run}", f"A training died: {dead.reason}", f"gh run rerun {dead.run} --failed"
+    )
+
+
+def resume_all(
+    api: WatchdogApi, found: list[DeadRun], workflow: str, *, dry_run: bool
+) -> tuple[list[DeadRun], list[Outage]]:
+    """Resume each run that has a next segment; return the resumed ones, and an outage per failure."""
+    resumed, left = [], []
+    for dead in (each for each in found if each.following is not None):
+        try:
+            if not dry_run:
+                api.dispatch(workflow, ref=dead.ref, inputs=dead.inputs or {})
+            resumed.append(dead)
+        except ServiceError as error:
+            text = f"A training died, and run {dead.run} could not be resumed"
+            left.append(Outage(f"resume {dead.run}", text, f"{error}. gh run rerun {dead.run} --failed"))
+    return resumed, left
+
+
+def _judge_dead_run(api: WatchdogApi, run: Json, later: set[tuple[str, ...]]) -> DeadRun | None:
+    """Decide about a dead training run; None if its next segment exists already."""
+    try:
+        plan = read_handover(_plan_of(api, run))
+    except ServiceTroubleError:
+        raise
+    except (ConfigError, ServiceError) as error:  # GitHub no longer has the artifact
+        return DeadRun(run["id"], run["html_url"], None, f"its plan cannot be read ({error})")
+    segment = plan.segment
+    if (segment.lineage, str(segment.number + 1)) in later:
+        return None
+    decision = next_segment(SegmentEnd(segment, None), most=plan.most_segments)
+    inputs = None if decision.next is None else plan.inputs_of(decision.next)
+    return DeadRun(run["id"], run["html_url"], decision.next, decision.reason, plan.ref, inputs)
+
+
+def _plan_of(api: WatchdogApi, run: Json) -> str:
+    """The newest `plan.json` that a plan job uploaded; empty if there is none.
+
+    A second attempt of the run may not have uploaded one.
+    """
+    kept = api.pages(f"/actions/runs/{run['id']}/artifacts", "artifacts")
+    plans = [each for each in kept if str(each["name"]).startswith("plan-") and not each.get("expired")]
+    newest = max(plans, key=lambda each: int(each["id"]), default=None)
+    content = api.artifact_file(int(newest["id"]), "plan.json") if newest else None
+    return (content or b"").decode(errors="replace")
+
+
+def _has_lost_runner(api: WatchdogApi, run: int) -> bool:
+    """Whether GitHub's annotations say that the training job's runner was lost or shut down."""
+    for job in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest"):
+        ended_badly = job.get("status") == "completed" and job.get("conclusion") != "success"
+        if ended_badly and str(job["name"]).endswith(TRAINING_JOB):
+            notes = [str(each.get("message")) for each in api.pages(f"/check-runs/{job['id']}/annotations")]
+            by_hand = any(map(_CANCELLED.search, notes))
+            return not by_hand and any(map(_DEATH.search, notes))
+    return False
+
+
+def _is_own(run: Json) -> bool:
+    """Whether a run is of this repository's code; a fork's pull request runs the fork's workflow file."""
+    head, base = run.get("head_repository") or {}, run.get("repository") or {}
+    return head.get("id") is not None and head.get("id") == base.get("id")
+
+
+def _jobs(api: WatchdogApi, status: str, training: int | None) -> Iterator[Job]:
+    for run in api.pages("/actions/runs", "workflow_runs", status=status):
+        trains = training is not None and run.get("workflow_id") == training and _is_own(run)
+        for job in api.pages(f"/actions/runs/{run['id']}/jobs", "jobs", filter="latest"):
+            if job["status"] in ("queued", "in_progress"):
+                running = job["status"] == "in_progress"
+                since = job.get("started_at") if running else job.get("created_at")
+                labels = frozenset(job.get("labels") or ())
+                began = _seconds(since or run["created_at"])
+                yield Job(run["id"], job["name"], running, labels, began, job["html_url"], trains)
+
+
+def _runner(entry: Json) -> Runner:
+    labels = frozenset(str(label["name"]) for label in entry.get("labels") or ())
+    return Runner(str(entry["name"]), entry.get("status") == "online", bool(entry.get("busy")), labels)
+
+
+def _key_of(issue: Json) -> str:
+    match = re.search(re.escape(_MARK).replace(r"\{\}", "(.+?)"), str(issue.get("body") or ""))
+    return match[1] if match and issue.get("user", {}).get("login") == BOT else ""
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,108 @@
+"""The parts of a release: one version everywhere, notes with a date, reproducible archives."""
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import CheckFailedError, ConfigError, VerificationError
+from trainyard.github.release import CHECKSUMS, checked_files, checksums, read_release, write_tar
+
+LATER, OLD = "## 1.3.0, unreleased\n\n- later\n\n", "## 1.1.0, 2026-01-01\n\n- old\n"
+CHANGELOG = "# Changelog\n\n" + LATER + "## {}, {}\n\n- one\n- two\n\n" + OLD
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Make:
+    """A checkout with one version in all files, except in those that are given another one."""
+
+    def make(
+        project: str = "1.2.0", library: str = "1.2.0", changelog: str = "1.2.0", date: str = "2026-11-21"
+    ) -> Path:
+        (tmp_path / "src" / "trainyard").mkdir(parents=True)
+        (tmp_path / "pyproject.toml").write_text(f'[project]\nversion = "{project}"\n')
+        (tmp_path / "src/trainyard/__init__.py").write_text(f'"""."""\n\n__version__ = "{library}"\n')
+        (tmp_path / "CHANGELOG.md").write_text(CHANGELOG.format(changelog, date))
+        return tmp_path
+
+    return make
+
+
+def test_a_release_has_the_notes_of_its_own_section(checkout: Make) -> None:
+    release = read_release(checkout(), "v1.2.0")
+    assert (release.version, release.notes, release.title) == ("1.2.0", "- one\n- two", "Trainyard 1.2.0")
+    assert not release.preliminary
+
+
+def test_a_candidate_is_preliminary(checkout: Make) -> None:
+    assert read_release(checkout("1.2.0rc1", "1.2.0rc1", "1.2.0rc1"), "v1.2.0rc1").preliminary
+
+
+@pytest.mark.parametrize(
+    ("places", "problem"),
+    [
+        ({"project": "1.1.9"}, "pyproject.toml says 1.1.9, the tag 1.2.0"),
+        ({"library": "1.1.9"}, "src/trainyard/__init__.py says 1.1.9, the tag 1.2.0"),
+        ({"changelog": "1.2.1"}, "CHANGELOG.md has no section 1.2.0"),
+        ({"date": "unreleased"}, "CHANGELOG.md: 1.2.0 has no date such as 2026-11-21, but 'unreleased'"),
+    ],
+)
+def test_files_whose_versions_disagree_are_named(
+    checkout: Make, places: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(CheckFailedError) as caught:
+        read_release(checkout(**places), "v1.2.0")
+    assert str(caught.value) == f"{problem}\nNothing was released as v1.2.0."
+
+
+def test_an_empty_section_of_the_changelog_is_refused(checkout: Make) -> None:
+    root = checkout()
+    (root / "CHANGELOG.md").write_text("## 1.2.0, 2026-11-21\n\n## 1.1.0, 2026-01-01\n\n- old\n")
+    with pytest.raises(CheckFailedError, match=r"1\.2\.0 has no text"):
+        read_release(root, "v1.2.0")
+
+
+@pytest.mark.parametrize("tag", ["1.2.0", "v1.2", "v1.2.0-rc1", "v1.2.0; rm", "nightly", ""])
+def test_an_invalid_tag_is_refused(checkout: Make, tag: str) -> None:
+    with pytest.raises(ConfigError, match="is not the tag of a release"):
+        read_release(checkout(), tag)
+
+
+def test_a_missing_file_of_the_checkout_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"pyproject\.toml: missing"):
+        read_release(tmp_path, "v1.2.0")
+
+
+def test_an_archive_is_reproducible_and_keeps_executable_bits(tmp_path: Path) -> None:
+    tool, page = tmp_path / "tool", tmp_path / "page"
+    page.write_text("words")
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    entries = {"b/page": page, "a/tool": tool}
+    archives = []
+    for name in ("one.tar.gz", "two.tar.gz"):
+        write_tar(tmp_path / name, dict(reversed(entries.items())), moment=1_796_000_000)
+        page.touch()
+        archives.append((tmp_path / name).read_bytes())
+    assert archives[0] == archives[1]
+    with tarfile.open(tmp_path / "one.tar.gz") as archive:
+        found = [(entry.name, entry.mode, entry.mtime, entry.uid) for entry in archive]
+    assert found == [("a/tool", 0o755, 1_796_000_000, 0), ("b/page", 0o644, 1_796_000_000, 0)]
+
+
+def test_only_files_in_the_checksums_are_released(tmp_path: Path) -> None:
+    for name in ("b.whl", "a.tar.gz"):
+        (tmp_path / name).write_text(name)
+    said = checksums(tmp_path.iterdir())
+    assert said.splitlines()[0].endswith("  a.tar.gz")
+    (tmp_path / CHECKSUMS).write_text(said)
+    assert [path.name for path in checked_files(tmp_path)] == ["a.tar.gz", "b.whl", CHECKSUMS]
+    (tmp_path / "b.whl").write_text("other")
+    with pytest.raises(VerificationError, match="not those of SHA256SUMS"):
+        checked_files(tmp_path)
+    (tmp_path / "b.whl").write_text("b.whl")
+    (tmp_path / "c").write_text("nobody listed it")
+    with pytest.raises(VerificationError):
+        checked_files(tmp_path)

@@ -1,0 +1,152 @@
+"""Whom a role trusts, shown on the tokens that GitHub gives to jobs, in the old and in the new form."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.github.trust_policy import AUDIENCE, ISSUER, Form, Subject, trust_policy
+
+ACCOUNT = "123456789012"
+IDS = {"owner_id": 11, "repository_id": 22}
+MAIN, OTHER = "refs/heads/main", "refs/heads/somebodys-idea"
+FORMS = (Form.NAMES, Form.IMMUTABLE)
+PAGE = Path(__file__).parents[3] / "docs" / "runbooks" / "permissions.md"
+
+
+def token(
+    form: Form, *, ids: tuple[int, int] = (11, 22), where: str, ref: str = MAIN, **claims: str
+) -> dict[str, str]:
+    """Return the claims of GitHub's token for a job of me/lab; `where` is the end of its subject."""
+    repository = f"me@{ids[0]}/lab@{ids[1]}" if form is Form.IMMUTABLE else "me/lab"
+    workflow = f"me/lab/.github/workflows/training_ci.yml@{ref}"
+    named = {"aud": AUDIENCE, "repository_id": str(ids[1]), "job_workflow_ref": workflow}
+    return named | {"sub": f"repo:{repository}:{where}"} | claims
+
+
+def trusts(policy: dict[str, Any], claims: dict[str, str]) -> bool:
+    """What STS does with StringEquals: every condition, one of its values, exactly, a claim that is there."""
+    statement = policy["Statement"][0]
+    assert list(statement["Condition"]) == ["StringEquals"]
+    for key, wanted in statement["Condition"]["StringEquals"].items():
+        values = wanted if isinstance(wanted, list) else [wanted]
+        if claims.get(key.removeprefix(f"{ISSUER}:")) not in values:
+            return False
+    return bool(statement["Action"] == "sts:AssumeRoleWithWebIdentity")
+
+
+def policy_for(form: Form, **more: Any) -> dict[str, Any]:
+    workflow = more.pop("workflow", "")
+    subject = Subject("me/lab", **({"environment": "training"} | IDS | more))
+    return trust_policy(subject, account=ACCOUNT, form=form, workflow=workflow)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_job_of_the_environment_is_trusted_and_no_other(form: Form) -> None:
+    policy = policy_for(form)
+    assert trusts(policy, token(form, where="environment:training"))
+    for where in (
+        f"ref:{MAIN}",
+        "pull_request",
+        "environment:release",
+        f"ref:{OTHER}",
+        "environment:training2",
+    ):
+        assert not trusts(policy, token(form, where=where))
+    assert not trusts(policy, token(form, where="environment:training", aud="https://github.com/me"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_branch_is_trusted_and_neither_another_nor_a_pull_request(form: Form) -> None:
+    policy = policy_for(form, environment="", ref=MAIN)
+    assert trusts(policy, token(form, where=f"ref:{MAIN}"))
+    for where in (f"ref:{OTHER}", "ref:refs/tags/main", "pull_request", "environment:training"):
+        assert not trusts(policy, token(form, where=where))
+
+
+@pytest.mark.parametrize(("form", "other"), [FORMS, FORMS[::-1]])
+def test_a_policy_of_one_form_refuses_the_other_and_both_trusts_either(form: Form, other: Form) -> None:
+    mine = token(form, where="environment:training")
+    assert not trusts(policy_for(other), mine)
+    assert trusts(policy_for(Form.BOTH), mine)
+
+
+def test_a_repository_that_took_over_the_name_is_trusted_by_the_names_alone() -> None:
+    stranger = token(Form.IMMUTABLE, ids=(98, 99), where="environment:training")
+    assert not trusts(policy_for(Form.IMMUTABLE), stranger)
+    assert not trusts(policy_for(Form.BOTH), stranger)
+    taken_over = token(Form.NAMES, ids=(98, 99), where="environment:training")
+    assert trusts(policy_for(Form.NAMES), taken_over)  # why the immutable form is there
+    assert not trusts(policy_for(Form.NAMES, workflow="training_ci.yml"), taken_over)
+
+
+def test_further_claims_keep_out_other_workflows_and_branches() -> None:
+    policy = policy_for(Form.IMMUTABLE, workflow="training_ci.yml")
+    where = "environment:training"
+    assert trusts(policy, token(Form.IMMUTABLE, where=where))
+    assert not trusts(policy, token(Form.IMMUTABLE, where=where, ref=OTHER))
+    other = f"me/lab/.github/workflows/other.yml@{MAIN}"
+    assert not trusts(policy, token(Form.IMMUTABLE, where=where, job_workflow_ref=other))
+    without = token(Form.IMMUTABLE, where=where)
+    del without["job_workflow_ref"]
+    assert not trusts(policy, without)
+
+
+def test_a_colon_in_a_name_is_written_as_github_does() -> None:
+    assert Subject("me/lab", "eu:gpu").text(Form.NAMES) == "repo:me/lab:environment:eu%3Agpu"
+
+
+@pytest.mark.parametrize(
+    ("subject", "message"),
+    [
+        ({"repository": "me"}, "is not OWNER/REPO"),
+        ({"repository": "me/*"}, "is not OWNER/REPO"),
+        ({"repository": "me/lab\n"}, "is not OWNER/REPO"),
+        ({"environment": ""}, "Name either an environment or a ref"),
+        ({"ref": MAIN}, "Name either an environment or a ref"),
+        ({"environment": "*"}, "would match more than one place"),
+        ({"environment": "", "ref": "refs/heads/*"}, "would match more than one place"),
+        ({"environment": "", "ref": "main"}, "is not a ref such as refs/heads/main"),
+    ],
+)
+def test_a_subject_that_is_none_or_many_is_refused(subject: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Subject(**({"repository": "me/lab", "environment": "training"} | subject))  # type: ignore[arg-type]
+
+
+def test_what_is_missing_or_impossible_is_named() -> None:
+    names = Subject("me/lab", "training")
+    with pytest.raises(ConfigError, match=r"gh api repos/me/lab --jq '\.owner\.id, \.id'"):
+        trust_policy(names, account=ACCOUNT, form=Form.IMMUTABLE)
+    with pytest.raises(ConfigError, match="twelve digits"):
+        trust_policy(names, account="12345678901", form=Form.NAMES)
+    with pytest.raises(ConfigError, match="is none of aws, aws-cn"):
+        trust_policy(names, account=ACCOUNT, form=Form.NAMES, partition="aws:iam")
+    with pytest.raises(ConfigError, match=r"is not a file of \.github/workflows"):
+        trust_policy(names, account=ACCOUNT, form=Form.NAMES, workflow="../x.yml")
+
+
+def test_iam_takes_the_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    import boto3
+    from moto import mock_aws
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with mock_aws():
+        iam = boto3.client("iam", region_name="us-east-1")
+        for form in Form:
+            text = json.dumps(policy_for(form, workflow="training_ci.yml"))
+            role = iam.create_role(RoleName=str(form), AssumeRolePolicyDocument=text)["Role"]
+            assert role["AssumeRolePolicyDocument"] == json.loads(text)
+
+
+def test_the_page_on_permissions_shows_what_is_written() -> None:
+    shown = [json.loads(block) for block in re.findall(r"^```json\n(.*?)^```", PAGE.read_text(), re.M | re.S)]
+    shown = [policy for policy in shown if "sts:AssumeRoleWithWebIdentity" in str(policy)]
+    subject = Subject("OWNER/REPO", "training", owner_id=1, repository_id=2)
+    written = [trust_policy(subject, account=ACCOUNT, form=form) for form in FORMS]
+    text = json.dumps(written).replace("OWNER@1", "OWNER@OWNER_ID").replace("REPO@2", "REPO@REPO_ID")
+    assert shown == json.loads(text)

@@ -1,0 +1,82 @@
+"""The names and values of variables and secrets; the names are those in the workflows and in their docs."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trainyard.errors import ConfigError
+from trainyard.github import rules, variables
+from trainyard.github.trust_verdict import WORKFLOW
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_variables_and_secrets_are_those_in_the_docs() -> None:
+    page = (ROOT / "docs" / "workflows.md").read_text()
+    first, second = page.split("| variable | default |")[1].split("| secret | meaning |")
+    own = {variables.LABELS, variables.STORE, variables.WATCH, variables.ROLE}
+    rows = re.compile(r"^\| `(\w+)` \|", re.M)
+    assert set(rows.findall(first)) == variables.OTHERS | own
+    assert set(rows.findall(second.split("\n\n")[0])) == set(variables.SECRETS)
+
+
+def test_the_expected_job_and_step_names_are_those_of_the_workflow() -> None:
+    text = (ROOT / ".github" / "workflows" / WORKFLOW).read_text()
+    job = yaml.safe_load(text)["jobs"]["train"]
+    assert job["name"] == rules.TRAIN_JOB
+    assert {rules.CHECK_STEP, rules.ROLE_STEP} <= {step.get("name") for step in job["steps"]}
+    files = (yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml"))
+    used = [settings.get("environment") for file in files for settings in file["jobs"].values()]
+    names = {each["name"] if isinstance(each, dict) else each for each in used if each}
+    assert names == set(variables.ENVIRONMENTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("gpu", ("gpu",)),
+        ("gpu, h100,gpu", ("gpu", "h100")),
+        ("runs-on/runner=4cpu-gpu", ("runs-on/runner=4cpu-gpu",)),
+        ('["self-hosted","gpu"]', ("self-hosted", "gpu")),
+        ("Self-Hosted,gpu", ("Self-Hosted", "gpu")),
+    ],
+)
+def test_labels_are_read_from_commas_or_json(text: str, labels: tuple[str, ...]) -> None:
+    assert variables.parse_runner_labels(text) == labels
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "[]", "[1]", '["gpu"', "a b", "$(x)", '{"a": 1}', "[[]]", "codebuild-yard-1-1"]
+)
+def test_an_invalid_list_of_labels_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        variables.parse_runner_labels(text)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://ml-runs", "s3://ml-runs/phase2/", "file:///mnt/storage/store", "file:///a b"]
+)
+def test_a_valid_store_is_accepted(url: str) -> None:
+    assert variables.checked_store(url) == url.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3://A", "s3:/x", "file://x", "file:///", "https://x", "/mnt", " s3://ml"]
+)
+def test_an_invalid_store_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="is not a store"):
+        variables.checked_store(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("WANDB_API_KEY", ("training", "WANDB_API_KEY")),
+        ("TRAINYARD_RUNNERS_TOKEN", ("watch", "TRAINYARD_RUNNERS_TOKEN")),
+        ("watch/SLACK_BOT_TOKEN", ("watch", "SLACK_BOT_TOKEN")),
+    ],
+)
+def test_a_secret_goes_to_its_environment(text: str, place: tuple[str, str]) -> None:
+    assert variables.checked_secret(text) == place
