@@ -86,7 +86,7 @@ class ClusterQuery:
         return self._take_snapshot(find_digest)
 
     def usage(self) -> Snapshot:
-        """Nodes, pods, devices and queues only: what `nodes` and `capacity` show."""
+        """Nodes, pods, devices and queues only, for `nodes` and `capacity`."""
         return self._take_snapshot(None)
 
     def _take_snapshot(self, find_digest: Callable[..., str | None] | None) -> Snapshot:

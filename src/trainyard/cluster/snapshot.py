@@ -123,7 +123,7 @@ class Slice:
     """`pool/device` of those that can be given to a pod as a whole."""
     pool: str = ""
     generation: int = 0
-    """Of the pool; slices of an older one are obsolete."""
+    """The pool's generation; slices of an older one are obsolete."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ class Scaler:
     taints: tuple[Taint, ...] = ()
     limits: Amounts = field(default_factory=dict)
     made: Amounts = field(default_factory=dict)
-    """What its nodes have now, which counts against the limits."""
+    """The present resources of its nodes, which count against the limits."""
 
 
 @dataclass(frozen=True)

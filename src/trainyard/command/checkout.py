@@ -1,4 +1,4 @@
-"""Where the repository is whose code runs: the checkout of the script that was started, else of the package.
+"""Find the repository whose code runs: the checkout of the script that was started, or of the package.
 
 It reads no git and compares nothing; `gateways.images.image_record` decides whether both are the same code.
 """

@@ -176,7 +176,7 @@ class HuggingFaceConfig(Section):
 
 
 class DataConfig(Section):
-    """What to train on."""
+    """The data to train on."""
 
     hugging_face: HuggingFaceConfig = Field(default_factory=HuggingFaceConfig)
     """A streamed dataset instead of files."""
@@ -227,7 +227,7 @@ class WandbConfig(Section):
 
 
 class MonitoringConfig(Section):
-    """What is logged, how often, and where."""
+    """Logging: its figures, intervals and destinations."""
 
     log_steps: Positive = 10
     """Number of steps between two rows of metrics."""

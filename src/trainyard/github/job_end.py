@@ -20,14 +20,14 @@ PERSON = re.compile(r"run was cancell?ed by @(?P<what>\S+?)\.?$", re.I)
 
 @dataclass(frozen=True)
 class JobWords:
-    """What is reported of a job that did not succeed."""
+    """The report about a job that did not succeed."""
 
     title: str
     """Its name in GitHub's lists."""
     failed: str
     """Why it failed, where it gave no reason."""
     after: str
-    """What a cancellation of it means for the run."""
+    """The effect of its cancellation on the run."""
     remedy: str = "gh run view {run} --log-failed"
     """The next command after a failure; a cancelled job is run again."""
     taken_up_by: tuple[str, ...] = ()

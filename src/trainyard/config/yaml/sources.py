@@ -13,7 +13,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a file is not text."""
+    """The reason why a file is not text."""
 
     message: str
     line: int | None = None

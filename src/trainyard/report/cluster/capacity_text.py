@@ -57,7 +57,7 @@ def _answer(data: Json) -> list[str]:
 
 
 def node_table(nodes: Sequence[Json], *, width: int) -> list[str]:
-    """A line for each node: what it has, what is free, what is wrong.
+    """A line for each node: its resources, the free ones, and its problems.
 
     Where that is wider than `width`, a type or zone that all nodes share is shown once, above the table.
     """
