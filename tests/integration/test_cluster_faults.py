@@ -6,7 +6,7 @@ import pytest
 from tests.integration.control_plane import Shown, shown
 from tests.unit.cluster.faults import FAULTS, Fault, cases
 from tests.unit.cluster.generated import CLUSTERS, changed
-from tests.unit.cluster.judging import found_by, verdict_of
+from tests.unit.cluster.judging import findings_of, verdict_of
 from tests.unit.cluster.test_faults import assert_found
 
 from trainyard.cluster.verdict import Readiness
@@ -41,7 +41,7 @@ def plan_of(name: str, *options: str) -> tuple[str, ...]:
 def test_a_healthy_cluster_gets_no_finding(name: str, shown: Shown) -> None:
     shown.show(CLUSTERS[name]().state)
     kubeconfig = Path(shown.plane.kubeconfig)
-    found = found_by(kubeconfig, *plan_of(name), "--namespace", "team")
+    found = findings_of(kubeconfig, *plan_of(name), "--namespace", "team")
     assert [entry for entry in found if entry["check"] != "auto-resume"] == []
     assert verdict_of(kubeconfig, *plan_of(name), "--namespace", "team").state is Readiness.READY
 
@@ -52,4 +52,4 @@ def test_a_healthy_cluster_gets_no_finding(name: str, shown: Shown) -> None:
 def test_a_planted_fault_is_found(name: str, fault: Fault, shown: Shown) -> None:
     shown.show(changed(CLUSTERS[name](), fault.plant))
     plan = plan_of(name, *fault.options, "--namespace", "team")
-    assert_found(fault, found_by(Path(shown.plane.kubeconfig), *plan))
+    assert_found(fault, findings_of(Path(shown.plane.kubeconfig), *plan))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.integration.control_plane import operator, started
 from tests.unit.cluster.generated import node, nvidia_plugin
-from tests.unit.cluster.judging import SCRIPT, found_by, look_at
+from tests.unit.cluster.judging import SCRIPT, findings_of, look_at
 
 pytestmark = pytest.mark.slow
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
@@ -65,7 +65,7 @@ def cluster_queue(name: str, gpus: int) -> dict[str, Any]:
 def checked(plane: Any, *options: str) -> dict[str, list[dict[str, str]]]:
     plan = ("--num-nodes", "4", "--instance-type", "p5.48xlarge", "--namespace", "team", *options)
     found: dict[str, list[dict[str, str]]] = {}
-    for entry in found_by(Path(plane.kubeconfig), *plan):
+    for entry in findings_of(Path(plane.kubeconfig), *plan):
         found.setdefault(entry["check"], []).append(entry)
     return found
 
@@ -104,10 +104,10 @@ def test_who_is_impersonated_is_what_counts(plane: Any, training: Any, tmp_path:
     document["users"][0]["user"] |= {"as": "someone", "as-groups": ["readers", "system:masters"]}
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(document))
-    assert found_by(path, "--num-nodes", "4", "--namespace", "team") == []
+    assert findings_of(path, "--num-nodes", "4", "--namespace", "team") == []
     document["users"][0]["user"]["as-groups"] = ["readers"]
     path.write_text(json.dumps(document))
-    found = found_by(path, "--num-nodes", "4", "--namespace", "team")
+    found = findings_of(path, "--num-nodes", "4", "--namespace", "team")
     assert "permissions" in {entry["check"] for entry in found}
 
 
@@ -205,7 +205,7 @@ def test_rights_are_judged_by_the_api_server_itself(plane: Any, training: Any, t
     document["users"][0]["user"] = {"token": token}
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(document))
-    found = found_by(path, "--num-nodes", "4", "--namespace", "team")
+    found = findings_of(path, "--num-nodes", "4", "--namespace", "team")
     said = {entry["check"]: entry for entry in found}
     assert said["permissions"]["severity"] == "error"
     assert "create pytorchjobs.kubeflow.org in team" in said["permissions"]["evidence"]

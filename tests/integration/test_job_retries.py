@@ -90,7 +90,7 @@ def test_code_that_raises_and_nan_are_never_sent_again(cluster: World) -> None:
     ):
         send(cluster, name, 5)
         fail(cluster, name, words)
-        assert heal(cluster, name).why == f"no retry heals {expected}"
+        assert heal(cluster, name).why == f"no retry recovers from {expected}"
         assert names(cluster, name) == [name]
 
 

@@ -14,7 +14,7 @@ from trainyard.cluster.check_definition import error, warning
 from trainyard.cluster.checks import CHECKS
 from trainyard.cluster.demand import Demand, demand_of
 from trainyard.cluster.fix import Supplies, plan_fix
-from trainyard.cluster.snapshot import Snapshot, Unseen
+from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.cluster.verdict import Finding, Verdict, facts_of, verdict_record
 from trainyard.config.cluster import ClusterConfig
 from trainyard.jobs.job_labels import FOLLOWED_BY
@@ -165,7 +165,7 @@ def test_a_watch_that_gives_up_names_the_cluster(
 
 def verdict_on(demand: Demand, remedy: str) -> Verdict:
     """A verdict in which every check has an error and a warning with this remedy."""
-    none: Any = Unseen("not looked at")
+    none: Any = MissingData("not looked at")
     fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
     fields |= {"nodes": (), "pods": (), "now": 0.0, "resources": {}, "undiscovered": {}}
     outcomes = (error("bad", remedy), warning("odd", remedy))

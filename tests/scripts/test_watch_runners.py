@@ -110,8 +110,8 @@ def test_without_labels_no_runner_is_looked_after_and_what_died_goes_on(
 ) -> None:
     """A repository that trains on CodeBuild only."""
     segment = Segment("7", 2, 812, "0123456789abcdef0123456789abcdef01234567")
-    dead = runner_watchdog.Dead(7, "https://x/7", segment, "segment 1 lost its runner", "main", {})
-    monkeypatch.setattr(runner_watchdog, "find_dead", lambda *_, **__: [dead])
+    dead = runner_watchdog.DeadRun(7, "https://x/7", segment, "segment 1 lost its runner", "main", {})
+    monkeypatch.setattr(runner_watchdog, "find_dead_runs", lambda *_, **__: [dead])
     assert watch_runners.main(["--labels", ""]) == 0
     assert repository.issues == []
     assert repository.dispatched == ["training_ci.yml@main"]
@@ -122,8 +122,8 @@ def test_what_died_is_resumed_where_issues_are_switched_off(
     watch_runners: Any, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     segment = Segment("7", 2, 812, "0123456789abcdef0123456789abcdef01234567")
-    dead = runner_watchdog.Dead(7, "https://x/7", segment, "segment 1 lost its runner", "main", {})
-    monkeypatch.setattr(runner_watchdog, "find_dead", lambda *_, **__: [dead])
+    dead = runner_watchdog.DeadRun(7, "https://x/7", segment, "segment 1 lost its runner", "main", {})
+    monkeypatch.setattr(runner_watchdog, "find_dead_runs", lambda *_, **__: [dead])
     repository.without_issues = True
     with pytest.raises(ServiceError, match="Issues are disabled"):
         watch_runners.main([])

@@ -19,7 +19,7 @@ from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINE
 from trainyard.commands.run import parse_args, pipeline_of
 from trainyard.config.load import load_config
 from trainyard.github.job_times import JOB_MINUTES, LEAST_STORING_MINUTES, ROLE_MINUTES, STORING_MINUTES
-from trainyard.github.run_plan import Asked, resolve
+from trainyard.github.run_plan import DispatchInputs, resolve
 from trainyard.github.target import PLACES
 from trainyard.run.segment import Handover, Segment, first_segment
 
@@ -334,7 +334,7 @@ def test_after_the_plan_nothing_looks_at_an_input(training: Any) -> None:
 def test_the_plan_hands_on_all_that_it_resolves_and_nothing_else(training: Any) -> None:
     variables = {"GITHUB_RUN_ID": "1", "GITHUB_RUN_NUMBER": "1", "GITHUB_SHA": "0" * 40}
     config = load_config(training.path.parents[2] / "configs" / "training_configuration.yaml").config
-    plan = resolve(Asked("x.yaml"), config, first_segment(variables), variables=variables)
+    plan = resolve(DispatchInputs("x.yaml"), config, first_segment(variables), variables=variables)
     declared = training.jobs["plan"]["outputs"]
     assert declared == {
         name: f"${{{{ steps.plan.outputs.{name} }}}}" for name in (*plan.outputs(), "expected")
@@ -427,7 +427,7 @@ def test_a_dispatch_offers_what_a_plan_knows_and_a_push_leaves_the_choice_to_it(
 
 
 def test_the_next_segment_is_dispatched_with_inputs_that_the_workflow_has(training: Any) -> None:
-    handover = Handover(Segment("1", 1, 1, "0" * 40), Asked("x.yaml").inputs(), "main", "s3://a", 3)
+    handover = Handover(Segment("1", 1, 1, "0" * 40), DispatchInputs("x.yaml").inputs(), "main", "s3://a", 3)
     inputs = handover.inputs_of(handover.segment.next(step=1, died=False), manifest="run-1-manifest.json")
     assert inputs.keys() <= training.content["on"]["workflow_dispatch"]["inputs"].keys()
 

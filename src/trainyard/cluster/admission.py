@@ -1,7 +1,7 @@
 """Predict when Kueue admits a job, from its queue's free quota, the most it can have, and the jobs before.
 
 Kueue gives all pods of one shape the same flavor, so the GPUs of a job must come from one. Borrowing is
-counted within one cohort; cohorts of cohorts and lending limits are not looked at.
+counted within one cohort; cohorts of cohorts and lending limits are ignored.
 """
 
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from enum import StrEnum
 
 from trainyard.cluster.demand import EFA, GPU, Demand, plain_type
 from trainyard.cluster.fitness import Fitness
-from trainyard.cluster.snapshot import ClusterQueue, Flavor, FlavorQuota, Queue, Snapshot, Unseen
+from trainyard.cluster.snapshot import ClusterQueue, Flavor, FlavorQuota, MissingData, Queue, Snapshot
 
 
-class When(StrEnum):
+class AdmissionTime(StrEnum):
     """The prediction for a job."""
 
     NOW = "now"
@@ -26,13 +26,13 @@ class When(StrEnum):
 class Outlook:
     """The prediction for a queue."""
 
-    when: When
+    when: AdmissionTime
     evidence: str
     remedy: str = ""
 
 
 def gpus_wanted(demand: Demand, fits: tuple[Fitness, ...]) -> int | None:
-    """GPUs of the whole job; None when the GPUs per node are not known."""
+    """GPUs of the complete job; None when the GPUs per node are not known."""
     each = demand.gpus_per_node
     if each is None:
         found = [fitness.expected_gpus or fitness.gpus for fitness in fits]
@@ -43,33 +43,35 @@ def gpus_wanted(demand: Demand, fits: tuple[Fitness, ...]) -> int | None:
 def outlook(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> Outlook:
     """Predict when the demanded queue admits the job."""
     if not demand.queue:
-        return Outlook(When.NO_QUEUE, "no queue is named")
-    if isinstance(snapshot.queues, Unseen):
+        return Outlook(AdmissionTime.NO_QUEUE, "no queue is named")
+    if isinstance(snapshot.queues, MissingData):
         install = "install Kueue, or leave --queue out" if snapshot.queues.absent else ""
-        when = When.NEVER if snapshot.queues.absent else When.UNKNOWN
+        when = AdmissionTime.NEVER if snapshot.queues.absent else AdmissionTime.UNKNOWN
         return Outlook(when, snapshot.queues.reason, install)
     queue = next((q for q in snapshot.queues if q.name == demand.queue), None)
     if queue is None:
         known = ", ".join(q.name for q in snapshot.queues) or "none"
         return Outlook(
-            When.NEVER,
+            AdmissionTime.NEVER,
             f"namespace {demand.namespace} has no LocalQueue {demand.queue}; it has: {known}",
             f"name one of them with --queue, or: scripts/manage_cluster.py fix --queue {demand.queue}",
         )
-    if isinstance(snapshot.cluster_queues, Unseen):
+    if isinstance(snapshot.cluster_queues, MissingData):
         return _of_local(queue, snapshot.cluster_queues.reason)
     return _of_queue(queue, snapshot.cluster_queues, snapshot, gpus=gpus_wanted(demand, fits), demand=demand)
 
 
 def _of_local(queue: Queue, reason: str) -> Outlook:
     if not queue.active or queue.stopped:
-        return Outlook(When.NEVER, f"LocalQueue {queue.name} is not active: {queue.reason}", _ASK)
-    return Outlook(When.UNKNOWN, f"LocalQueue {queue.name} is active; its quota is not known: {reason}")
+        return Outlook(AdmissionTime.NEVER, f"LocalQueue {queue.name} is not active: {queue.reason}", _ASK)
+    return Outlook(
+        AdmissionTime.UNKNOWN, f"LocalQueue {queue.name} is active; its quota is not known: {reason}"
+    )
 
 
 def uncovered_efa(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> str:
     """The ClusterQueue of the plan, if it has no quota for EFA, which its pods will request; else empty."""
-    if isinstance(snapshot.queues, Unseen) or isinstance(snapshot.cluster_queues, Unseen):
+    if isinstance(snapshot.queues, MissingData) or isinstance(snapshot.cluster_queues, MissingData):
         return ""
     leads = [q.cluster_queue for q in snapshot.queues if q.name == demand.queue]
     parent = next((q for q in snapshot.cluster_queues if q.name in leads), None)
@@ -88,44 +90,46 @@ def _of_queue(
     parent = next((q for q in queues if q.name == queue.cluster_queue), None)
     if parent is None:
         return Outlook(
-            When.NEVER,
+            AdmissionTime.NEVER,
             f"LocalQueue {queue.name} leads to the ClusterQueue {queue.cluster_queue}, which does not exist",
             "create it, or name another queue with --queue",
         )
     local, above = f"LocalQueue {queue.name}", f"ClusterQueue {parent.name}"
     if queue.stopped or parent.stopped:
         stopped = local if queue.stopped else above
-        return Outlook(When.NEVER, f"{stopped} is stopped (stopPolicy)", _ASK)
+        return Outlook(AdmissionTime.NEVER, f"{stopped} is stopped (stopPolicy)", _ASK)
     if not parent.active:
-        return Outlook(When.NEVER, f"{above} is not active: {parent.reason}", _ASK)
+        return Outlook(AdmissionTime.NEVER, f"{above} is not active: {parent.reason}", _ASK)
     if not queue.active:
-        return Outlook(When.NEVER, f"{local} is not active: {queue.reason}", _ASK)
+        return Outlook(AdmissionTime.NEVER, f"{local} is not active: {queue.reason}", _ASK)
     requested = ("cpu", "memory", GPU) if gpus else ("cpu", "memory")
     lacking = [name for name in requested if not any(quota.resource == name for quota in parent.quotas)]
     if lacking:
         text = f"{above} has no quota for {' and '.join(lacking)}"
         remedy = f"add {' and '.join(lacking)} to the covered resources of {parent.name}"
-        return Outlook(When.NEVER, f"{text}, which every pod requests: the job waits for ever", remedy)
+        return Outlook(
+            AdmissionTime.NEVER, f"{text}, which every pod requests: the job waits forever", remedy
+        )
     if not gpus:
-        return Outlook(When.NOW, f"{local} is active; no GPUs are asked for")
+        return Outlook(AdmissionTime.NOW, f"{local} is active; no GPUs are requested")
     return _of_quota(parent, queues, snapshot, gpus=gpus, demand=demand)
 
 
 def _of_quota(
     parent: ClusterQueue, queues: tuple[ClusterQueue, ...], snapshot: Snapshot, *, gpus: int, demand: Demand
 ) -> Outlook:
-    flavors = () if isinstance(snapshot.flavors, Unseen) else snapshot.flavors
+    flavors = () if isinstance(snapshot.flavors, MissingData) else snapshot.flavors
     covered = [quota for quota in parent.quotas if quota.resource == GPU]
     usable = [quota for quota in covered if _fits_type(quota, flavors, demand)]
     if not usable:
         names = ", ".join(quota.flavor for quota in covered)
         text = f"no flavor of ClusterQueue {parent.name} is for {demand.instance_type} (it has {names})"
-        return Outlook(When.NEVER, text, "name another queue or another instance type")
+        return Outlook(AdmissionTime.NEVER, text, "name another queue or another instance type")
     largest = max(usable, key=lambda quota: _most(quota, parent, queues))
     most = _most(largest, parent, queues) // 1000
     if most < gpus:
         return Outlook(
-            When.NEVER,
+            AdmissionTime.NEVER,
             f"{gpus} GPUs are wanted; ClusterQueue {parent.name} can have {most} in flavor {largest.flavor} "
             "at most",
             "ask for fewer nodes, or have the quota raised",
@@ -134,11 +138,13 @@ def _of_quota(
     free, whole = _free(best, parent, queues) // 1000, _most(best, parent, queues) // 1000
     state = f"{free} of {whole} GPUs free in flavor {best.flavor} of {parent.name}"
     if free < gpus:
-        return Outlook(When.LATER, f"{state}, {gpus} wanted: it waits until {gpus - free} more become free")
+        return Outlook(
+            AdmissionTime.LATER, f"{state}, {gpus} wanted: it waits until {gpus - free} more become free"
+        )
     if parent.pending:
         waiting = f"{parent.pending} job{'s' if parent.pending > 1 else ''} waiting in it"
-        return Outlook(When.LATER, f"{state}, {gpus} wanted, with {waiting}")
-    return Outlook(When.NOW, f"{state}, {gpus} wanted")
+        return Outlook(AdmissionTime.LATER, f"{state}, {gpus} wanted, with {waiting}")
+    return Outlook(AdmissionTime.NOW, f"{state}, {gpus} wanted")
 
 
 def _fits_type(quota: FlavorQuota, flavors: tuple[Flavor, ...], demand: Demand) -> bool:

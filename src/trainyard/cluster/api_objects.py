@@ -106,7 +106,7 @@ def slice_of(raw: Json) -> Slice | None:
 
 
 def _can_be_given(device: Json) -> bool:
-    """Whether a pod can be given it whole: no MIG slice, no second face of a GPU (vfio), no plain card.
+    """Whether a pod can be given all of it: no MIG slice, no second face of a GPU (vfio), no plain card.
 
     Its driver taints a device that it has found faulty.
     """
@@ -121,7 +121,7 @@ def _can_be_given(device: Json) -> bool:
     return kind not in ("mig", "vfio") and not plain and not tainted
 
 
-def allocated_of(raw: Json) -> tuple[tuple[str, str], ...] | None:
+def allocations_of(raw: Json) -> tuple[tuple[str, str], ...] | None:
     """Map each `driver/pool/device` that a ResourceClaim holds to the `namespace/pod` that uses it."""
     meta, status = _part(raw, "metadata"), _part(raw, "status")
     consumers = _items(status, "reservedFor")
@@ -130,16 +130,16 @@ def allocated_of(raw: Json) -> tuple[tuple[str, str], ...] | None:
     held = (
         f"{_text(r, 'driver')}/{_text(r, 'pool')}/{_text(r, 'device')}"
         for r in devices
-        if r.get("adminAccess") is not True  # a monitor looks at devices that others may have
+        if r.get("adminAccess") is not True  # a monitor observes devices that others may have
     )
     return tuple((device, pod) for device in held) or None
 
 
-def hooked_of(raw: Json) -> tuple[str, ...]:
-    """`resource.group` of what a webhook configuration must be asked about before it is created.
+def hook_targets_of(raw: Json) -> tuple[str, ...]:
+    """`resource.group` of each kind whose creation calls a webhook of this configuration.
 
-    Kueue is asked about the jobs of others, which says nothing about their controllers: it is left out, and
-    so are webhooks without which the API server goes on.
+    Kueue's webhooks judge the jobs of other controllers, which proves nothing about those: they are left out,
+    and so are webhooks without which the API server continues.
     """
     rules = [
         (group, resource)
@@ -278,7 +278,7 @@ def pod_requests(spec: Json) -> Amounts:
     total = _largest(_sum((total, sidecars)), peak) if peak else total
     whole = _requests(spec)
     total |= {n: a for n, a in whole.items() if n in ("cpu", "memory") or n.startswith("hugepages-")}
-    return _shared(_sum((total, amounts(spec.get("overhead")))))
+    return _share(_sum((total, amounts(spec.get("overhead")))))
 
 
 def _requests(container: Json) -> Amounts:
@@ -292,7 +292,7 @@ def amounts(raw: Any) -> Amounts:
     """Resource -> thousandths; values that are not quantities are left out."""
     if not isinstance(raw, dict) or not raw:
         return {}
-    return _shared({str(name): _amount(text) for name, text in raw.items()})
+    return _share({str(name): _amount(text) for name, text in raw.items()})
 
 
 def _amount(text: Any) -> int:
@@ -302,7 +302,7 @@ def _amount(text: Any) -> int:
         return 0
 
 
-def _shared(found: Mapping[str, int]) -> Amounts:
+def _share(found: Mapping[str, int]) -> Amounts:
     """Share one mapping among all pods and nodes of the same shape, because many have the same few shapes."""
     return _of_items(tuple(found.items()))
 

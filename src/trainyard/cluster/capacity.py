@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand
 from trainyard.cluster.fitness import Fitness, assess, devices_by_node
-from trainyard.cluster.snapshot import Amounts, Pod, Snapshot, Unseen
+from trainyard.cluster.snapshot import Amounts, MissingData, Pod, Snapshot
 from trainyard.errors import ExitCode
 
 
@@ -105,9 +105,9 @@ class Capacity:
 def measure(snapshot: Snapshot, demand: Demand) -> Capacity:
     """Compute the free capacity for `demand`."""
     fits = assess(snapshot, demand)
-    if isinstance(snapshot.nodes, Unseen):
+    if isinstance(snapshot.nodes, MissingData):
         return Capacity((), Fit.UNKNOWN, (), (), snapshot.nodes.reason)
-    if isinstance(snapshot.pods, Unseen):
+    if isinstance(snapshot.pods, MissingData):
         rooms = tuple(_room(fitness, (), demand, {}) for fitness in fits)
         never = sum(room.places_empty for room in rooms) < demand.nodes
         fit = Fit.NEVER if never else Fit.UNKNOWN
@@ -167,14 +167,14 @@ def _places(fitness: Fitness, demand: Demand, *, gpus: int, pods: int) -> int:
 
 def held_devices(snapshot: Snapshot, driver: str) -> Mapping[str, int]:
     """Node -> devices of this driver that ResourceClaims hold."""
-    held = () if isinstance(snapshot.allocated, Unseen) else snapshot.allocated
+    held = () if isinstance(snapshot.allocated, MissingData) else snapshot.allocated
     found = devices_by_node(snapshot, driver)
     return {node: sum(f"{driver}/{d}" in held for d in devices) for node, devices in found.items()}
 
 
 def _by_pod(snapshot: Snapshot) -> Mapping[str, int]:
     """`namespace/pod` -> GPUs that its claims hold."""
-    held = {} if isinstance(snapshot.allocated, Unseen) else snapshot.allocated
+    held = {} if isinstance(snapshot.allocated, MissingData) else snapshot.allocated
     return Counter(pod for device, pod in held.items() if device.startswith(f"{GPU_DRIVER}/"))
 
 

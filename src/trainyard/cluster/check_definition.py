@@ -1,8 +1,8 @@
 """The definition of a check: a name, its subject, and a judgement over facts that are passed in.
 
 A check yields outcomes. Anything that prevents the plan from running is an error; anything that may harm it
-is a warning. A check that could not look is skipped and says why. A check that finds nothing wrong says what
-it saw.
+is a warning. A check that could not read its subject is skipped, with the reason. A check that finds nothing
+wrong reports its evidence.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,7 @@ from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, Obstacle
 from trainyard.cluster.needed_apis import ServedKind
 from trainyard.cluster.node_pools import pools_for
-from trainyard.cluster.snapshot import Snapshot, Unseen
+from trainyard.cluster.snapshot import MissingData, Snapshot
 
 _NAMED = 3
 
@@ -37,8 +37,8 @@ class Outcome:
     severity: Severity
     evidence: str
     remedy: str = ""
-    failed_to_look: bool = False
-    """The check was skipped because it could not look, so nothing is known."""
+    could_not_read: bool = False
+    """The check was skipped because it could not read its subject, so nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Facts:
 @dataclass(frozen=True)
 class Check:
     name: str
-    looks_at: str
+    subject: str
     judge: Callable[[Facts], Iterator[Outcome]]
     essential: bool = False
     """Without this check, nobody can say that a cluster is ready."""
@@ -88,20 +88,20 @@ def info(evidence: str, remedy: str = "") -> Outcome:
     return Outcome(Severity.INFO, evidence, remedy)
 
 
-def passed(evidence: str) -> Outcome:
+def success(evidence: str) -> Outcome:
     return Outcome(Severity.PASSED, evidence)
 
 
-def not_asked(reason: str) -> Outcome:
-    """A skipped check: the plan says nothing about its subject, or does not need it."""
+def not_applicable(reason: str) -> Outcome:
+    """A skipped check: the plan does not mention or need its subject."""
     return Outcome(Severity.SKIPPED, reason)
 
 
-def not_seen(unseen: Unseen) -> Outcome:
-    """A skipped check: it could not look."""
-    reason = unseen.reason if unseen.denied else f"could not be looked at: {unseen.reason}"
+def not_readable(unseen: MissingData) -> Outcome:
+    """A skipped check: it could not read its subject."""
+    reason = unseen.reason if unseen.denied else f"could not be read: {unseen.reason}"
     remedy = "ask the owner of the cluster for the right to read it" if unseen.denied else "try again"
-    return Outcome(Severity.SKIPPED, reason, remedy, failed_to_look=True)
+    return Outcome(Severity.SKIPPED, reason, remedy, could_not_read=True)
 
 
 def error_unless_enough(facts: Facts, evidence: str, remedy: str) -> Outcome:

@@ -1,9 +1,9 @@
-"""Ask a cluster's API once, in parallel, for what the checks need, and keep only the needed fields.
+"""Query a cluster's API once, in parallel, for the checks, and keep only the needed fields.
 
     Api + Demand ──version, groups──> ──everything else in parallel──> Snapshot
 
 The caller passes the API in. Nothing is created: jobs and pods are sent as dry runs. A refused or failed
-request becomes `Unseen`; an error is raised only when the cluster cannot be reached or rejects our login.
+request becomes `MissingData`; an error is raised only if the cluster cannot be reached or rejects our login.
 """
 
 import gc
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.cluster import api_objects
 from trainyard.cluster.demand import Demand
-from trainyard.cluster.image_digest import look_for_image
+from trainyard.cluster.image_digest import find_image
 from trainyard.cluster.needed_apis import ServedKind, choose_kind, serves, trial_job, trial_pod
 from trainyard.cluster.object_path import path_part
 from trainyard.cluster.permissions import apply_review, needed_permissions, review_of
 from trainyard.cluster.record import cluster_record, plan_record
-from trainyard.cluster.snapshot import Namespace, Permission, Snapshot, Trial, Unseen, Volume
+from trainyard.cluster.snapshot import MissingData, Namespace, Permission, Snapshot, Trial, Volume
 from trainyard.cluster.volumes import volume_of
 from trainyard.errors import (
     CredentialsRefusedError,
@@ -40,33 +40,33 @@ NOT_SERVED = "the cluster does not serve {}"
 KUEUE, DRA, KARPENTER = "kueue.x-k8s.io", "resource.k8s.io", "karpenter.sh"
 _USAGE = ("slices", "allocated", "queues", "cluster_queues", "flavors", "scalers")
 """The fields of the snapshot that `nodes` and `capacity` show, besides nodes and pods."""
-_NOT_ASKED = Unseen("not asked for")
+_NOT_REQUESTED = MissingData("not requested")
 Answer = TypeVar("Answer")
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedApis:
     """The API groups and resources that the cluster serves."""
 
-    groups: Mapping[str, tuple[str, ...]] | Unseen
+    groups: Mapping[str, tuple[str, ...]] | MissingData
     resources: Mapping[str, tuple[str, ...]]
-    undiscovered: Mapping[str, Unseen] = field(default_factory=dict)
-    """Groups of jobs that are served, and could not be asked what they hold."""
+    undiscovered: Mapping[str, MissingData] = field(default_factory=dict)
+    """Groups of jobs that are served, and whose resources could not be listed."""
 
-    def path(self, group: str, *versions: str) -> str | Unseen:
+    def path(self, group: str, *versions: str) -> str | MissingData:
         """The root of a group in the first of `versions` that is served."""
-        if isinstance(self.groups, Unseen):
+        if isinstance(self.groups, MissingData):
             return self.groups
         offered = self.groups.get(group, ())
         found = next((version for version in versions if version in offered), None)
         if found is None:
-            return Unseen(NOT_SERVED.format(group), absent=True)
+            return MissingData(NOT_SERVED.format(group), absent=True)
         return f"/apis/{group}/{found}"
 
 
 class ClusterQuery:
-    """Asks one cluster; `snapshot` sends the requests."""
+    """Queries one cluster; `snapshot` sends the requests."""
 
     def __init__(self, api: "Api", demand: Demand, *, server: str, context: str, now: float) -> None:
         """`now` is the local time in Unix seconds."""
@@ -79,31 +79,31 @@ class ClusterQuery:
         return {"cluster": cluster_record(snapshot, self._context), "plan": plan_record(self.demand)}
 
     def snapshot(self, find_digest: Callable[..., str | None]) -> Snapshot:
-        """Return all that the checks need; `find_digest` asks ECR for the image (`images.look_for_image`).
+        """Return all that the checks need; `find_digest` asks ECR for the image (`images.find_image`).
 
-        Raises ServiceError when the cluster cannot be asked at all.
+        Raises ServiceError when the cluster cannot be queried at all.
         """
-        return self._ask(find_digest)
+        return self._take_snapshot(find_digest)
 
     def usage(self) -> Snapshot:
-        """Nodes, pods, devices and queues only: what `nodes` and `capacity` show."""
-        return self._ask(None)
+        """Nodes, pods, devices and queues only, for `nodes` and `capacity`."""
+        return self._take_snapshot(None)
 
-    def _ask(self, find_digest: Callable[..., str | None] | None) -> Snapshot:
-        """Ask in parallel for everything, or for `_USAGE` alone if there is no `find_digest`."""
+    def _take_snapshot(self, find_digest: Callable[..., str | None] | None) -> Snapshot:
+        """Read everything in parallel, or `_USAGE` alone if there is no `find_digest`."""
         version, is_whole = self._version(), find_digest is not None
         theirs = self.api.server_time
         offset = theirs - self.api.clock_at_answer if is_whole and theirs is not None else None
-        with _no_garbage_looked_for(), ThreadPoolExecutor(THREADS, thread_name_prefix="look") as pool:
-            nodes = pool.submit(self._seen, self._nodes)
-            pods = pool.submit(self._seen, self._pods)
-            image = pool.submit(look_for_image, self.demand.image, find_digest) if find_digest else None
-            served = self._served(pool)
+        with _pause_garbage_collection(), ThreadPoolExecutor(THREADS, thread_name_prefix="look") as pool:
+            nodes = pool.submit(self._read, self._nodes)
+            pods = pool.submit(self._read, self._pods)
+            image = pool.submit(find_image, self.demand.image, find_digest) if find_digest else None
+            served = self._read_served_apis(pool)
             work = self._work(served)
-            asked = {name: pool.submit(self._seen, work[name]) for name in (work if is_whole else _USAGE)}
+            reads = {name: pool.submit(self._read, work[name]) for name in (work if is_whole else _USAGE)}
             wanted = needed_permissions(self.demand, self._kind(served)) if is_whole else ()
             permissions = [pool.submit(self._permission, permission) for permission in wanted]
-            found = {name: asked[name].result() if name in asked else _NOT_ASKED for name in work}
+            found = {name: reads[name].result() if name in reads else _NOT_REQUESTED for name in work}
             seen_nodes = nodes.result()
             return Snapshot(
                 server=self._server,
@@ -116,12 +116,12 @@ class ClusterQuery:
                 permissions=tuple(future.result() for future in permissions),
                 nodes=seen_nodes,
                 pods=pods.result(),
-                image=_NOT_ASKED if image is None else image.result(),
+                image=_NOT_REQUESTED if image is None else image.result(),
                 undiscovered=served.undiscovered,
                 **found,
             )
 
-    def _work(self, served: Served) -> Mapping[str, Callable[[], Any]]:
+    def _work(self, served: ServedApis) -> Mapping[str, Callable[[], Any]]:
         """Field of the snapshot -> function that fetches it."""
         demand, space = self.demand, f"/api/v1/namespaces/{path_part(self.demand.namespace)}"
         kueue = served.path(KUEUE, "v1beta2", "v1beta1")
@@ -134,7 +134,7 @@ class ClusterQuery:
             "daemons": lambda: self._workloads(f"{apps}/daemonsets", "DaemonSet"),
             "deployments": lambda: self._workloads(f"{apps}/deployments", "Deployment"),
             "slices": lambda: self._list(dra, "resourceslices", api_objects.slice_of),
-            "allocated": lambda: self._allocated(dra),
+            "allocated": lambda: self._allocations(dra),
             "namespace": self._namespace,
             "quotas": lambda: self.api.whole_list(f"{space}/resourcequotas", api_objects.quota_of),
             "limits": lambda: _flat(self.api.whole_list(f"{space}/limitranges", api_objects.limits_of)),
@@ -152,20 +152,20 @@ class ClusterQuery:
             "pod_trial": lambda: self._trial("a pod", f"{space}/pods", trial_pod(demand)),
         }
 
-    def _seen(self, work: Callable[[], Answer]) -> Answer | Unseen:
+    def _read(self, work: Callable[[], Answer]) -> Answer | MissingData:
         try:
             return work()
         except CredentialsRefusedError:
             raise
         except PermissionRefusedError as error:
-            return Unseen(str(error), denied=True)
+            return MissingData(str(error), denied=True)
         except ServiceError as error:
-            return Unseen(str(error))
+            return MissingData(str(error))
 
     def _version(self) -> str:
         answer = self.api.get("/version")
         if not isinstance(answer, dict) or not answer.get("gitVersion"):
-            raise ServiceError(f"{self._server} is not a Kubernetes API server: /version says nothing")
+            raise ServiceError(f"{self._server} is not a Kubernetes API server: /version names no version")
         return str(answer["gitVersion"])
 
     def _nodes(self) -> Any:
@@ -174,16 +174,18 @@ class ClusterQuery:
     def _pods(self) -> Any:
         return self.api.whole_list("/api/v1/pods", api_objects.pod_of, fieldSelector=LIVE)
 
-    def _served(self, pool: ThreadPoolExecutor) -> Served:
-        groups = self._seen(self._groups)
-        if isinstance(groups, Unseen):
-            return Served(groups, {})
+    def _read_served_apis(self, pool: ThreadPoolExecutor) -> ServedApis:
+        groups = self._read(self._groups)
+        if isinstance(groups, MissingData):
+            return ServedApis(groups, {})
         ours = dict.fromkeys(api.group for kind in self.demand.kinds for api in kind.apis)
         names = [f"{group}/{version}" for group in ours for version in groups.get(group, ())]
-        found = {name: pool.submit(self._seen, partial(self._resources, name)) for name in names}
+        found = {name: pool.submit(self._read, partial(self._resources, name)) for name in names}
         seen = {name: future.result() for name, future in found.items()}
-        known = {name: kept for name, kept in seen.items() if not isinstance(kept, Unseen)}
-        return Served(groups, known, {name: kept for name, kept in seen.items() if isinstance(kept, Unseen)})
+        known = {name: kept for name, kept in seen.items() if not isinstance(kept, MissingData)}
+        return ServedApis(
+            groups, known, {name: kept for name, kept in seen.items() if isinstance(kept, MissingData)}
+        )
 
     def _groups(self) -> Mapping[str, tuple[str, ...]]:
         answer = self.api.get("/apis") or {}
@@ -198,23 +200,23 @@ class ClusterQuery:
         answer = self.api.get(f"/apis/{group_version}") or {}
         return tuple(str(item.get("name")) for item in answer.get("resources") or ())
 
-    def _kind(self, served: Served) -> ServedKind:
+    def _kind(self, served: ServedApis) -> ServedKind:
         return choose_kind(self.demand, served.resources, served.undiscovered)
 
     def _permission(self, permission: Permission) -> Permission:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        answer = self._seen(lambda: self.api.review(path, review_of(permission)))
-        return permission if isinstance(answer, Unseen) else apply_review(permission, answer)
+        answer = self._read(lambda: self.api.review(path, review_of(permission)))
+        return permission if isinstance(answer, MissingData) else apply_review(permission, answer)
 
-    def _list(self, root: str | Unseen, what: str, reduce: Callable[[Json], Any]) -> Any:
-        return root if isinstance(root, Unseen) else self.api.whole_list(f"{root}/{what}", reduce)
+    def _list(self, root: str | MissingData, what: str, reduce: Callable[[Json], Any]) -> Any:
+        return root if isinstance(root, MissingData) else self.api.whole_list(f"{root}/{what}", reduce)
 
     def _workloads(self, path: str, kind: str) -> Any:
         return self.api.whole_list(path, lambda raw: api_objects.read_workload(raw, kind))
 
-    def _allocated(self, root: str | Unseen) -> Any:
-        found = self._list(root, "resourceclaims", api_objects.allocated_of)
-        return found if isinstance(found, Unseen) else dict(_flat(found))
+    def _allocations(self, root: str | MissingData) -> Any:
+        found = self._list(root, "resourceclaims", api_objects.allocations_of)
+        return found if isinstance(found, MissingData) else dict(_flat(found))
 
     def _names(self, path: str) -> frozenset[str]:
         answer = self.api.get(path, metadata_of="list") or {}
@@ -223,7 +225,7 @@ class ClusterQuery:
     def _hooks(self) -> frozenset[str]:
         root = "/apis/admissionregistration.k8s.io/v1"
         kinds = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
-        found = (self.api.whole_list(f"{root}/{kind}", api_objects.hooked_of) for kind in kinds)
+        found = (self.api.whole_list(f"{root}/{kind}", api_objects.hook_targets_of) for kind in kinds)
         return frozenset(_flat(_flat(found)))
 
     def _namespace(self) -> Namespace:
@@ -235,33 +237,35 @@ class ClusterQuery:
         phase = (answer.get("status") or {}).get("phase")
         return Namespace(name, exists=True, terminating=phase == "Terminating", labels=labels)
 
-    def _volume(self) -> "Volume | Unseen | None":
+    def _volume(self) -> "Volume | MissingData | None":
         if not self.demand.claim:
-            return Unseen("no claim is named", absent=True)
+            return MissingData("no claim is named", absent=True)
         namespace, claim = path_part(self.demand.namespace), path_part(self.demand.claim)
         return volume_of(
             self.api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"),
-            lambda path: _or_none(self._seen(lambda: self.api.get(path))),
+            lambda path: _or_none(self._read(lambda: self.api.get(path))),
         )
 
-    def _secrets(self) -> Mapping[str, bool | Unseen]:
-        return {name: self._seen(partial(self._is_secret, name)) for name in self.demand.secrets}
+    def _secrets(self) -> Mapping[str, bool | MissingData]:
+        return {name: self._read(partial(self._is_secret, name)) for name in self.demand.secrets}
 
     def _is_secret(self, name: str) -> bool:
         """Whether the secret exists; its content is not requested."""
         path = f"/api/v1/namespaces/{path_part(self.demand.namespace)}/secrets/{path_part(name)}"
         return self.api.get(path, metadata_of="object") is not None
 
-    def _job_trial(self, served: Served) -> Trial | Unseen:
+    def _job_trial(self, served: ServedApis) -> Trial | MissingData:
         kind = self._kind(served)
         if not serves(kind.api, served.resources):
             unknown = served.undiscovered.get(kind.api.group_version)
-            return unknown or Unseen(NOT_SERVED.format(kind.api.name), absent=True)
+            return unknown or MissingData(NOT_SERVED.format(kind.api.name), absent=True)
         runtime = ""
         if kind.needs_runtime:
-            found = self._seen(lambda: self._work(served)["runtimes"]())
-            if not found or isinstance(found, Unseen):
-                return Unseen(f"a {kind.api_kind} cannot be tried before its runtime is there", absent=True)
+            found = self._read(lambda: self._work(served)["runtimes"]())
+            if not found or isinstance(found, MissingData):
+                return MissingData(
+                    f"a {kind.api_kind} cannot be tried before its runtime is there", absent=True
+                )
             runtime = found[0]
         path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{path_part(self.demand.namespace)}"
         body = trial_job(kind, self.demand, runtime=runtime)
@@ -276,7 +280,7 @@ class ClusterQuery:
 
 
 @contextmanager
-def _no_garbage_looked_for() -> Iterator[None]:
+def _pause_garbage_collection() -> Iterator[None]:
     """Answers are trees without cycles, and searching them for garbage took half of the parsing time."""
     was_on = gc.isenabled()
     gc.disable()
@@ -288,7 +292,7 @@ def _no_garbage_looked_for() -> Iterator[None]:
 
 
 def _or_none(found: Any) -> Any:
-    return None if isinstance(found, Unseen) else found
+    return None if isinstance(found, MissingData) else found
 
 
 def _name_of(raw: Json) -> str:
@@ -304,7 +308,7 @@ def _region(server: str, nodes: Any) -> str:
     match = re.search(r"\.([a-z]{2}(?:-[a-z]+)+-\d+)\.eks\.amazonaws\.com", server)
     if match:
         return match[1]
-    if isinstance(nodes, Unseen):
+    if isinstance(nodes, MissingData):
         return ""
     labels = (node.labels.get("topology.kubernetes.io/region", "") for node in nodes)
     return next((region for region in labels if region), "")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from trainyard.cluster.demand import EFA, EFA_DRIVER, GPU, GPU_DRIVER, Demand, plain_type
-from trainyard.cluster.snapshot import Condition, Node, Snapshot, Taint, Unseen
+from trainyard.cluster.snapshot import Condition, MissingData, Node, Snapshot, Taint
 from trainyard.plan.instances import instance_called
 
 YOUNG_SECONDS = 600.0
@@ -54,7 +54,7 @@ _BY_STATE = (
     "node.kubernetes.io/unreachable",
     "node.kubernetes.io/unschedulable",
 )
-"""Taints that follow from a state which is told by itself."""
+"""Taints that follow from a state which another check reports."""
 _STARTING = (
     "/uninitialized",
     "/agent-not-ready",
@@ -64,7 +64,7 @@ _STARTING = (
     ".istio.io/not-ready",
     "efa-not-ready",
 )
-"""Ends of taints that go by themselves: of the cloud's controller, CSI and CNI drivers, Karpenter."""
+"""Suffixes of taints that are removed without action: of the cloud's controller, CSI and CNI drivers, Karpenter."""
 _LEAVING = (
     "karpenter.sh/disrupt",
     "karpenter.k8s.aws/interruption",
@@ -107,7 +107,7 @@ class Fitness:
 
 def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
     """Every node that the demand could use; empty if nodes could not be seen."""
-    if isinstance(snapshot.nodes, Unseen):
+    if isinstance(snapshot.nodes, MissingData):
         return ()
     gpu_slices, efa_slices = devices_by_node(snapshot, GPU_DRIVER), devices_by_node(snapshot, EFA_DRIVER)
     nodes = [node for node in snapshot.nodes if _is_meant(node, demand, gpu_slices)]
@@ -128,7 +128,7 @@ def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
 
 def devices_by_node(snapshot: Snapshot, driver: str) -> Mapping[str, tuple[str, ...]]:
     """Node -> `pool/device` of this driver of Dynamic Resource Allocation."""
-    slices = () if isinstance(snapshot.slices, Unseen) else snapshot.slices
+    slices = () if isinstance(snapshot.slices, MissingData) else snapshot.slices
     mine = [piece for piece in slices if piece.driver == driver]
     newest: dict[str, int] = {}
     for piece in mine:
@@ -213,7 +213,7 @@ _NO_GPU = "see check device-plugin; if the plugin runs there, read its log: the 
 _ALL_SICK = "read the log of the device plugin on that node: it has found every GPU unhealthy, or MIG is on"
 _RECONFIGURE = "use whole GPUs: turn MIG, time-slicing or MPS off for these nodes, or name others"
 _SMALLER = "ask for fewer GPUs per node, or name another instance type"
-_MISSING = "cordon the node and have it replaced; look for its Xid errors first (dmesg | grep Xid)"
+_MISSING = "cordon the node and have it replaced; search for its Xid errors first (dmesg | grep Xid)"
 
 
 def _is_shared(node: Node, gpus: int, expected: int | None) -> bool:
@@ -235,8 +235,8 @@ def _too_few(node: Node, gpus: int, expected: int, demand: Demand) -> Iterator[O
 def _health_obstacles(node: Node, demand: Demand) -> Iterator[Obstacle]:
     if not node.ready:
         ready = next((c for c in node.conditions if c.type == "Ready"), None)
-        said = f": {ready.reason}" if ready and ready.reason else ""
-        yield _health(f"not Ready{said}", "find out why with: kubectl describe node " + node.name)
+        reason = f": {ready.reason}" if ready and ready.reason else ""
+        yield _health(f"not Ready{reason}", "find out why with: kubectl describe node " + node.name)
     elif node.cordoned:
         yield _health("cordoned", f"if nobody needs the cordon: kubectl uncordon {node.name}")
     for condition in node.conditions:
@@ -327,5 +327,5 @@ def _doubts(node: Node, now: float, *, lacks_gpus: bool) -> Iterator[Obstacle]:
             yield _health(text, "run dcgmi diag -r 1 on the node; restart the agent if it is clean")
     if lacks_gpus and node.created > 0 and now - node.created < YOUNG_SECONDS:
         yield Obstacle(
-            "gpu", "is younger than ten minutes and may still install its driver", "look again soon"
+            "gpu", "is younger than ten minutes and may still install its driver", "check again soon"
         )

@@ -16,7 +16,7 @@ from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.checks import device_plugin, efa
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.needed_apis import serves
-from trainyard.cluster.snapshot import Snapshot, Unseen
+from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.cluster.verdict import Verdict
 from trainyard.cluster.volumes import claim_body
 from trainyard.config.cluster import ClusterConfig
@@ -76,12 +76,12 @@ def plan_fix(verdict: Verdict, supplies: Supplies) -> tuple[Step, ...]:
         *_queue(snapshot, demand, supplies),
         *_claim(snapshot, demand, supplies),
     ]
-    healed = {step.check for step in automatic}
-    return (*automatic, *_by_people(verdict, healed))
+    fixed = {step.check for step in automatic}
+    return (*automatic, *_by_people(verdict, fixed))
 
 
 def _namespace(snapshot: Snapshot, demand: Demand) -> Iterator[Step]:
-    if not isinstance(snapshot.namespace, Unseen) and not snapshot.namespace.exists:
+    if not isinstance(snapshot.namespace, MissingData) and not snapshot.namespace.exists:
         name = demand.namespace
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         yield Step("namespace", f"create the namespace {name}", (body,))
@@ -103,22 +103,22 @@ def _missing(verdict: Verdict) -> Iterator[tuple[str, str]]:
         yield "device-plugin", "device_plugin"
     if efa.INSTALL in remedies:
         yield "efa", "efa_plugin"
-    if not isinstance(snapshot.groups, Unseen):
+    if not isinstance(snapshot.groups, MissingData):
         absent = [a for a in reversed(facts.kind.apis) if not serves(a, snapshot.resources)]
         for api in absent:
             if api.group not in snapshot.groups and api.manifest:
                 yield "job-api", api.manifest
-    if facts.demand.queue and isinstance(snapshot.queues, Unseen) and snapshot.queues.absent:
+    if facts.demand.queue and isinstance(snapshot.queues, MissingData) and snapshot.queues.absent:
         yield "queue", "kueue"
 
 
 def _queue(snapshot: Snapshot, demand: Demand, supplies: Supplies) -> Iterator[Step]:
     queues = snapshot.queues
-    if not demand.queue or isinstance(queues, Unseen) or not supplies.cluster_queue:
+    if not demand.queue or isinstance(queues, MissingData) or not supplies.cluster_queue:
         return
     if any(queue.name == demand.queue for queue in queues):
         return
-    assert not isinstance(snapshot.groups, Unseen)
+    assert not isinstance(snapshot.groups, MissingData)
     version = next(v for v in ("v1beta2", "v1beta1") if v in snapshot.groups["kueue.x-k8s.io"])
     body = {
         "apiVersion": f"kueue.x-k8s.io/{version}",
@@ -140,10 +140,10 @@ def _claim(snapshot: Snapshot, demand: Demand, supplies: Supplies) -> Iterator[S
     yield Step("storage", what, (body,))
 
 
-def _by_people(verdict: Verdict, healed: "set[str]") -> Iterator[Step]:
+def _by_people(verdict: Verdict, fixed: "set[str]") -> Iterator[Step]:
     for finding in verdict.findings:
         severe = finding.severity in (Severity.ERROR, Severity.WARNING)
-        if severe and finding.check.name not in healed and finding.outcome.remedy:
+        if severe and finding.check.name not in fixed and finding.outcome.remedy:
             command = verdict.facts.demand.target.in_text(finding.outcome.remedy)
             yield Step(finding.check.name, finding.outcome.evidence, command=command)
 
@@ -183,7 +183,7 @@ def require_pinned(name: str, objects: Iterable[Json]) -> tuple[Json, ...]:
 
 
 def is_pinned(image: str) -> bool:
-    """Whether an image has a digest, or a tag that looks like a version."""
+    """Whether an image has a digest, or a tag in the form of a version."""
     if re.search(r"@sha256:[0-9a-f]{64}$", image):
         return True
     tag = image.rpartition("/")[2].partition(":")[2]

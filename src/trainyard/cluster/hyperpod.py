@@ -58,7 +58,7 @@ def _node_record(raw: Json) -> dict[str, str]:
 def reasons_against_auto_resume(
     *, kind: ServedKind, namespace: str, operators: Sequence[Workload]
 ) -> list[str]:
-    """Why HyperPod would not resume a job of this kind after a node was replaced; empty if it would."""
+    """Return why HyperPod would not resume a job of this kind after it replaced a node; empty if it would."""
     reasons = []
     if not kind.resumes_on_hyperpod:
         reasons.append(f"auto-resume exists for PyTorchJobs only, and this is a {kind.name}")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from trainyard.cluster.snapshot import Image, Unseen
+from trainyard.cluster.snapshot import Image, MissingData
 from trainyard.errors import ServiceError
 
 _URI = re.compile(
@@ -14,7 +14,7 @@ _URI = re.compile(
 )
 
 
-def look_for_image(uri: str, find_digest: Callable[..., str | None]) -> Image | Unseen:
+def find_image(uri: str, find_digest: Callable[..., str | None]) -> Image | MissingData:
     """Ask the registry about `uri`.
 
     `find_digest` returns the digest for `account`, `region`, `repository`, `tag` and `digest`, or None if
@@ -22,18 +22,18 @@ def look_for_image(uri: str, find_digest: Callable[..., str | None]) -> Image | 
     """
     name = _URI.fullmatch(uri)
     if name is None:
-        return Unseen("it is not in ECR" if uri else "no image is named", absent=True)
+        return MissingData("it is not in ECR" if uri else "no image is named", absent=True)
     try:
         digest = find_digest(**name.groupdict(""))
     except ServiceError as error:
-        return Unseen(str(error))
+        return MissingData(str(error))
     registry = f"ECR of {name['account']} in {name['region']}"
     return Image(uri, registry, name["region"], found=digest is not None, digest=digest or "")
 
 
-def pin_digest(uri: str, seen: Image | Unseen) -> str:
+def pin_digest(uri: str, seen: Image | MissingData) -> str:
     """`uri` with the digest from its registry; unchanged if the digest is not known."""
-    if "@" in uri or isinstance(seen, Unseen) or not seen.digest:
+    if "@" in uri or isinstance(seen, MissingData) or not seen.digest:
         return uri
     folder, slash, last = uri.rpartition("/")
     return f"{folder}{slash}{last.partition(':')[0]}@{seen.digest}"

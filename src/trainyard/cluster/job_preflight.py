@@ -1,6 +1,6 @@
 """Check a cluster before a job is sent: create what the configuration allows, then judge the cluster.
 
-look ──judge──> lacks its claim or queue? ──apply──> look again ──> verdict, facts for the plan
+query ──judge──> lacks its claim or queue? ──apply──> query again ──> verdict, facts for the plan
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -12,7 +12,7 @@ from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, assess, on_hyperpod
 from trainyard.cluster.fix import Step, Supplies, plan_fix
 from trainyard.cluster.image_digest import pin_digest
-from trainyard.cluster.snapshot import Pod, Snapshot, Unseen
+from trainyard.cluster.snapshot import MissingData, Pod, Snapshot
 from trainyard.cluster.verdict import Verdict, judge_cluster, verdict_record
 from trainyard.errors import ExitCode
 from trainyard.plan.node_room import NodeRoom
@@ -29,7 +29,7 @@ _HUGEPAGES = "hugepages-2Mi"
 class Preflight:
     """The result of the check."""
 
-    look: ClusterQuery
+    query: ClusterQuery
     verdict: Verdict
     exit_code: ExitCode
     """The exit code for a job that would be sent now; errors of accepted checks do not count."""
@@ -41,39 +41,39 @@ class Preflight:
     @property
     def room(self) -> NodeRoom | None:
         """The resources that a pod can have on every node; None if no node is fit."""
-        return room_for(self.verdict.facts.snapshot, self.look.demand)
+        return room_for(self.verdict.facts.snapshot, self.query.demand)
 
     @property
     def image(self) -> str:
         """The image with the digest from its registry, if that is known."""
-        return pin_digest(self.look.demand.image, self.verdict.facts.snapshot.image)
+        return pin_digest(self.query.demand.image, self.verdict.facts.snapshot.image)
 
     @property
     def record(self) -> Json:
-        return {**verdict_record(self.verdict), **self.look.record(self.verdict.facts.snapshot)}
+        return {**verdict_record(self.verdict), **self.query.record(self.verdict.facts.snapshot)}
 
 
 def preflight(
-    look: ClusterQuery,
+    query: ClusterQuery,
     supplies: Supplies,
     accepted: Collection[str],
     *,
     find_digest: Callable[..., str | None],
     apply: Callable[[Step], object] | None,
 ) -> Preflight:
-    """Look at the cluster; `apply` creates the objects of a step, and None creates nothing.
+    """Check the cluster; `apply` creates the objects of a step, and None creates nothing.
 
     Raises ConfigError for an accepted check that does not exist, ServiceError when the cluster cannot be
-    asked.
+    queried.
     """
-    verdict = judge_cluster(look.snapshot(find_digest), look.demand)
+    verdict = judge_cluster(query.snapshot(find_digest), query.demand)
     steps = plan_fix(verdict, supplies)
     lacking = [step for step in steps if step.automatic and step.check in _OF_A_JOB]
     if lacking and apply is not None:
         for step in lacking:
             apply(step)
-        verdict = judge_cluster(look.snapshot(find_digest), look.demand)
-    return Preflight(look, verdict, verdict.exit_code_without(accepted))
+        verdict = judge_cluster(query.snapshot(find_digest), query.demand)
+    return Preflight(query, verdict, verdict.exit_code_without(accepted))
 
 
 def room_for(snapshot: Snapshot, demand: Demand) -> NodeRoom | None:
@@ -85,21 +85,21 @@ def room_for(snapshot: Snapshot, demand: Demand) -> NodeRoom | None:
     fits = [fitness for fitness in assess(snapshot, demand) if fitness.fit]
     if not fits:
         return None
-    pods = () if isinstance(snapshot.pods, Unseen) else snapshot.pods
-    taken = _taken(pods)
+    pods = () if isinstance(snapshot.pods, MissingData) else snapshot.pods
+    taken = _requests_without_gpus(pods)
     labels = {fitness.node.labels.get("node.kubernetes.io/instance-type", "") for fitness in fits}
     return NodeRoom(
         gpus=min(fitness.gpus or 0 for fitness in fits),
-        cpu_millis=min(_left(fitness, "cpu", taken) for fitness in fits),
-        memory_mib=min(_left(fitness, "memory", taken) for fitness in fits) // 1000 // _MIB,
+        cpu_millis=min(_free_amount(fitness, "cpu", taken) for fitness in fits),
+        memory_mib=min(_free_amount(fitness, "memory", taken) for fitness in fits) // 1000 // _MIB,
         efa=min(fitness.efa or 0 for fitness in fits),
-        hugepages_mib=min(_left(fitness, _HUGEPAGES, taken) for fitness in fits) // 1000 // _MIB,
+        hugepages_mib=min(_free_amount(fitness, _HUGEPAGES, taken) for fitness in fits) // 1000 // _MIB,
         instance_type=labels.pop() if len(labels) == 1 else "",
         on_hyperpod=all(on_hyperpod(fitness.node) for fitness in fits),
     )
 
 
-def _taken(pods: Iterable[Pod]) -> dict[tuple[str, str], int]:
+def _requests_without_gpus(pods: Iterable[Pod]) -> dict[tuple[str, str], int]:
     """Node and resource -> the requests of pods without GPUs there, in thousandths."""
     found: dict[tuple[str, str], int] = {}
     for pod in pods:
@@ -110,6 +110,6 @@ def _taken(pods: Iterable[Pod]) -> dict[tuple[str, str], int]:
     return found
 
 
-def _left(fitness: Fitness, resource: str, taken: dict[tuple[str, str], int]) -> int:
+def _free_amount(fitness: Fitness, resource: str, taken: dict[tuple[str, str], int]) -> int:
     node = fitness.node
     return max(0, node.allocatable.get(resource, 0) - taken.get((node.name, resource), 0))

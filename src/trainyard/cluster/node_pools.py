@@ -2,8 +2,8 @@
 
     NodePool + Demand ──requirements, taints, limits──> may make such a node, or not
 
-A requirement on a label that is not known here counts as met: what is said is that a pool cannot make a node,
-or that it may. Whether EC2 has one is not known. The built-in NodePools of EKS Auto Mode, for one, make
+A requirement on a label that is not known here counts as met: a NodePool either cannot make a node, or may
+make one. Whether EC2 has one is not known. The built-in NodePools of EKS Auto Mode, for one, make
 instances of the families C, M and R only.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from trainyard.cluster.demand import GPU, Demand, plain_type
-from trainyard.cluster.snapshot import Requirement, Scaler, Unseen
+from trainyard.cluster.snapshot import MissingData, Requirement, Scaler
 from trainyard.plan.instances import CATALOGUE, instance_called
 
 _TYPE = "node.kubernetes.io/instance-type"
@@ -20,9 +20,11 @@ _GROUPS = ("karpenter.k8s.aws", "eks.amazonaws.com")
 """Prefixes of the same labels, in Karpenter and in EKS Auto Mode."""
 
 
-def pools_for(scalers: "tuple[Scaler, ...] | Unseen", demand: Demand) -> tuple[Scaler, ...]:
+def pools_for(scalers: "tuple[Scaler, ...] | MissingData", demand: Demand) -> tuple[Scaler, ...]:
     """The NodePools that may make nodes for the demand; none where they could not be seen."""
-    return () if isinstance(scalers, Unseen) else tuple(pool for pool in scalers if _may_make(pool, demand))
+    return (
+        () if isinstance(scalers, MissingData) else tuple(pool for pool in scalers if _may_make(pool, demand))
+    )
 
 
 def _may_make(pool: Scaler, demand: Demand) -> bool:

@@ -1,7 +1,7 @@
 """Put the names of objects into the paths of the API: a name stays one part of its path, and is never empty.
 
-The path of an object without its name is the path of the whole list, and `DELETE` there removes every object.
-Nothing is asked here, and whether Kubernetes permits a name is left to its API server.
+The path of an object without its name is the path of the list, and `DELETE` there removes every object.
+Nothing is requested here, and whether Kubernetes permits a name is left to its API server.
 """
 
 from urllib.parse import quote

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def cluster_record(snapshot: Snapshot, context: str) -> Json:
-    """The cluster that was looked at."""
+    """The cluster that was queried."""
     return {
         "context": context,
         "server": snapshot.server,

@@ -1,7 +1,7 @@
 """The observed state of a cluster at one moment: frozen values with the needed fields only.
 
-A part that could not be looked at is `Unseen` with its reason, so that a check cannot mistake it for an empty
-list. `cluster_query` asks the API, and `api_objects` converts its objects to these values.
+A part that could not be read is `MissingData` with its reason, so that a check cannot mistake it for an empty
+list. `cluster_query` queries the API, and `api_objects` converts its objects to these values.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ Amounts = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Unseen:
-    """Something that was not looked at, or could not be."""
+class MissingData:
+    """A part of the snapshot that was not requested or could not be read."""
 
     reason: str
     denied: bool = False
-    """Whether we were not allowed to look."""
+    """Whether we were not allowed to read it."""
     absent: bool = False
     """Whether the cluster has no such kind of object."""
 
@@ -123,7 +123,7 @@ class Slice:
     """`pool/device` of those that can be given to a pod as a whole."""
     pool: str = ""
     generation: int = 0
-    """Of the pool; slices of an older one are obsolete."""
+    """The pool's generation; slices of an older one are obsolete."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ class Scaler:
     taints: tuple[Taint, ...] = ()
     limits: Amounts = field(default_factory=dict)
     made: Amounts = field(default_factory=dict)
-    """What its nodes have now, which counts against the limits."""
+    """The present resources of its nodes, which count against the limits."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class Permission:
     resource: str
     namespace: str
     allowed: bool | None = None
-    """None if it could not be asked."""
+    """None if the review failed."""
 
     @property
     def text(self) -> str:
@@ -293,7 +293,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A cluster at one moment. Every part except the server's version may be Unseen."""
+    """A cluster at one moment. Every part except the server's version may be `MissingData`."""
 
     server: str
     version: str
@@ -303,39 +303,39 @@ class Snapshot:
     """Seconds that the server's clock is ahead of ours; None if it did not send its time."""
     region: str
     """The AWS region, from the nodes or the address; empty if it is not known."""
-    groups: Mapping[str, tuple[str, ...]] | Unseen
+    groups: Mapping[str, tuple[str, ...]] | MissingData
     """API group -> served versions, the preferred one first."""
     resources: Mapping[str, tuple[str, ...]]
     """`group/version` -> resources, for the groups that matter for jobs."""
     permissions: tuple[Permission, ...]
-    nodes: tuple[Node, ...] | Unseen
-    pods: tuple[Pod, ...] | Unseen
-    daemons: tuple[Workload, ...] | Unseen
-    deployments: tuple[Workload, ...] | Unseen
-    slices: tuple[Slice, ...] | Unseen
-    allocated: Mapping[str, str] | Unseen
+    nodes: tuple[Node, ...] | MissingData
+    pods: tuple[Pod, ...] | MissingData
+    daemons: tuple[Workload, ...] | MissingData
+    deployments: tuple[Workload, ...] | MissingData
+    slices: tuple[Slice, ...] | MissingData
+    allocated: Mapping[str, str] | MissingData
     """`driver/pool/device` of the devices that claims hold -> `namespace/pod`."""
-    namespace: Namespace | Unseen
-    quotas: tuple[Quota, ...] | Unseen
-    limits: tuple[Limit, ...] | Unseen
-    volume: Volume | Unseen | None
+    namespace: Namespace | MissingData
+    quotas: tuple[Quota, ...] | MissingData
+    limits: tuple[Limit, ...] | MissingData
+    volume: Volume | MissingData | None
     """None: there is no such claim."""
-    drivers: frozenset[str] | Unseen
+    drivers: frozenset[str] | MissingData
     """Names of the CSI drivers."""
-    priority_classes: frozenset[str] | Unseen
-    secrets: Mapping[str, bool | Unseen] | Unseen
+    priority_classes: frozenset[str] | MissingData
+    secrets: Mapping[str, bool | MissingData] | MissingData
     """Name of a Secret that pods refer to -> whether it exists."""
-    queues: tuple[Queue, ...] | Unseen
-    cluster_queues: tuple[ClusterQueue, ...] | Unseen
-    flavors: tuple[Flavor, ...] | Unseen
-    runtimes: tuple[str, ...] | Unseen
+    queues: tuple[Queue, ...] | MissingData
+    cluster_queues: tuple[ClusterQueue, ...] | MissingData
+    flavors: tuple[Flavor, ...] | MissingData
+    runtimes: tuple[str, ...] | MissingData
     """ClusterTrainingRuntimes."""
-    scalers: tuple[Scaler, ...] | Unseen
+    scalers: tuple[Scaler, ...] | MissingData
     """NodePools of Karpenter: nodes may still come."""
-    hooks: frozenset[str] | Unseen
+    hooks: frozenset[str] | MissingData
     """`resource.group` of everything that a controller's own webhook must admit."""
-    job_trial: Trial | Unseen
-    pod_trial: Trial | Unseen
-    image: Image | Unseen
-    undiscovered: Mapping[str, Unseen] = field(default_factory=dict)
+    job_trial: Trial | MissingData
+    pod_trial: Trial | MissingData
+    image: Image | MissingData
+    undiscovered: Mapping[str, MissingData] = field(default_factory=dict)
     """`group/version` of a kind of job whose resources could not be listed, and why."""

@@ -2,7 +2,7 @@
 
     Snapshot + Demand ──facts──> checks ──> Verdict
 
-Ready means that no check found an error and every essential check could look.
+Ready means that no check found an error and every essential check could read its subject.
 """
 
 from collections.abc import Collection, Iterable
@@ -17,7 +17,7 @@ from trainyard.cluster.checks import CHECKS
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import assess
 from trainyard.cluster.needed_apis import choose_kind
-from trainyard.cluster.snapshot import Snapshot, Unseen
+from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.run.commands import ClusterTarget
 
@@ -64,8 +64,8 @@ class Verdict:
 
     @property
     def blind(self) -> tuple[Finding, ...]:
-        """Essential checks that could not look."""
-        return tuple(f for f in self.findings if f.check.essential and f.outcome.failed_to_look)
+        """Essential checks that could not read their subject."""
+        return tuple(f for f in self.findings if f.check.essential and f.outcome.could_not_read)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -83,10 +83,10 @@ class Verdict:
 
     @property
     def service_failed(self) -> bool:
-        """Whether an essential check could not look because the API failed, not because it refused."""
+        """Whether an essential check could not read its subject because the API failed, not refused."""
         snapshot = self.facts.snapshot
         seen = (snapshot.nodes, snapshot.groups, *snapshot.undiscovered.values())
-        return any(isinstance(part, Unseen) and not part.denied for part in seen)
+        return any(isinstance(part, MissingData) and not part.denied for part in seen)
 
 
 def facts_of(snapshot: Snapshot, demand: Demand) -> Facts:
@@ -117,7 +117,7 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
         "ready": verdict.state is Readiness.READY,
         "verdict": verdict.state.value,
         "findings": [_finding(finding, target) for finding in found],
-        "checks": [{**_finding(f, target), "looks_at": f.check.looks_at} for f in verdict.findings],
+        "checks": [{**_finding(f, target), "looks_at": f.check.subject} for f in verdict.findings],
     }
 
 

@@ -1,6 +1,6 @@
-"""Where the repository is whose code runs: the checkout of the script that was started, else of the package.
+"""Find the repository whose code runs: the checkout of the script that was started, or of the package.
 
-It reads no git and compares nothing; `gateways.images.image_record` tells whether the two are the same code.
+It reads no git and compares nothing; `gateways.images.image_record` decides whether both are the same code.
 """
 
 import sys

@@ -51,7 +51,7 @@ class _LineFormatter(logging.Formatter):
         return escape_controls(super().format(line))
 
 
-class _ToStderr(logging.StreamHandler[TextIO]):
+class _StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to the current `sys.stderr`, which a live line or a test may have replaced."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ def configure_logging(level: str | None) -> None:
 
     `21:45:01 INFO  message`.
     """
-    handler = _ToStderr()
+    handler = _StderrHandler()
     handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)-5s %(message)s", datefmt="%H:%M:%S"))
     root = logging.getLogger("trainyard")
     root.handlers[:] = [handler]
@@ -87,10 +87,10 @@ def announce(phase: str, text: str, status: str = "", *, copied: bool = False) -
         _logger.info("%s: %s%s", phase, text, f" [{status}]" if status else "")
         return
     first, *others = terminal.finished_lines(phase, text, status, cells=terminal.width(), copied=copied)
-    first = first.removesuffix(status) + _coloured(status)
+    first = first.removesuffix(status) + _colour(status)
     sys.stderr.write("".join(f"{line}\n" for line in (first, *others)))
 
 
-def _coloured(status: str) -> str:
+def _colour(status: str) -> str:
     colour = _COLOURS.get(status)
     return status if colour is None or not terminal.shows_colours() else f"\x1b[{colour}m{status}\x1b[0m"

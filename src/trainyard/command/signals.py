@@ -42,14 +42,14 @@ def _send_again(ignored: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(ignored)
 
 
-def stand_back(behind: Path | None = None) -> threading.Event:
-    """Work beside another program: use only idle processor time, and end when asked to.
+def run_in_background(behind: Path | None = None) -> threading.Event:
+    """Run beside another program: use only idle processor time, and end on request.
 
     The event is set at the first SIGTERM or SIGINT, and the script then ends by itself; a second one kills
-    it. With `behind`, whatever started the script continues at once; see `_go_behind`.
+    it. With `behind`, whatever started the script continues at once; see `_detach`.
     """
     if behind is not None:
-        _go_behind(behind)
+        _detach(behind)
     with contextlib.suppress(OSError):
         os.nice(19)
     event = threading.Event()
@@ -63,7 +63,7 @@ def stand_back(behind: Path | None = None) -> threading.Event:
     return event
 
 
-def _go_behind(path: Path) -> None:
+def _detach(path: Path) -> None:
     """Continue in a session of our own, so that CI does not end this process with the step that started it.
 
     The process id is in `path` before the first process ends; the output goes to `path`.log.

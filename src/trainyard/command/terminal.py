@@ -25,7 +25,7 @@ _WIDEST, _COLUMNS = 97, 80
 """The greatest width of a finished line in cells, and the width of a terminal that does not report one."""
 _NARROWEST_TEXT = 12
 _DRAW_SECONDS = 0.2
-_TELL_SECONDS = 0.5
+_LOG_SECONDS = 0.5
 _CLOSE_SECONDS = 1.0
 """How long the end waits for the thread, which blocks while the terminal's output is paused (Ctrl-S)."""
 
@@ -37,7 +37,7 @@ class LiveSubject(Protocol):
         """One line of at most `width` cells for a terminal; empty when there is nothing to show."""
         ...
 
-    def tell(self) -> None:
+    def log_progress(self) -> None:
         """Log a line if one is due; called twice per second where there is no terminal."""
         ...
 
@@ -95,13 +95,13 @@ def finished_lines(phase: str, text: str, status: str, *, cells: int, copied: bo
     if len(text) <= room:  # unchanged: runs of spaces stay
         return [f"{head}{text:<{room}} {status}".rstrip()]
     if copied:
-        return _whole(head, text, room, status)
-    words = " ".join(_shortened(word, room) if len(word) > room else word for word in text.split(" "))
+        return _unbroken_lines(head, text, room, status)
+    words = " ".join(_shorten(word, room) if len(word) > room else word for word in text.split(" "))
     first, *others = textwrap.wrap(words, room, break_on_hyphens=False)
     return [f"{head}{first:<{room}} {status}".rstrip(), *(" " * INDENT + other for other in others)]
 
 
-def _whole(head: str, text: str, room: int, status: str) -> list[str]:
+def _unbroken_lines(head: str, text: str, room: int, status: str) -> list[str]:
     """The unchanged text on a line of its own, which only the terminal wraps; a remark goes below it.
 
     Two spaces separate the remark from the text.
@@ -113,7 +113,7 @@ def _whole(head: str, text: str, room: int, status: str) -> list[str]:
     return [f"{head}{'':<{room}} {status}".rstrip(), f"    {command}", *below]
 
 
-def _shortened(word: str, room: int) -> str:
+def _shorten(word: str, room: int) -> str:
     """`file:///home/…/trainyard-store/run-3`: cut in the middle, because the end says more."""
     kept = room - 1
     start = kept // 3
@@ -145,8 +145,8 @@ def _show(subject: LiveSubject, line: "_LiveLine | None", over: threading.Event)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     try:
         with suppress(OSError):  # the terminal was closed
-            while not over.wait(_DRAW_SECONDS if line else _TELL_SECONDS):
-                line.draw() if line is not None else subject.tell()
+            while not over.wait(_DRAW_SECONDS if line else _LOG_SECONDS):
+                line.draw() if line is not None else subject.log_progress()
     finally:
         if line is not None:  # here, because `show_live` may have given up waiting for this thread
             line.stop()
@@ -163,7 +163,9 @@ class _LiveLine:
         self._is_up = False
         streams = {"stdout": sys.stdout, "stderr": sys.stderr}
         self._above = {
-            name: _Above(self, stream) for name, stream in streams.items() if stream and stream.isatty()
+            name: _LineRedirection(self, stream)
+            for name, stream in streams.items()
+            if stream and stream.isatty()
         }
         self._console = _console(sys.stderr)
         self._live = Live(
@@ -190,7 +192,7 @@ class _LiveLine:
                 self._live.refresh()
 
     def print_above(self, text: str, stream: TextIO) -> None:
-        """Write whole lines above the live line; after `stop` they go to `stream`."""
+        """Write complete lines above the live line; after `stop` they go to `stream`."""
         with self._lock:
             if self._is_up:
                 self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -207,9 +209,9 @@ class _LiveLine:
             for name, above in self._above.items():
                 if getattr(sys, name) is above:
                     setattr(sys, name, above.stream)
-                begun, above.begun = above.begun, ""
+                unfinished, above.unfinished = above.unfinished, ""
                 with suppress(OSError):
-                    above.stream.write(begun)
+                    above.stream.write(unfinished)
                     above.stream.flush()
 
     def _text(self) -> "Text":
@@ -222,17 +224,17 @@ def _console(stream: TextIO) -> "Console":
     """A console that writes to `stream` without colours and leaves the cursor visible."""
     from rich.console import Console
 
-    class _Visible(Console):
+    class _CursorConsole(Console):
         def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002 - Live would hide it
             return False
 
-    return _Visible(
+    return _CursorConsole(
         file=stream, force_terminal=True, force_interactive=True, force_jupyter=False, color_system=None
     )
 
 
-class _Above:
-    """Replaces stdout or stderr while there is a live line: each whole line is written above it.
+class _LineRedirection:
+    """Replaces stdout or stderr while there is a live line: each complete line is written above it.
 
     Of a line that other code redraws with carriage returns, only the last state is shown. A forked child has
     no live line and must not take its lock, so it writes to the stream directly. All but writing is left to
@@ -241,14 +243,14 @@ class _Above:
 
     def __init__(self, line: _LiveLine, stream: TextIO) -> None:
         self._line, self.stream, self._pid = line, stream, os.getpid()
-        self.begun = ""
+        self.unfinished = ""
         """The beginning of a line that has not ended yet."""
 
     def write(self, text: str, /) -> int:
         if os.getpid() != self._pid:
             return self.stream.write(text)
-        *whole, begun = (self.begun + text).replace("\r\n", "\n").split("\n")
-        self.begun = _last_state(begun)
+        *whole, unfinished = (self.unfinished + text).replace("\r\n", "\n").split("\n")
+        self.unfinished = _last_state(unfinished)
         if whole:
             self._line.print_above("\n".join(map(_last_state, whole)), self.stream)
         return len(text)

@@ -7,7 +7,7 @@ import re
 
 # C0 without tab and newline, delete, C1, line separators, and changes of the direction of writing.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-# GitHub's runner looks for `::name` at the beginning of a line, and for `##[name` anywhere:
+# GitHub's runner searches for `::name` at the beginning of a line, and for `##[name` anywhere:
 # https://github.com/actions/runner/blob/main/src/Runner.Common/ActionCommand.cs
 _COMMAND = re.compile(r"^([^\S\n]*):(?=:)", re.MULTILINE)
 _OLD_COMMAND = "##["

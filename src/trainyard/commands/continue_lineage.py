@@ -46,12 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.gateways.github_api import github_from
-    from trainyard.github.continuation import Ended, next_segment
+    from trainyard.github.continuation import SegmentEnd, next_segment
     from trainyard.github.segment_dispatch import dispatch_once
     from trainyard.run.segment import read_handover
 
     plan = read_handover(args.plan)
-    ended = Ended(
+    ended = SegmentEnd(
         plan.segment, args.exit_code, args.step, stored=args.stored == "true" and bool(args.manifest)
     )
     decision = next_segment(ended, most=plan.most_segments)

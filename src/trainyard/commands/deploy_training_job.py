@@ -132,7 +132,7 @@ def sent(args: argparse.Namespace, config: "Config") -> int:
     access = access_asked_for(vars(args), read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
     found = checked(args, config, access, api)
-    place = found.look.demand.namespace
+    place = found.query.demand.namespace
     seen = asked(args, config).seen(kind=found.kind, namespace=place, image=found.image, room=found.room)
     plan = planned(args, config, seen)
     data, store = plan.to_json(), config.artifacts.store or ""

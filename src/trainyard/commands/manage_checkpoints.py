@@ -149,7 +149,7 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]", store: Any) -> int:
     from trainyard.artifacts.upload.verified_copy import StoreDelivery
     from trainyard.jobs.volumes.checkpoint_copy import copy_checkpoint
-    from trainyard.report.jobs.checkpoint_text import copied_line
+    from trainyard.report.jobs.checkpoint_text import copy_line
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.checkpoints.checkpoint_formats import choose_checkpoint
 
@@ -166,7 +166,7 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
             copied = copy_checkpoint(source, checkpoint, target, progress=display.advance)
         data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "kept_files": copied.kept_files}
         data |= {"cuts": copied.cuts, "sha256": {each.name: each.sha256 for each in copied.files}}
-        line = copied_line(data)
+        line = copy_line(data)
         output.announce("copied", line, "ok")
     if args.json:
         output.print_json(data)

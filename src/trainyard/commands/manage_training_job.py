@@ -129,13 +129,13 @@ def show_status(args: argparse.Namespace, look: "JobReader", job: "FoundJob") ->
 
 def follow(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> "JobState":
     from trainyard.jobs.follow.job_follower import follow_job
-    from trainyard.report.jobs.job_text import followed_line
+    from trainyard.report.jobs.job_text import progress_line
 
     return follow_job(
         look.api,
         **job.place,
         seconds=args.timeout or 24 * 3600.0,
-        tell=lambda state: output.announce("job", followed_line(state.record())),
+        tell=lambda state: output.announce("job", progress_line(state.record())),
     )
 
 

@@ -28,8 +28,8 @@ from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.github.run_plan import Asked, RunPlan
-    from trainyard.report.plan.run_plan_summary import Planned
+    from trainyard.github.run_plan import DispatchInputs, RunPlan
+    from trainyard.report.plan.run_plan_summary import RunPreview
 
 
 SETUP = "PYTHONPATH=src python3 scripts/setup_github.py --store URL"
@@ -61,12 +61,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.gateways.github import Level, annotate, annotate_problems, append_summary, set_outputs
     from trainyard.github.run_plan import resolve
     from trainyard.report.plan.plan_text import unproven_lines
-    from trainyard.report.plan.run_plan_summary import markdown_plan, summarize_expectations, untold_text
+    from trainyard.report.plan.run_plan_summary import (
+        markdown_plan,
+        missing_settings_text,
+        summarize_expectations,
+    )
     from trainyard.run.atomic_files import write_json_atomically
     from trainyard.run.segment import first_segment, read_segment
 
     try:
-        asked = asked_by(args)
+        asked = inputs_of(args)
         config = load_config(args.config, asked.changes).config
         here = read_segment(args.continues) if args.continues else first_segment(local_run(os.environ))
         plan = resolve(asked, config, here, variables=os.environ)
@@ -75,56 +79,58 @@ def main(argv: Sequence[str] | None = None) -> int:
         annotate_problems(str(error))
         append_summary(f"### ❌ Not started: the configuration or an input is wrong\n\n```\n{error}\n```\n")
         raise ConfigError(str(error)) from None
-    is_told = not plan.untold or plan.asked.dry_run
-    text = markdown_plan(planned) if is_told else say_what_is_untold(plan)
+    is_complete = not plan.missing_settings or plan.dispatch.dry_run
+    text = markdown_plan(planned) if is_complete else report_missing_settings(plan)
     append_summary(text)
     if plan.is_refused:
-        raise ConfigError(untold_text(plan.untold, is_refused=True, hints=hints_for(plan, os.environ)))
+        raise ConfigError(
+            missing_settings_text(plan.missing_settings, is_refused=True, hints=hints_for(plan, os.environ))
+        )
     if args.output:
         write_json_atomically(args.output, plan.to_json())
     output.print_json(plan.outputs()) if args.json else print(text)
     if not planned.plan.get("fits", True):  # computed, not measured: the check on the machine decides
-        own = "" if plan.is_asked_for else " Pushes take another file by: gh variable set TRAINYARD_CONFIG"
+        own = "" if plan.is_requested else " Pushes take another file by: gh variable set TRAINYARD_CONFIG"
         text = f"The run seems not to fit on the machine; the summary says what to change.{own}"
         annotate(Level.WARNING, text)
     for line in unproven_lines(planned.unproven) if plan.trains else ():
         annotate(Level.WARNING, line, title="This run cannot be proven")
-    if os.environ.get("GITHUB_EVENT_NAME") == "schedule" and plan.asked.target == "eks" and plan.trains:
+    if os.environ.get("GITHUB_EVENT_NAME") == "schedule" and plan.dispatch.target == "eks" and plan.trains:
         text = "On EKS the daily run is not compared with what is proven: it trains the same again each day."
         annotate(Level.WARNING, f"{text} It is off with: gh variable set TRAINYARD_SCHEDULE --body off")
     set_outputs({**plan.outputs(), "expected": summarize_expectations(planned)})
     return ExitCode.DONE
 
 
-def asked_by(args: argparse.Namespace) -> "Asked":
-    from trainyard.github.run_plan import Asked, overrides_in
+def inputs_of(args: argparse.Namespace) -> "DispatchInputs":
+    from trainyard.github.run_plan import DispatchInputs, overrides_in
     from trainyard.github.target import target_for
 
     target = target_for(args.target, os.environ)
     words = overrides_in(args.overrides)
     only = args.only_plan == "true"
-    return Asked(str(args.config), words, args.epochs, args.resume or "auto", target, only)
+    return DispatchInputs(str(args.config), words, args.epochs, args.resume or "auto", target, only)
 
 
-def say_what_is_untold(plan: "RunPlan") -> str:
+def report_missing_settings(plan: "RunPlan") -> str:
     """Write the annotation and summary of a run that trains nothing, with the commands that change this."""
     from trainyard.gateways.github import Level, annotate
-    from trainyard.report.plan.run_plan_summary import untold_markdown, untold_text
+    from trainyard.report.plan.run_plan_summary import missing_settings_markdown, missing_settings_text
 
     hints = hints_for(plan, os.environ)
-    text = untold_text(plan.untold, is_refused=plan.is_refused, hints=hints)
+    text = missing_settings_text(plan.missing_settings, is_refused=plan.is_refused, hints=hints)
     annotate(Level.ERROR if plan.is_refused else Level.NOTICE, text)
-    return untold_markdown(plan.untold, is_refused=plan.is_refused, hints=hints)
+    return missing_settings_markdown(plan.missing_settings, is_refused=plan.is_refused, hints=hints)
 
 
 def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
     """Return further commands and settings for the owner of the repository."""
     from trainyard.github.target import Target
 
-    if plan.asked.target is Target.HERE:
+    if plan.dispatch.target is Target.HERE:
         return []
     hints = [f"For this and all else that a first run needs: {SETUP}"]
-    if plan.asked.target is Target.GPU_RUNNER and not plan.machine.is_known:
+    if plan.dispatch.target is Target.GPU_RUNNER and not plan.machine.is_known:
         is_set = environment.get("TRAINYARD_CODEBUILD_PROJECT")
         there = "CodeBuild is set up: gh workflow run training_ci.yml -f target=codebuild"
         instead = "To train on CodeBuild, set TRAINYARD_CODEBUILD_PROJECT instead of TRAINYARD_RUNNER_LABELS."
@@ -138,17 +144,17 @@ def local_run(environment: Mapping[str, str]) -> dict[str, str]:
     return {**here, **{name: environment[name] for name in here if environment.get(name)}}
 
 
-def plan_of(config: "Config", plan: "RunPlan") -> "Planned":
+def plan_of(config: "Config", plan: "RunPlan") -> "RunPreview":
     """Plan the run, for the runner's machine if it is known."""
     from trainyard.config.load import config_sha256
     from trainyard.config.parameters import count_parameters
     from trainyard.github.machine_plan import plan_on, usd_per_hour
     from trainyard.github.target import Target
-    from trainyard.report.plan.run_plan_summary import Planned
+    from trainyard.report.plan.run_plan_summary import RunPreview
 
     figures = plan_on(plan.machine, config)
-    target = "this machine" if plan.asked.target is Target.HERE else str(plan.asked.target)
-    return Planned(
+    target = "this machine" if plan.dispatch.target is Target.HERE else str(plan.dispatch.target)
+    return RunPreview(
         plan.outputs(),
         target=target,
         labels=plan.machine.labels,
@@ -157,7 +163,7 @@ def plan_of(config: "Config", plan: "RunPlan") -> "Planned":
         config_sha256=config_sha256(config),
         **dataclasses.asdict(figures),
         usd_per_hour=usd_per_hour(os.environ.get("TRAINYARD_USD_PER_HOUR", "")),
-        untold=plan.untold,
+        missing_settings=plan.missing_settings,
         unproven=unproven(config, plan),
     )
 

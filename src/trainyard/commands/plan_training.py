@@ -23,7 +23,7 @@ from trainyard.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.plan.cost import Rented
+    from trainyard.plan.cost import RentedMachines
     from trainyard.plan.device import Device
     from trainyard.plan.instances import InstanceType
 
@@ -48,7 +48,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.plan.cost import Rented
+    from trainyard.plan.cost import RentedMachines
     from trainyard.plan.instances import find_instance
     from trainyard.plan.training_plan import plan_training
     from trainyard.report.plan.plan_text import plan_text_lines
@@ -57,14 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = load_with_weights(args.config, args.set).config
     instance = find_instance(args.instance_type) if args.instance_type else None
     device, devices = rented_device(config, instance) if instance else device_here(config)
-    rented = Rented(instance, args.num_nodes, args.nproc_per_node or devices)
+    rented = RentedMachines(instance, args.num_nodes, args.nproc_per_node or devices)
     plan = plan_training(config, device, rented=rented, mfu=args.mfu)
     data = {**plan.to_json(), "unproven": unproven(config, rented)}
     output.print_json(data) if args.json else print("\n".join(plan_text_lines(data)))
     return ExitCode.DONE if plan.fits else ExitCode.NO
 
 
-def unproven(config: "Config", rented: "Rented") -> list[dict[str, str]]:
+def unproven(config: "Config", rented: "RentedMachines") -> list[dict[str, str]]:
     """Return the parts of the proof that cannot hold; where the run will be stored is not known here."""
     from trainyard.jobs.job_planning import recorded_network
     from trainyard.plan.node_room import room_of_type

@@ -65,11 +65,11 @@ class Found:
 
 def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
     """Prepare the data, open the stream, or only plan; each branch imports only what it needs."""
-    from trainyard.config.registries import made_data
+    from trainyard.config.registries import data_module
     from trainyard.training.weights.pretrained import load_with_weights
 
     config = load_with_weights(args.config, args.set).config
-    if module := made_data(config.recipe):
+    if module := data_module(config.recipe):
         questions = import_module(module).questions_of(config)
         text = f"{questions.name}: {questions.count:,} questions per epoch, generated during training"
         return Found(text, questions.to_json(), is_plan=args.dry_run)

@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _follow(args: argparse.Namespace, directory: Any, wanted: int | None, signed: Json) -> Any:
     from trainyard.artifacts.upload import node_parts, rate_limit, run_following
 
-    stop = signals.stand_back(args.behind)
+    stop = signals.run_in_background(args.behind)
     limits = run_following.Patience(args.silence, args.outage, others_seconds=args.others)
     run_following.wait_for_run(directory, limits, stop)
     store = _open(args, pace=rate_limit.RateLimit(args.max_rate * 1e6))

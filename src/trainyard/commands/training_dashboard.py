@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def write_into_run(dashboard: "TrainingDashboard") -> None:
     """Write the three files into the run's report folder; return their paths."""
     from trainyard.report.dashboard.dashboard import format_of, render_dashboards
-    from trainyard.report.terminal.closing_lines import is_copied, where_to_look
+    from trainyard.report.terminal.closing_lines import closing_lines, is_copied
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.atomic_files import make_folder
     from trainyard.run.directory import RunDirectory
@@ -92,7 +92,7 @@ def write_into_run(dashboard: "TrainingDashboard") -> None:
         for name in ("dashboard.json", "summary.md", "index.html"):
             path = folder / name
             write(path, render_dashboards([dashboard], format_of(path)))
-    for phase, text, status in where_to_look(dashboard.facts):
+    for phase, text, status in closing_lines(dashboard.facts):
         output.announce(phase, text, status, copied=is_copied(phase, text))
 
 

@@ -27,7 +27,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 
 if TYPE_CHECKING:
-    from trainyard.github.runner_watchdog import Dead
+    from trainyard.github.runner_watchdog import DeadRun
     from trainyard.github.runners import Outage
 
 
@@ -63,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.again > 0 and (seen.outages or seen.orphans):
         time.sleep(args.again)
         second = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=time.time())
-        seen = runner_watchdog.keep_seen_twice(seen, second)
-    dead = runner_watchdog.find_dead(api, args.workflow, now=now)
+        seen = runner_watchdog.keep_confirmed(seen, second)
+    dead = runner_watchdog.find_dead_runs(api, args.workflow, now=now)
     lost = tuple(runner_watchdog.report_unresumed(each) for each in dead if each.following is None)
     swept = runner_watchdog.cancel_orphans(api, seen.orphans, dry_run=args.dry_run)
     resumed, left = runner_watchdog.resume_all(api, dead, args.workflow, dry_run=args.dry_run)
@@ -95,7 +95,7 @@ def labels_of(text: str) -> frozenset[str]:
     return frozenset(labels)
 
 
-def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "list[Dead]") -> None:
+def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "list[DeadRun]") -> None:
     """Report the findings in the log, in the job summary and as annotations."""
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
 

@@ -68,7 +68,7 @@ class ClusterPodConfig(Section):
     grace_seconds: Annotated[int, Field(ge=30, le=86400)] = 300
     """Seconds from SIGTERM until a pod is killed; must be longer than the slowest step and a save."""
     restarts: Annotated[int, Field(ge=0, le=100)] = 3
-    """Most times that the operator restarts the whole job after a failure; 0 fails at the first."""
+    """Most times that the operator restarts the complete job after a failure; 0 fails at the first."""
     ray_version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")] | None = None
     """Version of Ray in the image, by which KubeRay chooses the probes of its pods; null names none."""
     topology: Name | None = None
@@ -90,7 +90,7 @@ class ClusterConfig(Section):
     image: Name | None = None
     """Image that the jobs run."""
     secret: DnsName | None = None
-    """Secret of the namespace that pods refer to; its content never stands in a configuration."""
+    """Secret of the namespace that pods refer to; its content is never in a configuration."""
     pod: ClusterPodConfig = Field(default_factory=ClusterPodConfig)
     """Settings of the pods of a job."""
     volume: ClusterVolumeConfig = Field(default_factory=ClusterVolumeConfig)

@@ -11,7 +11,7 @@ from trainyard.config.schema import ArchitectureConfig, CheckpointingConfig, Com
 
 
 @dataclass(frozen=True)
-class Impossible:
+class ImpossibleCombination:
     """A combination of valid values that cannot be trained."""
 
     keys: tuple[str, ...]
@@ -19,24 +19,24 @@ class Impossible:
     reason: str
 
 
-def impossible_combinations(config: Config) -> Iterator[Impossible]:
+def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
     """Yield every combination of values in `config` that is valid key by key and impossible together."""
     yield from _impossible_architecture(config.model.architecture)
     yield from _impossible_scaling(config.model.architecture)
     shape, training = config.model.architecture, config.training
     if config.data.sequence_length > shape.max_position_embeddings:
-        yield Impossible(
+        yield ImpossibleCombination(
             ("data.sequence_length", "model.architecture.max_position_embeddings"),
             f"{config.data.sequence_length} is longer than model.architecture.max_position_embeddings, "
             f"{shape.max_position_embeddings}",
         )
     if config.model.tokenizer is None and shape.vocab_size < 256:
-        yield Impossible(
+        yield ImpossibleCombination(
             ("model.architecture.vocab_size", "model.tokenizer"),
             f"{shape.vocab_size} is too small for bytes, which need 256",
         )
     if config.compute.cpu_offload and config.compute.strategy not in ("fsdp", "hsdp"):
-        yield Impossible(
+        yield ImpossibleCombination(
             ("compute.cpu_offload", "compute.strategy"),
             f"offloading needs the strategy fsdp or hsdp, not {config.compute.strategy}",
         )
@@ -48,18 +48,18 @@ def impossible_combinations(config: Config) -> Iterator[Impossible]:
         yield from _impossible_cuts(config.compute, shape)
         yield from _impossible_degrees(config)
     if config.compute.gradient_compression != "none" and config.compute.strategy != "ddp":
-        yield Impossible(
+        yield ImpossibleCombination(
             ("compute.gradient_compression", "compute.strategy"),
             f"compressing gradients needs the strategy ddp, not {config.compute.strategy}",
         )
     if training.epochs is None and training.max_steps is None:
-        yield Impossible(
+        yield ImpossibleCombination(
             ("training.max_steps", "training.epochs"),
             "neither max_steps nor epochs is set, so the run would never end",
         )
 
 
-def _impossible_stream(config: Config) -> Iterator[Impossible]:
+def _impossible_stream(config: Config) -> Iterator[ImpossibleCombination]:
     """A stream excludes other data sources, and its length is not known in advance."""
     data, dataset = config.data, "data.hugging_face.dataset"
     if data.hugging_face.dataset is None:
@@ -69,106 +69,112 @@ def _impossible_stream(config: Config) -> Iterator[Impossible]:
         ("validation_path", "set it to null; data.hugging_face.validation_split says what is held out"),
     ):
         if getattr(data, name) is not None:
-            yield Impossible((f"data.{name}", dataset), f"is not read beside {dataset}: {fix}")
+            yield ImpossibleCombination((f"data.{name}", dataset), f"is not read beside {dataset}: {fix}")
     if config.training.epochs is not None:
         reason = f"the length of an epoch of {data.hugging_face.dataset} is not known: set it to null"
-        yield Impossible(("training.epochs", dataset), f"{reason}, and training.max_steps to a number")
+        yield ImpossibleCombination(
+            ("training.epochs", dataset), f"{reason}, and training.max_steps to a number"
+        )
 
 
-def _impossible_saving(saving: CheckpointingConfig) -> Iterator[Impossible]:
+def _impossible_saving(saving: CheckpointingConfig) -> Iterator[ImpossibleCombination]:
     if saving.keep_every is not None and saving.keep_every % saving.save_steps:
-        yield Impossible(
+        yield ImpossibleCombination(
             ("checkpointing.keep_every", "checkpointing.save_steps"),
             f"{saving.keep_every} is not a multiple of checkpointing.save_steps, {saving.save_steps}, so "
             "most of these steps are never saved",
         )
 
 
-def _impossible_degrees(config: Config) -> Iterator[Impossible]:
+def _impossible_degrees(config: Config) -> Iterator[ImpossibleCombination]:
     """The trainer has no pipelines, no divided sequences and no experts."""
     for name in ("pipeline_parallel", "context_parallel", "expert_parallel"):
         if (degree := getattr(config.compute, name)) > 1:
-            yield Impossible(
+            yield ImpossibleCombination(
                 (f"compute.{name}", "recipe"),
                 f"{degree} needs the recipe of another program, such as megatron, not {config.recipe}",
             )
 
 
-def _impossible_cuts(compute: ComputeConfig, shape: ArchitectureConfig) -> Iterator[Impossible]:
+def _impossible_cuts(compute: ComputeConfig, shape: ArchitectureConfig) -> Iterator[ImpossibleCombination]:
     parts, key = compute.tensor_parallel, "compute.tensor_parallel"
     if parts == 1:
         return
     if compute.strategy not in ("fsdp", "hsdp"):
-        yield Impossible(
+        yield ImpossibleCombination(
             (key, "compute.strategy"), f"it needs the strategy fsdp or hsdp, not {compute.strategy}"
         )
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"):
         if (size := getattr(shape, name)) % parts:
             where = f"model.architecture.{name}"
-            yield Impossible((key, where), f"{parts} does not divide {where}, {size}")
+            yield ImpossibleCombination((key, where), f"{parts} does not divide {where}, {size}")
 
 
-def _impossible_scaling(shape: ArchitectureConfig) -> Iterator[Impossible]:
+def _impossible_scaling(shape: ArchitectureConfig) -> Iterator[ImpossibleCombination]:
     scaling = shape.rope_scaling
     if scaling.rope_type != "default" and scaling.high_freq_factor <= scaling.low_freq_factor:
         section = "model.architecture.rope_scaling"
-        yield Impossible(
+        yield ImpossibleCombination(
             (f"{section}.high_freq_factor", f"{section}.low_freq_factor"),
             f"{scaling.high_freq_factor:g} is not above {section}.low_freq_factor, "
             f"{scaling.low_freq_factor:g}",
         )
 
 
-def _impossible_architecture(shape: ArchitectureConfig) -> Iterator[Impossible]:
+def _impossible_architecture(shape: ArchitectureConfig) -> Iterator[ImpossibleCombination]:
     heads, sizes = "model.architecture.num_attention_heads", "model.architecture.hidden_size"
     if shape.hidden_size % shape.num_attention_heads:
-        yield Impossible(
+        yield ImpossibleCombination(
             (heads, sizes), f"{shape.num_attention_heads} does not divide the hidden size {shape.hidden_size}"
         )
     elif (head_size := shape.hidden_size // shape.num_attention_heads) % 2:
-        yield Impossible((heads, sizes), f"the head size {head_size} is odd; rotary positions need it even")
+        yield ImpossibleCombination(
+            (heads, sizes), f"the head size {head_size} is odd; rotary positions need it even"
+        )
     if shape.num_attention_heads % shape.num_key_value_heads:
-        yield Impossible(
+        yield ImpossibleCombination(
             ("model.architecture.num_key_value_heads", heads),
             f"{shape.num_key_value_heads} does not divide the {shape.num_attention_heads} attention heads",
         )
 
 
-def _impossible_grpo(config: Config) -> Iterator[Impossible]:
+def _impossible_grpo(config: Config) -> Iterator[ImpossibleCombination]:
     compute, training, grpo = config.compute, config.training, config.grpo
     group = grpo.completions_per_question
     answers = training.batch_size * training.gradient_accumulation_steps
     if compute.strategy != "single":
-        yield Impossible(
+        yield ImpossibleCombination(
             ("compute.strategy", "recipe"),
             f"recipe grpo trains on one device: single, not {compute.strategy}",
         )
     if compute.compile:
-        yield Impossible(("compute.compile", "recipe"), "recipe grpo does not compile; set it to false")
+        yield ImpossibleCombination(
+            ("compute.compile", "recipe"), "recipe grpo does not compile; set it to false"
+        )
     if compute.activation_checkpointing == "selective":
-        yield Impossible(
+        yield ImpossibleCombination(
             ("compute.activation_checkpointing", "recipe"), "recipe grpo has none and full, not selective"
         )
     if answers % group:
-        yield Impossible(
+        yield ImpossibleCombination(
             ("grpo.completions_per_question", "training.batch_size", "training.gradient_accumulation_steps"),
             f"{group} does not divide the {answers} answers of a step "
             "(training.batch_size × gradient_accumulation_steps)",
         )
     elif grpo.questions < answers // group:
-        yield Impossible(
+        yield ImpossibleCombination(
             ("grpo.questions", "training.batch_size", "grpo.completions_per_question"),
             f"{grpo.questions} are fewer than the {answers // group} of one step",
         )
     yield from _impossible_question(config)
 
 
-def _impossible_question(config: Config) -> Iterator[Impossible]:
+def _impossible_question(config: Config) -> Iterator[ImpossibleCombination]:
     depth, room = config.kernel_optimization.rlvr_depth, config.model.architecture.max_position_embeddings
     # A digit at depth 0; each level has two branches, an operator and parentheses; then `=` and the answer.
     longest = 4 * 2**depth - 2 + config.grpo.max_completion_tokens
     if longest > room:
-        yield Impossible(
+        yield ImpossibleCombination(
             ("kernel_optimization.rlvr_depth", "model.architecture.max_position_embeddings"),
             f"the longest question of depth {depth} and its answer are {longest:,} tokens, more than "
             f"model.architecture.max_position_embeddings, {room:,}",

@@ -47,13 +47,13 @@ def show_value(value: Any) -> str:
     if isinstance(value, list):
         return "a list"
     if isinstance(value, str):
-        return _quoted(value)
+        return _quote(value)
     if isinstance(value, float) and not math.isfinite(value):
         return ".nan" if math.isnan(value) else "-.inf" if value < 0 else ".inf"
     return shorten(json.dumps(value))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     start = text[:_SHOWN_CHARACTERS]
     word = json.dumps(start, ensure_ascii=not start.isprintable())
     return word if start == text else f'{word[:-1]}…" of {len(text):,} characters'

@@ -27,7 +27,7 @@ NO_WEIGHTS = (
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredShape:
     """The shape of a model as its weights declare it."""
 
     source: str
@@ -38,7 +38,7 @@ class Declared:
     """Path of the weights, with the commit if there is one."""
 
 
-ReadWeights = Callable[[str, frozenset[str]], Declared | None]
+ReadWeights = Callable[[str, frozenset[str]], DeclaredShape | None]
 """Returns the values that `model.path` declares for the open keys; None when they are not known."""
 
 

@@ -23,7 +23,7 @@ _EXTENDS: Fragment = {
 
 def configuration_schema() -> Fragment:
     """The schema that is published beside the configuration files."""
-    plain = _simplified(Config.model_json_schema())
+    plain = _simplify(Config.model_json_schema())
     _allow_null(plain["$defs"]["ModelConfig"]["properties"], "architecture")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -37,7 +37,7 @@ def configuration_schema() -> Fragment:
 
 
 def _allow_null(properties: dict[str, Fragment], name: str) -> None:
-    """A section that a file may leave to the weights as a whole (`from_weights`)."""
+    """Allow null for a section that the weights may fill completely (`from_weights`)."""
     section = properties[name]
     kept = {key: section.pop(key) for key in list(section) if key not in ("description", "default")}
     section["anyOf"] = [kept, {"type": "null"}]
@@ -65,10 +65,10 @@ def value_fragments() -> dict[str, Fragment]:
     return {key: fragment_of(key) for key in leaf_keys()}
 
 
-def _simplified(schema: Fragment) -> Fragment:
-    """`schema` without the titles that repeat the keys, and with nothing required."""
+def _simplify(schema: Fragment) -> Fragment:
+    """Return `schema` without the titles that repeat the keys, and with nothing required."""
     result = {name: value for name, value in schema.items() if name not in ("title", "required")}
     for group in ("properties", "$defs"):
         if group in result:
-            result[group] = {name: _simplified(value) for name, value in result[group].items()}
+            result[group] = {name: _simplify(value) for name, value in result[group].items()}
     return result

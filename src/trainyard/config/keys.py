@@ -1,6 +1,6 @@
 """The valid keys of a configuration, and the nearest one to a misspelt key.
 
-It looks only at the schema's models, never at values.
+It reads only the schema's models, never values.
 """
 
 import difflib
@@ -53,7 +53,7 @@ def unknown_key(path: KeyPath, *, dotted: bool = False) -> str:
     if name == "<<":
         return "unknown key; merge keys are not read, use extends"
     if "." in name and {".".join(path), name} & set(leaf_keys()):
-        return "unknown key; dotted keys are for --set, here each name stands on its own line, indented"
+        return "unknown key; dotted keys are for --set, here each name is on its own line, indented"
     if elsewhere := next((key for key in leaf_keys() if key.endswith(f".{name}")), None):
         return f"unknown key; did you mean {elsewhere}?"
     if near := _nearest(name, siblings):
@@ -70,7 +70,7 @@ def _nearest(name: str, names: list[str]) -> str | None:
 
 
 def _nearest_elsewhere(path: KeyPath) -> str | None:
-    """The key of another section that `path` may have meant: by its last name, else as a whole."""
+    """The key of another section that `path` may have meant: by its last name, else by its full path."""
     by_name = {key.rpartition(".")[2]: key for key in reversed(leaf_keys())}
     near = _nearest(path[-1], list(by_name))
     if near or section_at(path[:-1]):

@@ -1,4 +1,4 @@
-"""Load a configuration: files, what they extend and single values from the command line, checked as a whole.
+"""Load a configuration: files, what they extend and single values from the command line, checked together.
 
     file -> documents -> layers -> overrides -> (weights) -> validation -> Config and the origin of each value
 

@@ -35,8 +35,8 @@ def mesh_shape(compute: ComputeConfig, processes: int) -> MeshShape:
         return MeshShape(replicas=processes)
     tensor = compute.tensor_parallel
     replicas = compute.replicas if compute.strategy == "hsdp" else 1
-    groups = _shared_out(processes, "tensor_parallel", tensor, "processes of this run")
-    shards = _shared_out(groups, "replicas", replicas, "processes of this run" if tensor == 1 else "groups")
+    groups = _divide(processes, "tensor_parallel", tensor, "processes of this run")
+    shards = _divide(groups, "replicas", replicas, "processes of this run" if tensor == 1 else "groups")
     return MeshShape(replicas, shards, tensor)
 
 
@@ -60,7 +60,7 @@ def require_strategy(strategy: str, processes: int) -> None:
         )
 
 
-def _shared_out(count: int, key: str, parts: int, what: str) -> int:
+def _divide(count: int, key: str, parts: int, what: str) -> int:
     if count % parts:
         raise ConfigError(f"compute.{key}: {parts} does not divide the {count} {what}. Nothing was started.")
     return count // parts

@@ -21,7 +21,7 @@ class Origin:
     line: int | None = None
     """Counted from 1; absent outside files."""
     argument: str = ""
-    """The whole `key=value` of a `--set`."""
+    """The complete `key=value` of a `--set`."""
 
     def __str__(self) -> str:
         return self.file if self.line is None else f"{self.file}:{self.line}"
@@ -37,7 +37,7 @@ class Problem:
 
     origin: Origin
     key: str
-    """Dotted; empty for the file as a whole."""
+    """Dotted; empty for the complete file."""
     message: str
 
     def __str__(self) -> str:

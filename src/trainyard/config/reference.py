@@ -37,7 +37,7 @@ A configuration holds no secrets; they come from the environment."""
 
 
 def render_config_reference() -> str:
-    """Return the whole document."""
+    """Return the complete document."""
     return "\n".join([_INTRODUCTION, *_sections()])
 
 

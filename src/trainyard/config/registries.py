@@ -39,7 +39,7 @@ RECIPES = {
 }
 
 
-def made_data(recipe: str) -> str:
+def data_module(recipe: str) -> str:
     """Return the module that describes the data that the recipe makes; empty where it reads prepared data."""
     entry = RECIPES.get(recipe)
     return entry.makes_data if entry else ""
@@ -145,7 +145,7 @@ class JobKindEntry:
 
 
 DEFAULT_JOB_KIND = "pytorchjob"
-"""Planned where no cluster is asked, and where a cluster serves none."""
+"""The kind that is planned without a cluster, and for a cluster that serves no kind."""
 JOB_KINDS = {
     DEFAULT_JOB_KIND: JobKindEntry("trainyard.jobs.kinds.pytorch_job", "Kubeflow's PyTorchJob"),
     "trainjob": JobKindEntry("trainyard.jobs.kinds.train_job", "TrainJob of Kubeflow Trainer 2"),

@@ -1,7 +1,7 @@
 """The shape of the configuration: sections, keys, types, ranges, defaults.
 
 It reads no file (`load` does) and compares no values with each other (`combinations` does). Each part of the
-program receives its own section, frozen, never the whole.
+program receives its own section, frozen, never the complete configuration.
 """
 
 from typing import Annotated, Any, Literal
@@ -176,7 +176,7 @@ class HuggingFaceConfig(Section):
 
 
 class DataConfig(Section):
-    """What to train on."""
+    """The data to train on."""
 
     hugging_face: HuggingFaceConfig = Field(default_factory=HuggingFaceConfig)
     """A streamed dataset instead of files."""
@@ -187,7 +187,7 @@ class DataConfig(Section):
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of the training data held out when validation_path is null."""
     validation_split: Literal["auto", "files", "within"] = "auto"
-    """files: whole files; within: the end, or some rows, of each file; auto: files if there are enough."""
+    """files: entire files; within: the end, or some rows, of each file; auto: files if there are enough."""
     text_field: Name = "text"
     """The field of .jsonl rows, and the column of .parquet files, that holds the text."""
     bin_dtype: Literal["uint16", "uint32"] = "uint16"
@@ -227,7 +227,7 @@ class WandbConfig(Section):
 
 
 class MonitoringConfig(Section):
-    """What is logged, how often, and where."""
+    """Logging: its figures, intervals and destinations."""
 
     log_steps: Positive = 10
     """Number of steps between two rows of metrics."""
@@ -328,7 +328,7 @@ class ProgramConfig(Section):
 
 
 class Config(Section):
-    """A whole training configuration."""
+    """A complete training configuration."""
 
     recipe: Annotated[str, OneOf(EVERY_RECIPE)] = DEFAULT_RECIPE
     model: ModelConfig

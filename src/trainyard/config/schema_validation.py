@@ -30,7 +30,7 @@ def validate(
         details = error.errors(include_url=False)
         wrong = {tuple(str(part) for part in detail["loc"]) for detail in details}
         problems = [_problem(detail, document, file) for detail in details if _counts(detail, document)]
-        config = _without(values, wrong)
+        config = _replace_wrong_values(values, wrong)
     if config and document.whole:
         doubtful = wrong | {tuple(key.split(".")) for key in unknown}
         problems += _combination_problems(config, document, doubtful, file)
@@ -73,9 +73,9 @@ def _problem(detail: Any, document: Document, file: str) -> Problem:
     return Problem(origin, key, message)
 
 
-def _without(values: dict[str, Any], wrong: set[KeyPath]) -> Config | None:
-    """Return the configuration with defaults in place of wrong values, to check combinations."""
-    repaired = _pruned(values, wrong, ())
+def _replace_wrong_values(values: dict[str, Any], wrong: set[KeyPath]) -> Config | None:
+    """Return the configuration with defaults instead of wrong values, to check combinations."""
+    repaired = _prune(values, wrong, ())
     repaired.setdefault("model", {}).setdefault("name", "unnamed")
     try:
         return Config.model_validate(_with_all_sections(repaired, Config))
@@ -83,9 +83,9 @@ def _without(values: dict[str, Any], wrong: set[KeyPath]) -> Config | None:
         return None
 
 
-def _pruned(values: Mapping[str, Any], wrong: set[KeyPath], path: KeyPath) -> dict[str, Any]:
+def _prune(values: Mapping[str, Any], wrong: set[KeyPath], path: KeyPath) -> dict[str, Any]:
     return {
-        name: _pruned(value, wrong, (*path, name)) if isinstance(value, dict) else value
+        name: _prune(value, wrong, (*path, name)) if isinstance(value, dict) else value
         for name, value in values.items()
         if (*path, name) not in wrong
     }

@@ -45,7 +45,7 @@ class OneOf:
     entries: Mapping[str, Entry]
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._known)
+        return core_schema.no_info_plain_validator_function(self._require_name)
 
     def __get_pydantic_json_schema__(
         self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
@@ -53,7 +53,7 @@ class OneOf:
         meanings = (f"{name}: {entry.meaning}" for name, entry in self.entries.items())
         return {"description": f"{'; '.join(meanings)}.", "enum": list(self.entries), "type": "string"}
 
-    def _known(self, value: Any) -> str:
+    def _require_name(self, value: Any) -> str:
         if isinstance(value, str) and value in self.entries:
             return value
         raise PydanticCustomError("unknown_name", "expected one of {names}", {"names": [*self.entries]})

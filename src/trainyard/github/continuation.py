@@ -13,7 +13,7 @@ MOST_DEATHS = 2
 
 
 @dataclass(frozen=True)
-class Ended:
+class SegmentEnd:
     """How a segment ended."""
 
     segment: Segment
@@ -22,7 +22,7 @@ class Ended:
     step: int | None = None
     """The trainer's last step; None when not known."""
     stored: bool = False
-    """Whether the store was found to hold the whole segment."""
+    """Whether the store holds the complete segment."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Decision:
     """For people, in one line."""
 
 
-def next_segment(ended: Ended, *, most: int) -> Decision:
+def next_segment(ended: SegmentEnd, *, most: int) -> Decision:
     """The segment that follows `ended`; a lineage has at most `most` segments."""
     segment = ended.segment
     if ended.exit_code not in (None, ExitCode.STOPPED):
@@ -44,14 +44,14 @@ def next_segment(ended: Ended, *, most: int) -> Decision:
     return _after_death(segment) if ended.exit_code is None else _after_stop(ended)
 
 
-def _after_stop(ended: Ended) -> Decision:
-    """The trainer stopped itself, or was asked to, with a good checkpoint."""
+def _after_stop(ended: SegmentEnd) -> Decision:
+    """The next segment after the trainer stopped, by itself or on request, with a good checkpoint."""
     segment = ended.segment
     if not ended.stored or ended.step is None:
         return Decision(None, "the checkpoint is not in the store, so there is nothing to resume from")
     if ended.step <= segment.step:
-        stood = f"it began at step {segment.step:,} and ended at step {ended.step:,}"
-        return Decision(None, f"segment {segment.number} made no progress: {stood}")
+        steps = f"it started at step {segment.step:,} and ended at step {ended.step:,}"
+        return Decision(None, f"segment {segment.number} made no progress: {steps}")
     following = segment.next(step=ended.step, died=False)
     return Decision(following, f"segment {segment.number} stopped at step {ended.step:,}")
 
@@ -59,6 +59,6 @@ def _after_stop(ended: Ended) -> Decision:
 def _after_death(segment: Segment) -> Decision:
     if segment.deaths >= MOST_DEATHS:
         count = segment.deaths + 1
-        return Decision(None, f"{count} segments in a row lost their runner: look at the machine first")
+        return Decision(None, f"{count} segments in a row lost their runner: check the machine first")
     following = segment.next(step=segment.step, died=True)
     return Decision(following, f"segment {segment.number} lost its runner")

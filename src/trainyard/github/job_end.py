@@ -1,4 +1,4 @@
-"""Decide from the results of a workflow's jobs whether somebody has yet to hear of their end, and of what.
+"""Decide from the results of a workflow's jobs whether an end has not been reported yet, and find its cause.
 
     needs + GitHub's annotations ──> None (each end was reported), or the cause, the next command
 
@@ -20,14 +20,14 @@ PERSON = re.compile(r"run was cancell?ed by @(?P<what>\S+?)\.?$", re.I)
 
 @dataclass(frozen=True)
 class JobWords:
-    """What is reported of a job that did not succeed."""
+    """The report about a job that did not succeed."""
 
     title: str
     """Its name in GitHub's lists."""
     failed: str
     """Why it failed, where it gave no reason."""
     after: str
-    """What a cancellation of it means for the run."""
+    """The effect of its cancellation on the run."""
     remedy: str = "gh run view {run} --log-failed"
     """The next command after a failure; a cancelled job is run again."""
     taken_up_by: tuple[str, ...] = ()
@@ -35,14 +35,14 @@ class JobWords:
     continued_by: str = ""
     """A job that continues the run: its own end does not count if that one succeeded."""
     not_started: str = ""
-    """The same as `after` where it never began to run; empty if that makes no difference."""
+    """The same as `after` where it never started to run; empty if that makes no difference."""
     explained_by: tuple[str, ...] = ()
     """Jobs whose bad end explains that it was skipped."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The end of a run that nobody has heard of yet."""
+    """The end of a run that was not reported yet."""
 
     reason: str
     next_step: str
@@ -161,7 +161,7 @@ DEPLOYMENT = {
 
 
 def unreported_end(needs: Json, *, run: str, attempt: str, notes: Notes) -> JobEnd | None:
-    """Return the end that somebody has yet to hear of; None if all is well or each job reported its own end.
+    """Return the end that has to be reported; None if all is well or each job reported its own end.
 
     `needs` is GitHub's context of that name: job -> result and outputs. What was skipped as a consequence of
     another job's end is no end of its own.
@@ -173,7 +173,7 @@ def unreported_end(needs: Json, *, run: str, attempt: str, notes: Notes) -> JobE
             never = words.not_started or words.after
             reasons.append(f"the run was cancelled before the job {words.title} started: {never}")
             remedies.append(_rerun(needs))
-        elif _ended_badly(needs, name, words) and not is_reported(needs, name, attempt):
+        elif _has_bad_end(needs, name, words) and not is_reported(needs, name, attempt):
             found = notes(words.title)
             is_cancelled = _result(needs, name) == "cancelled"
             by_person |= is_cancelled and any(_is_by_person(note) for note in found)
@@ -192,7 +192,7 @@ def _table_of(needs: Json) -> Mapping[str, JobWords]:
     return DEPLOYMENT if "preflight" in needs else TRAINING
 
 
-def _ended_badly(needs: Json, name: str, words: JobWords) -> bool:
+def _has_bad_end(needs: Json, name: str, words: JobWords) -> bool:
     is_bad = _result(needs, name) in ("failure", "cancelled")
     if words.continued_by and _result(needs, words.continued_by) == "success":
         return False
@@ -203,11 +203,11 @@ def _is_skipped_in_silence(needs: Json, attempt: str, name: str, table: Mapping[
     words = table[name]
     if _result(needs, name) != "skipped" or not _is_due(needs, attempt, name):
         return False
-    return not any(_ended_badly(needs, each, table[each]) for each in words.explained_by if each in table)
+    return not any(_has_bad_end(needs, each, table[each]) for each in words.explained_by if each in table)
 
 
 def _is_due(needs: Json, attempt: str, name: str) -> bool:
-    """Whether a job should have run, so that somebody has to hear if it was skipped."""
+    """Whether a job should have run, so that a skip has to be reported."""
     if _table_of(needs) is DEPLOYMENT:
         return name == "publish"
     plan, train = _outputs(needs, "plan"), _outputs(needs, "train")

@@ -1,6 +1,6 @@
 """The times of a training job: when GitHub ends it, and when the trainer saves and stops before that.
 
-Of the standard library alone, because the set-up of a repository runs without the lock.
+It uses only the standard library, because the set-up of a repository runs without the lock.
 """
 
 import re

@@ -6,7 +6,7 @@ from typing import Any
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.github.target import GPU_SMALL, GPU_SMALL_HARDWARE, Machine
-from trainyard.plan.cost import Rented
+from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import cpu_of, gpu_of
 from trainyard.plan.instances import find_instance
 from trainyard.plan.training_plan import plan_training
@@ -39,13 +39,13 @@ def plan_on(machine: Machine, config: Config) -> Figures:
     instance = find_instance(machine.hardware)
     on_cpu = config.model.device == "cpu"
     device, devices = (cpu_of(instance), 1) if on_cpu else (gpu_of(instance), instance.gpus)
-    plan = plan_training(config, device, rented=Rented(instance, 1, devices)).to_json()
+    plan = plan_training(config, device, rented=RentedMachines(instance, 1, devices)).to_json()
     if machine.queue.startswith("trainyard-codebuild"):
-        _forget_the_price(plan)
+        _remove_price(plan)
     return Figures(steps, each or plan["run"]["tokens_per_step"], plan, "")
 
 
-def _forget_the_price(plan: dict[str, Any]) -> None:
+def _remove_price(plan: dict[str, Any]) -> None:
     """Remove the catalogue's price: CodeBuild offers the same machine under another name and price."""
     device = plan["device"]
     if device.get("instance_type") == GPU_SMALL_HARDWARE:

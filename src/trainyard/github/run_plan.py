@@ -2,11 +2,11 @@
 
     inputs + variables + configuration ──resolve──> RunPlan ──> step outputs, plan.json, the next segment
 
-It validates and arranges. The plan of memory and time is `training_plan`'s, how it reads
-`report.plan.run_plan_summary`'s.
+It validates and arranges. `training_plan` plans memory and time; `report.plan.run_plan_summary` formats the
+plan for people.
 
-A run needs to be told where to train and where to store. A fresh copy of the repository tells it neither:
-there a push and the daily run train nothing and end green, and whoever asks for a training is refused.
+A run needs settings for where to train and where to store. A fresh copy of the repository has neither: there
+a push and the daily run train nothing and end green, and a requested training is refused.
 """
 
 import json
@@ -23,13 +23,13 @@ from trainyard.github.target import PLACES, Machine, Target, machine_for, requir
 from trainyard.run.segment import Segment, manifest_place
 
 MOST_SEGMENTS = 20
-_UNASKED = ("push", "schedule")
-"""Events that start a run without anybody asking for training."""
+_AUTOMATIC_EVENTS = ("push", "schedule")
+"""Events that start a run that nobody requested."""
 _STORE_EXAMPLE = "s3://BUCKET/PREFIX"
 
 
 @dataclass(frozen=True)
-class Untold:
+class MissingSetting:
     """A setting that a run needs and that is missing."""
 
     what: str
@@ -40,7 +40,7 @@ class Untold:
 
 
 _OVERRIDE = re.compile(r"""(?:(?<![^\s=,\[{])"[^"\n]*"|(?<![^\s=,\[{])'[^'\n]*'|\S)+""")
-"""A quote opens at the beginning of a word or of a value; anywhere else it is a letter like others."""
+"""A quote opens at the beginning of a word or of a value; anywhere else it is an ordinary character."""
 
 
 def overrides_in(text: str) -> tuple[str, ...]:
@@ -48,10 +48,10 @@ def overrides_in(text: str) -> tuple[str, ...]:
 
     `"model.name=my model"` means the same. No override holds a line break.
     """
-    return tuple(_quoted_value(word) for word in _OVERRIDE.findall(text))
+    return tuple(_normalize_quotes(word) for word in _OVERRIDE.findall(text))
 
 
-def _quoted_value(word: str) -> str:
+def _normalize_quotes(word: str) -> str:
     quote, key, equals, value = word[0], *word[1:-1].partition("=")
     if quote in "\"'" and word[-1] == quote and len(word) > 1 and equals and quote not in value:
         return f"{key}={quote}{value}{quote}" if " " in value else f"{key}={value}"
@@ -59,7 +59,7 @@ def _quoted_value(word: str) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
+class DispatchInputs:
     """Inputs of a dispatch; a push and the daily run have the defaults."""
 
     config: str
@@ -80,7 +80,7 @@ class Asked:
         return (*self.overrides, *([f"training.epochs={self.epochs}"] if self.epochs else []))
 
     def inputs(self) -> dict[str, str]:
-        """Return the inputs of a dispatch that asks for the same."""
+        """Return the inputs of an equal dispatch."""
         return {
             "target": str(self.target),
             "config": self.config,
@@ -94,7 +94,7 @@ class Asked:
 class RunPlan:
     """The plan of a workflow run."""
 
-    asked: Asked
+    dispatch: DispatchInputs
     segment: Segment
     machine: Machine
     resume: str
@@ -109,19 +109,19 @@ class RunPlan:
     """Branch or tag on which the next segment is dispatched."""
     again: bool = False
     """Whether this is a repeated attempt of the workflow run."""
-    untold: tuple[Untold, ...] = ()
+    missing_settings: tuple[MissingSetting, ...] = ()
     """Settings that are missing for training."""
-    is_asked_for: bool = True
-    """Whether somebody asked for this run; a push and the schedule do not count."""
+    is_requested: bool = True
+    """Whether a person requested this run; a push and the schedule do not count."""
 
     @property
     def trains(self) -> bool:
-        return not self.asked.dry_run and not self.untold
+        return not self.dispatch.dry_run and not self.missing_settings
 
     @property
     def is_refused(self) -> bool:
-        """Whether training was asked for and is impossible; then the run must not end green."""
-        return bool(self.untold) and self.is_asked_for and not self.asked.dry_run
+        """Whether training was requested and is impossible; then the run must not end green."""
+        return bool(self.missing_settings) and self.is_requested and not self.dispatch.dry_run
 
     @property
     def fetch(self) -> bool:
@@ -137,9 +137,9 @@ class RunPlan:
         segment = self.segment
         return {
             "train": "true" if self.trains else "false",
-            "target": str(self.asked.target),
-            "config": self.asked.config,
-            "overrides": "\n".join(self.asked.changes),
+            "target": str(self.dispatch.target),
+            "config": self.dispatch.config,
+            "overrides": "\n".join(self.dispatch.changes),
             "runner": self.machine.runs_on,
             "queue": self.machine.queue,
             "commit": segment.commit,
@@ -152,19 +152,19 @@ class RunPlan:
             "may_begin": "true" if segment.may_begin else "false",
             "thread": segment.thread,
             "moment": "resumed" if segment.number > 1 else "started",
-            "reason": _why_again(segment),
+            "reason": _continuation_reason(segment),
             "fetch": "true" if self.fetch else "false",
             "store": self.store,
             "deadline": self.deadline,
             "job_minutes": str(self.job_minutes),
-            "unless_proven": "false" if self.is_asked_for else "true",
+            "unless_proven": "false" if self.is_requested else "true",
             "plan": json.dumps(self.to_json(), separators=(",", ":")),
         }
 
     def to_json(self) -> dict[str, Any]:
         """The plan for the next segment and the watchdog."""
         return {
-            "inputs": self.asked.inputs(),
+            "inputs": self.dispatch.inputs(),
             "segment": json.loads(self.segment.to_text()),
             "ref": self.ref,
             "store": self.store,
@@ -172,32 +172,38 @@ class RunPlan:
         }
 
 
-def resolve(asked: Asked, config: Config, segment: Segment, *, variables: Mapping[str, str]) -> RunPlan:
+def resolve(
+    inputs: DispatchInputs, config: Config, segment: Segment, *, variables: Mapping[str, str]
+) -> RunPlan:
     """Decide a workflow run from its inputs and from GitHub's and the repository's `variables`.
 
     Raises ConfigError that names the wrong input or variable, or the recipe that the target cannot run.
     """
     store = _store(variables.get("TRAINYARD_STORE", "")) or (config.artifacts.store or "").rstrip("/")
-    machine = machine_for(asked.target, variables, on_cpu=config.model.device == "cpu")
+    machine = machine_for(inputs.target, variables, on_cpu=config.model.device == "cpu")
     again = variables.get("GITHUB_RUN_ATTEMPT", "1") != "1"
     minutes = job_minutes_of(variables.get("TRAINYARD_JOB_MINUTES", ""))
-    is_asked_for = again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _UNASKED
-    if asked.target is Target.HERE or machine.is_known or is_asked_for:  # a fresh copy may yet name a cluster
-        require_recipe(asked.target, config)
+    is_requested = again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _AUTOMATIC_EVENTS
+    if (
+        inputs.target is Target.HERE or machine.is_known or is_requested
+    ):  # a fresh copy may yet name a cluster
+        require_recipe(inputs.target, config)
     return RunPlan(
-        asked,
+        inputs,
         segment,
         machine,
-        resume=_resume(asked.resume, segment, again=again),
+        resume=_resume(inputs.resume, segment, again=again),
         store=store,
         deadline=deadline_of(variables.get("TRAINYARD_DEADLINE", ""), minutes),
         job_minutes=minutes,
         runs_directory=(variables.get("TRAINYARD_RUNS_DIRECTORY") or "runs").rstrip("/"),
-        most_segments=_most(variables.get("TRAINYARD_MAX_SEGMENTS") or str(MOST_SEGMENTS)),
+        most_segments=_segment_limit(variables.get("TRAINYARD_MAX_SEGMENTS") or str(MOST_SEGMENTS)),
         ref=variables.get("GITHUB_REF_NAME", ""),
         again=again,
-        untold=tuple(_untold(asked.target, machine, store, role=variables.get("TRAINYARD_EKS_ROLE", ""))),
-        is_asked_for=is_asked_for,
+        missing_settings=tuple(
+            _missing_settings(inputs.target, machine, store, role=variables.get("TRAINYARD_EKS_ROLE", ""))
+        ),
+        is_requested=is_requested,
     )
 
 
@@ -207,38 +213,38 @@ def _store(text: str) -> str:
     return text.rstrip("/")
 
 
-def _untold(target: Target, machine: Machine, store: str, *, role: str) -> Iterator[Untold]:
+def _missing_settings(target: Target, machine: Machine, store: str, *, role: str) -> Iterator[MissingSetting]:
     if target in PLACES and not machine.is_known:
         variable, example = PLACES[target]
-        yield Untold("where to train", variable, f"gh variable set {variable} --body {example}")
+        yield MissingSetting("where to train", variable, f"gh variable set {variable} --body {example}")
     if target is Target.EKS and not role:
         command = "gh variable set TRAINYARD_EKS_ROLE --body arn:aws:iam::ACCOUNT:role/NAME"
-        yield Untold("which role may send jobs", "TRAINYARD_EKS_ROLE", command)
+        yield MissingSetting("which role may send jobs", "TRAINYARD_EKS_ROLE", command)
     if not store:
         set_it = "gh variable set TRAINYARD_STORE --body " if target in PLACES else "export TRAINYARD_STORE="
-        yield Untold("where to store", "TRAINYARD_STORE", set_it + _STORE_EXAMPLE)
+        yield MissingSetting("where to store", "TRAINYARD_STORE", set_it + _STORE_EXAMPLE)
 
 
-def _why_again(segment: Segment) -> str:
-    """Why there is a further segment, as Slack is told."""
+def _continuation_reason(segment: Segment) -> str:
+    """Return the reason for a further segment, for Slack."""
     if segment.number == 1:
         return ""
     return "its runner died" if segment.deaths else "the time limit of a job"
 
 
-def _resume(asked: str, segment: Segment, *, again: bool) -> str:
-    """A second attempt goes on where the first one ended, whatever that one was told."""
-    if "://" in asked and manifest_place(asked) is None:
+def _resume(resume: str, segment: Segment, *, again: bool) -> str:
+    """Return where training starts; a further attempt or segment resumes even if `resume` is none."""
+    if "://" in resume and manifest_place(resume) is None:
         raise ConfigError(
-            f"resume: {asked!r} is not a manifest of a run. Give auto, none, the path of a checkpoint on the "
-            "runner, or a manifest such as s3://BUCKET/PREFIX/manifests/run-812-manifest.json"
+            f"resume: {resume!r} is not a manifest of a run. Give auto, none, the path of a checkpoint on "
+            "the runner, or a manifest such as s3://BUCKET/PREFIX/manifests/run-812-manifest.json"
         )
-    if asked == "none" and (again or segment.number > 1):
+    if resume == "none" and (again or segment.number > 1):
         return "auto"
-    return asked
+    return resume
 
 
-def _most(text: str) -> int:
+def _segment_limit(text: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
         raise ConfigError(f"TRAINYARD_MAX_SEGMENTS: {text!r} is not a whole number from 1 to 9999")
     return int(text)

@@ -1,4 +1,4 @@
-"""One round of the watchdog: look at GitHub, report new outages, cancel orphaned jobs, resume dead runs.
+"""One round of the watchdog: poll GitHub, report new outages, cancel orphaned jobs, resume dead runs.
 
     runners + jobs ──> outages ──> an issue opened or closed      state: an open issue is a reported outage
                   └──> orphans ──> cancelled
@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
-from trainyard.github.continuation import Ended, next_segment
+from trainyard.github.continuation import SegmentEnd, next_segment
 from trainyard.github.runners import Job, Orphan, Outage, Runner, judge_jobs, judge_runners
 from trainyard.run.segment import Segment, read_handover
 
@@ -46,15 +46,15 @@ class WatchdogApi(Protocol):
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The outages and orphaned jobs of one look at GitHub."""
+class WatchFindings:
+    """The outages and orphaned jobs of one poll of GitHub."""
 
     outages: tuple[Outage, ...]
     orphans: tuple[Orphan, ...]
 
 
 @dataclass(frozen=True)
-class Dead:
+class DeadRun:
     """A training run whose runner died."""
 
     run: int
@@ -73,7 +73,7 @@ def find_outages(
     labels: frozenset[str],
     *,
     now: float,
-) -> Seen:
+) -> WatchFindings:
     """The outages and orphans now; only jobs of `workflow`, the file of the training workflow, are orphans.
 
     `runners_api` has a token that may list runners, unlike GITHUB_TOKEN.
@@ -84,14 +84,14 @@ def find_outages(
     if runners_api is not None:
         runners = [_runner(each) for each in runners_api.pages("/actions/runners", "runners")]
     found = judge_runners(runners, jobs, labels, now=now)
-    return Seen(tuple(found), tuple(judge_jobs(jobs, labels, now=now)))
+    return WatchFindings(tuple(found), tuple(judge_jobs(jobs, labels, now=now)))
 
 
-def keep_seen_twice(first: Seen, second: Seen) -> Seen:
-    """The findings of both looks: a job that was just queued, or a runner that restarts, is not an outage."""
+def keep_confirmed(first: WatchFindings, second: WatchFindings) -> WatchFindings:
+    """The findings of both polls: a job that was just queued, or a runner that restarts, is not an outage."""
     outages_before = {outage.key for outage in first.outages}
     orphans_before = {(orphan.job.run, orphan.job.name) for orphan in first.orphans}
-    return Seen(
+    return WatchFindings(
         tuple(each for each in second.outages if each.key in outages_before),
         tuple(each for each in second.orphans if (each.job.run, each.job.name) in orphans_before),
     )
@@ -106,10 +106,10 @@ def update_issues(
     has acted.
     """
     issues = api.pages("/issues", state="open", creator=BOT)
-    told = {key: issue for issue in issues if (key := _key_of(issue))}
-    new = [outage for outage in found if outage.key not in told]
+    reported = {key: issue for issue in issues if (key := _key_of(issue))}
+    new = [outage for outage in found if outage.key not in reported]
     lasting = {outage.key for outage in found}
-    over = [key for key in told if key not in lasting and not key.startswith(_DEAD)]
+    over = [key for key in reported if key not in lasting and not key.startswith(_DEAD)]
     for outage in () if dry_run else new:
         mark = _MARK.format(outage.key)
         lasts = outage.key.startswith(_DEAD)
@@ -117,7 +117,7 @@ def update_issues(
         body = f"{outage.title}.\n\n{outage.next_step}\n\n{end}.\n\n{mark}\n"
         api.post("/issues", {"title": outage.title[:250], "body": body})
     for key in () if dry_run else over:
-        number = told[key]["number"]
+        number = reported[key]["number"]
         api.post(f"/issues/{number}/comments", {"body": "It is over."})
         api.patch(f"/issues/{number}", {"state": "closed"})
     return new, over
@@ -134,7 +134,7 @@ def cancel_orphans(api: WatchdogApi, found: tuple[Orphan, ...], *, dry_run: bool
     return [f"{orphan.job.name} ({orphan.job.address}): {orphan.reason}" for orphan in found]
 
 
-def find_dead(api: WatchdogApi, workflow: str, *, now: float) -> list[Dead]:
+def find_dead_runs(api: WatchdogApi, workflow: str, *, now: float) -> list[DeadRun]:
     """The training runs of the last day whose runner died and that no later segment continues yet."""
     listed = api.get(f"/actions/workflows/{workflow}/runs", per_page=50).get("workflow_runs", [])
     recent = [run for run in listed if _is_own(run)]
@@ -146,8 +146,8 @@ def find_dead(api: WatchdogApi, workflow: str, *, now: float) -> list[Dead]:
         if now - _seconds(run["updated_at"]) > RESUME_SECONDS:
             continue
         try:
-            dead = _after(api, run, later) if _died(api, run["id"]) else None
-        except ServiceError as error:  # it affects this run only, and the next look tries again
+            dead = _judge_dead_run(api, run, later) if _has_lost_runner(api, run["id"]) else None
+        except ServiceError as error:  # it affects this run only, and the next poll tries again
             _logger.warning("%s: %s", run["html_url"], error)
             continue
         if dead is not None:
@@ -155,7 +155,7 @@ def find_dead(api: WatchdogApi, workflow: str, *, now: float) -> list[Dead]:
     return found
 
 
-def report_unresumed(dead: Dead) -> Outage:
+def report_unresumed(dead: DeadRun) -> Outage:
     """The outage that is reported for a dead training run that is not resumed."""
     return Outage(
         f"{_DEAD}{dead.run}", f"A training died: {dead.reason}", f"gh run rerun {dead.run} --failed"
@@ -163,8 +163,8 @@ def report_unresumed(dead: Dead) -> Outage:
 
 
 def resume_all(
-    api: WatchdogApi, found: list[Dead], workflow: str, *, dry_run: bool
-) -> tuple[list[Dead], list[Outage]]:
+    api: WatchdogApi, found: list[DeadRun], workflow: str, *, dry_run: bool
+) -> tuple[list[DeadRun], list[Outage]]:
     """Resume each run that has a next segment; return the resumed ones, and an outage per failure."""
     resumed, left = [], []
     for dead in (each for each in found if each.following is not None):
@@ -178,20 +178,20 @@ def resume_all(
     return resumed, left
 
 
-def _after(api: WatchdogApi, run: Json, later: set[tuple[str, ...]]) -> Dead | None:
+def _judge_dead_run(api: WatchdogApi, run: Json, later: set[tuple[str, ...]]) -> DeadRun | None:
     """Decide about a dead training run; None if its next segment exists already."""
     try:
         plan = read_handover(_plan_of(api, run))
     except ServiceTroubleError:
         raise
     except (ConfigError, ServiceError) as error:  # GitHub no longer has the artifact
-        return Dead(run["id"], run["html_url"], None, f"its plan cannot be read ({error})")
+        return DeadRun(run["id"], run["html_url"], None, f"its plan cannot be read ({error})")
     segment = plan.segment
     if (segment.lineage, str(segment.number + 1)) in later:
         return None
-    decision = next_segment(Ended(segment, None), most=plan.most_segments)
+    decision = next_segment(SegmentEnd(segment, None), most=plan.most_segments)
     inputs = None if decision.next is None else plan.inputs_of(decision.next)
-    return Dead(run["id"], run["html_url"], decision.next, decision.reason, plan.ref, inputs)
+    return DeadRun(run["id"], run["html_url"], decision.next, decision.reason, plan.ref, inputs)
 
 
 def _plan_of(api: WatchdogApi, run: Json) -> str:
@@ -206,7 +206,7 @@ def _plan_of(api: WatchdogApi, run: Json) -> str:
     return (content or b"").decode(errors="replace")
 
 
-def _died(api: WatchdogApi, run: int) -> bool:
+def _has_lost_runner(api: WatchdogApi, run: int) -> bool:
     """Whether GitHub's annotations say that the training job's runner was lost or shut down."""
     for job in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest"):
         ended_badly = job.get("status") == "completed" and job.get("conclusion") != "success"

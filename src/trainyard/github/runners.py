@@ -1,4 +1,4 @@
-"""Judge runners and jobs as they are at one moment. It sends no request.
+"""Judge runners and jobs as they are at one point in time. It sends no request.
 
 GitHub notices a missing runner only after a day. Here a runner is reported when it is offline or takes no
 job, and a job when it runs longer than jobs may.
@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 WAITING_SECONDS = 300.0
-"""A job may wait this long for a free runner. With a look every hour, an outage is reported in 65 minutes."""
+"""A job may wait this long for a free runner. With a poll every hour, an outage is reported in 65 minutes."""
 LOOK_SECONDS = 60 * 60.0
-"""The time between two looks (`watch_runners.yml`)."""
+"""The time between two polls (`watch_runners.yml`)."""
 LIMIT_SECONDS = 480 * 60.0
 """The time limit of the training job (`training_ci.yml`)."""
 GRACE_SECONDS = 15 * 60.0
 """GitHub ends a job at its limit; a job that still runs this much later counts as orphaned.
 
-GitHub's schedule may also start a look this much too late.
+GitHub's schedule may also start a poll this much too late.
 """
 MACHINE_SECONDS = 60 * 60.0
 """CodeBuild starts a machine in minutes; it ignored a job that waits this long, which would wait a day."""
@@ -44,7 +44,7 @@ class Job:
     """False when it waits for a runner."""
     labels: frozenset[str]
     since: float
-    """When it began to run or to wait, in Unix seconds."""
+    """When it started to run or to wait, in Unix seconds."""
     address: str
     trains: bool
     """Whether it belongs to this repository's own training workflow; no other job is ever cancelled."""
@@ -56,10 +56,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Outage:
-    """A problem that a person has to look at; it lasts as long as looks find it."""
+    """A problem that a person has to check; it lasts as long as polls find it."""
 
     key: str
-    """Identifies the outage; equal at every look."""
+    """Identifies the outage; equal at every poll."""
     title: str
     next_step: str
 

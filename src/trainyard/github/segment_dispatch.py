@@ -1,4 +1,4 @@
-"""Dispatch a segment of a lineage exactly once: before each dispatch, look for the segment's workflow run.
+"""Dispatch a segment of a lineage exactly once: before each dispatch, search for the segment's workflow run.
 
 A re-run job comes here a second time, and a server that answers 502 may still have started the run.
 """

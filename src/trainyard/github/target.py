@@ -53,7 +53,7 @@ class Machine:
     """The machine that a job is routed to."""
 
     templates: tuple[str, ...]
-    """Labels that the runner must have; `{0}` stands for the attempt.
+    """Labels that the runner must have; `{0}` is replaced by the attempt.
 
     Empty where no job is routed, and where the repository does not say which machine trains.
     """
@@ -180,7 +180,7 @@ def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
     size = variables.get("TRAINYARD_CODEBUILD_COMPUTE") or (_CPU_DEFAULT if on_cpu else GPU_SMALL)
     image = variables.get("TRAINYARD_CODEBUILD_IMAGE") or _IMAGE
     # The last label is this job's own. With the first alone GitHub may hand the job to a runner that was
-    # started for another job of the run, which then waits for ever.
+    # started for another job of the run, which then waits forever.
     labels = (
         f"codebuild-{project}-{run}",
         _image_label(image, size),

@@ -6,7 +6,7 @@ The disk is handed in (`gateways.local_machine`); nothing is written.
 from pathlib import Path
 from typing import Protocol
 
-from trainyard.config.registries import made_data
+from trainyard.config.registries import data_module
 from trainyard.config.schema import Config, DataConfig
 from trainyard.machine.preflight import ExpectedWrites, store_bytes_needed
 
@@ -38,7 +38,7 @@ def expected_writes(
     `store_folder` is None for a store that is not a folder, or one that may hold a part of the run already.
     """
     found = []
-    if not made_data(config.recipe):
+    if not data_module(config.recipe):
         prepared = Path(config.data.prepared_directory)
         missing = max(0, _prepared_bytes(config.data, disk) - disk.measure_path(prepared))
         found.append(_writes("prepared data", prepared, missing, disk))

@@ -124,12 +124,12 @@ class PreflightFinding:
     """The fix; None when there is nothing to do."""
 
 
-def passed(check: str, found: str) -> PreflightFinding:
+def success(check: str, found: str) -> PreflightFinding:
     """The finding of a check that passed."""
     return PreflightFinding(check, PreflightVerdict.OK, found)
 
 
-def failed(check: str, found: str, fix: str) -> PreflightFinding:
+def failure(check: str, found: str, fix: str) -> PreflightFinding:
     """The finding of a check that failed."""
     return PreflightFinding(check, PreflightVerdict.FAILED, found, fix)
 
@@ -195,9 +195,9 @@ def _checkpoints_held(config: Config) -> int:
 def _python(facts: MachineFacts) -> PreflightFinding:
     first, last = SUPPORTED_PYTHON
     if first <= _numbers(facts.python)[:2] <= last:
-        return passed("python", f"Python {facts.python}")
+        return success("python", f"Python {facts.python}")
     wanted = f"{first[0]}.{first[1]} to {last[0]}.{last[1]}"
-    return failed(
+    return failure(
         "python",
         f"Python {facts.python}, but the lock is resolved for {wanted}",
         f"install a Python from {wanted}, remove .venv and run: make install",
@@ -206,10 +206,10 @@ def _python(facts: MachineFacts) -> PreflightFinding:
 
 def _packages(facts: MachineFacts) -> PreflightFinding:
     if not facts.lock_differences:
-        return passed("packages", "every package is the one of the lock")
+        return success("packages", "every package is the one of the lock")
     shown = ", ".join(facts.lock_differences[:5])
     more = len(facts.lock_differences) - 5
-    return failed(
+    return failure(
         "packages",
         f"the packages differ from requirements-training.txt: {shown}"
         + (f" and {more} more" if more > 0 else ""),
@@ -230,9 +230,9 @@ def _commit(facts: MachineFacts) -> Iterator[PreflightFinding]:
 
 def _torch(facts: MachineFacts) -> PreflightFinding:
     if facts.torch is None:
-        return failed("torch", "torch cannot be imported", "install the lock again: make install")
+        return failure("torch", "torch cannot be imported", "install the lock again: make install")
     built = f"for CUDA {facts.torch_cuda}" if facts.torch_cuda else "for the CPU"
-    return passed("torch", f"torch {facts.torch}, built {built}")
+    return success("torch", f"torch {facts.torch}, built {built}")
 
 
 def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
@@ -240,7 +240,7 @@ def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]
         return
     on_gpu = config.model.device != "cpu" and bool(facts.torch_gpu_bytes)
     if " " in facts.environment and not on_gpu:  # torch 2.13 links with -L and the folder, unquoted
-        yield failed(
+        yield failure(
             "compiler",
             f"compute.compile is on, and torch cannot compile for a CPU from a folder with a space: "
             f"{facts.environment}",
@@ -248,9 +248,9 @@ def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]
         )
         return
     if not facts.missing_for_compiling:
-        yield passed("compiler", "torch.compile finds what it needs")
+        yield success("compiler", "torch.compile finds what it needs")
         return
-    yield failed(
+    yield failure(
         "compiler",
         f"compute.compile is on, and torch.compile does not find {' and '.join(facts.missing_for_compiling)}",
         "install them (Debian and Ubuntu: apt-get install g++ python3-dev), or --set compute.compile=false",
@@ -259,11 +259,11 @@ def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]
 
 def _gpu(device: str, facts: MachineFacts) -> Iterator[PreflightFinding]:
     if device == "cpu":
-        yield passed("gpu", "not asked for (model.device is cpu)")
+        yield success("gpu", "not requested (model.device is cpu)")
         return
     problem = _gpu_problem(device, facts)
     if problem is None:
-        yield passed("gpu", gpu_names(facts) if facts.torch_gpu_bytes else "none, training on CPU")
+        yield success("gpu", gpu_names(facts) if facts.torch_gpu_bytes else "none, training on CPU")
         return
     found, fix = problem
     # With `auto` the run can train on the CPU, slower than its owner expects: report that, do not refuse it.
@@ -325,9 +325,9 @@ def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[PreflightFindin
         return
     has, needs = facts.torch_gpu_bytes[index], gpu_bytes_needed(config)
     if has >= needs:
-        yield passed("gpu memory", f"{format_bytes(has)}, at least {format_bytes(needs)} needed")
+        yield success("gpu memory", f"{format_bytes(has)}, at least {format_bytes(needs)} needed")
         return
-    yield failed(
+    yield failure(
         "gpu memory",
         f"{format_bytes(has)}, but {config.model.name} needs at least {format_bytes(needs)} "
         f"({count_parameters(config.model.architecture).total / 1e6:,.0f} M parameters, "
@@ -342,13 +342,13 @@ def _memory(config: Config, memory: Memory | None) -> Iterator[PreflightFinding]
         return
     has, needs = format_bytes(memory.available), format_bytes(memory.needed)
     if memory.needed + memory.reserve <= memory.available:
-        yield passed("memory", f"{has} of main memory available, {needs} needed")
+        yield success("memory", f"{has} of main memory available, {needs} needed")
         return
     of = f"{config.model.name}, batch {config.training.batch_size:,}"
     if memory.needed * (1 - MEMORY_TOLERANCE) > memory.available + memory.swap:
         has_in_all = f"{has} of main memory available ({format_bytes(memory.total)} in all)"
         found = f"{has_in_all}, but {needs} are needed ({of})"
-        yield failed("memory", found, _memory_fix(config, memory))
+        yield failure("memory", found, _memory_fix(config, memory))
         return
     found = (
         f"{has} of main memory available; {needs} are needed for tensors, and about "
@@ -390,9 +390,9 @@ def _disks(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
 def _disk(rooms: tuple[ExpectedWrites, ...]) -> PreflightFinding:
     free, needs = rooms[0].free, sum(room.needed for room in rooms)
     if free >= needs:
-        return passed("disk", f"{format_bytes(free)} free, {format_bytes(needs)} needed")
+        return success("disk", f"{format_bytes(free)} free, {format_bytes(needs)} needed")
     parts = "; ".join(f"{room.what} in {room.path}: {format_bytes(room.needed)}" for room in rooms[1:])
-    return failed(
+    return failure(
         "disk",
         f"{format_bytes(free)} free at {rooms[0].path}, but {format_bytes(needs)} are needed "
         f"({rooms[0].what}{'; ' + parts if parts else ''})",

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.machine.preflight import PreflightFinding, PreflightVerdict, failed, passed
+from trainyard.machine.preflight import PreflightFinding, PreflightVerdict, failure, success
 
 _ROOM = 52
 """The longest address of a store whose line, with its verdict, fits into a terminal of 80 columns."""
@@ -26,7 +26,7 @@ class Answers:
     written: bool = True
     """Whether the check also wrote to the store."""
     asked: bool = True
-    """False where the store was not asked, because the role could not be assumed."""
+    """False if the store was not queried, because the role could not be assumed."""
     problems: tuple[str, ...] = ()
     """Why the store cannot be used."""
     is_able: bool = True
@@ -93,9 +93,9 @@ def number_text(answers: Answers) -> str:
 
 def _role(answers: Answers) -> Iterator[PreflightFinding]:
     if answers.role and answers.role_is_assumed:
-        yield passed("role", f"{answers.role} can be assumed")
+        yield success("role", f"{answers.role} can be assumed")
     elif answers.role:
-        yield failed(
+        yield failure(
             "role",
             f"{answers.role} could not be assumed with GitHub's OIDC token; the step before says why",
             "compare its trust policy with docs/runbooks/permissions.md#aws-role: the subject is that of the "
@@ -113,20 +113,20 @@ def _store(answers: Answers) -> Iterator[PreflightFinding]:
         another = f"{answers.again} file:///FOLDER"
         fix = f"name a folder that this user may write and that has room, and check it in seconds: {another}"
     for problem in answers.problems:
-        yield failed("store", problem, fix)
+        yield failure("store", problem, fix)
     if not answers.problems:
         can = "can be written to" if answers.written else "can be read; nothing was written"
-        yield passed("store", "; ".join((f"{answers.url} {can}", *answers.notes)))
+        yield success("store", "; ".join((f"{answers.url} {can}", *answers.notes)))
 
 
 def _number(answers: Answers) -> Iterator[PreflightFinding]:
     if answers.number is None:
         return
     if answers.owner in (None, answers.run_id):
-        yield passed("run number", number_text(answers))
+        yield success("run number", number_text(answers))
         return
     owner = answers.owner or "(unreadable record)"
-    yield failed(
+    yield failure(
         "run number",
         f"{answers.number} in {answers.url} belongs to run {owner}; this is run {answers.run_id}",
         f"take a free one: --run-number {answers.free}, or --run-number auto. GitHub and CodeBuild count "
@@ -140,7 +140,7 @@ def _signing(answers: Answers) -> Iterator[PreflightFinding]:
         fix = "the manifest is signed when the run is stored: see docs/runbooks/signing.md"
         yield PreflightFinding("signing", verdict, answers.signing_problem, fix)
     elif answers.signing:
-        yield passed("signing", answers.signing)
+        yield success("signing", answers.signing)
 
 
 def _grace(answers: Answers) -> Iterator[PreflightFinding]:

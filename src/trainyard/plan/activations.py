@@ -47,7 +47,7 @@ class Widths:
         )
 
 
-def attention_kept(work: TrainingWorkload) -> int:
+def attention_bytes(work: TrainingWorkload) -> int:
     """Bytes per token that attention of one block keeps: norm, input of the projections, q, k, v, o."""
     width, wide = Widths.of(work), work.compute_bytes
     if scores_are_kept(work):
@@ -56,7 +56,7 @@ def attention_kept(work: TrainingWorkload) -> int:
     else:
         keys = width.query if work.repeats_keys else width.key_value
         mixing = 2 * (width.query + keys) * wide + width.heads * _FLOAT + _own_mask(work)
-    return norm_kept(work) + _inputs_kept(work, projections=3) + mixing
+    return norm_bytes(work) + _input_bytes(work, projections=3) + mixing
 
 
 def _own_mask(work: TrainingWorkload) -> int:
@@ -64,7 +64,7 @@ def _own_mask(work: TrainingWorkload) -> int:
     return work.sequence_length * work.compute_bytes if work.separate and not work.compiled else 0
 
 
-def shared_kept(work: TrainingWorkload) -> int:
+def shared_bytes(work: TrainingWorkload) -> int:
     """Bytes per token that all blocks share with packing `separate`: rotary tables and the mask.
 
     Flex attention has the start of each token's document instead of a mask, and of each pair of blocks of 128
@@ -82,14 +82,14 @@ def shared_kept(work: TrainingWorkload) -> int:
     return turns + (work.sequence_length if again else 0)
 
 
-def feed_forward_kept(work: TrainingWorkload) -> int:
+def feed_forward_bytes(work: TrainingWorkload) -> int:
     """Bytes per token that SwiGLU of one block keeps: norm, gate, activated gate, up, product."""
     inner = 3 if work.compiled else 4
     width = Widths.of(work)
-    return norm_kept(work) + _inputs_kept(work, projections=2) + inner * width.inner * work.compute_bytes
+    return norm_bytes(work) + _input_bytes(work, projections=2) + inner * width.inner * work.compute_bytes
 
 
-def norm_kept(work: TrainingWorkload) -> int:
+def norm_bytes(work: TrainingWorkload) -> int:
     """Bytes per token that an RMSNorm keeps: input and root; as separate operations also the quotient."""
     width = work.architecture.hidden_size
     if work.compiled or work.on_gpu:
@@ -97,17 +97,17 @@ def norm_kept(work: TrainingWorkload) -> int:
     return 2 * width * _FLOAT + _FLOAT
 
 
-def _inputs_kept(work: TrainingWorkload, *, projections: int) -> int:
+def _input_bytes(work: TrainingWorkload, *, projections: int) -> int:
     """Bytes per token of the projections' input; under eager autocast each projection keeps its own cast."""
     autocast = work.bfloat16 and not work.layout.sharded
     copies = projections if autocast and not work.compiled else 1
     return copies * work.architecture.hidden_size * work.compute_bytes
 
 
-def block_kept(work: TrainingWorkload) -> int:
+def block_bytes(work: TrainingWorkload) -> int:
     """Bytes per token that one block keeps from its forward to its backward pass."""
     if work.recomputation is Recomputation.NONE:
-        return block_needed(work)
+        return block_backward_bytes(work)
     kept = work.architecture.hidden_size * work.residual_bytes
     if work.recomputation is Recomputation.SELECTIVE:
         width = Widths.of(work)
@@ -116,14 +116,14 @@ def block_kept(work: TrainingWorkload) -> int:
     return kept
 
 
-def block_needed(work: TrainingWorkload) -> int:
+def block_backward_bytes(work: TrainingWorkload) -> int:
     """Bytes per token that the backward pass of one block needs, kept or recomputed."""
-    return attention_kept(work) + feed_forward_kept(work)
+    return attention_bytes(work) + feed_forward_bytes(work)
 
 
-def final_norm_kept(work: TrainingWorkload) -> int:
+def final_norm_bytes(work: TrainingWorkload) -> int:
     """Bytes per token kept between the last block and the logits."""
-    return norm_kept(work) + _inputs_kept(work, projections=1)
+    return norm_bytes(work) + _input_bytes(work, projections=1)
 
 
 def scores_are_kept(work: TrainingWorkload) -> bool:

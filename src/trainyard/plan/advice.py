@@ -41,7 +41,7 @@ def changes_that_fit(
     nothing fits on these machines. Empty when nothing helps.
     """
     ways = [_change(work, changed) for changed in _first_fit(work, device, devices * nodes)]
-    unchanged = next((t for t in _by_price() if _as_it_is(work, t)), None)
+    unchanged = next((t for t in _by_price() if _is_trained_unchanged(work, t)), None)
     if not ways:
         ways += _on_more_nodes(work, device, devices=devices, nodes=nodes)
         ways += _cheapest_with_changes(work, below=unchanged)
@@ -64,7 +64,7 @@ def _first_fit(work: TrainingWorkload, device: Device, processes: int) -> list[T
     return [changed] if (changed := next(changes, None)) else []
 
 
-def _as_it_is(work: TrainingWorkload, instance: InstanceType) -> bool:
+def _is_trained_unchanged(work: TrainingWorkload, instance: InstanceType) -> bool:
     """Whether one machine of the type trains the configuration unchanged."""
     alike = work.layout == Layout() or work.layout.devices == instance.gpus
     return alike and fits_device(replace(work, on_gpu=True), gpu_of(instance))
@@ -110,37 +110,37 @@ def _smallest_first(work: TrainingWorkload, processes: int) -> Iterator[Training
     for precise in dict.fromkeys((work, waited, rounded, replace(rounded, compiled=True))):
         for saved in dict.fromkeys((precise, replace(precise, staged=False))):
             for laid in _layouts(saved, processes):
-                for again in _stronger(laid.recomputation):
+                for again in _stronger_modes(laid.recomputation):
                     changed = replace(laid, recomputation=again)
                     if changed != work:
                         yield changed
-                    yield from _split(changed)
+                    yield from _smaller_passes(changed)
 
 
 def _layouts(work: TrainingWorkload, processes: int) -> Iterator[TrainingWorkload]:
     """Yield the layouts that `processes` allow: unchanged, sharded, then tensor parallel over 2, 4, 8."""
-    laid = [_laid_out(work, processes), _sharded(work, processes)]
-    laid += [_cut(work, processes, parts) for parts in (2, 4, 8) if parts > work.layout.tensor]
+    laid = [_lay_out(work, processes), _shard(work, processes)]
+    laid += [_shard_tensors(work, processes, parts) for parts in (2, 4, 8) if parts > work.layout.tensor]
     yield from dict.fromkeys(way for way in laid if way)
 
 
-def _stronger(mode: Recomputation) -> list[Recomputation]:
+def _stronger_modes(mode: Recomputation) -> list[Recomputation]:
     modes = list(Recomputation)
     return modes[modes.index(mode) :]
 
 
-def _laid_out(work: TrainingWorkload, processes: int) -> TrainingWorkload | None:
+def _lay_out(work: TrainingWorkload, processes: int) -> TrainingWorkload | None:
     """Lay out `work` on `processes` by its own strategy."""
     layout = work.layout
     if layout == Layout() or layout.devices == processes:
         return work
     if not layout.sharded:
-        return _shared_out(work, _copied(layout, processes))
+        return _redistribute(work, _replicate(layout, processes))
     shards, rest = divmod(processes, layout.replicas * layout.tensor)
-    return None if rest else _shared_out(work, replace(layout, shards=shards))
+    return None if rest else _redistribute(work, replace(layout, shards=shards))
 
 
-def _copied(layout: Layout, processes: int) -> Layout:
+def _replicate(layout: Layout, processes: int) -> Layout:
     exchanged = processes > 1
     return replace(
         layout,
@@ -150,14 +150,14 @@ def _copied(layout: Layout, processes: int) -> Layout:
     )
 
 
-def _sharded(work: TrainingWorkload, processes: int) -> TrainingWorkload | None:
+def _shard(work: TrainingWorkload, processes: int) -> TrainingWorkload | None:
     """Shard `work` over all `processes`; None when it is sharded already or there is only one."""
     if processes == 1 or work.layout.sharded or work.layout.compressed:
         return None
-    return _shared_out(work, Layout(shards=processes, sharded=True))
+    return _redistribute(work, Layout(shards=processes, sharded=True))
 
 
-def _cut(work: TrainingWorkload, processes: int, parts: int) -> TrainingWorkload | None:
+def _shard_tensors(work: TrainingWorkload, processes: int, parts: int) -> TrainingWorkload | None:
     """Shard `work` with tensor parallelism over `parts`; None when sizes do not divide."""
     shape = work.architecture
     sizes = (shape.num_attention_heads, shape.num_key_value_heads, shape.intermediate_size, shape.vocab_size)
@@ -166,10 +166,10 @@ def _cut(work: TrainingWorkload, processes: int, parts: int) -> TrainingWorkload
     replicas = work.layout.replicas if work.layout.sharded else 1
     shards, rest = divmod(processes // parts, replicas)
     layout = replace(work.layout, shards=shards, replicas=replicas, tensor=parts, sharded=True)
-    return None if rest else _shared_out(work, replace(layout, gradient_buckets=False))
+    return None if rest else _redistribute(work, replace(layout, gradient_buckets=False))
 
 
-def _shared_out(work: TrainingWorkload, layout: Layout) -> TrainingWorkload | None:
+def _redistribute(work: TrainingWorkload, layout: Layout) -> TrainingWorkload | None:
     """Lay out `work` with the same number of sequences per step; None when they do not divide."""
     each, rest = divmod(work.batch_size * work.accumulation * work.layout.data, layout.data)
     if rest or not each:
@@ -178,7 +178,7 @@ def _shared_out(work: TrainingWorkload, layout: Layout) -> TrainingWorkload | No
     return replace(work, layout=layout, batch_size=size, accumulation=each // size)
 
 
-def _split(work: TrainingWorkload) -> Iterator[TrainingWorkload]:
+def _smaller_passes(work: TrainingWorkload) -> Iterator[TrainingWorkload]:
     """Yield the same global batch in more, smaller forward passes."""
     for size in range(work.batch_size // 2, 0, -1):
         if work.batch_size % size == 0:

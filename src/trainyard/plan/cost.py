@@ -41,7 +41,7 @@ def default_mfu(work: TrainingWorkload) -> float:
 
 
 @dataclass(frozen=True)
-class Rented:
+class RentedMachines:
     """The machines that are paid for."""
 
     instance: InstanceType | None
@@ -62,9 +62,9 @@ class Rented:
 
 
 def estimate(
-    training: TrainingConfig, work: TrainingWorkload, device: Device, *, rented: Rented, mfu: float
+    training: TrainingConfig, work: TrainingWorkload, device: Device, *, rented: RentedMachines, mfu: float
 ) -> Estimate:
-    """Estimate time and cost of the whole run on devices of this kind."""
+    """Estimate time and cost of the complete run on devices of this kind."""
     each, peak = flops_per_token(work.architecture, work.sequence_length), device.peak(bfloat16=work.bfloat16)
     tokens = None if training.max_steps is None else training.max_steps * work.tokens_per_step
     speed = None if peak is None else work.layout.devices * peak * mfu / each

@@ -1,6 +1,6 @@
 """Describe the device that a plan is for: its memory, the usable share of it, its peak FLOP/s.
 
-It looks at no machine: what is here is handed in, what can be rented stands in `instances`.
+It inspects no machine: the caller passes in the local hardware, and `instances` lists the types to rent.
 """
 
 from dataclasses import dataclass

@@ -80,7 +80,11 @@ def _resident(work: TrainingWorkload) -> dict[str, int]:
     weights = 0 if work.layout.offloaded else _FLOAT * count_parameters(shape).total // parts
     tables = 2 * _FLOAT * shape.max_position_embeddings * (shape.hidden_size // shape.num_attention_heads)
     moments = (work.optimizer_bytes + (_FLOAT if work.layout.compressed else 0)) * weights // _FLOAT
-    return {"weights": weights + tables, "moments": moments, "staging": 0 if work.on_gpu else _staged(work)}
+    return {
+        "weights": weights + tables,
+        "moments": moments,
+        "staging": 0 if work.on_gpu else _staging_bytes(work),
+    }
 
 
 def host_bytes(work: TrainingWorkload) -> int:
@@ -89,10 +93,10 @@ def host_bytes(work: TrainingWorkload) -> int:
         return 0
     weights = _FLOAT * count_parameters(work.architecture).total // work.layout.parts
     state = (2 * _FLOAT + work.optimizer_bytes) * weights // _FLOAT
-    return (state if work.layout.offloaded else 0) + _staged(work)
+    return (state if work.layout.offloaded else 0) + _staging_bytes(work)
 
 
-def _staged(work: TrainingWorkload) -> int:
+def _staging_bytes(work: TrainingWorkload) -> int:
     """Bytes of the staged copy of this process's state; replicas share the saving."""
     if not work.staged:
         return 0
@@ -104,13 +108,13 @@ def _staged(work: TrainingWorkload) -> int:
 def _at_loss(work: TrainingWorkload) -> MemoryParts:
     """Memory in the loss: all activations, logits, their gradient, and two float32 copies of one chunk."""
     count, shape = count_parameters(work.architecture), work.architecture
-    kept = shape.num_layers * activations.block_kept(work) + activations.final_norm_kept(work)
+    kept = shape.num_layers * activations.block_bytes(work) + activations.final_norm_bytes(work)
     copied = count.head + _copied_blocks(work) * count.block
     return MemoryParts(
         **_resident(work),
         gradients=_gradients(work, so_far=0),
         copies=_copies(work, copied),
-        activations=work.tokens * (kept + activations.shared_kept(work)),
+        activations=work.tokens * (kept + activations.shared_bytes(work)),
         logits=2 * _logits(work),
         workspace=_lasting_workspace(work) + _rows_of_logits(work),
     )
@@ -139,9 +143,9 @@ def _at_final_norm(work: TrainingWorkload) -> MemoryParts:
         copies=_copies(work, _copied_blocks(work) * count.block),
         activations=work.tokens
         * (
-            shape.num_layers * activations.block_kept(work)
+            shape.num_layers * activations.block_bytes(work)
             + shape.hidden_size * work.residual_bytes
-            + activations.shared_kept(work)
+            + activations.shared_bytes(work)
         ),
         workspace=work.tokens * floats * shape.hidden_size * _FLOAT + _lasting_workspace(work),
     )
@@ -158,7 +162,7 @@ def _at_feed_forward(work: TrainingWorkload, *, left: int) -> MemoryParts:
         **_resident(work),
         gradients=_gradients(work, so_far=done + count.feed_forward // 3),
         copies=_copies(work, _copied_blocks(work, left=left) * count.block),
-        activations=work.tokens * (_kept_in(work, left) + _computed_again(work)),
+        activations=work.tokens * (_activation_bytes(work, left) + _recomputation_bytes(work)),
         workspace=work.tokens * held + _lasting_workspace(work) + _gathered_block(work, count.feed_forward),
     )
 
@@ -172,7 +176,7 @@ def _at_attention(work: TrainingWorkload, *, left: int) -> MemoryParts:
     held = widths.residual * work.residual_bytes + 2 * (widths.query + keys) * work.compute_bytes
     if scores:
         held += 2 * widths.heads * work.sequence_length * work.compute_bytes
-    kept = _kept_in(work, left) + _computed_again(work) - activations.feed_forward_kept(work)
+    kept = _activation_bytes(work, left) + _recomputation_bytes(work) - activations.feed_forward_bytes(work)
     return MemoryParts(
         **_resident(work),
         gradients=_gradients(work, so_far=done + count.feed_forward),
@@ -222,13 +226,13 @@ def _gradients_stay(work: TrainingWorkload) -> bool:
     return work.accumulation > 1 or work.layout.gradient_buckets
 
 
-def _kept_in(work: TrainingWorkload, blocks: int) -> int:
+def _activation_bytes(work: TrainingWorkload, blocks: int) -> int:
     """Bytes per token that `blocks` blocks keep, with what they share."""
-    return blocks * activations.block_kept(work) + activations.shared_kept(work)
+    return blocks * activations.block_bytes(work) + activations.shared_bytes(work)
 
 
-def _computed_again(work: TrainingWorkload) -> int:
-    return activations.block_needed(work) - activations.block_kept(work)
+def _recomputation_bytes(work: TrainingWorkload) -> int:
+    return activations.block_backward_bytes(work) - activations.block_bytes(work)
 
 
 def _copied_blocks(work: TrainingWorkload, *, left: int | None = None) -> int:
@@ -244,7 +248,7 @@ def _copies(work: TrainingWorkload, parameters: int) -> int:
 
 
 def _lasting_workspace(work: TrainingWorkload) -> int:
-    """Bytes of cuBLAS's workspace, and of embedding and output that FSDP gathers for the whole pass."""
+    """Bytes of cuBLAS's workspace, and of embedding and output that FSDP gathers for the complete pass."""
     gathered = work.compute_bytes * _tables(work) if work.layout.sharded else 0
     return gathered + (_CUBLAS_WORKSPACE if work.on_gpu else 0)
 

@@ -1,6 +1,6 @@
 """Compute the main memory of training on one machine: all tensors on a CPU, staged copies with GPUs.
 
-What the machine has is handed in; `machine.preflight` judges.
+The caller passes in the memory of the machine; `machine.preflight` judges.
 """
 
 from dataclasses import dataclass, replace

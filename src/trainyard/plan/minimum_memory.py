@@ -2,7 +2,7 @@
 
 Only what every mixed-precision training holds is counted: weights, gradients, AdamW's state, and the inputs
 of the layers that are kept for the backward pass. Other programs hold more. So a model that is refused here
-cannot fit, and one that is not refused may still not fit. `device_memory` has the whole account of the
+cannot fit, and one that is not refused may still not fit. `device_memory` has the complete account of the
 trainer's own step.
 """
 
@@ -44,8 +44,8 @@ def least_bytes(config: Config, found: Degrees, state: StateBytes) -> int:
 
 
 def _kept_inputs(config: Config, found: Degrees) -> int:
-    """The inputs of the layers of one stage, for the micro batches that are on their way at once."""
+    """Bytes of the inputs of one stage's layers, for the micro batches that are in progress at once."""
     shape = config.model.architecture
     tokens = found.micro_batch * config.data.sequence_length // (found.context * found.tensor)
-    on_their_way = min(found.pipeline, found.micro_batches)
-    return on_their_way * (shape.num_layers // found.pipeline) * tokens * shape.hidden_size * _HALF
+    in_progress = min(found.pipeline, found.micro_batches)
+    return in_progress * (shape.num_layers // found.pipeline) * tokens * shape.hidden_size * _HALF

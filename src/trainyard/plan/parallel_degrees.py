@@ -18,7 +18,7 @@ class Degrees:
     """The division of a model and its batches over processes."""
 
     world: int
-    """Processes of the whole job."""
+    """Processes of the complete job."""
     per_node: int
     """Processes of one node."""
     tensor: int
@@ -27,10 +27,10 @@ class Degrees:
     expert: int
     micro_batch: int
     """Sequences per forward pass."""
-    asked_batch: int | None
-    """Sequences per optimizer step, if they are asked for."""
+    requested_batch: int | None
+    """Sequences per optimizer step, if the configuration requests a number."""
     accumulation: int
-    """Forward passes per optimizer step, where `asked_batch` is None."""
+    """Forward passes per optimizer step, where `requested_batch` is None."""
 
     @property
     def model(self) -> int:
@@ -45,7 +45,7 @@ class Degrees:
     @property
     def global_batch(self) -> int:
         """Sequences per optimizer step."""
-        return self.asked_batch or self.micro_batch * self.accumulation * self.data
+        return self.requested_batch or self.micro_batch * self.accumulation * self.data
 
     @property
     def micro_batches(self) -> int:
@@ -64,7 +64,7 @@ def degrees_of(config: Config, *, nodes: int, per_node: int) -> Degrees:
         context=compute.context_parallel,
         expert=compute.expert_parallel,
         micro_batch=training.batch_size,
-        asked_batch=config.program.global_batch,
+        requested_batch=config.program.global_batch,
         accumulation=training.gradient_accumulation_steps,
     )
 
@@ -77,7 +77,7 @@ def degree_problems(config: Config, found: Degrees) -> Iterator[str]:
 
 
 def unused_degrees(config: Config, program: str, *names: str) -> Iterator[str]:
-    """Yield the degrees `names` of section `compute` that `program` does not have and that are asked for."""
+    """Yield the degrees `names` of section `compute` that the configuration requests and `program` lacks."""
     for name in names:
         if (degree := getattr(config.compute, name)) > 1:
             yield f"compute.{name}: {degree}, but recipe {program} does not have it; set it to 1"
@@ -104,9 +104,9 @@ def _world_problems(found: Degrees) -> Iterator[str]:
 
 def _batch_problems(found: Degrees) -> Iterator[str]:
     whole = found.micro_batch * found.data
-    if found.asked_batch is not None and found.asked_batch % whole:
+    if found.requested_batch is not None and found.requested_batch % whole:
         yield (
-            f"program.global_batch: {found.asked_batch} is not divisible by training.batch_size × "
+            f"program.global_batch: {found.requested_batch} is not divisible by training.batch_size × "
             f"data-parallel size ({found.micro_batch} × {found.data} = {whole})"
         )
 

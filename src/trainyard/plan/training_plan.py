@@ -13,7 +13,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan import activations
 from trainyard.plan.advice import Change, changes_that_fit, fits_device
-from trainyard.plan.cost import Estimate, Rented, default_mfu, estimate
+from trainyard.plan.cost import Estimate, RentedMachines, default_mfu, estimate
 from trainyard.plan.device import Device
 from trainyard.plan.device_memory import MemoryPeak, highest_memory_peak, host_bytes, memory_peaks_of
 from trainyard.plan.instances import PRICES_AS_OF
@@ -26,7 +26,7 @@ class TrainingPlan:
 
     config: Config
     device: Device
-    rented: Rented
+    rented: RentedMachines
     work: TrainingWorkload
     estimate: Estimate
     advice: tuple[Change, ...]
@@ -43,7 +43,7 @@ class TrainingPlan:
     def to_json(self) -> dict[str, Any]:
         """Return plain data; unknown values are absent."""
         count = count_parameters(self.work.architecture)
-        return _known(
+        return _drop_unknown(
             {
                 "fits": self.fits,
                 "model": self.config.model.name,
@@ -51,14 +51,14 @@ class TrainingPlan:
                 "device": self._device(),
                 "memory": self._memory(),
                 "run": self._run(),
-                "estimate": _known(asdict(self.estimate)),
+                "estimate": _drop_unknown(asdict(self.estimate)),
                 "advice": [_change(change) for change in self.advice],
             }
         )
 
     def _device(self) -> dict[str, Any]:
         instance, device = self.rented.instance, self.device
-        return _known(
+        return _drop_unknown(
             {
                 "name": device.name,
                 "kind": "gpu" if device.on_gpu else "cpu",
@@ -82,7 +82,7 @@ class TrainingPlan:
             "peak_at": peak.name,
             "host_bytes": host_bytes(work),
             "parts": asdict(peak.parts),
-            "block_activation_bytes": work.tokens * activations.block_kept(work),
+            "block_activation_bytes": work.tokens * activations.block_bytes(work),
             "attention_scores_kept": activations.scores_are_kept(work),
             "moments": [
                 {"at": moment.name, "bytes": moment.parts.total} | asdict(moment.parts)
@@ -113,7 +113,7 @@ class TrainingPlan:
 
 
 def plan_training(
-    config: Config, device: Device, *, rented: Rented, mfu: float | None = None
+    config: Config, device: Device, *, rented: RentedMachines, mfu: float | None = None
 ) -> TrainingPlan:
     """Plan `config` on `device`; `mfu` replaces the assumed share of the peak.
 
@@ -137,7 +137,7 @@ def plan_training(
 
 def _change(change: Change) -> dict[str, Any]:
     instance = change.instance
-    return _known(
+    return _drop_unknown(
         {
             "set": list(change.overrides),
             "instance_type": instance.name if instance else None,
@@ -150,5 +150,5 @@ def _change(change: Change) -> dict[str, Any]:
     )
 
 
-def _known(values: dict[str, Any]) -> dict[str, Any]:
+def _drop_unknown(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Decide whether a job that failed is sent again: only what can heal, within a budget, and with progress.
+"""Decide whether a failed job is sent again: only if a retry can recover it, within a budget, with progress.
 
     JobState + RetryRecord + newest checkpoint + jitter ──decide──> Retry | Stop
 
@@ -149,7 +149,7 @@ def decide_retry(state: "JobState", record: RetryRecord, *, step: int | None, ji
     if not state.has_failed or failure is None:
         return Stop(f"it has ended as {state.state}")
     if not failure.retryable:
-        return Stop(f"no retry heals {failure.failure_class.value}")
+        return Stop(f"no retry recovers from {failure.failure_class.value}")
     this = _attempt(state, failure, step)
     before = record.attempts[-1] if record.attempts else None
     progress = _is_progress(before, this)
@@ -163,8 +163,8 @@ def decide_retry(state: "JobState", record: RetryRecord, *, step: int | None, ji
     return Retry(
         seconds=pause_before(_without_progress(attempts), jitter),
         record=RetryRecord(record.allowed, spent, attempts[-_MOST_ATTEMPTS:]),
-        avoided=_avoided(attempts),
-        why=f"{failure.failure_class.value} can heal, " + _from(step),
+        avoided=_nodes_to_avoid(attempts),
+        why=f"a retry can recover from {failure.failure_class.value}, " + _start_text(step),
     )
 
 
@@ -198,14 +198,14 @@ def with_lost_nodes(state: "JobState", lost: Mapping[str, str]) -> "JobState":
 def signature_of(job: str, failure: "JobFailure") -> str:
     """Return class, exit code, the node if it is the cause, and the message without names and numbers."""
     by_node = failure.failure_class in _BY_NODE
-    told = len(failure.evidence) > 2 and not by_node
-    said = failure.evidence[1] if told else (failure.evidence or ("",))[0]
+    has_message = len(failure.evidence) > 2 and not by_node
+    message = failure.evidence[1] if has_message else (failure.evidence or ("",))[0]
     for name in filter(None, (failure.pod, failure.node, job)):
-        said = re.sub(rf"\b{re.escape(name)}\b", "*", said)
-    said = re.sub(r"0x[0-9a-f]+|\d+", "#", said)
+        message = re.sub(rf"\b{re.escape(name)}\b", "*", message)
+    message = re.sub(r"0x[0-9a-f]+|\d+", "#", message)
     code = "" if failure.exit_code is None else f" exit {failure.exit_code}"
     place = f" on {failure.node}" if by_node and failure.node else ""
-    return f"{failure.failure_class.value}{code}{place}: {' '.join(said.split())}"[:_LONGEST_SIGNATURE]
+    return f"{failure.failure_class.value}{code}{place}: {' '.join(message.split())}"[:_LONGEST_SIGNATURE]
 
 
 def _attempt(state: "JobState", failure: "JobFailure", step: int | None) -> Attempt:
@@ -229,13 +229,13 @@ def _without_progress(attempts: tuple[Attempt, ...]) -> int:
     return count
 
 
-def _avoided(attempts: tuple[Attempt, ...]) -> tuple[AvoidedNode, ...]:
+def _nodes_to_avoid(attempts: tuple[Attempt, ...]) -> tuple[AvoidedNode, ...]:
     failed = Counter(attempt.node for attempt in attempts if attempt.node)
     broken = {a.node for a in attempts if a.failure_class == FailureClass.HARDWARE.value}
     return tuple(AvoidedNode(node, node in broken or count > 1) for node, count in sorted(failed.items()))
 
 
-def _from(step: int | None) -> str:
+def _start_text(step: int | None) -> str:
     unknown = "and it starts again from its newest checkpoint, or from the beginning"
     return unknown if step is None else f"from step {step:,}"
 

@@ -14,7 +14,7 @@ import pytest
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError
 from trainyard.github import repository_api, variables
-from trainyard.github.run_plan import Asked, resolve
+from trainyard.github.run_plan import DispatchInputs, resolve
 from trainyard.github.setup import Manner, Setup, WantedSetup
 from trainyard.github.setup_step import SetupStep, SetupVerdict, exit_code_of_steps
 from trainyard.github.target import target_for
@@ -95,7 +95,7 @@ def planned(github: Any) -> dict[str, str]:
     """The plan of a push with the variables that the set-up left."""
     config = load_config(ROOT / "configs" / "smoke.yaml").config
     known = {"GITHUB_ACTIONS": "true", "GITHUB_EVENT_NAME": "push", "GITHUB_RUN_ID": "1", **github.variables}
-    asked = Asked("configs/smoke.yaml", target=target_for("", known))
+    asked = DispatchInputs("configs/smoke.yaml", target=target_for("", known))
     return resolve(asked, config, Segment("1", 1, 1, "a" * 40), variables=known).outputs()
 
 

@@ -112,7 +112,7 @@ def both(*plants: Plant) -> Plant:
     return plant
 
 
-def stalled(path: str, word: str) -> Plant:
+def stall_workload(path: str, word: str) -> Plant:
     """A workload whose pods do not become ready."""
 
     def plant(state: State, _: Cluster) -> None:
@@ -263,7 +263,7 @@ def pool_of(family: str) -> Plant:
     return lambda state, _: put(state, POOLS, node_pool("more", allowed))
 
 
-def tainted_device(state: State, cluster: Cluster) -> None:
+def taint_device(state: State, cluster: Cluster) -> None:
     """A device that its driver has found unhealthy (NVMLDeviceHealthCheck)."""
     device = state[SLICES][f"{cluster.gpu_nodes[0]}-gpu-nvidia-com"]["spec"]["devices"][3]
     device["taints"] = [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoExecute"}]
@@ -306,7 +306,7 @@ FAULTS = (
     ),
     Fault(
         "no gpu resource, plugin not ready",
-        both(each_gpu_node(amounts(GPU, None)), stalled(DAEMONS, "nvidia")),
+        both(each_gpu_node(amounts(GPU, None)), stall_workload(DAEMONS, "nvidia")),
         "device-plugin",
         "error",
         ("of", "pods ready"),
@@ -569,7 +569,7 @@ FAULTS = (
     ),
     Fault(
         "operator not ready",
-        stalled(DEPLOYMENTS, "training-operator"),
+        stall_workload(DEPLOYMENTS, "training-operator"),
         "operator",
         "error",
         ("0 of 1",),
@@ -789,7 +789,7 @@ FAULTS = (
     ),
     Fault(
         "gpu faulty by its driver",
-        tainted_device,
+        taint_device,
         "gpu",
         "error",
         ("gpu-0", "7 of 8 GPUs"),

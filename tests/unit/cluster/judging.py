@@ -44,7 +44,7 @@ def without_target(text: str) -> str:
     return re.sub(r" --kubeconfig \S+( --namespace \S+)?", "", text)
 
 
-def found_by(kubeconfig: Path, *options: str) -> list[dict[str, str]]:
+def findings_of(kubeconfig: Path, *options: str) -> list[dict[str, str]]:
     """The findings, without what was skipped."""
     record = verdict_record(verdict_of(kubeconfig, *options))
     found: list[dict[str, Any]] = record["findings"]

@@ -189,7 +189,7 @@ def _read(recorded: Recorded, path: str, query: Mapping[str, str]) -> tuple[int,
     parent, _, name = path.rpartition("/")
     if name in recorded.state.get(parent, {}):
         return 200, recorded.state[parent][name]
-    items = _listed(recorded.state, path)
+    items = _objects_at(recorded.state, path)
     if items is None:
         return 404, _status(404, "the server could not find the requested resource")
     start, limit = int(query.get("continue", 0)), int(query.get("limit", 10**9))
@@ -206,7 +206,7 @@ _COLLECTIONS = {
 }
 
 
-def _listed(state: State, path: str) -> list[Json] | None:
+def _objects_at(state: State, path: str) -> list[Json] | None:
     """The objects of a list: of one namespace, or of all."""
     root, _, plural = path.rpartition("/")
     if plural not in _COLLECTIONS:

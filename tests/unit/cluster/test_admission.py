@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from trainyard.cluster.admission import When, outlook
+from trainyard.cluster.admission import AdmissionTime, outlook
 from trainyard.cluster.demand import Demand
-from trainyard.cluster.snapshot import ClusterQueue, Flavor, FlavorQuota, Queue, Snapshot, Unseen
+from trainyard.cluster.snapshot import ClusterQueue, Flavor, FlavorQuota, MissingData, Queue, Snapshot
 
 GPU = "nvidia.com/gpu"
-NOT_SEEN = Unseen("not asked")
+NOT_SEEN = MissingData("not asked")
 
 
 def quota(nominal: int, used: int, limit: int | None = None, flavor: str = "p5") -> FlavorQuota:
@@ -42,7 +42,13 @@ DEMAND = Demand(nodes=2, gpus_per_node=8, instance_type="p5.48xlarge", queue="ma
 @pytest.mark.parametrize(("nominal", "used"), list(itertools.product((0, 8, 16, 32), (0, 8, 16, 32))))
 def test_a_queue_of_its_own_has_its_nominal_quota(nominal: int, used: int) -> None:
     found = outlook(snapshot(cluster_queue("own", quota(nominal, used))), DEMAND, ())
-    wanted = When.NEVER if nominal < 16 else When.NOW if nominal - used >= 16 else When.LATER
+    wanted = (
+        AdmissionTime.NEVER
+        if nominal < 16
+        else AdmissionTime.NOW
+        if nominal - used >= 16
+        else AdmissionTime.LATER
+    )
     assert found.when is wanted, found
 
 
@@ -59,26 +65,28 @@ def test_a_queue_of_a_cohort_may_borrow(
     found = outlook(snapshot(own, lender, stranger), DEMAND, ())
     most = nominal + other if limit is None else min(nominal + other, nominal + limit)
     free = max(0, min(most - used, nominal + other - used - other_used))
-    assert found.when is (When.NEVER if most < 16 else When.NOW if free >= 16 else When.LATER), found
+    assert found.when is (
+        AdmissionTime.NEVER if most < 16 else AdmissionTime.NOW if free >= 16 else AdmissionTime.LATER
+    ), found
 
 
 def test_those_who_wait_come_first() -> None:
     found = outlook(snapshot(cluster_queue("own", quota(32, 0), pending=2)), DEMAND, ())
-    assert (found.when, "2 jobs waiting" in found.evidence) == (When.LATER, True)
+    assert (found.when, "2 jobs waiting" in found.evidence) == (AdmissionTime.LATER, True)
 
 
 def test_a_job_takes_one_flavor_and_not_parts_of_two() -> None:
     own = cluster_queue("own", quota(8, 0, flavor="a"), quota(8, 0, flavor="b"))
-    assert outlook(snapshot(own), DEMAND, ()).when is When.NEVER
+    assert outlook(snapshot(own), DEMAND, ()).when is AdmissionTime.NEVER
 
 
 def test_a_flavor_of_another_type_does_not_count() -> None:
     labels = {"node.kubernetes.io/instance-type": "ml.p4d.24xlarge"}
     own = cluster_queue("own", quota(32, 0))
     found = outlook(snapshot(own, flavors=(Flavor("p5", labels),)), DEMAND, ())
-    assert (found.when, "p5.48xlarge" in found.evidence) == (When.NEVER, True)
+    assert (found.when, "p5.48xlarge" in found.evidence) == (AdmissionTime.NEVER, True)
     right = {"node.kubernetes.io/instance-type": "ml.p5.48xlarge"}
-    assert outlook(snapshot(own, flavors=(Flavor("p5", right),)), DEMAND, ()).when is When.NOW
+    assert outlook(snapshot(own, flavors=(Flavor("p5", right),)), DEMAND, ()).when is AdmissionTime.NOW
 
 
 @pytest.mark.parametrize(
@@ -93,15 +101,18 @@ def test_a_flavor_of_another_type_does_not_count() -> None:
 )
 def test_a_queue_that_admits_nothing_is_named(change: dict[str, Any], said: str) -> None:
     found = outlook(snapshot(replace(cluster_queue("own", quota(32, 0)), **change)), DEMAND, ())
-    assert (found.when, said in found.evidence) == (When.NEVER, True), found
+    assert (found.when, said in found.evidence) == (AdmissionTime.NEVER, True), found
 
 
 @pytest.mark.parametrize(
     ("unseen", "when"),
-    [(Unseen("not served", absent=True), When.NEVER), (Unseen("not allowed", denied=True), When.UNKNOWN)],
+    [
+        (MissingData("not served", absent=True), AdmissionTime.NEVER),
+        (MissingData("not allowed", denied=True), AdmissionTime.UNKNOWN),
+    ],
 )
-def test_queues_that_cannot_be_seen(unseen: Unseen, when: When) -> None:
+def test_queues_that_cannot_be_seen(unseen: MissingData, when: AdmissionTime) -> None:
     assert outlook(snapshot(queues=unseen), DEMAND, ()).when is when
-    known = outlook(snapshot(cluster_queues=Unseen("not allowed", denied=True)), DEMAND, ())
-    assert known.when is When.UNKNOWN
-    assert outlook(snapshot(), replace(DEMAND, queue=""), ()).when is When.NO_QUEUE
+    known = outlook(snapshot(cluster_queues=MissingData("not allowed", denied=True)), DEMAND, ())
+    assert known.when is AdmissionTime.UNKNOWN
+    assert outlook(snapshot(), replace(DEMAND, queue=""), ()).when is AdmissionTime.NO_QUEUE

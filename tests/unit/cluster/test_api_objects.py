@@ -69,13 +69,13 @@ REDUCERS = [
     lambda raw: api_objects.read_workload(raw, "DaemonSet"),
     lambda raw: api_objects.read_workload(raw, "Deployment"),
     api_objects.slice_of,
-    api_objects.allocated_of,
+    api_objects.allocations_of,
     api_objects.quota_of,
     api_objects.limits_of,
     api_objects.queue_of,
     api_objects.cluster_queue_of,
     api_objects.flavor_of,
-    api_objects.hooked_of,
+    api_objects.hook_targets_of,
     api_objects.scaler_of,
 ]
 WRONG: list[Any] = [None, 7, "x", [], {}, [7], ["x"], True, 1.5, {"a": None}]
@@ -109,8 +109,8 @@ OBJECTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "node": (node_of, node("a", "p5.48xlarge")),
     "pod": (pod_of, pod("b-0", "a", gpus=8)),
     "slice": (api_objects.slice_of, resource_slice("gpu.nvidia.com", "a", 2)),
-    "claim": (api_objects.allocated_of, CLAIM),
-    "hooks": (api_objects.hooked_of, {"webhooks": [HOOK]}),
+    "claim": (api_objects.allocations_of, CLAIM),
+    "hooks": (api_objects.hook_targets_of, {"webhooks": [HOOK]}),
     "quota": (api_objects.quota_of, QUOTA),
     "pool": (
         api_objects.scaler_of,
@@ -143,14 +143,14 @@ def test_a_field_of_another_type_counts_as_absent(name: str) -> None:
     ],
 )
 def test_a_webhook_proves_its_controller_only_where_it_must_answer(change: Any, hooked: Any) -> None:
-    assert api_objects.hooked_of({"webhooks": [HOOK | change]}) == hooked
+    assert api_objects.hook_targets_of({"webhooks": [HOOK | change]}) == hooked
 
 
 def test_a_claim_of_a_monitor_holds_nothing() -> None:
-    assert api_objects.allocated_of(CLAIM) == (("gpu.nvidia.com/a/gpu-0", "team/job-0"),)
+    assert api_objects.allocations_of(CLAIM) == (("gpu.nvidia.com/a/gpu-0", "team/job-0"),)
     monitor = json.loads(json.dumps(CLAIM))
     monitor["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
-    assert api_objects.allocated_of(monitor) is None
+    assert api_objects.allocations_of(monitor) is None
 
 
 @pytest.mark.parametrize("basic", [True, False], ids=["v1beta1", "v1"])

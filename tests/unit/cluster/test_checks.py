@@ -22,7 +22,7 @@ from tests.unit.cluster.generated import (
     plain_eks,
     put,
 )
-from tests.unit.cluster.judging import found_by, look_at, script, verdict_of
+from tests.unit.cluster.judging import findings_of, look_at, script, verdict_of
 from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
 from trainyard.cluster.cluster_query import ClusterQuery
@@ -45,7 +45,7 @@ def recorded() -> Iterator[Recorded]:
 
 def errors(recorded: Recorded, folder: Path, *options: str) -> dict[str, str]:
     """Check -> evidence of its error."""
-    found = found_by(recorded.kubeconfig(folder), *(options or PLAN))
+    found = findings_of(recorded.kubeconfig(folder), *(options or PLAN))
     return {entry["check"]: entry["evidence"] for entry in found if entry["severity"] == "error"}
 
 
@@ -194,7 +194,7 @@ def test_zones_part_a_gang_where_it_uses_efa(
         amount_of(GPU, "8" if grave else "4")(body)
         labels = {"node.kubernetes.io/instance-type": model, "topology.kubernetes.io/zone": f"z{number % 2}"}
         body["metadata"]["labels"] |= labels
-    found = found_by(recorded.kubeconfig(tmp_path), "--num-nodes", "4", "--instance-type", model)
+    found = findings_of(recorded.kubeconfig(tmp_path), "--num-nodes", "4", "--instance-type", model)
     (said,) = [entry for entry in found if entry["check"] == "placement"]
     assert (said["severity"], "2 in z0, 2 in z1" in said["evidence"]) == (
         "error" if grave else "warning",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.unit.cluster.faults import Fault, cases
 from tests.unit.cluster.generated import CLUSTERS, changed
-from tests.unit.cluster.judging import found_by, verdict_of, without_target
+from tests.unit.cluster.judging import findings_of, verdict_of, without_target
 from tests.unit.cluster.recorded import serving
 
 from trainyard.cluster.check_definition import Severity
@@ -53,7 +53,7 @@ def test_a_planted_fault_is_found(name: str, fault: Fault, tmp_path: Path) -> No
             *cluster.options,
             *fault.options,
         )
-        found = found_by(recorded.kubeconfig(tmp_path), *plan)
+        found = findings_of(recorded.kubeconfig(tmp_path), *plan)
     assert_found(fault, found)
 
 

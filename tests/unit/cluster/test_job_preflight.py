@@ -8,7 +8,7 @@ import pytest
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.image_digest import pin_digest
 from trainyard.cluster.job_preflight import room_for
-from trainyard.cluster.snapshot import Condition, Image, Node, Pod, Snapshot, Unseen
+from trainyard.cluster.snapshot import Condition, Image, MissingData, Node, Pod, Snapshot
 
 DIGEST = "sha256:" + "a" * 64
 MIB = 2**20 * 1000
@@ -48,8 +48,8 @@ def pod(where: str, **requests: int) -> Pod:
     return Pod("kube-system", "p", where, requests, "p", 0, "", (), raw_infiniband=False)
 
 
-def seen(*nodes: Node, pods: tuple[Pod, ...] | Unseen = ()) -> Snapshot:
-    none: Any = Unseen("not looked at")
+def snapshot_of(*nodes: Node, pods: tuple[Pod, ...] | MissingData = ()) -> Snapshot:
+    none: Any = MissingData("not looked at")
     fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
     return Snapshot(**{**fields, "nodes": nodes, "pods": pods, "now": 0.0, "resources": {}})
 
@@ -59,7 +59,7 @@ def test_the_least_of_all_nodes_counts_without_what_runs_there_anyway() -> None:
         pod("a", cpu=2000, memory=1000 * MIB),
         pod("b", **{"nvidia.com/gpu": 8000, "cpu": 99_000}),
     )
-    snapshot = seen(node("a"), node("b", memory=1_900_000, efa=31), pods=(daemon, training))
+    snapshot = snapshot_of(node("a"), node("b", memory=1_900_000, efa=31), pods=(daemon, training))
     room = room_for(snapshot, Demand(nodes=2, instance_type="p5.48xlarge"))
     assert room is not None
     assert (room.gpus, room.efa, room.cpu_millis, room.memory_mib) == (8, 31, 188_000, 1_900_000)
@@ -69,11 +69,11 @@ def test_the_least_of_all_nodes_counts_without_what_runs_there_anyway() -> None:
 
 def test_nodes_that_are_not_meant_or_not_fit_do_not_count() -> None:
     tainted = replace(node("b", cpu=1), cordoned=True)
-    room = room_for(seen(node("a"), tainted), Demand(instance_type="p5.48xlarge"))
+    room = room_for(snapshot_of(node("a"), tainted), Demand(instance_type="p5.48xlarge"))
     assert room is not None
     assert room.cpu_millis == 190_000
-    assert room_for(seen(tainted), Demand()) is None
-    assert room_for(seen(node("a")), Demand(instance_type="p4d.24xlarge")) is None
+    assert room_for(snapshot_of(tainted), Demand()) is None
+    assert room_for(snapshot_of(node("a")), Demand(instance_type="p4d.24xlarge")) is None
 
 
 def test_nodes_of_hyperpod_are_known_by_their_label() -> None:
@@ -81,7 +81,9 @@ def test_nodes_of_hyperpod_are_known_by_their_label() -> None:
         "node.kubernetes.io/instance-type": "ml.p5.48xlarge",
         "sagemaker.amazonaws.com/compute-type": "hyperpod",
     }
-    room = room_for(seen(node("a", labels=labels), pods=Unseen("no")), Demand(instance_type="p5.48xlarge"))
+    room = room_for(
+        snapshot_of(node("a", labels=labels), pods=MissingData("no")), Demand(instance_type="p5.48xlarge")
+    )
     assert room is not None
     assert (room.instance_type, room.on_hyperpod) == ("ml.p5.48xlarge", True)
 
@@ -96,4 +98,4 @@ def test_nodes_of_hyperpod_are_known_by_their_label() -> None:
 )
 def test_an_image_is_named_by_its_digest(uri: str, named: str) -> None:
     assert pin_digest(uri, Image(uri, "ECR", "", found=True, digest=DIGEST)) == named
-    assert pin_digest(uri, Unseen("not in ECR")) == uri
+    assert pin_digest(uri, MissingData("not in ECR")) == uri

@@ -5,7 +5,7 @@ import pytest
 from trainyard.cluster.api_objects import scaler_of
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.node_pools import pools_for
-from trainyard.cluster.snapshot import Unseen
+from trainyard.cluster.snapshot import MissingData
 from trainyard.plan.instances import CATALOGUE, InstanceType
 
 GPU = "nvidia.com/gpu"
@@ -95,7 +95,7 @@ def test_a_pool_that_is_closed_makes_nothing() -> None:
     assert not makes(P5, replicas=4)
     assert not makes(P5, status={"conditions": [{"type": "Ready", "status": "False", "reason": "NodeClass"}]})
     assert makes(P5, status={"conditions": [{"type": "Ready", "status": "Unknown", "reason": "New"}]})
-    assert pools_for(Unseen("not allowed", denied=True), P5) == ()
+    assert pools_for(MissingData("not allowed", denied=True), P5) == ()
 
 
 @pytest.mark.parametrize(

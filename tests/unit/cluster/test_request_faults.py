@@ -73,20 +73,20 @@ FAULTS = (
 def cluster() -> State:
     """A cluster with all that a plan may name."""
     state = plain_eks().state
-    put(state, f"/api/v1/namespaces/{NAMESPACE}/secrets", _named("hf"))
-    put(state, "/apis/scheduling.k8s.io/v1/priorityclasses", _named("gold"))
+    put(state, f"/api/v1/namespaces/{NAMESPACE}/secrets", _object_named("hf"))
+    put(state, "/apis/scheduling.k8s.io/v1/priorityclasses", _object_named("gold"))
     active = {"conditions": [{"type": "Active", "status": "True"}]}
-    local = _named("main") | {"spec": {"clusterQueue": "all"}, "status": active}
+    local = _object_named("main") | {"spec": {"clusterQueue": "all"}, "status": active}
     put(state, f"{KUEUE}/namespaces/{NAMESPACE}/localqueues", local)
     amounts = {"cpu": "10k", "memory": "90Ti", "nvidia.com/gpu": "64", "vpc.amazonaws.com/efa": "256"}
     resources = [{"name": name, "nominalQuota": amount} for name, amount in amounts.items()]
     flavors = [{"name": "p5", "resources": resources}]
-    queue = _named("all") | {"spec": {"resourceGroups": [{"flavors": flavors}]}, "status": active}
+    queue = _object_named("all") | {"spec": {"resourceGroups": [{"flavors": flavors}]}, "status": active}
     put(state, f"{KUEUE}/clusterqueues", queue)
     return state
 
 
-def _named(name: str) -> Json:
+def _object_named(name: str) -> Json:
     return {"metadata": {"name": name}}
 
 
@@ -99,8 +99,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
 
 
 def test_the_check_of_this_cluster_is_ready(recorded: Recorded, tmp_path: Path) -> None:
-    assert judged(recorded, tmp_path) == (Verdict.READY, {})
-    assert len(asked_of(recorded)) >= 25
+    assert judge(recorded, tmp_path) == (Verdict.READY, {})
+    assert len(requests_of(recorded)) >= 25
 
 
 QUICK = ("403", "429", "hangs up", "a page of a proxy")
@@ -113,10 +113,10 @@ PLANTED = [
 
 @pytest.mark.parametrize("fault", PLANTED)
 def test_every_request_meets_this_fault(fault: ApiFault, recorded: Recorded, tmp_path: Path) -> None:
-    judged(recorded, tmp_path)
+    judge(recorded, tmp_path)
     wrong = {}
     turn, by = (OF_THE_GATEWAY.index(fault.name) % 3, 3) if fault.name in OF_THE_GATEWAY else (0, 1)
-    for method, path in asked_of(recorded)[turn::by]:
+    for method, path in requests_of(recorded)[turn::by]:
         bad = Misbehaviour(path, fault.status, fault.headers, times=fault.times, delay=fault.delay)
         recorded.misbehaviours[:] = [replace(bad, method=method, whole=True, text=fault.text)]
         if problem := dishonest(path, fault, recorded, tmp_path):
@@ -124,7 +124,7 @@ def test_every_request_meets_this_fault(fault: ApiFault, recorded: Recorded, tmp
     assert wrong == {}
 
 
-def asked_of(recorded: Recorded) -> list[tuple[str, str]]:
+def requests_of(recorded: Recorded) -> list[tuple[str, str]]:
     """Method and path of everything that has been asked."""
     split = (request.split(" ", 1) for request in recorded.requests)
     return sorted({(method, urlsplit(path).path) for method, path in split})
@@ -133,7 +133,7 @@ def asked_of(recorded: Recorded) -> list[tuple[str, str]]:
 def dishonest(path: str, fault: ApiFault, recorded: Recorded, folder: Path) -> str:
     """What is wrong with what the check says; empty where it is honest."""
     try:
-        state, said = judged(recorded, folder, seconds=0.3 if fault.delay else 20.0)
+        state, said = judge(recorded, folder, seconds=0.3 if fault.delay else 20.0)
     except CredentialsRefusedError as error:
         return "" if fault.status == 401 else str(error)
     except ServiceError as error:
@@ -142,10 +142,10 @@ def dishonest(path: str, fault: ApiFault, recorded: Recorded, folder: Path) -> s
         return "nothing was raised"
     if fault.heals:
         return "" if (state, said) == (Verdict.READY, {}) else f"{state}: {said}"
-    return _unfounded(path, fault, state, said)
+    return _false_claim(path, fault, state, said)
 
 
-def _unfounded(path: str, fault: ApiFault, state: Verdict, said: dict[str, list[Severity]]) -> str:
+def _false_claim(path: str, fault: ApiFault, state: Verdict, said: dict[str, list[Severity]]) -> str:
     """Whether something is called faulty because it was not seen, or ready although it had to be seen."""
     if fault.text.startswith("{"):  # says that nothing is there: an answer, if a strange one
         return ""
@@ -159,7 +159,7 @@ def _unfounded(path: str, fault: ApiFault, state: Verdict, said: dict[str, list[
     return ""
 
 
-def judged(
+def judge(
     recorded: Recorded, folder: Path, *, seconds: float = 20.0
 ) -> tuple[Verdict, dict[str, list[Severity]]]:
     """The verdict, and what each check said that was not fine, or was not asked."""

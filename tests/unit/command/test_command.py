@@ -48,7 +48,7 @@ def run(body: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def piped_to_nobody(body: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def pipe_to_nobody(body: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run with a stdout whose reader has gone before anything is written."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -139,12 +139,12 @@ def test_an_interrupt_ends_with_130_without_a_traceback() -> None:
 
 @pytest.mark.parametrize("body", [SAY_NO, "print('x'); return 75", "print('x'); return 0"])
 def test_an_answer_holds_when_nobody_reads_it(body: str) -> None:
-    done = piped_to_nobody(body)
+    done = pipe_to_nobody(body)
     assert (done.returncode, done.stderr) == (int(body[-2:]), "")
 
 
 def test_an_error_keeps_its_code_when_nobody_reads_the_output_before_it() -> None:
-    done = piped_to_nobody("print('x'); raise errors.ServiceError('The store is down.')")
+    done = pipe_to_nobody("print('x'); raise errors.ServiceError('The store is down.')")
     assert (done.returncode, done.stderr) == (4, "The store is down.\n")
 
 
@@ -154,7 +154,7 @@ def test_an_error_keeps_its_code_when_nobody_reads_the_output_before_it() -> Non
     ids=["large", "unbuffered"],
 )
 def test_a_main_that_was_cut_short_by_its_reader_is_not_done(body: str, variables: dict[str, str]) -> None:
-    done = piped_to_nobody(body, env=os.environ | variables)
+    done = pipe_to_nobody(body, env=os.environ | variables)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("Interrupted: ")
 
@@ -182,7 +182,7 @@ def test_a_reader_that_stops_early_does_not_turn_a_no_into_done() -> None:
     ],
 )
 def test_a_code_holds_when_nobody_reads_the_message(body: str, code: int) -> None:
-    assert piped_to_nobody(body, stderr=subprocess.STDOUT).returncode == code
+    assert pipe_to_nobody(body, stderr=subprocess.STDOUT).returncode == code
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_code_holds_when_nobody_reads_the_message(body: str, code: int) -> Non
 )
 def test_what_argparse_says_to_nobody_keeps_its_code(arguments: str, code: int) -> None:
     body = f"return parser.script_parser('Does nothing.').parse_args({arguments})"
-    assert piped_to_nobody(body, stderr=subprocess.STDOUT).returncode == code
+    assert pipe_to_nobody(body, stderr=subprocess.STDOUT).returncode == code
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
@@ -330,7 +330,7 @@ def test_what_goes_on_behind_outlives_what_started_it_and_says_where_it_is(tmp_p
     program = (
         "import pathlib, sys\n"
         "from trainyard.command import arguments, handler, output, parser, signals, time_limits\n"
-        "event = signals.stand_back(pathlib.Path('behind'))\n"
+        "event = signals.run_in_background(pathlib.Path('behind'))\n"
         "print('begun', flush=True)\n"
         "event.wait(60)\n"
         "print('ended', file=sys.stderr)\n"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainyard.command.signals import end_at_signals, stand_back
+from trainyard.command.signals import end_at_signals, run_in_background
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
@@ -76,7 +76,7 @@ def test_work_beside_another_program_is_asked_once_and_then_ended(
         return value
 
     monkeypatch.setattr(os, "nice", nice)
-    event = stand_back()
+    event = run_in_background()
     assert asked == [19]
     assert not event.is_set()
     signal.raise_signal(number)

@@ -287,7 +287,7 @@ class Work:
             self.went_on.set()
         return f"live {self.drawn}"
 
-    def tell(self) -> None:
+    def log_progress(self) -> None:
         self.told += 1
         self.went_on.set()
 
@@ -365,7 +365,7 @@ def test_a_live_line_that_cannot_begin_leaves_the_streams_alone(monkeypatch: pyt
 def test_where_there_is_no_terminal_the_work_is_told_to_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(terminal, "_TELL_SECONDS", 0.01)
+    monkeypatch.setattr(terminal, "_LOG_SECONDS", 0.01)
     work = Work()
     with terminal.show_live(work):
         assert work.went_on.wait(10)

@@ -32,7 +32,7 @@ def complaints(folder: Path) -> Callable[..., list[str]]:
 
 
 @pytest.fixture
-def written(folder: Path) -> Callable[..., Path]:
+def write_files(folder: Path) -> Callable[..., Path]:
     """Write files given as name and content; the path of the last is returned."""
 
     def write(files: dict[str, str]) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.config.from_weights import Declared
+from trainyard.config.from_weights import DeclaredShape
 from trainyard.config.keys import leaf_keys
 from trainyard.config.load import load_config
 from trainyard.config.problems import SET
@@ -33,9 +33,9 @@ class Weights:
         self.values = values
         self.asked: list[tuple[str, frozenset[str]]] = []
 
-    def __call__(self, path: str, unknown: frozenset[str]) -> Declared | None:
+    def __call__(self, path: str, unknown: frozenset[str]) -> DeclaredShape | None:
         self.asked.append((path, unknown))
-        return None if self.values is None else Declared(SOURCE, self.values, f"{path}@abc")
+        return None if self.values is None else DeclaredShape(SOURCE, self.values, f"{path}@abc")
 
 
 def value(config: Any, key: str) -> Any:
@@ -57,9 +57,9 @@ def text(path: str | None, *keys: str) -> str:
 @pytest.mark.parametrize("by_command", [False, True])
 @pytest.mark.parametrize("place", ["nowhere", "file", "command"])
 def test_a_key_is_the_weights_unless_it_was_set_beside_them(
-    written: Written, key: str, by_command: bool, place: str
+    write_files: Written, key: str, by_command: bool, place: str
 ) -> None:
-    file = written({"c.yaml": text(None if by_command else "./weights", *[key] * (place == "file"))})
+    file = write_files({"c.yaml": text(None if by_command else "./weights", *[key] * (place == "file"))})
     overrides = ["model.path=./weights"] * by_command + [f"{key}={FILE_VALUES[key]}"] * (place == "command")
     weights = Weights(OPENED)
     loaded = load_config(file, overrides, read_weights=weights)
@@ -77,9 +77,9 @@ def test_a_key_is_the_weights_unless_it_was_set_beside_them(
 
 @pytest.mark.parametrize("by_command", [False, True])
 def test_the_name_of_a_file_is_replaced_only_with_weights_of_the_command_line(
-    written: Written, by_command: bool
+    write_files: Written, by_command: bool
 ) -> None:
-    file = written({"c.yaml": text(None if by_command else "./weights")})
+    file = write_files({"c.yaml": text(None if by_command else "./weights")})
     loaded = load_config(
         file,
         ["model.path=./weights"] * by_command,
@@ -88,36 +88,36 @@ def test_the_name_of_a_file_is_replaced_only_with_weights_of_the_command_line(
     assert loaded.config.model.name == ("theirs" if by_command else "x")
 
 
-def test_a_key_of_another_model_goes_where_the_weights_do_not_declare_it(written: Written) -> None:
-    given = written({"c.yaml": text(None, "model.architecture.num_layers")})
+def test_a_key_of_another_model_goes_where_the_weights_do_not_declare_it(write_files: Written) -> None:
+    given = write_files({"c.yaml": text(None, "model.architecture.num_layers")})
     declared = {"model.architecture.hidden_size": 640, "model.tokenizer": "./weights"}
     loaded = load_config(given, ["model.path=./weights"], read_weights=Weights(declared))
-    plain = load_config(written({"d.yaml": text(None)}))
+    plain = load_config(write_files({"d.yaml": text(None)}))
     assert loaded.config.model.architecture.num_layers == plain.config.model.architecture.num_layers
     assert loaded.config.model.architecture.hidden_size == 640
     assert loaded.origins["model.architecture.num_layers"].file == "default"
 
 
-def test_weights_that_are_not_known_leave_every_value_as_it_is(written: Written) -> None:
-    file = written({"c.yaml": text("./weights", "model.architecture.num_layers")})
+def test_weights_that_are_not_known_leave_every_value_as_it_is(write_files: Written) -> None:
+    file = write_files({"c.yaml": text("./weights", "model.architecture.num_layers")})
     loaded = load_config(file, read_weights=Weights(None))
     assert loaded.config.model.path == "./weights"
     assert loaded.config.model.architecture.num_layers == 3
 
 
-def test_without_weights_nothing_is_asked(written: Written) -> None:
+def test_without_weights_nothing_is_asked(write_files: Written) -> None:
     weights = Weights(OPENED)
-    loaded = load_config(written({"c.yaml": text(None)}), read_weights=weights)
+    loaded = load_config(write_files({"c.yaml": text(None)}), read_weights=weights)
     assert weights.asked == []
     assert loaded.config.model.path is None
 
 
 def test_an_architecture_of_null_opens_what_an_extended_file_says_and_needs_weights(
-    written: Written, complaints: Callable[..., list[str]]
+    write_files: Written, complaints: Callable[..., list[str]]
 ) -> None:
     base = {"base.yaml": text(None, "model.architecture.num_layers")}
     null = "extends: base.yaml\nmodel: {architecture: null, path: ./weights}\n"
-    file = written({**base, "c.yaml": null})
+    file = write_files({**base, "c.yaml": null})
     weights = Weights(OPENED)
     loaded = load_config(file, read_weights=weights)
     assert "model.architecture.num_layers" in weights.asked[0][1]
@@ -126,9 +126,9 @@ def test_an_architecture_of_null_opens_what_an_extended_file_says_and_needs_weig
     assert line.startswith("c.yaml:2: model.path: not set, and model.architecture is null")
 
 
-def test_every_open_key_is_one_that_describes_a_model(written: Written) -> None:
+def test_every_open_key_is_one_that_describes_a_model(write_files: Written) -> None:
     weights = Weights(OPENED)
-    load_config(written({"c.yaml": text(None)}), ["model.path=./weights"], read_weights=weights)
+    load_config(write_files({"c.yaml": text(None)}), ["model.path=./weights"], read_weights=weights)
     [(_, unknown)] = weights.asked
     architecture = {key for key in leaf_keys() if key.startswith("model.architecture.")}
     assert unknown == architecture | {"model.tokenizer", "model.name"}

@@ -32,8 +32,8 @@ Complaints = Callable[..., list[str]]
         ("artifacts.store=file:///tmp/a b", "file:///tmp/a b"),
     ],
 )
-def test_a_value_is_read_as_in_a_file(written: Callable[..., Path], argument: str, value: Any) -> None:
-    loaded = load_config(written({"c.yaml": MINIMAL}), [argument])
+def test_a_value_is_read_as_in_a_file(write_files: Callable[..., Path], argument: str, value: Any) -> None:
+    loaded = load_config(write_files({"c.yaml": MINIMAL}), [argument])
     key = argument.partition("=")[0].strip()
     found: Any = loaded.config.to_plain()
     for name in key.split("."):
@@ -43,13 +43,13 @@ def test_a_value_is_read_as_in_a_file(written: Callable[..., Path], argument: st
     assert str(loaded.origins[key]) == "--set"
 
 
-def test_of_two_for_the_same_key_the_later_wins(written: Callable[..., Path]) -> None:
-    loaded = load_config(written({"c.yaml": MINIMAL}), ["training.seed=1", "training.seed=2"])
+def test_of_two_for_the_same_key_the_later_wins(write_files: Callable[..., Path]) -> None:
+    loaded = load_config(write_files({"c.yaml": MINIMAL}), ["training.seed=1", "training.seed=2"])
     assert loaded.config.training.seed == 2
 
 
-def test_a_wrong_value_in_the_file_can_be_set_right(written: Callable[..., Path]) -> None:
-    path = written({"c.yaml": "model: {name: x}\ntraining: {max_steps: '5'}\ncompute: 7\n"})
+def test_a_wrong_value_in_the_file_can_be_set_right(write_files: Callable[..., Path]) -> None:
+    path = write_files({"c.yaml": "model: {name: x}\ntraining: {max_steps: '5'}\ncompute: 7\n"})
     loaded = load_config(path, ["training.max_steps=5", "compute.compile=true"])
     assert loaded.config.training.max_steps == 5
     assert loaded.config.compute.compile

@@ -13,7 +13,7 @@ from trainyard.training.model.model import Block, Llama, parameter_count
 PRESETS = sorted((Path(__file__).resolve().parents[3] / "configs" / "models").glob("*.yaml"))
 
 
-def built(shape: ArchitectureConfig) -> Llama:
+def build_model(shape: ArchitectureConfig) -> Llama:
     with torch.device("meta"):
         return Llama(shape)
 
@@ -25,13 +25,13 @@ def test_there_are_presets() -> None:
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
 def test_the_count_of_every_preset_is_that_of_its_model(preset: Path) -> None:
     shape = ArchitectureConfig.model_validate(yaml.safe_load(preset.read_text())["model"]["architecture"])
-    assert count_parameters(shape).total == parameter_count(built(shape))
+    assert count_parameters(shape).total == parameter_count(build_model(shape))
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_every_part_is_that_of_the_model(tied: bool) -> None:
     shape = ArchitectureConfig(num_layers=3, hidden_size=64, num_attention_heads=8, tie_word_embeddings=tied)
-    model, count = built(shape), count_parameters(shape)
+    model, count = build_model(shape), count_parameters(shape)
     block = next(module for module in model.modules() if isinstance(module, Block))
     assert count.total == parameter_count(model)
     assert count.embedding == model.model.embed_tokens.weight.numel()

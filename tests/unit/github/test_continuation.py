@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard.errors import ExitCode
-from trainyard.github.continuation import MOST_DEATHS, Ended, next_segment
+from trainyard.github.continuation import MOST_DEATHS, SegmentEnd, next_segment
 from trainyard.run.segment import Segment
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -11,43 +11,45 @@ SECOND = Segment("4711", 2, 812, COMMIT, step=100)
 
 
 def test_a_stopped_segment_with_progress_and_a_stored_checkpoint_is_followed() -> None:
-    decision = next_segment(Ended(SECOND, ExitCode.STOPPED, 250, stored=True), most=5)
+    decision = next_segment(SegmentEnd(SECOND, ExitCode.STOPPED, 250, stored=True), most=5)
     assert decision.next == Segment("4711", 3, 812, COMMIT, step=250)
     assert decision.reason == "segment 2 stopped at step 250"
 
 
 @pytest.mark.parametrize("code", [ExitCode.DONE, ExitCode.NO, ExitCode.USAGE, ExitCode.BUG, 137])
 def test_a_finished_or_failed_segment_is_not_followed(code: int) -> None:
-    decision = next_segment(Ended(SECOND, code, 250, stored=True), most=5)
+    decision = next_segment(SegmentEnd(SECOND, code, 250, stored=True), most=5)
     assert decision.next is None
     assert str(int(code)) in decision.reason
 
 
 @pytest.mark.parametrize("step", [100, 99])
 def test_a_segment_without_progress_is_the_last(step: int) -> None:
-    decision = next_segment(Ended(SECOND, ExitCode.STOPPED, step, stored=True), most=5)
+    decision = next_segment(SegmentEnd(SECOND, ExitCode.STOPPED, step, stored=True), most=5)
     assert decision.next is None
     assert "made no progress" in decision.reason
 
 
 @pytest.mark.parametrize(("step", "stored"), [(250, False), (None, True)])
 def test_without_a_stored_checkpoint_nothing_follows(step: int | None, stored: bool) -> None:
-    assert "not in the store" in next_segment(Ended(SECOND, ExitCode.STOPPED, step, stored), most=5).reason
+    assert (
+        "not in the store" in next_segment(SegmentEnd(SECOND, ExitCode.STOPPED, step, stored), most=5).reason
+    )
 
 
 def test_a_lineage_has_a_limited_number_of_segments() -> None:
-    assert next_segment(Ended(SECOND, ExitCode.STOPPED, 250, stored=True), most=2).next is None
-    assert next_segment(Ended(SECOND, None), most=2).next is None
-    assert next_segment(Ended(SECOND, ExitCode.STOPPED, 250, stored=True), most=3).next
+    assert next_segment(SegmentEnd(SECOND, ExitCode.STOPPED, 250, stored=True), most=2).next is None
+    assert next_segment(SegmentEnd(SECOND, None), most=2).next is None
+    assert next_segment(SegmentEnd(SECOND, ExitCode.STOPPED, 250, stored=True), most=3).next
 
 
 def test_a_lost_runner_is_followed_a_few_times_and_keeps_the_last_known_step() -> None:
     segment = SECOND
     for _ in range(MOST_DEATHS):
-        decision = next_segment(Ended(segment, None), most=50)
+        decision = next_segment(SegmentEnd(segment, None), most=50)
         assert decision.next is not None
         segment = decision.next
         assert segment.step == 100
-    decision = next_segment(Ended(segment, None), most=50)
+    decision = next_segment(SegmentEnd(segment, None), most=50)
     assert decision.next is None
     assert "3 segments in a row lost their runner" in decision.reason

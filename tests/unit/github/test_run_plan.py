@@ -10,10 +10,10 @@ from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.github.machine_plan import plan_on, usd_per_hour
-from trainyard.github.run_plan import Asked, RunPlan, overrides_in, resolve
+from trainyard.github.run_plan import DispatchInputs, RunPlan, overrides_in, resolve
 from trainyard.github.target import Machine, Target
 from trainyard.report.plan.plan_text import read_plan
-from trainyard.report.plan.run_plan_summary import Planned, markdown_plan, summarize_expectations
+from trainyard.report.plan.run_plan_summary import RunPreview, markdown_plan, summarize_expectations
 from trainyard.run.segment import Segment, manifest_place, read_handover
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,12 +29,12 @@ def smoke() -> Config:
     return load_config(ROOT / "configs" / "smoke.yaml").config
 
 
-def planned(config: Config, segment: Segment = FIRST, variables: Any = STORE, **asked: Any) -> RunPlan:
-    return resolve(Asked("configs/smoke.yaml", **asked), config, segment, variables=variables)
+def plan_run(config: Config, segment: Segment = FIRST, variables: Any = STORE, **asked: Any) -> RunPlan:
+    return resolve(DispatchInputs("configs/smoke.yaml", **asked), config, segment, variables=variables)
 
 
 def test_a_push_asks_for_nothing_and_gets_everything(smoke: Config) -> None:
-    outputs = planned(smoke).outputs()
+    outputs = plan_run(smoke).outputs()
     assert outputs["train"] == "true"
     assert outputs["run_id"] == "gh-4711"
     assert outputs["run_dir"] == "runs/gh-4711"
@@ -45,17 +45,17 @@ def test_a_push_asks_for_nothing_and_gets_everything(smoke: Config) -> None:
 
 
 def test_the_epochs_are_one_more_change_after_the_others(smoke: Config) -> None:
-    outputs = planned(smoke, overrides=("training.seed=7",), epochs="3").outputs()
+    outputs = plan_run(smoke, overrides=("training.seed=7",), epochs="3").outputs()
     assert outputs["overrides"] == "training.seed=7\ntraining.epochs=3"
     for wrong in ("0", "1.5", "three", "-1", "٣"):
         with pytest.raises(ConfigError, match="epochs"):
-            planned(smoke, epochs=wrong)
-            _ = Asked("x", epochs=wrong).changes
+            plan_run(smoke, epochs=wrong)
+            _ = DispatchInputs("x", epochs=wrong).changes
 
 
 def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config) -> None:
-    fresh = planned(smoke, variables={"GITHUB_EVENT_NAME": "push"})
-    assert [(each.what, each.command) for each in fresh.untold] == [
+    fresh = plan_run(smoke, variables={"GITHUB_EVENT_NAME": "push"})
+    assert [(each.what, each.command) for each in fresh.missing_settings] == [
         (
             "where to train",
             """gh variable set TRAINYARD_RUNNER_LABELS --body '["self-hosted","gpu"]'""",
@@ -65,26 +65,31 @@ def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config)
     assert (fresh.trains, fresh.is_refused) == (False, False)
     outputs = fresh.outputs()
     assert (outputs["train"], outputs["store"], outputs["runner"]) == ("false", "", "[]")
-    codebuild = planned(smoke, variables={}, target=Target.CODEBUILD)
-    assert [each.variable for each in codebuild.untold] == ["TRAINYARD_CODEBUILD_PROJECT", "TRAINYARD_STORE"]
-    cluster = planned(smoke, variables={}, target=Target.EKS)
+    codebuild = plan_run(smoke, variables={}, target=Target.CODEBUILD)
+    assert [each.variable for each in codebuild.missing_settings] == [
+        "TRAINYARD_CODEBUILD_PROJECT",
+        "TRAINYARD_STORE",
+    ]
+    cluster = plan_run(smoke, variables={}, target=Target.EKS)
     names = ["TRAINYARD_EKS_CLUSTER", "TRAINYARD_EKS_ROLE", "TRAINYARD_STORE"]
-    assert [each.variable for each in cluster.untold] == names
+    assert [each.variable for each in cluster.missing_settings] == names
 
 
 def test_a_job_of_a_cluster_is_planned_once_cluster_role_and_store_are_named(smoke: Config) -> None:
     told = {"TRAINYARD_EKS_CLUSTER": "ml", "TRAINYARD_STORE": "s3://ml-runs", "TRAINYARD_EKS_ROLE": "arn"}
-    plan = planned(smoke, variables=told, target=Target.EKS)
-    assert (plan.untold, plan.trains, plan.outputs()["target"]) == ((), True, "eks")
+    plan = plan_run(smoke, variables=told, target=Target.EKS)
+    assert (plan.missing_settings, plan.trains, plan.outputs()["target"]) == ((), True, "eks")
     for name in told:
         rest = {key: value for key, value in told.items() if key != name}
-        assert [each.variable for each in planned(smoke, variables=rest, target=Target.EKS).untold] == [name]
+        assert [
+            each.variable for each in plan_run(smoke, variables=rest, target=Target.EKS).missing_settings
+        ] == [name]
 
 
 def test_a_machine_that_trains_where_it_plans_needs_a_store_and_no_label(smoke: Config) -> None:
-    here = planned(smoke, variables={"TRAINYARD_STORE": "file:///srv/store"}, target=Target.HERE)
-    assert (here.trains, here.untold) == (True, ())
-    [store] = planned(smoke, variables={}, target=Target.HERE).untold
+    here = plan_run(smoke, variables={"TRAINYARD_STORE": "file:///srv/store"}, target=Target.HERE)
+    assert (here.trains, here.missing_settings) == (True, ())
+    [store] = plan_run(smoke, variables={}, target=Target.HERE).missing_settings
     assert store.command == "export TRAINYARD_STORE=s3://BUCKET/PREFIX"
 
 
@@ -93,39 +98,39 @@ def test_a_machine_that_trains_where_it_plans_needs_a_store_and_no_label(smoke: 
 )
 def test_a_store_that_is_none_is_refused_before_anything_is_started(smoke: Config, text: str) -> None:
     with pytest.raises(ConfigError, match="TRAINYARD_STORE"):
-        planned(smoke, variables={**LABELS, "TRAINYARD_STORE": text})
+        plan_run(smoke, variables={**LABELS, "TRAINYARD_STORE": text})
 
 
 def test_a_second_attempt_goes_on_whatever_the_first_one_was_told(smoke: Config) -> None:
-    again = planned(smoke, variables=STORE | {"GITHUB_RUN_ATTEMPT": "2"}, resume="none").outputs()
+    again = plan_run(smoke, variables=STORE | {"GITHUB_RUN_ATTEMPT": "2"}, resume="none").outputs()
     assert (again["resume"], again["fetch"]) == ("auto", "true")
-    assert planned(smoke, resume="none").outputs()["resume"] == "none"
-    assert planned(smoke, resume="runs/x/checkpoints/step-00000010").outputs()["fetch"] == "false"
+    assert plan_run(smoke, resume="none").outputs()["resume"] == "none"
+    assert plan_run(smoke, resume="runs/x/checkpoints/step-00000010").outputs()["fetch"] == "false"
 
 
 def test_a_later_segment_looks_into_the_store_and_says_why_it_is_there(smoke: Config) -> None:
-    outputs = planned(smoke, FIRST.next(step=9, died=False), resume=MANIFEST).outputs()
+    outputs = plan_run(smoke, FIRST.next(step=9, died=False), resume=MANIFEST).outputs()
     assert (outputs["segment"], outputs["fetch"], outputs["resume"]) == ("2", "true", MANIFEST)
     assert (outputs["moment"], outputs["reason"]) == ("resumed", "the time limit of a job")
-    assert planned(smoke, FIRST.next(step=9, died=True)).outputs()["reason"] == "its runner died"
+    assert plan_run(smoke, FIRST.next(step=9, died=True)).outputs()["reason"] == "its runner died"
     assert outputs["run_dir"] == "runs/gh-4711"
     assert outputs["may_begin"] == "false"
-    assert planned(smoke, FIRST.next(step=0, died=True)).outputs()["may_begin"] == "true"
-    assert planned(smoke, FIRST.next(step=9, died=True)).outputs()["may_begin"] == "false"
+    assert plan_run(smoke, FIRST.next(step=0, died=True)).outputs()["may_begin"] == "true"
+    assert plan_run(smoke, FIRST.next(step=9, died=True)).outputs()["may_begin"] == "false"
 
 
 def test_a_manifest_begins_a_run_from_that_runs_checkpoint(smoke: Config) -> None:
-    assert planned(smoke, resume=MANIFEST).outputs()["fetch"] == "true"
+    assert plan_run(smoke, resume=MANIFEST).outputs()["fetch"] == "true"
     place = manifest_place(MANIFEST)
     assert place is not None
     assert (place.store, place.run_number) == ("s3://ml-runs/phase2", 812)
     for wrong in ("s3://ml-runs/phase2", "https://example.org/manifests/run-1-manifest.json", "file://"):
         with pytest.raises(ConfigError, match="is not a manifest of a run"):
-            planned(smoke, resume=wrong)
+            plan_run(smoke, resume=wrong)
 
 
 def test_what_the_next_segment_needs_is_read_back(smoke: Config) -> None:
-    plan = planned(
+    plan = plan_run(
         smoke,
         variables=STORE | {"GITHUB_REF_NAME": "main", "TRAINYARD_MAX_SEGMENTS": "3"},
         target=Target.GPU_RUNNER,
@@ -142,7 +147,7 @@ def test_what_the_next_segment_needs_is_read_back(smoke: Config) -> None:
     assert json.loads(inputs["continues"])["thread"] == "C0123:1732140000.000100"
     assert handover.inputs_of(following)["resume"] == "auto"
     died = handover.segment.next(step=0, died=True)
-    begun = read_handover(planned(smoke, resume=MANIFEST).outputs()["plan"])
+    begun = read_handover(plan_run(smoke, resume=MANIFEST).outputs()["plan"])
     assert begun.inputs_of(died)["resume"] == MANIFEST
     assert begun.inputs_of(following)["resume"] == "auto"
     for wrong in ("", "[]", "{}", plan.outputs()["plan"].replace(COMMIT, "main")):
@@ -153,13 +158,15 @@ def test_what_the_next_segment_needs_is_read_back(smoke: Config) -> None:
 @pytest.mark.parametrize("text", ["0", "many", "10000"])
 def test_the_number_of_segments_is_a_number(smoke: Config, text: str) -> None:
     with pytest.raises(ConfigError, match="TRAINYARD_MAX_SEGMENTS"):
-        planned(smoke, variables=STORE | {"TRAINYARD_MAX_SEGMENTS": text})
+        plan_run(smoke, variables=STORE | {"TRAINYARD_MAX_SEGMENTS": text})
 
 
-def about_to_start(config: Config, plan: RunPlan, **more: Any) -> Planned:
+def about_to_start(config: Config, plan: RunPlan, **more: Any) -> RunPreview:
     figures = plan_on(plan.machine, config)
     facts = {"parameters": 803_968, "config_sha256": "77d0" * 16, **vars(figures), **more}
-    return Planned(plan.outputs(), str(plan.asked.target), plan.machine.labels, config.model.name, **facts)
+    return RunPreview(
+        plan.outputs(), str(plan.dispatch.target), plan.machine.labels, config.model.name, **facts
+    )
 
 
 def summary(config: Config, plan: RunPlan, **more: Any) -> str:
@@ -167,12 +174,12 @@ def summary(config: Config, plan: RunPlan, **more: Any) -> str:
 
 
 def test_slack_is_told_the_time_and_the_cost_that_the_plan_expects(smoke: Config) -> None:
-    known = planned(smoke, variables=STORE | {"TRAINYARD_INSTANCE_TYPE": "g6.xlarge"})
+    known = plan_run(smoke, variables=STORE | {"TRAINYARD_INSTANCE_TYPE": "g6.xlarge"})
     by_catalogue = read_plan(summarize_expectations(about_to_start(smoke, known)))["estimate"]
     assert by_catalogue["seconds"] > 0 and by_catalogue["usd"] > 0
     by_owner = read_plan(summarize_expectations(about_to_start(smoke, known, usd_per_hour=2.5)))["estimate"]
     assert by_owner["usd"] == pytest.approx(by_owner["seconds"] / 3600 * 2.5)
-    assert read_plan(summarize_expectations(about_to_start(smoke, planned(smoke)))) == {
+    assert read_plan(summarize_expectations(about_to_start(smoke, plan_run(smoke)))) == {
         "model": "smoke-llama",
         "steps": smoke.training.max_steps,
         "estimate": {},
@@ -180,7 +187,7 @@ def test_slack_is_told_the_time_and_the_cost_that_the_plan_expects(smoke: Config
 
 
 def test_the_summary_shows_the_cost_by_the_catalogue_or_by_the_owner(smoke: Config) -> None:
-    known = planned(smoke, variables=STORE | {"TRAINYARD_INSTANCE_TYPE": "g6.xlarge"})
+    known = plan_run(smoke, variables=STORE | {"TRAINYARD_INSTANCE_TYPE": "g6.xlarge"})
     text = summary(smoke, known)
     assert text.startswith("### Plan: smoke-llama on gpu-runner\n")
     assert "(g6.xlarge, " in text
@@ -192,7 +199,7 @@ def test_the_summary_shows_the_cost_by_the_catalogue_or_by_the_owner(smoke: Conf
 
 def test_the_summary_says_what_is_not_known(smoke: Config) -> None:
     text = summary(
-        smoke, planned(smoke, overrides=("training.seed=7", "data.train_path=a|b`c"), dry_run=True)
+        smoke, plan_run(smoke, overrides=("training.seed=7", "data.train_path=a|b`c"), dry_run=True)
     )
     assert text.startswith("### Dry run: smoke-llama on gpu-runner\n")
     assert "does not say what the runner is" in text.replace("\\_", "_")
@@ -207,7 +214,7 @@ def test_codebuilds_machine_is_like_one_of_the_catalogue_and_costs_something_els
         "GITHUB_RUN_ID": "1",
         "GITHUB_RUN_ATTEMPT": "1",
     }
-    text = summary(smoke, planned(smoke, variables=variables, target=Target.CODEBUILD))
+    text = summary(smoke, plan_run(smoke, variables=variables, target=Target.CODEBUILD))
     assert "smoke-llama fits on one A10G (CodeBuild gpu\\_small)" in text.replace(
         "gpu_small)", "gpu\\_small)"
     )
@@ -222,9 +229,9 @@ def test_a_recipe_that_is_not_modelled_is_said_so(smoke: Config) -> None:
 
 
 def test_how_a_run_begins_is_said(smoke: Config) -> None:
-    assert "at step 0 |" in summary(smoke, planned(smoke, resume="none"))
-    assert f"from `{MANIFEST}`" in summary(smoke, planned(smoke, resume=MANIFEST))
-    later = summary(smoke, planned(smoke, FIRST.next(step=9, died=False)))
+    assert "at step 0 |" in summary(smoke, plan_run(smoke, resume="none"))
+    assert f"from `{MANIFEST}`" in summary(smoke, plan_run(smoke, resume=MANIFEST))
+    later = summary(smoke, plan_run(smoke, FIRST.next(step=9, died=False)))
     assert "segment 2 of at most 20" in later
     assert "where the previous segment ended" in later
 
@@ -256,5 +263,5 @@ def test_a_price_is_an_amount() -> None:
 )
 def test_the_overrides_of_a_dispatch_keep_their_spaces_in_quotes(text: str, words: list[str]) -> None:
     assert list(overrides_in(text)) == words
-    again = Asked("c.yaml", overrides_in(text)).inputs()["overrides"]
+    again = DispatchInputs("c.yaml", overrides_in(text)).inputs()["overrides"]
     assert list(overrides_in(again)) == words

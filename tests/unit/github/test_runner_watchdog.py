@@ -141,11 +141,11 @@ def test_only_a_problem_found_by_two_looks_is_an_outage() -> None:
     job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7", trains=True)
     stays, passes = Orphan(job, "495 minutes", force=False), Orphan(replace(job, run=8), "", force=False)
     other = Outage("stuck gpu-1", "", "")
-    first = runner_watchdog.Seen((OUTAGE, other), (stays, passes))
+    first = runner_watchdog.WatchFindings((OUTAGE, other), (stays, passes))
     later = replace(stays, reason="497 minutes")
     again = replace(OUTAGE, title="still")
-    second = runner_watchdog.Seen((again, Outage("missing", "", "")), (later,))
-    assert runner_watchdog.keep_seen_twice(first, second) == runner_watchdog.Seen((again,), (later,))
+    second = runner_watchdog.WatchFindings((again, Outage("missing", "", "")), (later,))
+    assert runner_watchdog.keep_confirmed(first, second) == runner_watchdog.WatchFindings((again,), (later,))
 
 
 def test_an_issue_with_the_same_text_by_another_author_is_ignored() -> None:
@@ -186,7 +186,7 @@ def dead_run(**changes: Any) -> Memory:
 
 def test_a_run_whose_runner_died_is_resumed_in_the_next_segment() -> None:
     github = dead_run()
-    [dead] = runner_watchdog.find_dead(github, "training_ci.yml", now=NOW)
+    [dead] = runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW)
     assert dead.following == FIRST.next(step=0, died=True)
     assert runner_watchdog.resume_all(github, [dead], "training_ci.yml", dry_run=False) == ([dead], [])
     [(asked, inputs)] = github.changed
@@ -207,16 +207,16 @@ def test_a_run_whose_runner_died_is_resumed_in_the_next_segment() -> None:
     ],
 )
 def test_successful_running_and_old_runs_and_those_of_a_fork_are_not_resumed(changes: dict[str, str]) -> None:
-    assert runner_watchdog.find_dead(dead_run(**changes), "training_ci.yml", now=NOW) == []
+    assert runner_watchdog.find_dead_runs(dead_run(**changes), "training_ci.yml", now=NOW) == []
 
 
 def test_a_run_that_failed_or_was_cancelled_is_not_resumed() -> None:
     github = dead_run(conclusion="cancelled")
     github.lists["/check-runs/70/annotations"] = [{"message": "The operation was canceled."}]
-    assert runner_watchdog.find_dead(github, "training_ci.yml", now=NOW) == []
+    assert runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW) == []
     github = dead_run()
     github.lists["/actions/runs/7/jobs"].pop()
-    assert runner_watchdog.find_dead(github, "training_ci.yml", now=NOW) == []
+    assert runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW) == []
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_cancelled_run_is_not_resumed_even_if_its_runner_was_shut_down(
 ) -> None:
     github = dead_run(conclusion="cancelled")
     github.lists["/check-runs/70/annotations"].append({"message": f"The run was {word} by @{by}."})
-    assert len(runner_watchdog.find_dead(github, "training_ci.yml", now=NOW)) == resumed
+    assert len(runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW)) == resumed
 
 
 def test_trouble_with_one_run_does_not_end_the_look() -> None:
@@ -237,17 +237,17 @@ def test_trouble_with_one_run_does_not_end_the_look() -> None:
     for path in ("/actions/runs/{}/jobs", "/actions/runs/{}/artifacts"):
         github.lists[path.format(6)] = github.lists[path.format(7)]
     github.downloads = [ServiceError("GitHub refused GET /actions/artifacts/31/zip: 410 Gone")]
-    gone, dead = runner_watchdog.find_dead(github, "training_ci.yml", now=NOW)
+    gone, dead = runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW)
     assert (gone.run, gone.following) == (6, None)
     assert "410 Gone" in gone.reason
     assert dead.following is not None
     github.downloads = [ServiceTroubleError("502")]  # the next look tries again
-    assert [each.run for each in runner_watchdog.find_dead(github, "training_ci.yml", now=NOW)] == [7]
+    assert [each.run for each in runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW)] == [7]
 
 
 def test_a_run_that_cannot_be_resumed_is_reported() -> None:
     github = dead_run()
-    found = runner_watchdog.find_dead(github, "training_ci.yml", now=NOW)
+    found = runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW)
     assert runner_watchdog.resume_all(github, found, "training_ci.yml", dry_run=True) == (found, [])
     assert github.changed == []
     github.refuses = True
@@ -263,18 +263,19 @@ def test_a_run_with_a_next_segment_is_not_resumed_again() -> None:
     github = dead_run()
     later = {"id": 8, "status": "queued", "display_title": "lineage 7 segment 2", **OWN}
     github.runs.insert(0, later)
-    assert runner_watchdog.find_dead(github, "training_ci.yml", now=NOW) == []
+    assert runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW) == []
 
 
 def test_a_run_that_dies_repeatedly_is_given_up_and_named() -> None:
     github = dead_run()
     github.plan = json.dumps(PLAN | {"segment": {**PLAN["segment"], "deaths": MOST_DEATHS}})
-    [dead] = runner_watchdog.find_dead(github, "training_ci.yml", now=NOW)
+    [dead] = runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW)
     assert dead.following is None
     outage = runner_watchdog.report_unresumed(dead)
     assert (outage.key, outage.next_step) == ("dead 7", "gh run rerun 7 --failed")
     assert "3 segments in a row lost their runner" in outage.title
     github.plan = "no plan"
     assert (
-        "its plan cannot be read" in runner_watchdog.find_dead(github, "training_ci.yml", now=NOW)[0].reason
+        "its plan cannot be read"
+        in runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW)[0].reason
     )

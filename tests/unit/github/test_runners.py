@@ -19,32 +19,32 @@ def job(minutes: float, *, running: bool = False, labels: frozenset[str] = GPU, 
     )
 
 
-def named(*jobs: Job, runners: tuple[Runner, ...] | None = (BOX,)) -> list[str]:
+def outage_keys(*jobs: Job, runners: tuple[Runner, ...] | None = (BOX,)) -> list[str]:
     return [outage.key for outage in judge_runners(runners, jobs, GPU, now=NOW)]
 
 
 def test_an_offline_runner_is_named_whether_a_job_waits_or_not() -> None:
-    assert named(runners=(AWAY,)) == ["offline gpu-1"]
-    assert named(job(30), runners=(AWAY,)) == ["offline gpu-1"]
+    assert outage_keys(runners=(AWAY,)) == ["offline gpu-1"]
+    assert outage_keys(job(30), runners=(AWAY,)) == ["offline gpu-1"]
     [outage] = judge_runners((Runner("gpu-1", online=False, busy=True, labels=GPU),), (), GPU, now=NOW)
     assert "went away in the middle of a job" in outage.title
     assert "svc.sh" in outage.next_step
 
 
 def test_a_runner_that_takes_no_job_is_stuck_after_five_minutes() -> None:
-    assert named(job(6)) == ["stuck gpu-1"]
-    assert named(job(4)) == []
-    assert named(job(6), runners=(BUSY,)) == []
+    assert outage_keys(job(6)) == ["stuck gpu-1"]
+    assert outage_keys(job(4)) == []
+    assert outage_keys(job(6), runners=(BUSY,)) == []
 
 
 def test_a_job_that_waits_for_its_turn_is_no_outage() -> None:
-    assert named(job(300), job(200, running=True, run=6)) == []
+    assert outage_keys(job(300), job(200, running=True, run=6)) == []
 
 
 def test_a_missing_runner_is_named_by_its_labels() -> None:
     other = Runner("cpu-1", online=False, busy=False, labels=frozenset({"self-hosted"}))
-    assert named(job(6), runners=(other,)) == ["missing"]
-    assert named(runners=(other,)) == []
+    assert outage_keys(job(6), runners=(other,)) == ["missing"]
+    assert outage_keys(runners=(other,)) == []
     [outage] = judge_runners((other,), [job(6)], GPU, now=NOW)
     assert outage.title.startswith("No runner registered in this repository has the labels gpu, self-hosted;")
 
@@ -52,18 +52,18 @@ def test_a_missing_runner_is_named_by_its_labels() -> None:
 def test_labels_ignore_case() -> None:
     capitals = frozenset({"Self-Hosted", "GPU"})
     box = Runner("gpu-1", online=False, busy=False, labels=capitals)
-    assert named(runners=(box,)) == ["offline gpu-1"]
-    assert named(job(6, labels=capitals), runners=None) == ["waiting"]
+    assert outage_keys(runners=(box,)) == ["offline gpu-1"]
+    assert outage_keys(job(6, labels=capitals), runners=None) == ["waiting"]
     assert [o.key for o in judge_runners(None, [job(6)], capitals, now=NOW)] == ["waiting"]
     assert len(list(judge_jobs([job(500, running=True, labels=capitals)], GPU, now=NOW))) == 1
     assert job(6, labels=frozenset({"CodeBuild-trainyard-7-1"})).on_codebuild
 
 
 def test_without_permission_to_list_runners_the_jobs_show_an_outage() -> None:
-    assert named(job(6), runners=None) == ["waiting"]
-    assert named(job(6), job(60, running=True), runners=None) == []
-    assert named(runners=None) == []
-    assert named(job(6, labels=CODEBUILD), runners=None) == []
+    assert outage_keys(job(6), runners=None) == ["waiting"]
+    assert outage_keys(job(6), job(60, running=True), runners=None) == []
+    assert outage_keys(runners=None) == []
+    assert outage_keys(job(6, labels=CODEBUILD), runners=None) == []
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def config(*changes: str) -> Config:
     return load_config(SMOKE, list(changes)).config
 
 
-def needed(made: Config, disk: Disk, store_folder: Path | None = None) -> dict[str, int]:
+def needed_bytes(made: Config, disk: Disk, store_folder: Path | None = None) -> dict[str, int]:
     found = expected_writes(made, disk, store_folder=store_folder, scratch=SCRATCH)
     assert {(each.free, each.file_system) for each in found} == {(0, 7)}
     return {each.what: each.needed for each in found}
@@ -43,13 +43,13 @@ def needed(made: Config, disk: Disk, store_folder: Path | None = None) -> dict[s
 
 def test_the_copies_of_records_grow_with_the_logged_rows() -> None:
     made = config("training.max_steps=600", "monitoring.log_steps=10")
-    assert needed(made, FullDisk())["records to be sent"] == 1_000_000 + 60 * 1_000
+    assert needed_bytes(made, FullDisk())["records to be sent"] == 1_000_000 + 60 * 1_000
 
 
 def test_a_store_that_is_a_folder_holds_a_copy_of_the_run() -> None:
     made = config()
-    assert needed(made, FullDisk(), STORE)["the stored copy"] == store_bytes_needed(made)
-    assert "the stored copy" not in needed(made, FullDisk())
+    assert needed_bytes(made, FullDisk(), STORE)["the stored copy"] == store_bytes_needed(made)
+    assert "the stored copy" not in needed_bytes(made, FullDisk())
 
 
 @pytest.mark.parametrize("there", [0, 500, 10_000])
@@ -57,7 +57,7 @@ def test_prepared_data_take_two_bytes_per_byte_of_text_less_what_is_prepared_alr
     made = config("data.train_path=/texts/a.txt", "data.validation_path=/texts/b.txt")
     disk = FullDisk({Path("/texts/a.txt"): 1000, Path("/texts/b.txt"): 100})
     disk.sizes[Path(made.data.prepared_directory)] = there
-    assert needed(made, disk)["prepared data"] == max(0, 2200 - there)
+    assert needed_bytes(made, disk)["prepared data"] == max(0, 2200 - there)
 
 
 def test_the_real_disk_answers_for_folders_that_are_not_there_yet(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def finding(findings: tuple[PreflightFinding, ...], check: str) -> PreflightFind
     return next(f for f in findings if f.check == check)
 
 
-def failed(findings: tuple[PreflightFinding, ...]) -> list[str]:
+def failed_checks(findings: tuple[PreflightFinding, ...]) -> list[str]:
     return [f.check for f in findings if f.verdict == PreflightVerdict.FAILED]
 
 
@@ -96,7 +96,7 @@ def test_the_large_model_fits_a_large_gpu() -> None:
 @pytest.mark.parametrize("python", ["3.10.14", "3.14.0", "2.7.18", "4.0.0"])
 def test_a_python_outside_the_lock_is_refused(python: str) -> None:
     findings = judge_machine(config(), replace(CPU_BOX, python=python))
-    assert failed(findings) == ["python"]
+    assert failed_checks(findings) == ["python"]
     assert python in finding(findings, "python").found
     assert "3.11 to 3.13" in finding(findings, "python").found
 
@@ -116,13 +116,13 @@ def test_packages_that_differ_from_the_lock_are_named_and_counted() -> None:
 
 def test_torch_that_cannot_be_imported_is_refused() -> None:
     findings = judge_machine(config("cpu"), replace(CPU_BOX, torch=None, torch_cuda=None))
-    assert failed(findings) == ["torch"]
+    assert failed_checks(findings) == ["torch"]
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:3"])
 def test_a_missing_gpu_is_refused_when_the_configuration_asks_for_one(device: str) -> None:
     findings = judge_machine(config(device), CPU_BOX)
-    assert failed(findings) == ["gpu"]
+    assert failed_checks(findings) == ["gpu"]
     gpu = finding(findings, "gpu")
     assert f"model.device is {device}" in gpu.found
     assert gpu.fix is not None
@@ -151,7 +151,7 @@ def test_a_driver_too_old_for_the_cuda_build_is_refused(driver: str, cuda: str, 
 )
 def test_a_driver_of_the_cuda_family_or_newer_is_accepted(driver: str, cuda: str) -> None:
     facts = replace(GPU_BOX, gpus=(Gpu("NVIDIA A10G", driver),), torch_cuda=cuda)
-    assert failed(judge_machine(config("cuda:0"), facts)) == []
+    assert failed_checks(judge_machine(config("cuda:0"), facts)) == []
 
 
 def test_a_crashed_gpu_is_refused_in_the_words_of_the_driver() -> None:
@@ -211,8 +211,8 @@ def test_too_little_gpu_memory_is_refused_with_both_figures() -> None:
 
 def test_the_memory_of_the_chosen_gpu_counts() -> None:
     two = replace(GPU_BOX, torch_gpu_bytes=(1 * GB, 80 * GB))
-    assert failed(judge_machine(config("cuda:0", TINYLLAMA), two)) == ["gpu memory"]
-    assert failed(judge_machine(config("cuda:1", TINYLLAMA), two)) == []
+    assert failed_checks(judge_machine(config("cuda:0", TINYLLAMA), two)) == ["gpu memory"]
+    assert failed_checks(judge_machine(config("cuda:1", TINYLLAMA), two)) == []
 
 
 def test_the_need_for_gpu_memory_is_computed_from_the_shape() -> None:
@@ -225,7 +225,7 @@ def test_the_need_for_gpu_memory_is_computed_from_the_shape() -> None:
 
 def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:
     findings = judge_machine(config("cuda:0", TINYLLAMA), replace(GPU_BOX, disk_free_bytes=9 * GB))
-    assert failed(findings) == ["disk"]
+    assert failed_checks(findings) == ["disk"]
     assert finding(findings, "disk").found.startswith(
         "9.0 GB free at runs, but 79 GB are needed (6 checkpoints"
     )
@@ -255,7 +255,7 @@ def test_all_problems_are_reported_at_once() -> None:
         disk_free_bytes=0,
     )
     findings = judge_machine(config("cuda:0"), facts)
-    assert failed(findings) == ["python", "packages", "torch", "gpu", "disk"]
+    assert failed_checks(findings) == ["python", "packages", "torch", "gpu", "disk"]
     text = refusal_text(findings)
     assert text.count("  fix: ") == 5
     assert text.endswith("5 checks failed. Nothing was started.")

@@ -5,20 +5,20 @@ from collections.abc import Callable
 import pytest
 
 from trainyard.config.schema import TrainingConfig
-from trainyard.plan.cost import Rented, default_mfu, estimate
+from trainyard.plan.cost import RentedMachines, default_mfu, estimate
 from trainyard.plan.device import gpu, gpu_of
 from trainyard.plan.flops import flops_per_token
 from trainyard.plan.instances import find_instance
 from trainyard.plan.workload import Layout, TrainingWorkload
 
 Build = Callable[..., TrainingWorkload]
-HERE = Rented(None, 1)
+HERE = RentedMachines(None, 1)
 
 
 def test_time_is_operations_over_the_assumed_share_of_the_peak(workload: Build) -> None:
     instance, work = find_instance("p5.48xlarge"), workload()
     result = estimate(
-        TrainingConfig(max_steps=1000), work, gpu_of(instance), rented=Rented(instance, 2), mfu=0.5
+        TrainingConfig(max_steps=1000), work, gpu_of(instance), rented=RentedMachines(instance, 2), mfu=0.5
     )
     flops = 1000 * 4 * 2048 * flops_per_token(work.architecture, 2048)
     assert result.tokens == 1000 * 4 * 2048
@@ -41,7 +41,9 @@ def test_what_is_not_known_is_none_and_never_zero(workload: Build) -> None:
     assert (unknown_gpu.seconds, unknown_gpu.usd, unknown_gpu.tokens_per_second) == (None, None, None)
     assert unknown_gpu.tokens == 10 * 4 * 2048
     unpriced = find_instance("p5e.48xlarge")
-    without_price = estimate(training, workload(), gpu_of(unpriced), rented=Rented(unpriced, 1), mfu=0.4)
+    without_price = estimate(
+        training, workload(), gpu_of(unpriced), rented=RentedMachines(unpriced, 1), mfu=0.4
+    )
     assert without_price.seconds is not None
     assert without_price.usd is None
     endless = estimate(TrainingConfig(epochs=3), workload(), gpu("H100", 2**36), rented=HERE, mfu=0.4)

@@ -9,7 +9,7 @@ from tests.unit.jobs.plans import config, request
 from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.checks import efa, gpu
 from trainyard.cluster.demand import Demand
-from trainyard.cluster.snapshot import Condition, Node, Snapshot, Unseen
+from trainyard.cluster.snapshot import Condition, MissingData, Node, Snapshot
 from trainyard.cluster.verdict import facts_of
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job
@@ -94,7 +94,7 @@ def test_a_manifest_that_asks_for_more_is_an_error(device: str, instance: Instan
 
 def severities(check: Any, instance: InstanceType, *rooms: dict[str, int]) -> set[Severity]:
     """What a check of a cluster says of nodes of the type, for a job on two of them."""
-    none: Any = Unseen("not looked at")
+    none: Any = MissingData("not looked at")
     nodes = []
     for number, room in enumerate(rooms):
         counts = {GPU: instance.gpus, EFA: instance.efa, **room}

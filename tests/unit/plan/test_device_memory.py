@@ -24,7 +24,7 @@ Build = Callable[..., TrainingWorkload]
 
 
 @pytest.fixture(scope="module")
-def measured() -> dict[str, dict[str, Any]]:
+def measurements() -> dict[str, dict[str, Any]]:
     """Real training steps of small models, measured and planned, by the name of the shape."""
     shapes = [argument for name in SHAPES for argument in ("--shape", name)]
     line = [sys.executable, str(BENCHMARK), "--device", "cpu", "--json", *shapes]
@@ -36,9 +36,9 @@ def measured() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("part", ["peak", "resident", "before_backward", "at_optimizer"])
 def test_the_plan_is_within_a_tenth_of_a_real_step(
-    measured: dict[str, dict[str, Any]], shape: str, part: str
+    measurements: dict[str, dict[str, Any]], shape: str, part: str
 ) -> None:
-    result = measured[shape]
+    result = measurements[shape]
     assert result["planned"][part] == pytest.approx(result["measured"][part], rel=0.10)
     assert result["measured"][part] > 1_000_000
 
@@ -82,7 +82,7 @@ def test_activations_grow_with_the_batch_and_weights_do_not(workload: Build) -> 
 
 
 def test_each_stronger_recomputation_keeps_less(workload: Build) -> None:
-    kept = [activations.block_kept(workload(recomputation=mode)) for mode in Recomputation]
+    kept = [activations.block_bytes(workload(recomputation=mode)) for mode in Recomputation]
     assert kept == sorted(kept, reverse=True)
     assert len(set(kept)) == 3
     assert kept[-1] == 4 * 2048
@@ -110,7 +110,7 @@ def test_grouped_float32_attention_on_a_gpu_keeps_every_score(workload: Build) -
     grouped = workload(bfloat16=False)
     scores = 4 * 32 * 2048
     assert activations.scores_are_kept(grouped)
-    assert activations.attention_kept(grouped) > scores
+    assert activations.attention_bytes(grouped) > scores
     assert not activations.scores_are_kept(workload())
     assert not activations.scores_are_kept(replace(grouped, on_gpu=False))
     shape = grouped.architecture.model_copy(update={"num_key_value_heads": 32})
@@ -129,7 +129,7 @@ def test_autocast_copies_the_weights_and_halves_the_products(workload: Build) ->
     half, full = workload(), workload(bfloat16=False, on_gpu=False)
     assert at(half, "loss").copies == 2 * count_parameters(half.architecture).multiplied
     assert at(full, "loss").copies == 0
-    assert activations.block_kept(half) < activations.block_kept(full)
+    assert activations.block_bytes(half) < activations.block_bytes(full)
 
 
 def test_a_step_counts_the_tokens_of_every_device(workload: Build) -> None:
@@ -177,7 +177,7 @@ def test_an_offloaded_model_leaves_the_device_its_activations(workload: Build) -
 def test_a_sharded_model_in_bfloat16_has_a_residual_stream_of_it(workload: Build) -> None:
     full = workload(recomputation=Recomputation.FULL)
     sharded = replace(full, layout=Layout(sharded=True))
-    assert 2 * activations.block_kept(sharded) == activations.block_kept(full)
+    assert 2 * activations.block_bytes(sharded) == activations.block_bytes(full)
     assert at(sharded, "loss").copies == 0
 
 
@@ -188,7 +188,7 @@ def test_a_cut_model_has_its_share_of_heads_and_of_the_inner_width(workload: Bui
     widths, whole = activations.Widths.of(cut), activations.Widths.of(sharded)
     assert widths.residual == whole.residual
     assert (4 * widths.query, 4 * widths.inner, 4 * widths.heads) == (whole.query, whole.inner, whole.heads)
-    assert activations.block_kept(cut) < activations.block_kept(sharded)
+    assert activations.block_bytes(cut) < activations.block_bytes(sharded)
     assert cut.tokens_per_step == sharded.tokens_per_step
     assert cut.layout.devices == 8
 
@@ -208,22 +208,22 @@ def test_documents_that_are_kept_apart_cost_a_mask_a_block_and_keys_for_every_he
     together = workload(compiled=False, on_gpu=False)
     apart = replace(together, separate=True)
     mask, repeated = 2 * 2048, 2 * 2 * (2048 - 4 * 64)
-    assert activations.block_kept(apart) - activations.block_kept(together) == mask + repeated
+    assert activations.block_bytes(apart) - activations.block_bytes(together) == mask + repeated
     turns = 2 * 4 * 64
-    assert activations.shared_kept(apart) == turns
+    assert activations.shared_bytes(apart) == turns
     kept = at(apart, "loss").activations - at(together, "loss").activations
     assert kept == apart.tokens * (22 * (mask + repeated) + turns)
     again = replace(apart, recomputation=Recomputation.FULL)
-    assert activations.shared_kept(again) == turns + 2048, "which token sees which, as bytes"
-    assert activations.block_kept(again) == 4 * 2048
+    assert activations.shared_bytes(again) == turns + 2048, "which token sees which, as bytes"
+    assert activations.block_bytes(again) == 4 * 2048
 
 
 def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_kept(workload: Build) -> None:
     apart = workload(on_gpu=False, separate=True)
-    assert activations.shared_kept(apart) == 2 * 2048
+    assert activations.shared_bytes(apart) == 2 * 2048
     short = replace(apart, sequence_length=512)
-    assert activations.shared_kept(short) == 0
-    assert activations.block_kept(short) == activations.block_kept(replace(short, separate=False))
+    assert activations.shared_bytes(short) == 0
+    assert activations.block_bytes(short) == activations.block_bytes(replace(short, separate=False))
     assert not activations.scores_are_kept(workload(bfloat16=False, separate=True)), (
         "no grouped heads are left"
     )
@@ -232,12 +232,12 @@ def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_ke
 def test_flex_attention_on_compiled_gpus_takes_no_mask_and_groups_its_heads(workload: Build) -> None:
     together = workload(compiled=True, on_gpu=True)
     apart = replace(together, separate=True)
-    assert activations.block_kept(apart) == activations.block_kept(together)
-    assert activations.shared_kept(apart) == 8 + 2
+    assert activations.block_bytes(apart) == activations.block_bytes(together)
+    assert activations.shared_bytes(apart) == 8 + 2
     long = replace(apart, sequence_length=1 << 17)
-    assert activations.shared_kept(long) == 8 + 128, "bytes per token: far below one per key"
+    assert activations.shared_bytes(long) == 8 + 128, "bytes per token: far below one per key"
     eager = replace(apart, compiled=False)
-    assert activations.block_kept(eager) - activations.block_kept(replace(eager, separate=False)) > 2 * 2048
+    assert activations.block_bytes(eager) - activations.block_bytes(replace(eager, separate=False)) > 2 * 2048
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -169,12 +169,12 @@ spec:
 """
 
 
-def found_in(text: str, name: str = "job.yaml", where: VariableScope = NOWHERE) -> list[LintFinding]:
+def findings(text: str, name: str = "job.yaml", where: VariableScope = NOWHERE) -> list[LintFinding]:
     return lint([read_environment_file(name, text, where)])
 
 
 def test_a_manifest_that_is_right_has_no_findings() -> None:
-    assert found_in(MANIFEST) == []
+    assert findings(MANIFEST) == []
 
 
 CHANGES: list[tuple[str, str, LintSeverity, str, str]] = [
@@ -206,7 +206,7 @@ def test_each_fault_in_a_manifest_is_found_with_its_line(
 ) -> None:
     assert old in MANIFEST
     text = MANIFEST.replace(old, new, 1)
-    found = [f for f in found_in(text) if subject in f.subject and words in f.reason]
+    found = [f for f in findings(text) if subject in f.subject and words in f.reason]
     assert found
     assert found[0].severity is severity
     assert 1 <= found[0].line <= len(text.splitlines())
@@ -222,22 +222,22 @@ spec:
     rayStartParams: {metrics-export-port: 8080, block: "true"}
     template: {spec: {containers: [{name: ray-head, image: a:1}]}}
 """
-    (found,) = found_in(text)
+    (found,) = findings(text)
     assert (found.severity, found.line, found.subject) == (E, 6, "rayStartParams.metrics-export-port")
     assert found.remedy == 'write metrics-export-port: "8080"'
 
 
 def test_secrets_in_plain_text_are_found_and_never_repeated() -> None:
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "PASSWORD"):
-        (found,) = found_in(f"{name}=hf_abcdef\n", ".env")
+        (found,) = findings(f"{name}=hf_abcdef\n", ".env")
         assert found.severity is E
         assert "hf_abcdef" not in str(found.to_json())
     for line in ("HF_TOKEN=", "HF_TOKEN=$TOKEN", "TOKENIZERS_PARALLELISM=false", "HF_TOKEN_PATH=/a"):
-        assert found_in(line, ".env") == []
-    assert [f.severity for f in found_in("PASSWORD=$uper9\n", ".env")] == [E]
+        assert findings(line, ".env") == []
+    assert [f.severity for f in findings("PASSWORD=$uper9\n", ".env")] == [E]
     for value in ("$HF_TOKEN", "${HF_TOKEN:-}", "$uper9"):
-        assert [f.severity for f in found_in(f"FROM a\nENV HF_TOKEN={value}\n", "Dockerfile")] == [E]
-    assert found_in("FROM a\nENV HF_TOKEN=/run/secrets/hf\n", "Dockerfile") == []
+        assert [f.severity for f in findings(f"FROM a\nENV HF_TOKEN={value}\n", "Dockerfile")] == [E]
+    assert findings("FROM a\nENV HF_TOKEN=/run/secrets/hf\n", "Dockerfile") == []
 
 
 DOCKERFILE = """# syntax
@@ -251,7 +251,7 @@ RUN echo ENV=1
 
 
 def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
-    found = found_in(DOCKERFILE, "docker/verl.Dockerfile")
+    found = findings(DOCKERFILE, "docker/verl.Dockerfile")
     assert [(f.subject, f.value, f.line) for f in found] == [
         ("NCCL_PROTO", "simple", 3),
         ("NCCL_IB_DISABLE", "1", 3),
@@ -261,7 +261,7 @@ def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
 
 def test_a_file_of_assignments_is_read() -> None:
     text = "# NCCL_PROTO=simple\nexport NCCL_PROTO='simple' # why\nNCCL_ALGO=Ring\nnonsense\n"
-    found = found_in(text, "training.env")
+    found = findings(text, "training.env")
     assert [(f.subject, f.value, f.line) for f in found] == [
         ("NCCL_PROTO", "simple", 2),
         ("NCCL_ALGO", "Ring", 3),
@@ -273,16 +273,16 @@ def test_a_manifest_says_where_it_runs_and_the_caller_the_rest() -> None:
         "nodeSelector: {node.kubernetes.io/instance-type: ml.p5.48xlarge}", "dnsPolicy: None"
     )
     bad = unset.replace("NCCL_DEBUG, value: INFO", "FI_EFA_USE_DEVICE_RDMA, value: '1'")
-    (found, *_) = [f for f in found_in(bad, where=place("g5.8xlarge", None)) if f.subject.startswith("FI_")]
+    (found, *_) = [f for f in findings(bad, where=place("g5.8xlarge", None)) if f.subject.startswith("FI_")]
     assert found.severity is E
     kept = MANIFEST.replace("NCCL_DEBUG, value: INFO", "FI_EFA_USE_DEVICE_RDMA, value: '1'")
-    (found, *_) = [f for f in found_in(kept, where=place("g5.8xlarge", None)) if f.subject.startswith("FI_")]
+    (found, *_) = [f for f in findings(kept, where=place("g5.8xlarge", None)) if f.subject.startswith("FI_")]
     assert found.severity is I
 
 
 def test_lists_and_configmaps_are_looked_into() -> None:
     body = {"kind": "ConfigMap", "metadata": {"name": "env"}, "data": {"NCCL_TIMEOUT": "1"}}
-    (found,) = found_in(yaml.safe_dump({"kind": "List", "items": [body]}))
+    (found,) = findings(yaml.safe_dump({"kind": "List", "items": [body]}))
     assert (found.subject, found.where) == ("NCCL_TIMEOUT", "ConfigMap env")
 
 
@@ -298,14 +298,14 @@ def test_lists_and_configmaps_are_looked_into() -> None:
 )
 def test_what_is_no_manifest_is_refused_with_its_name(text: str) -> None:
     with pytest.raises(ConfigError, match=r"job\.yaml"):
-        found_in(text)
+        findings(text)
 
 
 @pytest.mark.parametrize(
     "text", ["", "a", "- 1", "a: 1", "kind: 1\nspec: [1]", "? [a]\n: b", "containers: [1, x]"]
 )
 def test_what_is_yaml_and_no_job_has_no_findings(text: str) -> None:
-    assert found_in(text) == []
+    assert findings(text) == []
 
 
 @pytest.mark.parametrize(

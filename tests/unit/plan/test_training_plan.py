@@ -7,7 +7,7 @@ import pytest
 
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.plan.cost import Rented
+from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import cpu, gpu_of
 from trainyard.plan.instances import find_instance
 from trainyard.plan.training_plan import plan_training
@@ -16,7 +16,7 @@ Load = Callable[..., Config]
 
 
 def test_what_is_not_known_is_absent(load: Load) -> None:
-    plan = plan_training(load("smoke"), cpu(cores=2, memory_bytes=2**35), rented=Rented(None, 1))
+    plan = plan_training(load("smoke"), cpu(cores=2, memory_bytes=2**35), rented=RentedMachines(None, 1))
     data = json.loads(json.dumps(plan.to_json()))
     assert plan.fits
     assert data["fits"] is True
@@ -29,7 +29,7 @@ def test_what_is_not_known_is_absent(load: Load) -> None:
 def test_the_parts_are_those_of_the_peak_and_add_up(load: Load) -> None:
     instance = find_instance("p5.48xlarge")
     config = load("training_configuration", "model.dtype=bfloat16")
-    data = plan_training(config, gpu_of(instance), rented=Rented(instance, 3)).to_json()
+    data = plan_training(config, gpu_of(instance), rented=RentedMachines(instance, 3)).to_json()
     memory = data["memory"]
     assert sum(memory["parts"].values()) == memory["peak_bytes"]
     assert memory["peak_bytes"] == max(moment["bytes"] for moment in memory["moments"])
@@ -39,7 +39,7 @@ def test_the_parts_are_those_of_the_peak_and_add_up(load: Load) -> None:
 
 
 def test_a_given_share_of_the_peak_replaces_the_assumed_one(load: Load) -> None:
-    device, rented = cpu(cores=2, memory_bytes=2**35), Rented(None, 1)
+    device, rented = cpu(cores=2, memory_bytes=2**35), RentedMachines(None, 1)
     assumed = plan_training(load("smoke"), device, rented=rented).estimate
     half = plan_training(load("smoke"), device, rented=rented, mfu=assumed.mfu / 2).estimate
     assert half.seconds == 2 * (assumed.seconds or 0)
@@ -49,4 +49,4 @@ def test_another_recipe_is_refused_with_a_way_to_measure_it(load: Load) -> None:
     with pytest.raises(
         ConfigError, match=r"(?s)recipe: grpo cannot be planned: .* --set training\.max_steps=5"
     ):
-        plan_training(load("grpo"), cpu(cores=2, memory_bytes=2**35), rented=Rented(None, 1))
+        plan_training(load("grpo"), cpu(cores=2, memory_bytes=2**35), rented=RentedMachines(None, 1))

@@ -28,52 +28,54 @@ from trainyard.watch.retry_decision import (
 )
 
 
-def failed(
+def failed_job(
     failure_class: str = "nccl-timeout", *, why: str = "it ended", node: str = "", **more: object
 ) -> JobState:
     failure = JobFailure(FailureClass(failure_class), (why,), node=node, **more)  # type: ignore[arg-type]
     return JobState("job", "team", "pytorchjob", State.FAILED, why, failure=failure)
 
 
-def decided(state: JobState, record: RetryRecord, step: int | None = None) -> Retry | Stop:
+def decide(state: JobState, record: RetryRecord, step: int | None = None) -> Retry | Stop:
     return decide_retry(state, record, step=step, jitter=0.5)
 
 
 @pytest.mark.parametrize("failure_class", FailureClass)
 def test_only_what_can_heal_is_retried(failure_class: FailureClass) -> None:
-    found = decided(failed(failure_class.value), RetryRecord(allowed=3))
+    found = decide(failed_job(failure_class.value), RetryRecord(allowed=3))
     assert isinstance(found, Retry) == (failure_class in HEALS)
     never = (
         "user-code configuration nan auth cuda-mismatch quota oom-gpu oom-host disk-full unknown cancelled"
     )
     if failure_class.value in never.split():
-        assert found == Stop(f"no retry heals {failure_class.value}")
+        assert found == Stop(f"no retry recovers from {failure_class.value}")
 
 
 def test_a_rule_of_the_table_overrides_the_class() -> None:
-    assert decided(failed("nccl-error", heals=False), RetryRecord(3)) == Stop("no retry heals nccl-error")
-    assert isinstance(decided(failed("image-pull", heals=True), RetryRecord(3)), Retry)
+    assert decide(failed_job("nccl-error", heals=False), RetryRecord(3)) == Stop(
+        "no retry recovers from nccl-error"
+    )
+    assert isinstance(decide(failed_job("image-pull", heals=True), RetryRecord(3)), Retry)
 
 
 def test_a_job_that_has_not_failed_is_left_alone() -> None:
     state = JobState("job", "team", "pytorchjob", State.SUCCEEDED, "done")
-    assert decided(state, RetryRecord(3)) == Stop("it has ended as Succeeded")
+    assert decide(state, RetryRecord(3)) == Stop("it has ended as Succeeded")
 
 
 def test_the_budget_ends() -> None:
-    assert decided(failed(), RetryRecord(allowed=0)) == Stop("0 of 0 retries are spent")
+    assert decide(failed_job(), RetryRecord(allowed=0)) == Stop("0 of 0 retries are spent")
     record = RetryRecord(2, spent=2)
-    assert decided(failed(), record, step=7) == Stop("2 of 2 retries are spent")
+    assert decide(failed_job(), record, step=7) == Stop("2 of 2 retries are spent")
 
 
 def test_the_same_failure_twice_in_a_row_without_progress_stops() -> None:
-    first = decided(failed(), RetryRecord(9), step=100)
+    first = decide(failed_job(), RetryRecord(9), step=100)
     assert isinstance(first, Retry)
-    again = decided(failed(), first.record, step=100)
+    again = decide(failed_job(), first.record, step=100)
     assert isinstance(again, Stop) and "twice in a row without progress" in again.why
-    assert isinstance(decided(failed(), first.record, step=101), Retry), "there was progress"
-    assert isinstance(decided(failed(why="another"), first.record, step=100), Retry), "it was another one"
-    assert isinstance(decided(failed(), first.record, step=None), Stop), "nobody saw progress"
+    assert isinstance(decide(failed_job(), first.record, step=101), Retry), "there was progress"
+    assert isinstance(decide(failed_job(why="another"), first.record, step=100), Retry), "it was another one"
+    assert isinstance(decide(failed_job(), first.record, step=None), Stop), "nobody saw progress"
 
 
 @pytest.mark.parametrize(
@@ -84,11 +86,11 @@ def test_ends_that_are_no_failure_cost_nothing_while_there_is_progress(
 ) -> None:
     record = RetryRecord(allowed=0)
     for step in (100, 200, 300):
-        found = decided(failed(failure_class, exit_code=code), record, step=step)
+        found = decide(failed_job(failure_class, exit_code=code), record, step=step)
         assert isinstance(found, Retry) and found.record.spent == 0
         record = found.record
-    assert isinstance(decided(failed(failure_class, exit_code=code), record, step=300), Stop)
-    assert isinstance(decided(failed(failure_class, exit_code=code), RetryRecord(0), step=None), Stop)
+    assert isinstance(decide(failed_job(failure_class, exit_code=code), record, step=300), Stop)
+    assert isinstance(decide(failed_job(failure_class, exit_code=code), RetryRecord(0), step=None), Stop)
 
 
 def test_nodes_are_avoided_where_they_are_the_cause() -> None:
@@ -96,7 +98,7 @@ def test_nodes_are_avoided_where_they_are_the_cause() -> None:
         record = RetryRecord(99)
         found: Retry | Stop | None = None
         for number, (failure_class, node) in enumerate(failures):
-            found = decided(failed(failure_class, node=node), record, step=number)
+            found = decide(failed_job(failure_class, node=node), record, step=number)
             assert isinstance(found, Retry)
             record = found.record
         assert isinstance(found, Retry)
@@ -110,12 +112,12 @@ def test_nodes_are_avoided_where_they_are_the_cause() -> None:
 
 
 def test_the_signature_is_the_same_for_the_same_failure_of_another_job() -> None:
-    def said(job: str, pod: str, number: int, node: str = "n1") -> str:
+    def signature(job: str, pod: str, number: int, node: str = "n1") -> str:
         why = f"{pod} on {node}: container pytorch ended with exit code 1 at 0x7f{number}, step {number}"
         return signature_of(job, JobFailure(FailureClass.NCCL_ERROR, (why,), exit_code=1, pod=pod, node=node))
 
-    first = said("llama", "llama-worker-0", 12)
-    assert first == said("llama-2", "llama-2-worker-0", 4711, "n2")
+    first = signature("llama", "llama-worker-0", 12)
+    assert first == signature("llama-2", "llama-2-worker-0", 4711, "n2")
     assert first.startswith("nccl-error exit 1: ")
     lost = JobFailure(FailureClass.NODE_LOST, ("x",), node="n1")
     assert signature_of("a", lost) == "node-lost on n1: x"
@@ -146,8 +148,8 @@ def test_no_history_spends_more_than_the_budget(
 ) -> None:
     record, paid = RetryRecord(allowed), 0
     for failure_class, words, code, step in failures:
-        state = failed(failure_class, why=words, node=words, exit_code=code)
-        found = decided(state, record, step)
+        state = failed_job(failure_class, why=words, node=words, exit_code=code)
+        found = decide(state, record, step)
         if isinstance(found, Stop):
             continue
         paid += found.record.spent - record.spent
@@ -208,13 +210,13 @@ def test_a_budget_that_is_no_number_is_refused_and_none_is_none() -> None:
 
 def test_a_lost_node_explains_what_the_other_pods_saw() -> None:
     lost = {"n2": "does not answer"}
-    state = with_lost_nodes(failed("user-code", why="Connection reset", node="n1"), lost)
+    state = with_lost_nodes(failed_job("user-code", why="Connection reset", node="n1"), lost)
     assert state.failure is not None
     assert (state.failure.failure_class, state.failure.node) == ("node-lost", "n2")
     assert state.reason == "the node n2 of one of its pods does not answer"
     for certain in ("oom-gpu", "nan", "disk-full", "configuration"):
-        assert with_lost_nodes(failed(certain), lost) == failed(certain)
-    assert with_lost_nodes(failed("user-code"), {}) == failed("user-code")
+        assert with_lost_nodes(failed_job(certain), lost) == failed_job(certain)
+    assert with_lost_nodes(failed_job("user-code"), {}) == failed_job("user-code")
 
 
 def test_a_job_that_waits_for_a_lost_node_is_judged_as_failed() -> None:

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome, not_seen, passed
-from trainyard.cluster.snapshot import Unseen
+from trainyard.cluster.check_definition import Check, Facts, Outcome, not_readable, success
+from trainyard.cluster.snapshot import MissingData
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    if isinstance(facts.snapshot.groups, Unseen):
-        yield not_seen(facts.snapshot.groups)
+    if isinstance(facts.snapshot.groups, MissingData):
+        yield not_readable(facts.snapshot.groups)
         return
-    yield passed(f"{facts.snapshot.server} answers, Kubernetes {facts.snapshot.version}")
+    yield success(f"{facts.snapshot.server} answers, Kubernetes {facts.snapshot.version}")
 
 
 CHECK = Check("api", "the API server and its version", judge, essential=True)

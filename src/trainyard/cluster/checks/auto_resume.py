@@ -2,20 +2,28 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome, info, not_asked, not_seen, passed
+from trainyard.cluster.check_definition import (
+    Check,
+    Facts,
+    Outcome,
+    info,
+    not_applicable,
+    not_readable,
+    success,
+)
 from trainyard.cluster.checks.operator import deployments_of
 from trainyard.cluster.fitness import on_hyperpod
 from trainyard.cluster.hyperpod import reasons_against_auto_resume
-from trainyard.cluster.snapshot import Unseen
+from trainyard.cluster.snapshot import MissingData
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     if not any(on_hyperpod(fitness.node) for fitness in facts.fits):
-        yield not_asked("the nodes are not HyperPod's")
+        yield not_applicable("the nodes are not HyperPod's")
         return
     deployments = facts.snapshot.deployments
-    if isinstance(deployments, Unseen):
-        yield not_seen(deployments)
+    if isinstance(deployments, MissingData):
+        yield not_readable(deployments)
         return
     operators = [d for c in facts.kind.controllers for d in deployments_of(c, deployments)]
     reasons = reasons_against_auto_resume(
@@ -27,7 +35,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
             "resume it with scripts/train.py --resume auto, or meet these conditions",
         )
     else:
-        yield passed("a PyTorchJob with its annotation would be resumed")
+        yield success("a PyTorchJob with its annotation would be resumed")
 
 
 CHECK = Check("auto-resume", "whether HyperPod resumes the job", judge)

@@ -11,15 +11,20 @@ from trainyard.cluster.check_definition import (
     Outcome,
     error_unless_enough,
     list_names,
-    not_asked,
-    not_seen,
-    passed,
+    not_applicable,
+    not_readable,
+    success,
     warning,
 )
-from trainyard.cluster.checks.installers import Installed, drivers, has_it_built_in, nvidia_plugins
+from trainyard.cluster.checks.installers import (
+    InstalledDaemonSet,
+    drivers,
+    has_built_in_plugin,
+    nvidia_plugins,
+)
 from trainyard.cluster.demand import GPU, GPU_DRIVER
 from trainyard.cluster.fitness import Fitness, devices_by_node
-from trainyard.cluster.snapshot import Unseen, Workload
+from trainyard.cluster.snapshot import MissingData, Workload
 
 INSTALL = (
     "install the NVIDIA device plugin at a pinned version: name its manifest as "
@@ -29,10 +34,10 @@ INSTALL = (
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     if not facts.wants_gpus or not facts.fits:
-        yield not_asked("there is no node with GPUs to look at")
+        yield not_applicable("there is no node with GPUs to check")
         return
-    if isinstance(facts.snapshot.daemons, Unseen):
-        yield not_seen(facts.snapshot.daemons)
+    if isinstance(facts.snapshot.daemons, MissingData):
+        yield not_readable(facts.snapshot.daemons)
         return
     plugins = nvidia_plugins(facts.snapshot.daemons)
     slices = devices_by_node(facts.snapshot, GPU_DRIVER)
@@ -49,7 +54,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         nodes = list_names(fitness.node.name for fitness in bare)
         yield error_unless_enough(facts, f"{nodes}: {why}", remedy)
     elif not both:
-        yield passed(_by(facts, plugins, dra=bool(slices)))
+        yield success(_by(facts, plugins, dra=bool(slices)))
 
 
 def _offers_pieces(fitness: Fitness) -> bool:
@@ -57,13 +62,13 @@ def _offers_pieces(fitness: Fitness) -> bool:
 
 
 def _why(
-    bare: list[Fitness], daemons: tuple[Workload, ...], plugins: tuple[Installed, ...]
+    bare: list[Fitness], daemons: tuple[Workload, ...], plugins: tuple[InstalledDaemonSet, ...]
 ) -> tuple[str, str]:
     """Why nodes offer no GPU, and the remedy."""
-    if all(has_it_built_in(fitness.node) for fitness in bare):
+    if all(has_built_in_plugin(fitness.node) for fitness in bare):
         return (
             f"{bare[0].node.os_image or 'EKS Auto Mode'} has the plugin built in, and offers no GPU",
-            "look whether the image is its variant for NVIDIA (aws-k8s-*-nvidia)",
+            "check whether the image is its variant for NVIDIA (aws-k8s-*-nvidia)",
         )
     dra = drivers(daemons, "nvidia-dra-driver")
     if dra and not plugins:
@@ -80,17 +85,17 @@ def _why(
     return (
         f"{plugin.text}, and the node offers no {GPU}: the driver may have come after the plugin, or its "
         "DaemonSet does not select the node",
-        f"{where} rollout restart daemonset {plugin.workload.name}, after looking at its nodeSelector and "
+        f"{where} rollout restart daemonset {plugin.workload.name}, after checking its nodeSelector and "
         "tolerations",
     )
 
 
-def _by(facts: Facts, plugins: tuple[Installed, ...], *, dra: bool) -> str:
+def _by(facts: Facts, plugins: tuple[InstalledDaemonSet, ...], *, dra: bool) -> str:
     if plugins:
         return plugins[0].text
     if dra:
         return f"the driver {GPU_DRIVER} publishes them (ResourceSlices)"
-    if all(has_it_built_in(fitness.node) for fitness in facts.fits):
+    if all(has_built_in_plugin(fitness.node) for fitness in facts.fits):
         return "built into the operating system"
     return "none was found, and the nodes offer their GPUs"
 

@@ -14,14 +14,14 @@ from trainyard.cluster.check_definition import (
     error,
     error_unless_enough,
     list_names,
-    not_asked,
-    passed,
+    not_applicable,
+    success,
     warning,
 )
 from trainyard.cluster.checks.installers import drivers, efa_plugins
 from trainyard.cluster.demand import EFA
 from trainyard.cluster.fitness import Fitness
-from trainyard.cluster.snapshot import Unseen
+from trainyard.cluster.snapshot import MissingData
 
 INSTALL = (
     "install the EFA device plugin at a pinned version: name its manifest as cluster.manifests.efa_plugin, "
@@ -34,15 +34,15 @@ _FAST = ("p4d.", "p4de.", "p5.48", "p5e.", "p5en.", "p6-", "p6e-", "g7e.12", "g7
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     if facts.demand.nodes == 1:
-        yield not_asked("one node needs no network")
+        yield not_applicable("one node needs no network")
         return
     usable = [fitness for fitness in facts.fits if fitness.fit]
     if not usable:
-        yield not_asked("there is no fit node to look at")
+        yield not_applicable("there is no fit node to check")
         return
     with_efa = [fitness for fitness in usable if fitness.expected_efa or fitness.efa]
     if not with_efa:
-        yield not_asked(f"{usable[0].node.instance_type or 'these nodes'}: the type has no EFA")
+        yield not_applicable(f"{usable[0].node.instance_type or 'these nodes'}: the type has no EFA")
         return
     found = [
         *_missing(facts, with_efa),
@@ -53,7 +53,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     yield from found
     if not found:
         counts = Counter(fitness.efa for fitness in with_efa)
-        yield passed("; ".join(f"{nodes} nodes with {efa} interfaces" for efa, nodes in counts.items()))
+        yield success("; ".join(f"{nodes} nodes with {efa} interfaces" for efa, nodes in counts.items()))
 
 
 def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
@@ -74,15 +74,14 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
 
 def _why(facts: Facts) -> tuple[str, str]:
     daemons = facts.snapshot.daemons
-    if isinstance(daemons, Unseen):
-        return "DaemonSets could not be looked at", "see whether the EFA device plugin runs there"
+    if isinstance(daemons, MissingData):
+        return "DaemonSets could not be read", "check whether the EFA device plugin runs there"
     plugins, dranet = efa_plugins(daemons), drivers(daemons, "dranet")
     if not plugins and not dranet:
         return "no EFA device plugin and no DRANET driver were found", INSTALL
     found = (plugins or dranet)[0]
     if found.workload.available < found.workload.wanted:
-        look = f"kubectl -n {found.workload.namespace} describe daemonset {found.workload.name}"
-        return found.text, look
+        return found.text, f"kubectl -n {found.workload.namespace} describe daemonset {found.workload.name}"
     return f"{found.text}, so the instances have no EFA interfaces attached", _TEMPLATE
 
 
@@ -129,7 +128,7 @@ def _odd(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> O
 def _infiniband(facts: Facts) -> Iterator[Outcome]:
     """Pods that use the devices without asking the plugin, so that devices which count as free are in use."""
     pods = facts.snapshot.pods
-    if isinstance(pods, Unseen):
+    if isinstance(pods, MissingData):
         return
     known = {fitness.node.name for fitness in facts.fits}
     past = [

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.admission import When
+from trainyard.cluster.admission import AdmissionTime
 from trainyard.cluster.capacity import Fit
 from trainyard.cluster.check_definition import (
     Check,
     Facts,
     Outcome,
     error,
-    not_asked,
-    not_seen,
-    passed,
+    not_applicable,
+    not_readable,
+    success,
     warning,
 )
-from trainyard.cluster.snapshot import Unseen
+from trainyard.cluster.snapshot import MissingData
 
 _HOLDERS = 3
 
@@ -22,9 +22,9 @@ _HOLDERS = 3
 def judge(facts: Facts) -> Iterator[Outcome]:
     capacity, wanted = facts.capacity, facts.demand.nodes
     if capacity.fit is Fit.UNKNOWN:
-        yield not_seen(Unseen(capacity.unseen))
+        yield not_readable(MissingData(capacity.unseen))
     elif capacity.fit is Fit.NOW:
-        yield passed(
+        yield success(
             f"{capacity.places} places for {wanted}, {capacity.gpus_free} of {capacity.gpus} GPUs free"
         )
     elif capacity.fit is Fit.NEVER:
@@ -34,7 +34,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
             f"{holder.namespace}/{holder.owner} holds {holder.gpus}" for holder in capacity.holders[:_HOLDERS]
         )
         text = f"{capacity.places} places free for {wanted}, {capacity.places_empty} when all GPUs are free"
-        waits = facts.outlook.when in (When.NOW, When.LATER)
+        waits = facts.outlook.when in (AdmissionTime.NOW, AdmissionTime.LATER)
         judge_it = warning if waits or facts.may_grow else error
         remedy = (
             "the queue holds the job until then" if waits else "wait, ask for fewer nodes, or use a queue"
@@ -45,7 +45,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 def _never(facts: Facts) -> Outcome:
     capacity, wanted = facts.capacity, facts.demand.nodes
     if not facts.fits:
-        return not_asked("there is no node to count: see check gpu")
+        return not_applicable("there is no node to count: see check gpu")
     unfit = sum(not fitness.fit for fitness in facts.fits)
     rest = f"; {unfit} of {len(facts.fits)} nodes are not fit: see above" if unfit else ""
     text = f"{capacity.places_empty} places for {wanted}, even if nothing ran there{rest}"
@@ -54,4 +54,4 @@ def _never(facts: Facts) -> Outcome:
     return error(text, "ask for fewer nodes, add nodes, or repair those that are not fit")
 
 
-CHECK = Check("capacity", "room for the whole gang", judge)
+CHECK = Check("capacity", "room for the complete gang", judge)

@@ -13,22 +13,22 @@ from trainyard.cluster.check_definition import (
     error,
     judge_nodes,
     list_names,
-    not_asked,
-    not_seen,
-    passed,
+    not_applicable,
+    not_readable,
+    success,
     warning,
 )
 from trainyard.cluster.demand import GPU, GPU_DRIVER
 from trainyard.cluster.node_pools import pools_for
-from trainyard.cluster.snapshot import Scaler, Unseen
+from trainyard.cluster.snapshot import MissingData, Scaler
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    if isinstance(facts.snapshot.nodes, Unseen):
-        yield not_seen(facts.snapshot.nodes)
+    if isinstance(facts.snapshot.nodes, MissingData):
+        yield not_readable(facts.snapshot.nodes)
         return
     if not facts.wants_gpus:
-        yield not_asked("the plan asks for no GPU")
+        yield not_applicable("the plan asks for no GPU")
         return
     if not facts.fits:
         yield _no_node(facts)
@@ -37,11 +37,11 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     yield from found
     if not found:
         counts = Counter(fitness.gpus for fitness in facts.fits)
-        yield passed("; ".join(f"{nodes} nodes with {gpus} GPUs" for gpus, nodes in counts.items()))
+        yield success("; ".join(f"{nodes} nodes with {gpus} GPUs" for gpus, nodes in counts.items()))
 
 
 def _no_node(facts: Facts) -> Outcome:
-    assert not isinstance(facts.snapshot.nodes, Unseen)
+    assert not isinstance(facts.snapshot.nodes, MissingData)
     types = sorted({node.instance_type for node in facts.snapshot.nodes if node.instance_type})
     wanted = f"of type {facts.demand.instance_type}" if facts.demand.instance_type else "with GPUs"
     offers = f"; there are: {list_names(types)}" if types else ""
@@ -53,7 +53,7 @@ def _no_node(facts: Facts) -> Outcome:
             f"no node {wanted} now{offers}; Karpenter may make some ({made_by})",
             "whether EC2 has them is not known here: reserve the capacity, or see that the first node comes",
         )
-    unable = "" if isinstance(pools, Unseen) or not pools else f"; no NodePool ({_all(pools)}) makes any"
+    unable = "" if isinstance(pools, MissingData) or not pools else f"; no NodePool ({_all(pools)}) makes any"
     return error(
         f"no node {wanted}{offers}; none offers {GPU} or a slice of {GPU_DRIVER}{unable}",
         "add a node group or a NodePool with such instances, or name another instance type",

@@ -9,29 +9,29 @@ from trainyard.cluster.check_definition import (
     error,
     info,
     list_names,
-    not_asked,
-    passed,
+    not_applicable,
+    success,
     warning,
 )
-from trainyard.cluster.snapshot import Image, Unseen
+from trainyard.cluster.snapshot import Image, MissingData
 
 _PULL = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     if not facts.demand.image:
-        yield not_asked("no image is named (--image-uri)")
+        yield not_applicable("no image is named (--image-uri)")
         return
     failing = list(_failing(facts))
     yield from failing
     image = facts.snapshot.image
-    if isinstance(image, Unseen):
-        yield not_asked(f"the registry was not asked: {image.reason}")
+    if isinstance(image, MissingData):
+        yield not_applicable(f"the registry was not queried: {image.reason}")
         return
     found = list(_judge_image(image, facts))
     yield from found
     if not found and not failing:
-        yield passed(f"{image.uri} is there" + (f" ({image.digest[:19]}…)" if image.digest else ""))
+        yield success(f"{image.uri} is there" + (f" ({image.digest[:19]}…)" if image.digest else ""))
 
 
 def _judge_image(image: Image, facts: Facts) -> Iterator[Outcome]:
@@ -54,7 +54,7 @@ def _judge_image(image: Image, facts: Facts) -> Iterator[Outcome]:
 
 def _failing(facts: Facts) -> Iterator[Outcome]:
     pods = facts.snapshot.pods
-    if isinstance(pods, Unseen):
+    if isinstance(pods, MissingData):
         return
     wanted = facts.demand.image
     failing = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.waiting in _PULL and wanted in pod.images]

@@ -19,7 +19,7 @@ _EFA_SUFFIX = "aws-efa-k8s-device-plugin"
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledDaemonSet:
     """A DaemonSet that was found, and its installer."""
 
     workload: Workload
@@ -32,28 +32,30 @@ class Installed:
         return f"{found.namespace}/{found.name} ({self.installer}), {ready}"
 
 
-def nvidia_plugins(daemons: Iterable[Workload]) -> tuple[Installed, ...]:
+def nvidia_plugins(daemons: Iterable[Workload]) -> tuple[InstalledDaemonSet, ...]:
     """NVIDIA's device plugins."""
     return tuple(found for daemon in daemons if (found := _nvidia(daemon)) is not None)
 
 
-def _nvidia(daemon: Workload) -> Installed | None:
+def _nvidia(daemon: Workload) -> InstalledDaemonSet | None:
     if "mps" in daemon.name or "feature-discovery" in daemon.name:
         return None
     if daemon.name.startswith("dependencies-") and "nvidia-device-plugin" in daemon.name:
-        return Installed(daemon, "HyperPod chart")
+        return InstalledDaemonSet(daemon, "HyperPod chart")
     for key, value, installer in _NVIDIA_LABELS:
         if daemon.labels.get(key) == value:
-            return Installed(daemon, installer)
+            return InstalledDaemonSet(daemon, installer)
     by_name = "nvidia-device-plugin" in daemon.name or "nvidia-gpu-device-plugin" in daemon.name
     by_image = any("k8s-device-plugin" in image and _EFA_SUFFIX not in image for image in daemon.images)
-    return Installed(daemon, "own manifest") if by_name or by_image else None
+    return InstalledDaemonSet(daemon, "own manifest") if by_name or by_image else None
 
 
-def efa_plugins(daemons: Iterable[Workload]) -> tuple[Installed, ...]:
+def efa_plugins(daemons: Iterable[Workload]) -> tuple[InstalledDaemonSet, ...]:
     """EFA's device plugins."""
     return tuple(
-        Installed(daemon, "HyperPod chart" if daemon.name.startswith("dependencies-") else "EFA chart")
+        InstalledDaemonSet(
+            daemon, "HyperPod chart" if daemon.name.startswith("dependencies-") else "EFA chart"
+        )
         for daemon in daemons
         if _EFA_SUFFIX in daemon.name
         or daemon.labels.get("name", "").endswith(_EFA_SUFFIX)
@@ -61,15 +63,15 @@ def efa_plugins(daemons: Iterable[Workload]) -> tuple[Installed, ...]:
     )
 
 
-def drivers(daemons: Iterable[Workload], word: str) -> tuple[Installed, ...]:
+def drivers(daemons: Iterable[Workload], word: str) -> tuple[InstalledDaemonSet, ...]:
     """Drivers of Dynamic Resource Allocation with `word` in their name or image."""
     return tuple(
-        Installed(daemon, "DRA driver")
+        InstalledDaemonSet(daemon, "DRA driver")
         for daemon in daemons
         if word in daemon.name or any(word in image for image in daemon.images)
     )
 
 
-def has_it_built_in(node: Node) -> bool:
+def has_built_in_plugin(node: Node) -> bool:
     """Whether the node's operating system includes NVIDIA's device plugin."""
     return "Bottlerocket" in node.os_image or node.labels.get("eks.amazonaws.com/compute-type") == "auto"

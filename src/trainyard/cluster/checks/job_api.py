@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome, error, not_seen, passed
+from trainyard.cluster.check_definition import Check, Facts, Outcome, error, not_readable, success
 from trainyard.cluster.needed_apis import NeededApi, serves
-from trainyard.cluster.snapshot import Unseen
+from trainyard.cluster.snapshot import MissingData
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     groups, resources = facts.snapshot.groups, facts.snapshot.resources
-    if isinstance(groups, Unseen):
-        yield not_seen(groups)
+    if isinstance(groups, MissingData):
+        yield not_readable(groups)
         return
     undiscovered = facts.snapshot.undiscovered
     unknown = [undiscovered[a.group_version] for a in facts.kind.apis if a.group_version in undiscovered]
     if unknown:
-        yield not_seen(unknown[0])
+        yield not_readable(unknown[0])
         return
     if facts.demand.kind == "auto" and not any(serves(kind.api, resources) for kind in facts.demand.kinds):
         known = ", ".join(kind.api_kind for kind in facts.demand.kinds)
@@ -33,7 +33,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         else:
             yield error(f"{api.name} is not served", _install(api))
     if not missing:
-        yield passed(", ".join(f"{api.name}/{api.version}" for api in facts.kind.apis))
+        yield success(", ".join(f"{api.name}/{api.version}" for api in facts.kind.apis))
 
 
 def _install(api: NeededApi) -> str:

@@ -2,25 +2,25 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome, error, not_seen, passed
-from trainyard.cluster.snapshot import Unseen
+from trainyard.cluster.check_definition import Check, Facts, Outcome, error, not_readable, success
+from trainyard.cluster.snapshot import MissingData
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     name = facts.demand.namespace
     space, secrets = facts.snapshot.namespace, facts.snapshot.secrets
-    if isinstance(space, Unseen):
-        yield not_seen(space)
+    if isinstance(space, MissingData):
+        yield not_readable(space)
     elif not space.exists:
         yield error(f"there is no namespace {name}", f"kubectl create namespace {name}")
         return
     elif space.terminating:
         yield error(f"the namespace {name} is being deleted", "wait until it is gone, or name another one")
     else:
-        yield passed(f"{name} is there")
-    for secret, exists in ({} if isinstance(secrets, Unseen) else secrets).items():
-        if isinstance(exists, Unseen):
-            yield not_seen(exists)
+        yield success(f"{name} is there")
+    for secret, exists in ({} if isinstance(secrets, MissingData) else secrets).items():
+        if isinstance(exists, MissingData):
+            yield not_readable(exists)
         elif not exists:
             yield error(
                 f"the namespace {name} has no secret {secret}",

@@ -11,26 +11,26 @@ from trainyard.cluster.check_definition import (
     Outcome,
     error,
     info,
-    not_asked,
-    not_seen,
-    passed,
+    not_applicable,
+    not_readable,
+    success,
     warning,
 )
 from trainyard.cluster.needed_apis import Controller, serves
-from trainyard.cluster.snapshot import Unseen, Workload
+from trainyard.cluster.snapshot import MissingData, Workload
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     unknown = facts.snapshot.undiscovered.get(facts.kind.api.group_version)
     if unknown is not None:
-        yield not_seen(unknown)
+        yield not_readable(unknown)
         return
     if not serves(facts.kind.api, facts.snapshot.resources):
-        yield not_asked(f"{facts.kind.api.name} is not served")
+        yield not_applicable(f"{facts.kind.api.name} is not served")
         return
     deployments = facts.snapshot.deployments
-    if isinstance(deployments, Unseen):
-        yield not_seen(deployments)
+    if isinstance(deployments, MissingData):
+        yield not_readable(deployments)
         return
     found = {c.name: deployments_of(c, deployments) for c in facts.kind.controllers}
     elsewhere = not any(found.values()) and _webhook_answered(facts)
@@ -46,7 +46,7 @@ def _judge_controller(
     """`elsewhere`: no controller of the kind has a Deployment, and their webhook has answered."""
     ready = [workload for workload in found if workload.available > 0]
     if ready:
-        return passed(f"{controller.name}: {ready[0].namespace}/{ready[0].name} is available")
+        return success(f"{controller.name}: {ready[0].namespace}/{ready[0].name} is available")
     if found:
         first = found[0]
         return error(
@@ -56,7 +56,7 @@ def _judge_controller(
             f"kubectl -n {first.namespace} logs deployment/{first.name}",
         )
     if elsewhere:
-        return passed(f"{controller.name}: no Deployment of its name, and its webhook has answered")
+        return success(f"{controller.name}: no Deployment of its name, and its webhook has answered")
     judge_it = error if facts.kind.has_webhook else warning
     return judge_it(
         f"{controller.name}: no Deployment of it was found ({', '.join(controller.deployments)}); its API is "
@@ -68,7 +68,7 @@ def _judge_controller(
 def _webhook_answered(facts: Facts) -> bool:
     """Whether the controller's own webhook took part in the dry run of a job."""
     trial, hooks = facts.snapshot.job_trial, facts.snapshot.hooks
-    if isinstance(trial, Unseen) or isinstance(hooks, Unseen):
+    if isinstance(trial, MissingData) or isinstance(hooks, MissingData):
         return False
     return facts.kind.api.name in hooks and trial.accepted
 
@@ -90,11 +90,11 @@ def _is_of(controller: Controller, workload: Workload) -> bool:
 
 def _runtimes(facts: Facts) -> Iterator[Outcome]:
     runtimes = facts.snapshot.runtimes
-    if isinstance(runtimes, Unseen):
-        yield not_seen(runtimes)
+    if isinstance(runtimes, MissingData):
+        yield not_readable(runtimes)
     elif not runtimes:
         yield info(
-            "there is no ClusterTrainingRuntime: a job that is sent from here brings its own runtime",
+            "there is no ClusterTrainingRuntime: a job that is sent from here includes its own runtime",
             "kubectl apply --server-side -k "
             "github.com/kubeflow/trainer/manifests/overlays/runtimes?ref=v2.3.0",
         )

@@ -8,17 +8,17 @@ from trainyard.cluster.check_definition import (
     Outcome,
     error,
     list_names,
-    not_asked,
-    passed,
+    not_applicable,
+    success,
     warning,
 )
 from trainyard.cluster.snapshot import Permission
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    asked = facts.snapshot.permissions
-    refused = [permission for permission in asked if permission.allowed is False]
-    unknown = [permission for permission in asked if permission.allowed is None]
+    needed = facts.snapshot.permissions
+    refused = [permission for permission in needed if permission.allowed is False]
+    unknown = [permission for permission in needed if permission.allowed is None]
     in_namespace = [permission for permission in refused if permission.namespace]
     elsewhere = [permission for permission in refused if not permission.namespace]
     if in_namespace:
@@ -29,9 +29,9 @@ def judge(facts: Facts) -> Iterator[Outcome]:
             "ask for a ClusterRole with these verbs, bound to your group",
         )
     if unknown:
-        yield not_asked(f"the API server did not say: {list_names(p.text for p in unknown)}")
+        yield not_applicable(f"the API server did not say: {list_names(p.text for p in unknown)}")
     if not refused and not unknown:
-        yield passed(f"all {len(asked)} that the plan needs")
+        yield success(f"all {len(needed)} that the plan needs")
 
 
 def _role(refused: list[Permission], facts: Facts) -> str:

@@ -7,7 +7,16 @@ from collections import Counter
 from collections.abc import Iterator
 
 from trainyard.cluster.capacity import Fit, Room
-from trainyard.cluster.check_definition import Check, Facts, Outcome, error, info, not_asked, passed, warning
+from trainyard.cluster.check_definition import (
+    Check,
+    Facts,
+    Outcome,
+    error,
+    info,
+    not_applicable,
+    success,
+    warning,
+)
 
 _LAYERS = "topology.k8s.aws/network-node-layer-2"
 
@@ -15,11 +24,11 @@ _LAYERS = "topology.k8s.aws/network-node-layer-2"
 def judge(facts: Facts) -> Iterator[Outcome]:
     wanted = facts.demand.nodes
     if wanted == 1:
-        yield not_asked("one node has no neighbours")
+        yield not_applicable("one node has no neighbours")
         return
     rooms = [room for room in facts.capacity.rooms if room.places_empty]
     if sum(room.places_empty for room in rooms) < wanted:
-        yield not_asked("too few fit nodes: see check capacity")
+        yield not_applicable("too few fit nodes: see check capacity")
         return
     known = all(room.fitness.node.zone_id for room in rooms)  # older nodes do not have it
     zones: Counter[str] = Counter()
@@ -31,7 +40,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         free[zone] += room.places
         layers[room.fitness.node.labels.get(_LAYERS, "")] += room.places_empty
     if not zones.keys() - {""}:
-        yield not_asked("the nodes have no zone labels")
+        yield not_applicable("the nodes have no zone labels")
         return
     if _most(zones) < wanted:
         yield _across(facts, rooms, zones)
@@ -47,7 +56,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         )
         return
     zone, count = zones.most_common(1)[0]
-    yield passed(f"{count} places in {zone or 'one zone'} for {wanted}")
+    yield success(f"{count} places in {zone or 'one zone'} for {wanted}")
 
 
 def _most(zones: "Counter[str]") -> int:

@@ -10,12 +10,12 @@ from trainyard.cluster.check_definition import (
     Severity,
     error,
     info,
-    not_asked,
-    passed,
+    not_applicable,
+    success,
     warning,
 )
 from trainyard.cluster.checks import namespace, quota
-from trainyard.cluster.snapshot import Trial, Unseen
+from trainyard.cluster.snapshot import MissingData, Trial
 
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 _MAY_NOT_TRY = re.compile(r"cannot create resource")
@@ -25,12 +25,12 @@ _ELSEWHERE = (
     (re.compile(r'namespaces? "?[^" ]*"? (was )?not found|is being terminated'), namespace.CHECK),
     (re.compile(r"exceeded quota|PriorityClass|maximum .* usage per"), quota.CHECK),
 )
-"""Refusals, and the check that tells them with a better remedy, where it has found them too."""
+"""Refusals, and the check that reports them with a better remedy, if it has found them too."""
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     space = facts.snapshot.namespace
-    level = "" if isinstance(space, Unseen) else space.labels.get(_ENFORCED, "")
+    level = "" if isinstance(space, MissingData) else space.labels.get(_ENFORCED, "")
     found: list[Outcome] = []
     trial = facts.snapshot.pod_trial
     if level == "restricted":
@@ -49,15 +49,15 @@ def judge(facts: Facts) -> Iterator[Outcome]:
             )
         )
     if (
-        not isinstance(trial, Unseen)
+        not isinstance(trial, MissingData)
         and trial.status in (400, 403, 422)
-        and not _told_elsewhere(trial, facts)
+        and not _is_reported_elsewhere(trial, facts)
     ):
         found.append(error(f"a pod of this shape is refused: {trial.message[:300]}", _remedy(trial, facts)))
     yield from found
     if not found:
-        accepted = not isinstance(trial, Unseen) and trial.accepted
-        yield passed("a pod was accepted as a dry run") if accepted else not_asked(_why(trial))
+        accepted = not isinstance(trial, MissingData) and trial.accepted
+        yield success("a pod was accepted as a dry run") if accepted else not_applicable(_why(trial))
 
 
 def _remedy(trial: Trial, facts: Facts) -> str:
@@ -67,15 +67,15 @@ def _remedy(trial: Trial, facts: Facts) -> str:
     return "change it as it says"
 
 
-def _told_elsewhere(trial: Trial, facts: Facts) -> bool:
+def _is_reported_elsewhere(trial: Trial, facts: Facts) -> bool:
     if _MAY_NOT_TRY.search(trial.message):
         return True
     checks = [check for pattern, check in _ELSEWHERE if pattern.search(trial.message)]
     return any(found.severity is Severity.ERROR for check in checks for found in check.judge(facts))
 
 
-def _why(trial: Trial | Unseen) -> str:
-    reason = trial.reason if isinstance(trial, Unseen) else trial.message[:200] or trial.status
+def _why(trial: Trial | MissingData) -> str:
+    reason = trial.reason if isinstance(trial, MissingData) else trial.message[:200] or trial.status
     return f"a pod could not be tried: {reason}"
 
 

@@ -2,45 +2,45 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.admission import When, uncovered_efa
+from trainyard.cluster.admission import AdmissionTime, uncovered_efa
 from trainyard.cluster.check_definition import (
     Check,
     Facts,
     Outcome,
     error,
     info,
-    not_asked,
-    not_seen,
-    passed,
+    not_applicable,
+    not_readable,
+    success,
     warning,
 )
 from trainyard.cluster.demand import EFA
-from trainyard.cluster.snapshot import Unseen
+from trainyard.cluster.snapshot import MissingData
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     expected = facts.outlook
     lacking = uncovered_efa(facts.snapshot, facts.demand, facts.fits)
-    if lacking and expected.when is not When.NEVER:
+    if lacking and expected.when is not AdmissionTime.NEVER:
         yield warning(
             f"ClusterQueue {lacking} has no quota for {EFA}, which the pods request: they are never "
             "admitted, unless Kueue leaves it out (excludeResourcePrefixes)",
             f"add {EFA} to the covered resources of {lacking}",
         )
-    if expected.when is When.NO_QUEUE:
-        yield not_asked("no queue is named")
+    if expected.when is AdmissionTime.NO_QUEUE:
+        yield not_applicable("no queue is named")
         queues = facts.snapshot.queues
-        if not isinstance(queues, Unseen) and queues:
+        if not isinstance(queues, MissingData) and queues:
             named = ", ".join(queue.name for queue in queues)
             yield info(f"the namespace has queues: {named}", "name one with --queue if jobs go through Kueue")
-    elif expected.when is When.UNKNOWN:
-        yield not_seen(Unseen(expected.evidence))
-    elif expected.when is When.NEVER:
+    elif expected.when is AdmissionTime.UNKNOWN:
+        yield not_readable(MissingData(expected.evidence))
+    elif expected.when is AdmissionTime.NEVER:
         yield error(expected.evidence, expected.remedy or "name another queue with --queue")
-    elif expected.when is When.LATER:
+    elif expected.when is AdmissionTime.LATER:
         yield warning(expected.evidence, "wait, or name another queue; a higher priority class may preempt")
     else:
-        yield passed(expected.evidence)
+        yield success(expected.evidence)
 
 
 CHECK = Check("queue", "the queue of Kueue and its quota", judge)

@@ -1,34 +1,34 @@
-"""Check the whole gang against the namespace's quotas and limits, and against its priority class."""
+"""Check the complete gang against the namespace's quotas and limits, and against its priority class."""
 
 from collections.abc import Iterator, Mapping
 
 from trainyard.cluster.admission import gpus_wanted
-from trainyard.cluster.check_definition import Check, Facts, Outcome, error, info, not_seen, passed
+from trainyard.cluster.check_definition import Check, Facts, Outcome, error, info, not_readable, success
 from trainyard.cluster.demand import GPU
 from trainyard.cluster.resource_quantities import format_quantity
-from trainyard.cluster.snapshot import Limit, Quota, Scope, Unseen
+from trainyard.cluster.snapshot import Limit, MissingData, Quota, Scope
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     quotas, limits = facts.snapshot.quotas, facts.snapshot.limits
     found: list[Outcome] = []
-    if isinstance(quotas, Unseen):
-        found.append(not_seen(quotas))
+    if isinstance(quotas, MissingData):
+        found.append(not_readable(quotas))
     else:
-        wanted, priority = _wanted(facts), facts.demand.priority_class
+        wanted, priority = _gang_amounts(facts), facts.demand.priority_class
         counting = [quota for quota in quotas if all(_counts(scope, priority) for scope in quota.scopes)]
         found += [outcome for quota in counting for outcome in _quota(quota, wanted)]
-    if isinstance(limits, Unseen):
-        found.append(not_seen(limits))
+    if isinstance(limits, MissingData):
+        found.append(not_readable(limits))
     else:
         found += _limits(limits, facts)
     found += _priority(facts)
     yield from found
     if not found:
-        yield passed("nothing would refuse the gang")
+        yield success("nothing would refuse the gang")
 
 
-def _wanted(facts: Facts) -> Mapping[str, int]:
+def _gang_amounts(facts: Facts) -> Mapping[str, int]:
     """The amount of each quota that the gang uses, in thousandths."""
     gpus = (gpus_wanted(facts.demand, facts.fits) or 0) * 1000
     pods = facts.demand.nodes * 1000
@@ -82,8 +82,8 @@ def _priority(facts: Facts) -> Iterator[Outcome]:
     name, known = facts.demand.priority_class, facts.snapshot.priority_classes
     if not name:
         return
-    if isinstance(known, Unseen):
-        yield not_seen(known)
+    if isinstance(known, MissingData):
+        yield not_readable(known)
     elif name not in known:
         others = ", ".join(sorted(n for n in known if not n.startswith("system-"))) or "none"
         yield error(

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome, error, list_names, passed, warning
-from trainyard.cluster.snapshot import Unseen
+from trainyard.cluster.check_definition import Check, Facts, Outcome, error, list_names, success, warning
+from trainyard.cluster.snapshot import MissingData
 
 CLOCK_WARNING, CLOCK_ERROR = 30.0, 300.0
 """In seconds. AWS refuses signatures whose clock is five minutes off."""
@@ -16,7 +16,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     found = [*_clock(facts), *_versions(facts)]
     yield from found
     if not found:
-        yield passed(f"clocks agree, kubelets fit {facts.snapshot.version}")
+        yield success(f"clocks agree, kubelets fit {facts.snapshot.version}")
 
 
 def _clock(facts: Facts) -> Iterator[Outcome]:
@@ -30,7 +30,7 @@ def _clock(facts: Facts) -> Iterator[Outcome]:
 
 def _versions(facts: Facts) -> Iterator[Outcome]:
     server = _minor(facts.snapshot.version)
-    if server is None or isinstance(facts.snapshot.nodes, Unseen):
+    if server is None or isinstance(facts.snapshot.nodes, MissingData):
         return
     minors = {fitness.node.name: _minor(fitness.node.kubelet) for fitness in facts.fits}
     newer = [name for name, minor in minors.items() if minor is not None and minor > server]
@@ -38,7 +38,7 @@ def _versions(facts: Facts) -> Iterator[Outcome]:
     for nodes, how in ((newer, "newer than the API server"), (older, f"more than {_OLDEST} releases older")):
         if nodes:
             text = f"{list_names(nodes)}: the kubelet is {how} ({facts.snapshot.version})"
-            yield warning(text, "bring nodes and control plane to supported versions")
+            yield warning(text, "update nodes and control plane to supported versions")
 
 
 def _minor(version: str) -> int | None:

@@ -9,12 +9,12 @@ from trainyard.cluster.check_definition import (
     Outcome,
     error,
     list_names,
-    not_asked,
-    not_seen,
-    passed,
+    not_applicable,
+    not_readable,
+    success,
     warning,
 )
-from trainyard.cluster.snapshot import Unseen, Volume
+from trainyard.cluster.snapshot import MissingData, Volume
 
 NODE_LOCAL = (
     "/opt/dlami/nvme",
@@ -31,7 +31,7 @@ NODE_LOCAL = (
 _SHARED, _READ_ONLY = "ReadWriteMany", "ReadOnlyMany"
 _MOUNTPOINT = "s3.csi.aws.com"
 _EBS = ("ebs.csi.aws.com", "ebs.csi.eks.amazonaws.com", "kubernetes.io/aws-ebs")
-"""The driver, that of EKS Auto Mode, and the provisioner of before."""
+"""The driver, that of EKS Auto Mode, and the earlier provisioner."""
 _FSX = "use a file system that all nodes write to, such as FSx for Lustre (fsx.csi.aws.com)"
 
 
@@ -45,9 +45,9 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         )
     volume = facts.snapshot.volume
     if not facts.demand.claim:
-        yield not_asked("no claim is named (--volume)")
-    elif isinstance(volume, Unseen):
-        yield not_seen(volume)
+        yield not_applicable("no claim is named (--volume)")
+    elif isinstance(volume, MissingData):
+        yield not_readable(volume)
     elif volume is None:
         name, space = facts.demand.claim, facts.demand.namespace
         yield error(
@@ -59,7 +59,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         yield from found
         if not found and not local:
             modes = ", ".join(volume.access_modes)
-            yield passed(f"claim {volume.name}: {modes}, {volume.driver or 'driver not known'}")
+            yield success(f"claim {volume.name}: {modes}, {volume.driver or 'driver not known'}")
 
 
 def _judge_volume(volume: Volume, facts: Facts) -> Iterator[Outcome]:
@@ -69,8 +69,8 @@ def _judge_volume(volume: Volume, facts: Facts) -> Iterator[Outcome]:
             f"claim {volume.name}: its volume is gone (Lost)", "create a new claim; the data are not in it"
         )
     elif volume.phase == "Pending" and not volume.waits_for_consumer:
-        look = f"kubectl -n {facts.demand.namespace} describe pvc {volume.name}"
-        yield error(f"claim {volume.name} is not bound to a volume (Pending)", look)
+        command = f"kubectl -n {facts.demand.namespace} describe pvc {volume.name}"
+        yield error(f"claim {volume.name} is not bound to a volume (Pending)", command)
     if volume.terminating:
         yield error(
             f"claim {volume.name} is being deleted: no new pod can use it", "create a claim of another name"
@@ -96,7 +96,7 @@ def _judge_volume(volume: Volume, facts: Facts) -> Iterator[Outcome]:
 
 def _driver(volume: Volume, facts: Facts) -> Iterator[Outcome]:
     installed = facts.snapshot.drivers
-    if isinstance(installed, Unseen) or not volume.driver.endswith(".csi.aws.com"):
+    if isinstance(installed, MissingData) or not volume.driver.endswith(".csi.aws.com"):
         return
     if volume.driver not in installed:
         yield error(

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome, error, not_asked, passed, warning
-from trainyard.cluster.snapshot import Trial, Unseen
+from trainyard.cluster.check_definition import Check, Facts, Outcome, error, not_applicable, success, warning
+from trainyard.cluster.snapshot import MissingData, Trial
 
 _CALLED = re.compile(r'failed calling webhook "([^"]+)"')
 _NOT_ALLOWED = re.compile(r"cannot create resource")
@@ -13,16 +13,16 @@ _NO_DRY_RUN = re.compile(r"does not support dry ?run|dryRun", re.I)
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     trial = facts.snapshot.job_trial
-    if isinstance(trial, Unseen):
-        yield not_asked(trial.reason)
+    if isinstance(trial, MissingData):
+        yield not_applicable(trial.reason)
         return
     if trial.accepted:
-        yield passed(f"{trial.what} was accepted as a dry run")
+        yield success(f"{trial.what} was accepted as a dry run")
         return
-    yield _refused(trial, facts)
+    yield _judge_refusal(trial, facts)
 
 
-def _refused(trial: Trial, facts: Facts) -> Outcome:
+def _judge_refusal(trial: Trial, facts: Facts) -> Outcome:
     called = _CALLED.search(trial.message)
     if called:
         return error(
@@ -32,13 +32,13 @@ def _refused(trial: Trial, facts: Facts) -> Outcome:
             "mutatingwebhookconfigurations; kubectl get endpointslices --all-namespaces",
         )
     if _NOT_ALLOWED.search(trial.message):
-        return not_asked("we may not create it: see check permissions")
+        return not_applicable("we may not create it: see check permissions")
     if trial.status == 404 and "namespaces" in trial.message:
-        return not_asked("there is no such namespace: see check namespace")
+        return not_applicable("there is no such namespace: see check namespace")
     if trial.status in (0, 429) or trial.status >= 500:
         return warning(f"{trial.what} could not be tried: {trial.message or trial.status}", "try again")
     if _NO_DRY_RUN.search(trial.message) or not facts.kind.has_dry_run:
-        return not_asked(f"cannot be tried without creating it: {trial.message[:200]}")
+        return not_applicable(f"cannot be tried without creating it: {trial.message[:200]}")
     return error(
         f"{trial.what} is refused ({trial.status}): {trial.message[:300]}",
         "change the job as the message says",

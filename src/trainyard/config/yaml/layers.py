@@ -22,15 +22,15 @@ class LayerReader:
     """Reads files with their bases, each file once."""
 
     files: list[str] = field(default_factory=list)
-    """The files read; a base stands before the files that extend it."""
+    """The files read; a base is before the files that extend it."""
     _read: dict[str, Document] = field(default_factory=dict)
 
     def read(self, path: Path) -> Document:
         """The document of `path` and all that it extends."""
         shown = os.path.normpath(path)
-        return self._layered(path, (shown,), Origin(shown), "")
+        return self._read_layers(path, (shown,), Origin(shown), "")
 
-    def _layered(self, path: Path, chain: tuple[str, ...], named_at: Origin, key: str) -> Document:
+    def _read_layers(self, path: Path, chain: tuple[str, ...], named_at: Origin, key: str) -> Document:
         shown, real = chain[-1], os.path.realpath(path)
         if real in self._read:
             return self._read[real]
@@ -54,7 +54,7 @@ class LayerReader:
         elif len(chain) >= MAX_CHAIN:
             message = f"more than {MAX_CHAIN} files, each extending the next"
         else:
-            return self._layered(Path(shown), (*chain, shown), named_at, EXTENDS)
+            return self._read_layers(Path(shown), (*chain, shown), named_at, EXTENDS)
         return Document(problems=[Problem(named_at, EXTENDS, message)], whole=False)
 
     def _bases(self, path: Path, own: Document) -> list[Path]:

@@ -1,6 +1,6 @@
-"""Convert a plain YAML word to a value by the core schema of YAML 1.2, in place of PyYAML's YAML 1.1.
+"""Convert a plain YAML word to a value by the core schema of YAML 1.2 instead of PyYAML's YAML 1.1.
 
-`5e-5` is a number and `012` is twelve; `yes`, `on`, `1:30` and `2026-01-01` are text, as they look.
+`5e-5` is a number and `012` is twelve; `yes`, `on`, `1:30` and `2026-01-01` are text.
 https://yaml.org/spec/1.2.2/#1032-tag-resolution
 """
 
@@ -54,7 +54,7 @@ def value_of(tag: str, text: str) -> Any:
         raise ValueError(f"not a value of the tag !!{kind}")
     if len(text) > MAX_DIGITS:
         raise ValueError(f"a number of {len(text):,} characters")
-    return _converted(kind, text)
+    return _convert(kind, text)
 
 
 def plain_value(text: str) -> Any:
@@ -62,7 +62,7 @@ def plain_value(text: str) -> Any:
     return value_of(_PREFIX + plain_kind(text), text)
 
 
-def _converted(kind: str, text: str) -> Any:
+def _convert(kind: str, text: str) -> Any:
     if kind == "null":
         return None
     if kind == "bool":

@@ -13,7 +13,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a file is not text."""
+    """The reason why a file is not text."""
 
     message: str
     line: int | None = None
@@ -39,10 +39,10 @@ def read_source(path: Path) -> str | Fault:
         return Fault(f"cannot be read ({getattr(error, 'strerror', None) or error})", opened=False)
     if len(content) > MAX_BYTES:
         return Fault(f"more than {MAX_BYTES >> 20} MB; a configuration is some kilobytes")
-    return _decoded(content)
+    return _decode(content)
 
 
-def _decoded(content: bytes) -> str | Fault:
+def _decode(content: bytes) -> str | Fault:
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return Fault("encoded as UTF-16; save it as UTF-8", 1)
     try:

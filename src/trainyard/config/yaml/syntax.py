@@ -31,7 +31,7 @@ def compose(text: str, shown: str) -> yaml.Node | Problem | None:
             node: yaml.Node | None = yaml.compose(text, Loader=CoreLoader)
             return node
     except yaml.MarkedYAMLError as error:
-        found = _explained(error, text)
+        found = _explain(error, text)
     except yaml.YAMLError as error:
         found = (None, f"not valid YAML: {getattr(error, 'reason', None) or error}")
     line, message = found
@@ -72,7 +72,7 @@ def _lines_with_stray_tabs(text: str, scalars: list[Any]) -> Iterator[int]:
         end = scalar.end_mark.index
 
 
-def _explained(error: yaml.MarkedYAMLError, text: str) -> _Found:
+def _explain(error: yaml.MarkedYAMLError, text: str) -> _Found:
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 1
     lines = text.split("\n", line)

@@ -47,20 +47,24 @@ def read_document(path: Path, shown: str) -> Document | Fault:
     """Read `path`, called `shown` in messages; a Fault when there is no such file."""
     text = read_source(path)
     if isinstance(text, Fault):
-        return text if not text.opened else _broken(Problem(Origin(shown, text.line), "", text.message))
+        return (
+            text if not text.opened else _broken_document(Problem(Origin(shown, text.line), "", text.message))
+        )
     node = compose(text, shown)
     if isinstance(node, Problem):
-        return _broken(node)
+        return _broken_document(node)
     if not isinstance(node, yaml.MappingNode):
         found = "empty" if node is None else "not a mapping"
         line = None if node is None else node.start_mark.line + 1
-        return _broken(Problem(Origin(shown, line), "", f"{found}; a configuration is a mapping of sections"))
+        return _broken_document(
+            Problem(Origin(shown, line), "", f"{found}; a configuration is a mapping of sections")
+        )
     reader = _Reader(shown)
     reader.document.values = reader.mapping(node, ())
     return reader.document
 
 
-def _broken(problem: Problem) -> Document:
+def _broken_document(problem: Problem) -> Document:
     return Document(problems=[problem], whole=False)
 
 

@@ -15,7 +15,7 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import Program
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
 from trainyard.jobs.recipes.wrapped_program import CONFIG_FILE, run_pod_command
-from trainyard.plan.cost import Rented
+from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import gpu_of
 from trainyard.plan.training_plan import plan_training
 
@@ -38,7 +38,9 @@ def problems(order: RecipeOrder) -> Iterator[str]:
         return
     if instance is None or not order.gpus or config.recipe != "pretrain":
         return
-    fitted = plan_training(config, gpu_of(instance), rented=Rented(instance, order.nodes, order.processes))
+    fitted = plan_training(
+        config, gpu_of(instance), rented=RentedMachines(instance, order.nodes, order.processes)
+    )
     if not fitted.fits:
         needs, has = fitted.peak.parts.total / _GIB, fitted.device.usable_bytes / _GIB
         change = f"; it fits with {' '.join(fitted.advice[0].overrides)}" if fitted.advice else ""

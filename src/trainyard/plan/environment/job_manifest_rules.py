@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.plan.environment.located_yaml import Located, Text, all_mappings
+from trainyard.plan.environment.located_yaml import LocatedMapping, Text, all_mappings
 from trainyard.plan.environment.settings_reading import EFA, GPU, instance_of, nodes_of, pod_specs
 from trainyard.plan.environment.variable_rules import Judgement, LintSeverity
 
@@ -19,7 +19,7 @@ _MOVING = ("latest", "main", "master", "nightly", "edge", "dev")
 
 @dataclass(frozen=True)
 class JudgedField:
-    """One field, and what is to be said of it."""
+    """One field and the judgement about it."""
 
     line: int
     subject: str
@@ -27,7 +27,7 @@ class JudgedField:
     where: str
 
 
-def judge_manifest(document: Located) -> Iterator[JudgedField]:
+def judge_manifest(document: LocatedMapping) -> Iterator[JudgedField]:
     """Judge a document that describes pods of training; any other has no findings."""
     title = " ".join((document.text("kind"), document.mapping("metadata").text("name"))).strip()
     pods = list(pod_specs(document))
@@ -41,18 +41,18 @@ def judge_manifest(document: Located) -> Iterator[JudgedField]:
         yield from _pod(pod, title, several=several)
 
 
-def _said(
+def _judged_field(
     line: int, subject: str, where: str, severity: LintSeverity, *, reason: str, remedy: str = "remove it"
 ) -> JudgedField:
     return JudgedField(line, subject, Judgement(severity, reason, remedy), where)
 
 
-def _ray_parameters(document: Located, title: str) -> Iterator[JudgedField]:
+def _ray_parameters(document: LocatedMapping, title: str) -> Iterator[JudgedField]:
     for mapping in all_mappings(document):
         parameters = mapping.mapping("rayStartParams")
         for name, value in parameters.items():
             if isinstance(value, Text) and not value.is_text:
-                yield _said(
+                yield _judged_field(
                     parameters.lines[name],
                     f"rayStartParams.{name}",
                     title,
@@ -62,15 +62,15 @@ def _ray_parameters(document: Located, title: str) -> Iterator[JudgedField]:
                 )
 
 
-def _pytorch_job(document: Located, title: str) -> Iterator[JudgedField]:
+def _pytorch_job(document: LocatedMapping, title: str) -> Iterator[JudgedField]:
     spec = document.mapping("spec")
     for role, replicas in spec.mapping("pytorchReplicaSpecs").items():
-        if not isinstance(replicas, Located):
+        if not isinstance(replicas, LocatedMapping):
             continue
         containers = replicas.mapping("template", "spec").items_of("containers")
         names = [str(container.text("name")) for container in containers]
         if containers and "pytorch" not in names:
-            yield _said(
+            yield _judged_field(
                 containers[0].line,
                 f"{role} containers",
                 title,
@@ -79,7 +79,7 @@ def _pytorch_job(document: Located, title: str) -> Iterator[JudgedField]:
                 remedy="name the container pytorch",
             )
     if not spec.mapping("runPolicy").text("cleanPodPolicy"):
-        yield _said(
+        yield _judged_field(
             spec.line,
             "runPolicy.cleanPodPolicy",
             title,
@@ -89,9 +89,9 @@ def _pytorch_job(document: Located, title: str) -> Iterator[JudgedField]:
         )
 
 
-def _pod(pod: Located, title: str, *, several: bool) -> Iterator[JudgedField]:
+def _pod(pod: LocatedMapping, title: str, *, several: bool) -> Iterator[JudgedField]:
     if pod.text("hostNetwork").is_true:
-        yield _said(
+        yield _judged_field(
             pod.lines["hostNetwork"],
             "hostNetwork",
             title,
@@ -103,7 +103,7 @@ def _pod(pod: Located, title: str, *, several: bool) -> Iterator[JudgedField]:
         yield from _container(container, pod, title, several=several)
 
 
-def _volumes(pod: Located, title: str) -> Iterator[JudgedField]:
+def _volumes(pod: LocatedMapping, title: str) -> Iterator[JudgedField]:
     mounted = {
         str(mount.text("name")): str(mount.text("mountPath"))
         for container in pod.items_of("containers")
@@ -113,7 +113,7 @@ def _volumes(pod: Located, title: str) -> Iterator[JudgedField]:
         path = str(volume.mapping("hostPath").text("path"))
         target = mounted.get(str(volume.text("name")), "")
         if path.rstrip("/") == SHARED_MEMORY:
-            yield _said(
+            yield _judged_field(
                 volume.line,
                 SHARED_MEMORY,
                 title,
@@ -122,7 +122,7 @@ def _volumes(pod: Located, title: str) -> Iterator[JudgedField]:
                 remedy="use an emptyDir with medium: Memory and a sizeLimit",
             )
         elif path.startswith(_LOCAL_DISKS) and re.search("checkpoint|ckpt|output", path + target):
-            yield _said(
+            yield _judged_field(
                 volume.line,
                 f"volume {volume.text('name')}",
                 title,
@@ -132,14 +132,16 @@ def _volumes(pod: Located, title: str) -> Iterator[JudgedField]:
             )
 
 
-def _container(container: Located, pod: Located, title: str, *, several: bool) -> Iterator[JudgedField]:
+def _container(
+    container: LocatedMapping, pod: LocatedMapping, title: str, *, several: bool
+) -> Iterator[JudgedField]:
     where = f"{title}, container {container.text('name')}"
     resources = container.mapping("resources")
     requests, limits = resources.mapping("requests"), resources.mapping("limits")
     for name in (GPU, EFA):
         wanted, most = requests.text(name), limits.text(name)
         if wanted and wanted != most:
-            yield _said(
+            yield _judged_field(
                 requests.lines[name],
                 name,
                 where,
@@ -149,7 +151,7 @@ def _container(container: Located, pod: Located, title: str, *, several: bool) -
             )
     mounted = [mount.text("mountPath").rstrip("/") for mount in container.items_of("volumeMounts")]
     if limits.text(GPU).number and SHARED_MEMORY not in mounted:
-        yield _said(
+        yield _judged_field(
             container.line,
             SHARED_MEMORY,
             where,
@@ -162,46 +164,48 @@ def _container(container: Located, pod: Located, title: str, *, several: bool) -
     yield from _image(container, where)
 
 
-def _interfaces(limits: Located, pod: Located, where: str, *, several: bool) -> Iterator[JudgedField]:
+def _interfaces(
+    limits: LocatedMapping, pod: LocatedMapping, where: str, *, several: bool
+) -> Iterator[JudgedField]:
     instance = instance_of(pod)
     if instance is None:
         return
     wanted, gpus = limits.text(EFA).number or 0, limits.text(GPU).number or 0
     if wanted > instance.efa:
-        yield _said(
+        yield _judged_field(
             limits.lines[EFA],
             EFA,
             where,
             LintSeverity.ERROR,
-            reason=f"{wanted} are asked for, and {instance.name} has {instance.efa}: the pod never starts",
+            reason=f"{wanted} are requested, and {instance.name} has {instance.efa}: the pod never starts",
             remedy=f"ask for {instance.efa}" if instance.efa else "remove it",
         )
     elif several and instance.efa and gpus == instance.gpus and wanted < instance.efa:
-        yield _said(
+        yield _judged_field(
             limits.line,
             EFA,
             where,
             LintSeverity.WARNING,
-            reason=f"{wanted} of the {instance.efa} interfaces of {instance.name} are asked for",
+            reason=f"{wanted} of the {instance.efa} interfaces of {instance.name} are requested",
             remedy=f"ask for {instance.efa}",
         )
     if gpus > instance.gpus:
-        yield _said(
+        yield _judged_field(
             limits.lines[GPU],
             GPU,
             where,
             LintSeverity.ERROR,
-            reason=f"{gpus} are asked for, and {instance.name} has {instance.gpus}: the pod never starts",
+            reason=f"{gpus} are requested, and {instance.name} has {instance.gpus}: the pod never starts",
             remedy=f"ask for at most {instance.gpus}",
         )
 
 
-def _command(container: Located, where: str, *, several: bool) -> Iterator[JudgedField]:
+def _command(container: LocatedMapping, where: str, *, several: bool) -> Iterator[JudgedField]:
     for key in ("command", "args"):
         words = container.get(key)
         line = " ".join(word for word in words if isinstance(word, Text)) if isinstance(words, list) else ""
         if several and _NODE_RANK.search(line):
-            yield _said(
+            yield _judged_field(
                 container.lines[key],
                 key,
                 where,
@@ -211,11 +215,11 @@ def _command(container: Located, where: str, *, several: bool) -> Iterator[Judge
             )
 
 
-def _image(container: Located, where: str) -> Iterator[JudgedField]:
+def _image(container: LocatedMapping, where: str) -> Iterator[JudgedField]:
     image = str(container.text("image"))
     tag = image.rpartition("/")[2].partition(":")[2]
     if image and "@" not in image and (not tag or tag in _MOVING):
-        yield _said(
+        yield _judged_field(
             container.text("image").line,
             "image",
             where,

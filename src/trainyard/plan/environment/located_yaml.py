@@ -1,6 +1,6 @@
 """YAML and JSON with the line of every value, for findings that name the place.
 
-    text ──composed, bounded──> documents of Located, lists and Text
+    text ──composed, bounded──> documents of LocatedMapping, lists and Text
 
 Nothing is constructed but these three, so no tag of a document runs code.
 """
@@ -36,23 +36,23 @@ class Text(str):
         return self.lower() == "true"
 
 
-class Located(dict[str, Any]):
+class LocatedMapping(dict[str, Any]):
     """A mapping with the line of each key."""
 
     line: int
     lines: dict[str, int]
 
-    def mapping(self, *keys: str) -> "Located":
+    def mapping(self, *keys: str) -> "LocatedMapping":
         """The mapping below these keys; an empty one where there is none."""
         found: Any = self
         for key in keys:
-            found = found.get(key) if isinstance(found, Located) else None
-        return found if isinstance(found, Located) else _empty(self.line)
+            found = found.get(key) if isinstance(found, LocatedMapping) else None
+        return found if isinstance(found, LocatedMapping) else _empty(self.line)
 
-    def items_of(self, key: str) -> list["Located"]:
+    def items_of(self, key: str) -> list["LocatedMapping"]:
         """The mappings in the list below `key`."""
         found = self.get(key)
-        return [item for item in found if isinstance(item, Located)] if isinstance(found, list) else []
+        return [item for item in found if isinstance(item, LocatedMapping)] if isinstance(found, list) else []
 
     def text(self, key: str) -> Text:
         """The scalar below `key`; an empty one where there is none."""
@@ -60,28 +60,28 @@ class Located(dict[str, Any]):
         return found if isinstance(found, Text) else _text("", _NULL, self.line)
 
 
-def read_documents(text: str, name: str) -> list[Located]:
+def read_documents(text: str, name: str) -> list[LocatedMapping]:
     """The documents of a file that are mappings. Raises ConfigError for what is not YAML."""
     try:
-        found = [_located_node(node) for node in compose_yaml(text, name)]
+        found = [_locate_node(node) for node in compose_yaml(text, name)]
     except DamagedFileError as error:
         raise ConfigError(str(error)) from None
-    return [document for document in found if isinstance(document, Located)]
+    return [document for document in found if isinstance(document, LocatedMapping)]
 
 
-def locate_objects(objects: Iterable[Mapping[str, Any]]) -> list[Located]:
+def locate_objects(objects: Iterable[Mapping[str, Any]]) -> list[LocatedMapping]:
     """Return plain objects, which have no lines, as documents whose every value is on line 1."""
-    return [_located(value) for value in objects]
+    return [_locate_value(value) for value in objects]
 
 
-def _located(value: Any) -> Any:
+def _locate_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         found = _empty(1)
         for key, inner in value.items():
-            found[key], found.lines[key] = _located(inner), 1
+            found[key], found.lines[key] = _locate_value(inner), 1
         return found
     if isinstance(value, list | tuple):
-        return [_located(inner) for inner in value]
+        return [_locate_value(inner) for inner in value]
     if isinstance(value, bool):
         return _text(str(value).lower(), _BOOL, 1)
     if value is None:
@@ -89,9 +89,9 @@ def _located(value: Any) -> Any:
     return _text(str(value), {int: _INT, float: _FLOAT}.get(type(value), _STR), 1)
 
 
-def all_mappings(value: Any) -> Iterator[Located]:
+def all_mappings(value: Any) -> Iterator[LocatedMapping]:
     """`value` and every mapping below it."""
-    if isinstance(value, Located):
+    if isinstance(value, LocatedMapping):
         yield value
         for inner in value.values():
             yield from all_mappings(inner)
@@ -100,18 +100,18 @@ def all_mappings(value: Any) -> Iterator[Located]:
             yield from all_mappings(inner)
 
 
-def _located_node(node: Any) -> Any:
+def _locate_node(node: Any) -> Any:
     import yaml
 
     line = node.start_mark.line + 1
     if isinstance(node, yaml.ScalarNode):
         return _text(node.value, node.tag, line)
     if isinstance(node, yaml.SequenceNode):
-        return [_located_node(item) for item in node.value]
+        return [_locate_node(item) for item in node.value]
     found = _empty(line)
     for key, value in node.value:
         if isinstance(key, yaml.ScalarNode):
-            found[key.value] = _located_node(value)
+            found[key.value] = _locate_node(value)
             found.lines[key.value] = key.start_mark.line + 1
     return found
 
@@ -122,7 +122,7 @@ def _text(value: str, tag: str, line: int) -> Text:
     return text
 
 
-def _empty(line: int) -> Located:
-    found = Located()
+def _empty(line: int) -> LocatedMapping:
+    found = LocatedMapping()
     found.line, found.lines = line, {}
     return found

@@ -141,7 +141,7 @@ _FORMS: tuple[SecretForm, ...] = (
     _form(
         "a key of OpenAI",
         "sk-",
-        # A name in code, or a branch such as task-sk-…, may look like one: a key has a digit.
+        # A name in code, or a branch such as task-sk-…, may resemble one: a key has a digit.
         _START + _NOT_AFTER_DASH + rb"sk-(?=[A-Za-z_-]*\d)"
         rb"(?:(?:proj|svcacct|admin)-" + _MIXED + rb"[A-Za-z0-9_-]{40,}"
         rb"|" + _MIXED + rb"(?=[A-Za-z]*\d)[A-Za-z0-9]{40,})",

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any
 
 from trainyard.plan.environment.located_yaml import (
-    Located,
+    LocatedMapping,
     Text,
     all_mappings,
     locate_objects,
@@ -33,7 +33,7 @@ class Setting:
     value: str
     line: int
     by_reference: bool = False
-    """Whether the value stands elsewhere, as in a Secret."""
+    """Whether the value is elsewhere, as in a Secret."""
     is_baked: bool = False
     """Whether an image keeps it, with its variables filled in."""
 
@@ -55,7 +55,7 @@ class EnvironmentFile:
 
     name: str
     groups: tuple[SettingGroup, ...]
-    documents: tuple[Located, ...] = ()
+    documents: tuple[LocatedMapping, ...] = ()
     """The documents of a manifest."""
 
 
@@ -83,10 +83,10 @@ def _assignments(text: str) -> Iterator[Setting]:
     for number, line in enumerate(text.splitlines(), 1):
         found = _ASSIGNMENT.fullmatch(line)
         if found:
-            yield Setting(found[1], _unquoted(found[2]), number)
+            yield Setting(found[1], _remove_quotes(found[2]), number)
 
 
-def _unquoted(text: str) -> str:
+def _remove_quotes(text: str) -> str:
     try:
         parts = shlex.split(text, comments=True)
     except ValueError:
@@ -119,19 +119,19 @@ def _words(text: str) -> list[str]:
 
 def _docker_instructions(text: str) -> Iterator[tuple[int, str]]:
     """Line number and text of each instruction, with continued lines joined."""
-    begun, parts = 0, list[str]()
+    start, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("#"):
             continue
-        begun = begun or number
+        start = start or number
         if line.rstrip().endswith("\\"):
             parts.append(line.rstrip()[:-1])
             continue
-        yield begun, " ".join([*parts, line])
-        begun, parts = 0, []
+        yield start, " ".join([*parts, line])
+        start, parts = 0, []
 
 
-def _manifest_groups(documents: list[Located], given: VariableScope) -> Iterator[SettingGroup]:
+def _manifest_groups(documents: list[LocatedMapping], given: VariableScope) -> Iterator[SettingGroup]:
     for document in documents:
         title = " ".join((document.text("kind"), document.mapping("metadata").text("name"))).strip()
         nodes = nodes_of(document) or given.nodes
@@ -154,14 +154,14 @@ def _manifest_groups(documents: list[Located], given: VariableScope) -> Iterator
             yield SettingGroup(title, tuple(settings), given)
 
 
-def pod_specs(document: Located) -> Iterator[Located]:
+def pod_specs(document: LocatedMapping) -> Iterator[LocatedMapping]:
     """The specifications of all pods that a document describes."""
     for mapping in all_mappings(document):
         if isinstance(mapping.get("containers"), list):
             yield mapping
 
 
-def nodes_of(document: Located) -> int | None:
+def nodes_of(document: LocatedMapping) -> int | None:
     """The number of pods that the document asks for; None where it does not say."""
     for place in ("trainer", "mlPolicy"):
         stated = document.mapping("spec", place).text("numNodes").number
@@ -175,7 +175,7 @@ def nodes_of(document: Located) -> int | None:
     return sum(map(_replicas, templates)) or None
 
 
-def _replicas(mapping: Located) -> int:
+def _replicas(mapping: LocatedMapping) -> int:
     for key in ("replicas", "parallelism", "completions"):
         found = mapping.text(key).number
         if found is not None:
@@ -183,7 +183,7 @@ def _replicas(mapping: Located) -> int:
     return 1
 
 
-def _place_of(pod: Located, container: Located, given: VariableScope) -> VariableScope:
+def _place_of(pod: LocatedMapping, container: LocatedMapping, given: VariableScope) -> VariableScope:
     resources = container.mapping("resources") or container.mapping("resourcesPerNode")
     limits = {**resources.mapping("requests"), **resources.mapping("limits")}
     gpus, efa = _count(limits.get(GPU)), _count(limits.get(EFA))
@@ -199,7 +199,7 @@ def _place_of(pod: Located, container: Located, given: VariableScope) -> Variabl
     )
 
 
-def instance_of(pod: Located) -> InstanceType | None:
+def instance_of(pod: LocatedMapping) -> InstanceType | None:
     """The instance type that the pod selects; None without one, and for one that is not in the catalogue."""
     selector = pod.mapping("nodeSelector")
     return instance_called(next((selector.text(name) for name in _LABELS if selector.text(name)), ""))
@@ -209,7 +209,7 @@ def _count(value: object) -> int | None:
     return value.number if isinstance(value, Text) else None
 
 
-def _container_settings(container: Located) -> Iterator[Setting]:
+def _container_settings(container: LocatedMapping) -> Iterator[Setting]:
     for entry in container.items_of("env"):
         name, value = entry.text("name"), entry.text("value")
         if name:

@@ -1,4 +1,4 @@
-"""Judge variables of NCCL, libfabric (EFA) and torch: what each does where it is set, and what does nothing.
+"""Judge variables of NCCL, libfabric (EFA) and torch: their effect where they are set, or that there is none.
 
     name, value, Surroundings ──judge_variable──> Judgement, or None where it is right
 

@@ -57,7 +57,7 @@ def _answer(data: Json) -> list[str]:
 
 
 def node_table(nodes: Sequence[Json], *, width: int) -> list[str]:
-    """A line for each node: what it has, what is free, what is wrong.
+    """A line for each node: its resources, the free ones, and its problems.
 
     Where that is wider than `width`, a type or zone that all nodes share is shown once, above the table.
     """
@@ -73,9 +73,9 @@ def node_table(nodes: Sequence[Json], *, width: int) -> list[str]:
     shared = {head: columns[head][0] for head in ("type", "zone") if len(set(columns[head])) == 1}
     if not shared or max(len(line) for line in lines) <= width:
         return lines
-    told = ", ".join(f"{head} {value}" for head, value in shared.items())
+    common = ", ".join(f"{head} {value}" for head, value in shared.items())
     narrower = {head: cells for head, cells in columns.items() if head not in shared}
-    return [f"All nodes: {told}", *_table_of(narrower, width=width)]
+    return [f"All nodes: {common}", *_table_of(narrower, width=width)]
 
 
 def _table_of(columns: Mapping[str, Sequence[str]], *, width: int) -> list[str]:

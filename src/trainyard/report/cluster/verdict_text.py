@@ -25,8 +25,8 @@ def summarize_verdict(data: Json) -> str:
     """The result in one line."""
     found = [entry["severity"] for entry in data["findings"]]
     counts = [(name, found.count(name)) for name in ("error", "warning", "info", "skipped")]
-    said = ", ".join(f"{n} {name}{'s' if n > 1 and name != 'skipped' else ''}" for name, n in counts if n)
-    return f"{data['verdict'].capitalize()}: {said or 'every check passed'}."
+    counted = ", ".join(f"{n} {name}{'s' if n > 1 and name != 'skipped' else ''}" for name, n in counts if n)
+    return f"{data['verdict'].capitalize()}: {counted or 'every check passed'}."
 
 
 def verdict_markdown(data: Json) -> str:

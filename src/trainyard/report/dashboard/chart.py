@@ -55,10 +55,10 @@ def line_chart(
     frame: Frame,
     *,
     label: str,
-    written: Callable[[float], str],
+    format_value: Callable[[float], str],
     from_zero: bool = False,
 ) -> str:
-    """An SVG of all `layers` over the steps; `written` formats the values of the vertical axis."""
+    """An SVG of all `layers` over the steps; `format_value` formats the values of the vertical axis."""
     points = [point for layer in layers for point in layer.points]
     values = [point.value for point in points] + ([0.0] if from_zero else [])
     rows = round_ticks(min(values), max(values), 5 if frame.height > 200 else 4)
@@ -68,11 +68,11 @@ def line_chart(
     x = _Axis(first, _above(first, last), frame.left, frame.width - frame.right)
     y = _Axis(rows[0], rows[-1], frame.height - frame.bottom, frame.top)
     body = [
-        *(_row(tick, frame, y, written) for tick in rows),
+        *(_row(tick, frame, y, format_value) for tick in rows),
         *(_column(tick, frame, x) for tick in columns if x.low <= tick <= x.high),
         f'<text class="unit" x="{(frame.left + frame.width - frame.right) / 2:.0f}"'
         f' y="{frame.height - 4}" text-anchor="middle">step</text>',
-        *(_drawn(layer, x, y, written) for layer in layers),
+        *(_draw_layer(layer, x, y, format_value) for layer in layers),
     ]
     return (
         f'<svg class="chart" viewBox="0 0 {frame.width} {frame.height}" role="img"'
@@ -95,11 +95,11 @@ def _above(low: float, high: float) -> float:
     return high if high - low > abs(high) * 1e-9 else low + (abs(low) * 0.1 or 1.0)
 
 
-def _row(tick: float, frame: Frame, y: _Axis, written: Callable[[float], str]) -> str:
+def _row(tick: float, frame: Frame, y: _Axis, format_value: Callable[[float], str]) -> str:
     at = y.at(tick)
     return (
         f'<line class="grid" x1="{frame.left}" x2="{frame.width - frame.right}" y1="{at}" y2="{at}"/>'
-        f'<text x="{frame.left - 8}" y="{at + 4}" text-anchor="end">{escape(written(tick))}</text>'
+        f'<text x="{frame.left - 8}" y="{at + 4}" text-anchor="end">{escape(format_value(tick))}</text>'
     )
 
 
@@ -115,7 +115,7 @@ def _step(tick: float) -> str:
     return f"{tick:,.0f}" if abs(tick) < _LONG_STEP else format_scaled(tick).replace(" ", "")
 
 
-def _drawn(layer: Layer, x: _Axis, y: _Axis, written: Callable[[float], str]) -> str:
+def _draw_layer(layer: Layer, x: _Axis, y: _Axis, format_value: Callable[[float], str]) -> str:
     places = [(x.at(point.step), y.at(point.value)) for point in layer.points]
     path = " ".join(f"{across},{down}" for across, down in places)
     line = f'<polyline class="{layer.style}" points="{path}"/>'
@@ -123,7 +123,7 @@ def _drawn(layer: Layer, x: _Axis, y: _Axis, written: Callable[[float], str]) ->
         return line
     dots = (
         f'<circle class="dots" cx="{across}" cy="{down}" r="3.5"><title>{escape(layer.name)}'
-        f" {escape(written(point.value))} at step {point.step:,.0f}</title></circle>"
+        f" {escape(format_value(point.value))} at step {point.step:,.0f}</title></circle>"
         for (across, down), point in zip(places, layer.points, strict=True)
     )
     return line + "".join(dots)

@@ -28,7 +28,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def html_report(runs: Sequence[RunFacts]) -> str:
-    """The whole page, with one article per run."""
+    """The complete page, with one article per run."""
     title = escape(" · ".join([f"{run_headline(run).text} · {run.title}" for run in runs[:3]]))
     articles = "\n".join(_article(run) for run in runs)
     return (
@@ -135,7 +135,7 @@ def _reward_chart(facts: RunFacts) -> str:
 def _chart_card(title: str, layers: Sequence[Layer], legend: str = "") -> str:
     """A chart in two sizes, of which the style sheet shows the one that fits the screen."""
     wide, narrow = (
-        line_chart(layers, frame, label=f"{title} over steps", written="{:g}".format)
+        line_chart(layers, frame, label=f"{title} over steps", format_value="{:g}".format)
         for frame in (_WIDE, _NARROW)
     )
     return _card(title, f'{legend}<div class="wide">{wide}</div><div class="narrow">{narrow}</div>')
@@ -151,8 +151,8 @@ def _small_charts(facts: RunFacts) -> str:
         ("tokens_per_second", "Tokens per second", lambda value: format_scaled(value).replace(" ", "")),
     )
     cards = [
-        _card(title, line_chart(_line(curve), _SMALL, label=title, written=written, from_zero=True))
-        for name, title, written in wanted
+        _card(title, line_chart(_line(curve), _SMALL, label=title, format_value=format_value, from_zero=True))
+        for name, title, format_value in wanted
         if len(curve := facts.history.curves[name]) > 1
     ]
     return f'<div class="pair">{"".join(cards)}</div>' if cards else ""

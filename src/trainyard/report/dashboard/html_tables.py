@@ -27,7 +27,7 @@ def checkpoint_table(facts: RunFacts) -> str:
         '<th class="figure">step</th><th class="figure">size</th><th class="figure">files</th>'
         "<th>saved</th><th>where</th>"
     )
-    return _scrolled(f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>")
+    return _scrollable_table(f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>")
 
 
 def provenance_table(facts: RunFacts) -> str:
@@ -41,7 +41,7 @@ def provenance_table(facts: RunFacts) -> str:
 def event_table(facts: RunFacts) -> str:
     """The last events, oldest first."""
     rows = [_event(event) for event in facts.events[-_EVENTS:]]
-    return _scrolled(f"<tbody>{''.join(rows)}</tbody>") if rows else ""
+    return _scrollable_table(f"<tbody>{''.join(rows)}</tbody>") if rows else ""
 
 
 def _provenance(facts: RunFacts) -> Iterable[tuple[str, str]]:
@@ -59,9 +59,9 @@ def _provenance(facts: RunFacts) -> Iterable[tuple[str, str]]:
     yield "parent", _code(facts.section("parent").get("checkpoint"))
     parameters = finite_or_none(facts.section("plan").get("parameters"))
     yield "parameters", "" if parameters is None else format_scaled(parameters)
-    yield "hardware", escape(_joined(hardware, ("device_name", "device", "platform")))
+    yield "hardware", escape(_join(hardware, ("device_name", "device", "platform")))
     yield "software", escape(_software(hardware))
-    workflow = _joined(facts.section("ci"), ("repository", "workflow", "run_id", "event", "actor"))
+    workflow = _join(facts.section("ci"), ("repository", "workflow", "run_id", "event", "actor"))
     yield "workflow", escape(workflow)
     yield "weights", _code(facts.weights_sha256)
 
@@ -81,7 +81,7 @@ def _software(hardware: Any) -> str:
     return ", ".join(f"{label} {hardware[key]}" for key, label in names.items() if hardware.get(key))
 
 
-def _joined(section: Any, keys: tuple[str, ...]) -> str:
+def _join(section: Any, keys: tuple[str, ...]) -> str:
     return ", ".join(dict.fromkeys(str(section[key]) for key in keys if section.get(key)))
 
 
@@ -89,15 +89,15 @@ def _event(event: Row) -> str:
     moment, step = finite_or_none(event.get("time")), finite_or_none(event.get("step"))
     name = str(event.get("event", "")).replace("_", " ")
     rest = {key: value for key, value in event.items() if key not in ("event", "time", "step")}
-    told = ", ".join(f"{key} {value}" for key, value in rest.items())
+    details = ", ".join(f"{key} {value}" for key, value in rest.items())
     return (
         f'<tr><td class="fixed">{"" if moment is None else utc(moment)}</td>'
         f'<td class="figure">{"" if step is None else f"{step:,.0f}"}</td>'
-        f'<td class="fixed">{escape(name)}</td><td>{escape(told)}</td></tr>'
+        f'<td class="fixed">{escape(name)}</td><td>{escape(details)}</td></tr>'
     )
 
 
-def _scrolled(table: str) -> str:
+def _scrollable_table(table: str) -> str:
     return f'<div class="scroll"><table>{table}</table></div>'
 
 

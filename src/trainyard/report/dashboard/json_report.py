@@ -29,7 +29,7 @@ def json_report(facts: RunFacts) -> dict[str, Any]:
         "checkpoints": _checkpoints(facts),
         "proof": _proof(facts),
     }
-    return {key: value for key, value in _known(report).items() if value not in ({}, [])}
+    return {key: value for key, value in _drop_unknown(report).items() if value not in ({}, [])}
 
 
 def _checkpoints(facts: RunFacts) -> list[dict[str, Any]]:
@@ -43,16 +43,16 @@ def _proof(facts: RunFacts) -> dict[str, Any] | None:
     if facts.proof is None:
         return None
     parts = [
-        _known({"name": p.name, "holds": p.holds, "evidence": p.evidence, "next_step": p.next_step})
+        _drop_unknown({"name": p.name, "holds": p.holds, "evidence": p.evidence, "next_step": p.next_step})
         for p in facts.proof.parts
     ]
     return {"proven": facts.proof.proven, "parts": parts}
 
 
-def _known(value: dict[str, Any]) -> dict[str, Any]:
+def _drop_unknown(value: dict[str, Any]) -> dict[str, Any]:
     """`value` without the entries that are None, here and in nested objects."""
     return {
-        key: _known(inner) if isinstance(inner, dict) else inner
+        key: _drop_unknown(inner) if isinstance(inner, dict) else inner
         for key, inner in value.items()
         if inner is not None
     }

@@ -33,7 +33,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~#&@])")
 
 
 def markdown_report(facts: RunFacts) -> str:
-    """The whole summary, ending in a newline; far below GitHub's limit of 1 MiB."""
+    """The complete summary, ending in a newline; far below GitHub's limit of 1 MiB."""
     head, trouble = run_headline(facts), degradation(facts)
     markup = Markup(strong=lambda text: f"**{text}**", escaped=escape_markdown)
     parts = [
@@ -136,18 +136,18 @@ def _checkpoints(facts: RunFacts) -> str:
     shown = facts.checkpoints[-_CHECKPOINTS:]
     rows = [f"| {c.step:,} | {format_size(c.size)} | {c.files} | {utc(c.created)} |" for c in reversed(shown)]
     table = "\n".join(["| step | size | files | saved |", "|---:|---:|---:|---|", *rows])
-    parts = (table, _go_on(facts, shown[-1].path), _restore(facts, shown[-1].step))
-    return _folded(f"Checkpoints ({len(facts.checkpoints)})", "\n\n".join(part for part in parts if part))
+    parts = (table, _resume_command(facts, shown[-1].path), _restore(facts, shown[-1].step))
+    return _details(f"Checkpoints ({len(facts.checkpoints)})", "\n\n".join(part for part in parts if part))
 
 
-def _go_on(facts: RunFacts, checkpoint: Path) -> str:
+def _resume_command(facts: RunFacts, checkpoint: Path) -> str:
     """The command that resumes from `checkpoint`; empty for a run that is finished or still training."""
     if facts.state.status in (Status.SUCCEEDED, Status.RUNNING):
         return ""
-    return f"Go on from the newest:\n\n{fence_code(_from_newest(facts, checkpoint), 'sh')}"
+    return f"Resume from the newest:\n\n{fence_code(_command_from(facts, checkpoint), 'sh')}"
 
 
-def _from_newest(facts: RunFacts, checkpoint: Path) -> str:
+def _command_from(facts: RunFacts, checkpoint: Path) -> str:
     """The command that resumes from `checkpoint`; if the run's settings made it fail, with changed ones."""
     failure = read_failure(facts.outcome)
     if failure is not None and failure.changes:
@@ -168,21 +168,21 @@ def _sample(facts: RunFacts) -> str:
     if facts.sample is None:
         return ""
     early = f"{escape_markdown(facts.too_early.capitalize())}.\n\n" if facts.too_early else ""
-    return _folded("What the model writes", early + fence_code(facts.sample))
+    return _details("What the model writes", early + fence_code(facts.sample))
 
 
 def _configuration(facts: RunFacts) -> str:
-    """The changes since the last green run, and the whole configuration."""
+    """The changes since the last green run, and the complete configuration."""
     if not facts.config_text:
         return ""
     text = facts.config_text[:_CONFIG_CHARACTERS]
     cut = "" if len(text) == len(facts.config_text) else "\n\nThe rest is in `config.yaml`."
-    whole = _folded("Configuration", fence_code(text, "yaml") + cut)
+    whole = _details("Configuration", fence_code(text, "yaml") + cut)
     changed = config_changes(facts.directory)
-    return whole if changed is None else f"{_changed(changed)}\n\n{whole}"
+    return whole if changed is None else f"{_configuration_changes(changed)}\n\n{whole}"
 
 
-def _changed(changed: ConfigChanges) -> str:
+def _configuration_changes(changed: ConfigChanges) -> str:
     since = "since the last green run"
     if not changed.changes:
         return f"The configuration has not changed {since}, {escape_markdown(changed.since)}."
@@ -190,7 +190,7 @@ def _changed(changed: ConfigChanges) -> str:
     title = (
         f"Configuration: {format_count(len(changed.changes), 'key')} changed {since}, {escape(changed.since)}"
     )
-    return _folded(title, table)
+    return _details(title, table)
 
 
 def setting_table(changes: Sequence[ConfigChange]) -> str:
@@ -207,5 +207,5 @@ def _value(value: object) -> str:
     return escape_markdown("" if value is None else json.dumps(value, ensure_ascii=False, default=str)[:200])
 
 
-def _folded(title: str, body: str) -> str:
+def _details(title: str, body: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"

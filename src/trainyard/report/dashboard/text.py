@@ -20,7 +20,7 @@ _HEADINGS = {
 
 
 def text_report(facts: RunFacts) -> str:
-    """The whole report, ending in a newline."""
+    """The complete report, ending in a newline."""
     sections = (
         ("TRAINING PROGRESS REPORT", _identity(facts)),
         *((heading, text_figures(facts, group)) for group, heading in _HEADINGS.items()),

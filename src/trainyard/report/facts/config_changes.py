@@ -57,11 +57,11 @@ def changed_settings(earlier: Path, later: Path) -> tuple[ConfigChange, ...] | N
 
 
 def _last_green(directory: Path) -> Path | None:
-    """The proven run that finished last before the run in `directory` began."""
+    """The proven run that finished last before the run in `directory` started."""
     own = directory.resolve()
-    began = finite_or_none(read_record(RunDirectory(own).run_file).get("created"))
+    start = finite_or_none(read_record(RunDirectory(own).run_file).get("created"))
     found = [(end, run) for run in _neighbours(own) if (end := _proven_at(run)) is not None]
-    return max(((e, run) for e, run in found if began is None or e <= began), default=(0.0, None))[1]
+    return max(((e, run) for e, run in found if start is None or e <= start), default=(0.0, None))[1]
 
 
 def _neighbours(own: Path) -> list[Path]:

@@ -127,17 +127,17 @@ def _last(*names: str) -> Callable[[RunFacts], Mapping[str, Any]]:
     return lambda facts: {name: facts.history.last.get(name) for name in names}
 
 
-def _logged(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
+def _logged_figure(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
     """The value `name` of the last logged row, which `form` writes in the text report."""
-    return Figure(group, label, lambda facts: _known(facts.history.last.get(name), form), _last(name))
+    return Figure(group, label, lambda facts: _format_known(facts.history.last.get(name), form), _last(name))
 
 
-def _computed(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
+def _computed_figure(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
     """The property `name` of the facts, which `form` writes in the text report; JSON has the same name."""
     return Figure(
         group,
         label,
-        lambda facts: _known(getattr(facts, name), form),
+        lambda facts: _format_known(getattr(facts, name), form),
         lambda facts: {name: getattr(facts, name)},
     )
 
@@ -148,7 +148,7 @@ def _of(value: float | None, total: int | None) -> str | None:
     return f"{value:.0f}" if total is None else f"{value:.0f} / {total}"
 
 
-def _known(value: float | None, form: Callable[[float], str]) -> str | None:
+def _format_known(value: float | None, form: Callable[[float], str]) -> str | None:
     return None if value is None else form(value)
 
 
@@ -289,7 +289,7 @@ FIGURES: list[Figure] = [
     Figure(
         FigureGroup.TRAINING,
         "Reward",
-        lambda facts: _known(facts.reward, "{:.4f}".format),
+        lambda facts: _format_known(facts.reward, "{:.4f}".format),
         lambda facts: {"first_reward": facts.first_reward, "reward": facts.reward},
         tile=_reward_tile,
         tile_place=1,
@@ -298,7 +298,7 @@ FIGURES: list[Figure] = [
     Figure(
         FigureGroup.TRAINING,
         "Training Loss",
-        lambda facts: _known(facts.loss, "{:.4f}".format),
+        lambda facts: _format_known(facts.loss, "{:.4f}".format),
         lambda facts: {"first_loss": facts.first_loss, "loss": facts.loss},
         tile=_loss_tile,
         tile_place=1,
@@ -307,14 +307,14 @@ FIGURES: list[Figure] = [
     Figure(
         FigureGroup.TRAINING,
         "Validation Loss",
-        lambda facts: _known(facts.validation_loss, "{:.4f}".format),
+        lambda facts: _format_known(facts.validation_loss, "{:.4f}".format),
         lambda facts: {"val_loss": facts.validation_loss},
         tile=_validation_tile,
         tile_place=2,
     ),
-    _computed(FigureGroup.TRAINING, "Bits per Byte", "bits_per_byte", "{:.2f}".format),
-    _logged(FigureGroup.TRAINING, "Learning Rate", "learning_rate", "{:.2e}".format),
-    _logged(FigureGroup.TRAINING, "Gradient Norm", "grad_norm", "{:.3g}".format),
+    _computed_figure(FigureGroup.TRAINING, "Bits per Byte", "bits_per_byte", "{:.2f}".format),
+    _logged_figure(FigureGroup.TRAINING, "Learning Rate", "learning_rate", "{:.2e}".format),
+    _logged_figure(FigureGroup.TRAINING, "Gradient Norm", "grad_norm", "{:.3g}".format),
     Figure(
         FigureGroup.TRAINING,
         "Total Steps",
@@ -340,17 +340,17 @@ FIGURES: list[Figure] = [
         tile=_memory_tile,
         tile_place=8,
     ),
-    _logged(FigureGroup.GPU, "GPU Memory Peak", "gpu_memory_peak_bytes", format_gigabytes),
-    _logged(FigureGroup.GPU, "GPU Utilization", "gpu_utilization_percent", "{:.0f}%".format),
-    _logged(FigureGroup.GPU, "Temperature", "gpu_temperature_celsius", "{:.0f}°C".format),
-    _logged(FigureGroup.PERFORMANCE, "Throughput", "samples_per_second", "{:.1f} samples/sec".format),
+    _logged_figure(FigureGroup.GPU, "GPU Memory Peak", "gpu_memory_peak_bytes", format_gigabytes),
+    _logged_figure(FigureGroup.GPU, "GPU Utilization", "gpu_utilization_percent", "{:.0f}%".format),
+    _logged_figure(FigureGroup.GPU, "Temperature", "gpu_temperature_celsius", "{:.0f}°C".format),
+    _logged_figure(FigureGroup.PERFORMANCE, "Throughput", "samples_per_second", "{:.1f} samples/sec".format),
     replace(
-        _logged(FigureGroup.PERFORMANCE, "Tokens/sec", "tokens_per_second", "{:.0f}".format),
+        _logged_figure(FigureGroup.PERFORMANCE, "Tokens/sec", "tokens_per_second", "{:.0f}".format),
         tile=_tokens_tile,
         tile_place=5,
     ),
     replace(
-        _computed(FigureGroup.PERFORMANCE, "MFU", "mfu", "{:.0%}".format),
+        _computed_figure(FigureGroup.PERFORMANCE, "MFU", "mfu", "{:.0%}".format),
         tile=_mfu_tile,
         tile_place=6,
         brief=_mfu_words,
@@ -363,9 +363,9 @@ FIGURES: list[Figure] = [
         tile=_step_time_tile,
         tile_place=7,
     ),
-    _computed(FigureGroup.PERFORMANCE, "Time Remaining", "seconds_remaining", format_hours),
-    _computed(FigureGroup.PERFORMANCE, "Completion", "completion", "{:.0%}".format),
-    _computed(
+    _computed_figure(FigureGroup.PERFORMANCE, "Time Remaining", "seconds_remaining", format_hours),
+    _computed_figure(FigureGroup.PERFORMANCE, "Completion", "completion", "{:.0%}".format),
+    _computed_figure(
         FigureGroup.TIMING,
         "Epoch Duration",
         "epoch_seconds",
@@ -379,7 +379,7 @@ FIGURES: list[Figure] = [
         tile=_duration_tile,
         tile_place=4,
     ),
-    _computed(FigureGroup.TIMING, "Estimated Total", "estimated_total_seconds", format_hours),
+    _computed_figure(FigureGroup.TIMING, "Estimated Total", "estimated_total_seconds", format_hours),
     Figure(FigureGroup.TIMING, brief=_cost_words),
 ]
 """Every figure, in the order of the text report."""

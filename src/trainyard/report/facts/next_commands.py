@@ -10,7 +10,7 @@ from trainyard.run.commands import from_here, script_command
 
 def prove_command(directory: Path) -> str:
     """Verify and prove the run in `directory` in the store of its configuration."""
-    return f"{script_command('prove_run.py')} --run-dir {_quoted(directory)} --run-number auto"
+    return f"{script_command('prove_run.py')} --run-dir {_quote(directory)} --run-number auto"
 
 
 def restore_command(*, store: str, run_number: int, step: int) -> str:
@@ -26,7 +26,7 @@ def tensorboard_command(directory: Path, *, run_id: str) -> str:
     """
     among_others = directory.resolve().name == run_id
     logs = directory.parent if among_others else directory / "tensorboard"
-    return f"{_quoted(_program('tensorboard'))} --logdir {_quoted(logs)}"
+    return f"{_quote(_program('tensorboard'))} --logdir {_quote(logs)}"
 
 
 def wandb_command(folders: Sequence[Path]) -> str:
@@ -41,5 +41,5 @@ def _program(name: str) -> Path:
     return from_here(program) if program.exists() else Path(name)
 
 
-def _quoted(path: Path) -> str:
+def _quote(path: Path) -> str:
     return shlex.quote(str(path))

@@ -73,7 +73,7 @@ def write_proof(path: Path, record: Mapping[str, Any]) -> None:
     """Write `proof.json` into the report folder of a run. Raises ConfigError or OSError."""
     make_folder(path.parent)
     if path.exists() and not path.is_file():
-        raise ConfigError(f"{path}: something else than a file stands there. Move it away.")
+        raise ConfigError(f"{path}: is not a file. Move it away.")
     write_json_atomically(path, record)
 
 

@@ -43,7 +43,7 @@ def config_settings(path: Path) -> dict[str, Any]:
 def config_digests(path: Path) -> frozenset[str]:
     """The SHA-256 of the file's values and of its bytes; a record may hold either. Empty if it is missing.
 
-    The values count as they stand and as resolved today: an earlier schema may have had fewer keys.
+    The values count as written and as resolved today: an earlier schema may have had fewer keys.
     """
     from trainyard.config.load import config_sha256, load_config, values_sha256
 

@@ -243,7 +243,7 @@ def read_facts(
 
     Raises ConfigError when `source` does not exist, or is neither of the two.
     """
-    directory, metrics_file = _located(source)
+    directory, metrics_file = _locate(source)
     layout = RunDirectory(directory)
     run = read_record(layout.run_file)
     history, events = read_history(metrics_file), read_rows(layout.events_file)
@@ -273,7 +273,7 @@ def facts_if_any(source: Path) -> RunFacts | None:
         return None
 
 
-def _located(source: Path) -> tuple[Path, Path]:
+def _locate(source: Path) -> tuple[Path, Path]:
     if source.is_dir() and _is_run(source):
         return source, RunDirectory(source).metrics_file
     not_yet = source.name == "metrics.jsonl" and not source.exists() and _is_run(source.parent)

@@ -54,14 +54,14 @@ def state_of(
         return RunState(status, "" if status is Status.SUCCEEDED else short_reason(outcome))
     if newest is None:
         empty = RunState(Status.EMPTY, "nothing on record yet")
-        return _interrupted("no time on record") if history.last else empty
+        return _interruption("no time on record") if history.last else empty
     what = "last row" if "time" in history.last else "no row, last sign"
     if now - newest > _patience(history):
-        return _interrupted(f"{what} {format_age_ago(now - newest)}")
+        return _interruption(f"{what} {format_age_ago(now - newest)}")
     return RunState(Status.RUNNING, "" if history.last else "no step on record yet")
 
 
-def _interrupted(detail: str) -> RunState:
+def _interruption(detail: str) -> RunState:
     return RunState(Status.INTERRUPTED, f"no outcome, {detail}")
 
 

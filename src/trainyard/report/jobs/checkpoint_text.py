@@ -29,7 +29,7 @@ def checkpoint_lines(found: Sequence[Json], *, where: str, width: int) -> list[s
     return wrap_table(heads, rows, width=width)
 
 
-def copied_line(data: Json) -> str:
+def copy_line(data: Json) -> str:
     """The result of a copy in one sentence."""
     kept = f", {data['kept_files']} of {data['files']} files were there already" if data["kept_files"] else ""
     cuts = f", after {data['cuts']} cuts" if data["cuts"] else ""

@@ -28,7 +28,7 @@ def status_lines(data: Json, *, width: int, target: ClusterTarget = DEFAULT_CLUS
     return [*lines, "", f"  next        {command}"] if command else lines
 
 
-def followed_line(data: Json) -> str:
+def progress_line(data: Json) -> str:
     """One plain line about a job that is being followed."""
     restarts = f", {format_count(data['restarts'], 'restart')}" if data["restarts"] else ""
     return f"{data['job']}: {data['state']} ({data['reason']}{restarts})"

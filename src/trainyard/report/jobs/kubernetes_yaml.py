@@ -11,7 +11,7 @@ _SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 class _Dumper(_SafeDumper):  # type: ignore[misc]
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
-        """Repeat a value in place of an anchor, which people and some tools read wrongly."""
+        """Repeat a value instead of an anchor, which people and some tools read wrongly."""
         return True
 
 

@@ -44,7 +44,7 @@ def read_plan(text: str) -> dict[str, Any]:
 
 
 def plan_text_lines(plan: Plan) -> list[str]:
-    """The whole plan, the result first."""
+    """The complete plan, the result first."""
     rows = [*_parameters(plan), *_memory(plan), *_device(plan["device"]), *_length(plan), *_time(plan)]
     head = [plan_headline(plan), *unproven_lines(plan.get("unproven", ()))]
     text = [*head, "", *(f"  {name:<13} {value}" for name, value in rows)]

@@ -1,6 +1,6 @@
 """The plan of a workflow run as its job summary shows it before anything starts.
 
-It reads the plain data of `plan.run_plan` and `plan.training_plan`, and says which figures are not known.
+It reads the plain data of `plan.run_plan` and `plan.training_plan`, and names the figures that are not known.
 """
 
 import json
@@ -15,8 +15,8 @@ from trainyard.report.plan.plan_text import plan_text_lines, unproven_lines
 _PRICE = "TRAINYARD_INSTANCE_TYPE or TRAINYARD_USD_PER_HOUR gives it a price"
 
 
-class UntoldSetting(Protocol):
-    """A variable that a run needs and that is not set: `plan.run_plan.Untold`."""
+class MissingVariable(Protocol):
+    """A variable that a run needs and that is not set: `plan.run_plan.MissingSetting`."""
 
     @property
     def what(self) -> str: ...
@@ -27,7 +27,7 @@ class UntoldSetting(Protocol):
 
 
 @dataclass(frozen=True)
-class Planned:
+class RunPreview:
     """A workflow run that is about to start."""
 
     outputs: Mapping[str, str]
@@ -45,13 +45,13 @@ class Planned:
     """Why there is no plan."""
     usd_per_hour: float | None = None
     """The machine's price from TRAINYARD_USD_PER_HOUR; it replaces the catalogue's price."""
-    untold: Sequence[UntoldSetting] = ()
+    missing_settings: Sequence[MissingVariable] = ()
     """The variables that have to be set before the run can train."""
     unproven: Sequence[Mapping[str, str]] = ()
     """The parts of the proof that cannot hold, as `proof.reachable_parts` finds them."""
 
 
-def markdown_plan(planned: Planned) -> str:
+def markdown_plan(planned: RunPreview) -> str:
     """The summary, ending in a newline."""
     only = planned.outputs["train"] != "true"
     segment = int(planned.outputs["segment"])
@@ -66,21 +66,31 @@ def markdown_plan(planned: Planned) -> str:
         parts.append(f"<details><summary>Memory, time and cost</summary>\n\n{text}\n\n</details>")
     if only:
         parts.append("Nothing was started.")
-    if planned.untold:
-        what, commands = _both(planned.untold), _commands(planned.untold)
+    if planned.missing_settings:
+        what, commands = _missing_names(planned.missing_settings), _commands(planned.missing_settings)
         parts.append(f"To train, the repository has to say {what}:\n\n{commands}")
     return "\n\n".join(parts) + "\n"
 
 
-def untold_text(untold: Sequence[UntoldSetting], *, is_refused: bool, hints: Sequence[str] = ()) -> str:
+def missing_settings_text(
+    missing_settings: Sequence[MissingVariable], *, is_refused: bool, hints: Sequence[str] = ()
+) -> str:
     """The reason why nothing is trained and the commands that change it, as an annotation or an error."""
-    return "\n".join([f"{_headline(untold, is_refused)}.", *(each.command for each in untold), *hints])
+    return "\n".join(
+        [f"{_headline(missing_settings, is_refused)}.", *(each.command for each in missing_settings), *hints]
+    )
 
 
-def untold_markdown(untold: Sequence[UntoldSetting], *, is_refused: bool, hints: Sequence[str] = ()) -> str:
+def missing_settings_markdown(
+    missing_settings: Sequence[MissingVariable], *, is_refused: bool, hints: Sequence[str] = ()
+) -> str:
     """The same as a job summary, ending in a newline."""
-    lead = {1: "This command sets it up:", 2: "These two commands set it up:"}[len(untold)]
-    parts = [f"### {'❌ ' if is_refused else ''}{_headline(untold, is_refused)}", lead, _commands(untold)]
+    lead = {1: "This command sets it up:", 2: "These two commands set it up:"}[len(missing_settings)]
+    parts = [
+        f"### {'❌ ' if is_refused else ''}{_headline(missing_settings, is_refused)}",
+        lead,
+        _commands(missing_settings),
+    ]
     if hints:
         parts.append("\n".join(f"- {hint}" for hint in hints))
     if not is_refused:
@@ -88,20 +98,20 @@ def untold_markdown(untold: Sequence[UntoldSetting], *, is_refused: bool, hints:
     return "\n\n".join(parts) + "\n"
 
 
-def _headline(untold: Sequence[UntoldSetting], is_refused: bool) -> str:
+def _headline(missing_settings: Sequence[MissingVariable], is_refused: bool) -> str:
     happened = "Nothing was started" if is_refused else "Nothing was trained"
-    return f"{happened}: the repository does not say {_both(untold)}"
+    return f"{happened}: the repository does not say {_missing_names(missing_settings)}"
 
 
-def _both(untold: Sequence[UntoldSetting]) -> str:
-    return " and ".join(each.what for each in untold)
+def _missing_names(missing_settings: Sequence[MissingVariable]) -> str:
+    return " and ".join(each.what for each in missing_settings)
 
 
-def _commands(untold: Sequence[UntoldSetting]) -> str:
-    return fence_code("\n".join(each.command for each in untold))
+def _commands(missing_settings: Sequence[MissingVariable]) -> str:
+    return fence_code("\n".join(each.command for each in missing_settings))
 
 
-def summarize_expectations(planned: Planned) -> str:
+def summarize_expectations(planned: RunPreview) -> str:
     """Model, steps, time and cost where known, as the JSON that `notify_slack.py --plan` reads."""
     estimate = dict(planned.plan.get("estimate", {}))
     if planned.usd_per_hour is not None and "seconds" in estimate:
@@ -110,16 +120,16 @@ def summarize_expectations(planned: Planned) -> str:
     return json.dumps({"model": planned.model, **length, "estimate": estimate})
 
 
-def _rows(planned: Planned) -> Iterator[tuple[str, str]]:
+def _rows(planned: RunPreview) -> Iterator[tuple[str, str]]:
     outputs = planned.outputs
     yield "configuration", f"{_code(outputs['config'])}, digest {_code(planned.config_sha256[:12])}"
     if outputs["overrides"]:
         yield "changed", ", ".join(_code(change) for change in outputs["overrides"].splitlines())
     yield "commit", _code(outputs["commit"][:12])
-    yield "machine", ", ".join(_code(label) for label in planned.labels) or _unlabelled(planned)
+    yield "machine", ", ".join(_code(label) for label in planned.labels) or _machine_without_labels(planned)
     store = _code(outputs["store"]) or "a store that is not named yet"
     yield "run", f"{_code(outputs['run_id'])}, number {outputs['run_number']} in {store}"
-    yield "begins", _beginning(outputs["resume"], int(outputs["segment"]))
+    yield "begins", _start(outputs["resume"], int(outputs["segment"]))
     deadline = escape_markdown(outputs["deadline"])
     yield "stops itself", f"after {deadline} with a checkpoint, and continues in another segment"
     yield "model", f"{escape_markdown(planned.model)}, {format_scaled(planned.parameters)} parameters"
@@ -128,12 +138,12 @@ def _rows(planned: Planned) -> Iterator[tuple[str, str]]:
     yield "cost", _cost(planned)
 
 
-def _unlabelled(planned: Planned) -> str:
-    asks = [each.variable for each in planned.untold if each.what == "where to train"]
+def _machine_without_labels(planned: RunPreview) -> str:
+    asks = [each.variable for each in planned.missing_settings if each.what == "where to train"]
     return f"not named yet: {_code(asks[0])} is not set" if asks else "the machine that this command runs on"
 
 
-def _beginning(resume: str, segment: int) -> str:
+def _start(resume: str, segment: int) -> str:
     if segment > 1:
         return "where the previous segment ended: the runner's own directory, else the store"
     if resume == "none":
@@ -143,7 +153,7 @@ def _beginning(resume: str, segment: int) -> str:
     return f"from {_code(resume)}"
 
 
-def _length(planned: Planned) -> str:
+def _length(planned: RunPreview) -> str:
     if planned.steps is None:
         return "until the epochs are done"
     if planned.tokens_per_step is None:
@@ -152,14 +162,14 @@ def _length(planned: Planned) -> str:
     return f"at most {format_count(planned.steps, 'step')}, {tokens} tokens"
 
 
-def _time(planned: Planned) -> str:
+def _time(planned: RunPreview) -> str:
     seconds = planned.plan.get("estimate", {}).get("seconds")
     if seconds is None:
         return f"not known: {escape_markdown(planned.why_not or 'no peak is on record for this device')}"
     return f"about {format_duration(seconds)}"
 
 
-def _cost(planned: Planned) -> str:
+def _cost(planned: RunPreview) -> str:
     estimate, device = planned.plan.get("estimate", {}), planned.plan.get("device", {})
     seconds, rate = estimate.get("seconds"), planned.usd_per_hour
     if rate is not None:

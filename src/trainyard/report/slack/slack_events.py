@@ -21,7 +21,7 @@ class SlackEvent:
     is_trouble: bool = False
     """The title has a warning sign; without a reason or trouble on record, nothing is posted."""
     is_failure: bool = False
-    """The title says that something failed, also where the run's record looks better."""
+    """The title reports a failure, even if the run's record does not."""
 
     def __str__(self) -> str:
         return self.name

@@ -76,7 +76,7 @@ def slack_message(event: SlackEvent, facts: RunFacts | None, around: Surrounding
     links = _links(event, around.ci)
     blocks = [text_block(" · ".join([title, *parts, *links]))]
     if event.explains:
-        blocks += [text_block(text) for text in (_proof(facts), _what_next(head, around)) if text]
+        blocks += [text_block(text) for text in (_proof(facts), _next_step(head, around)) if text]
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(around.name, 300)}]})
     about = " · ".join([*parts, *links]) if event.begins else ""
     return SlackMessage(re.sub(r"[*`]", "", " · ".join([title, *parts])), blocks, title, about)
@@ -150,7 +150,7 @@ def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
     what += [f"{planned:,.0f} steps"] if planned else []
     place = f" on {mrkdwn(around.runner, 100)}" if around.runner else ""
     parts += [(", ".join(what) + place).strip()] if what or place else []
-    return [*parts, *_expected(around.plan, around.now)]
+    return [*parts, *_expectations(around.plan, around.now)]
 
 
 def source_of(ci: Mapping[str, str], *, branch: str = "", commit: str = "") -> list[str]:
@@ -169,7 +169,7 @@ def _by(ci: Mapping[str, str]) -> str:
     return f" by {mrkdwn(actor, 50)} ({mrkdwn(event, 50)})"
 
 
-def _expected(plan: Mapping[str, Any], now: float | None) -> list[str]:
+def _expectations(plan: Mapping[str, Any], now: float | None) -> list[str]:
     """`about 6 h 12 m, until 21:40 UTC, about $ 210`; figures that the plan lacks are left out."""
     estimate = plan.get("estimate")
     known = estimate if isinstance(estimate, Mapping) else {}
@@ -206,7 +206,7 @@ def _proof(facts: RunFacts | None) -> str:
     )
 
 
-def _what_next(head: Headline | None, around: Surroundings) -> str:
+def _next_step(head: Headline | None, around: Surroundings) -> str:
     """The reason, unless the proof shows it, and the next command."""
     if head is not None and head.verdict in (RunVerdict.PROVEN, RunVerdict.GOING):
         head = None

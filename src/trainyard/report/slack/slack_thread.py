@@ -52,7 +52,7 @@ class SlackThread:
         return f"{self.channel}:{self.ts}" if self.channel and self.ts else ""
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         return bool(self.ts or self.said)
 
     def after(self, key: str, *, channel: str = "", ts: str = "", about: str = "") -> "SlackThread":
@@ -128,9 +128,9 @@ def event_of(
 ) -> ThreadEvent | None:
     """The event that `event` adds to the thread; None for a degradation without a known reason.
 
-    Another start in a lineage that has begun counts as a resumption.
+    Another start in a lineage that has started counts as a resumption.
     """
-    if event.begins and thread.begun and _key(event, "", around.ci) not in thread.said:
+    if event.begins and thread.has_started and _key(event, "", around.ci) not in thread.said:
         event = RESUMED
     if event.is_trouble and not (around.reason or degradation(facts)):
         return None

@@ -1,4 +1,4 @@
-"""The last lines of a pipeline on a terminal or in a log: sample, proof, where to look, next command.
+"""The last lines of a pipeline on a terminal or in a log: sample, proof, places of the results, next command.
 
 Each line is a phase and a text for `command.output.announce`; this module writes nothing.
 """
@@ -55,15 +55,15 @@ def proof_lines(
     """Phase, text and status of the proof's lines: the failing parts with their next steps, then the rest.
 
     In a log each part is `one_line` that makes sense alone; on a terminal the parts are a block under a
-    heading. With `closing_follows`, the first failing part's next step is left out, because `where_to_look`
+    heading. With `closing_follows`, the first failing part's next step is left out, because `closing_lines`
     ends with it.
     """
     failing = [part for part in parts if not part.holds]
-    said = {part.next_step for part in failing[:1] if closing_follows}
+    shown = {part.next_step for part in failing[:1] if closing_follows}
     for part in failing:
         yield "not proven", f"{part.name}: {part.evidence}", "failed"
-        if part.next_step and part.next_step not in said:
-            said.add(part.next_step)
+        if part.next_step and part.next_step not in shown:
+            shown.add(part.next_step)
             yield "next", part.next_step, ""
     if not failing and not one_line:
         yield "proven", "", ""
@@ -71,10 +71,10 @@ def proof_lines(
     yield from ((f"{lead}{part.name}", part.evidence, status) for part in parts if part.holds)
 
 
-def where_to_look(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
+def closing_lines(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
     """Phase, text and status of the last lines, after a failure as well as after a success.
 
-    They say how the run ended, if no proof said so; the last good checkpoint, if the run did not succeed;
+    They show how the run ended, if no proof shows it; the last good checkpoint, if the run did not succeed;
     where the report and the curves are; and the command that repeats a proven run, or any other's next step.
     """
     head, done = run_headline(facts), facts.outcome.get("status") == "succeeded"
@@ -108,7 +108,7 @@ def _last_checkpoint(facts: RunFacts) -> str:
     if not facts.checkpoints:
         return "none was saved"
     last = facts.checkpoints[-1]
-    return f"step {last.step:,} is whole, {format_size(last.size)}"
+    return f"step {last.step:,} is complete, {format_size(last.size)}"
 
 
 def _printable(line: str) -> str:

@@ -1,6 +1,6 @@
 """The progress of a pipeline's phase while it runs: one line for a terminal, several over time for a log.
 
-    begin, advance ──> what, 1.2 of 4.8 GB, 210 MB/s, 0:17 left ──> line (terminal), tell (log)
+    begin, advance ──> what, 1.2 of 4.8 GB, 210 MB/s, 0:17 left ──> line (terminal), log_progress (log)
 
 It does not write to the terminal; `command.terminal.show_live` asks for the line. The clock is passed in.
 """
@@ -52,7 +52,7 @@ class PhaseDisplay:
             self._next_line = now + _FIRST_SECONDS
 
     def keep_quiet(self, seconds: float) -> None:
-        """Log nothing about the current work for this long after it began."""
+        """Log nothing about the current work for this long after it started."""
         with self._lock:
             self._next_line = self._work.began + seconds
 
@@ -64,15 +64,15 @@ class PhaseDisplay:
         now = self._clock()
         return phase_line(self.phase, self._work.parts(now), width, now=now)
 
-    def tell(self) -> None:
+    def log_progress(self) -> None:
         now, work = self._clock(), self._work
         if now < self._next_line or not work.what:
             return
         since = now - work.began
         self._next_line = now + min(_LOG_SECONDS_AT_MOST, max(_LOG_SECONDS, since / 10))
         parts = work.parts(now)
-        told = [part for name, part in parts.items() if part and name != "bar"]
-        _logger.info("%s: %s", self.phase, ", ".join(told))
+        shown = [part for name, part in parts.items() if part and name != "bar"]
+        _logger.info("%s: %s", self.phase, ", ".join(shown))
 
 
 class _Work:
@@ -143,12 +143,12 @@ def fit_line(parts: Mapping[str, str], width: int) -> str:
             return line
         kept.pop(name, None)
     for name in ("done", "step"):
-        if len(line := _shortened(kept, width)) > width and "since" in kept and "what" in kept:
+        if len(line := _shorten(kept, width)) > width and "since" in kept and "what" in kept:
             kept.pop(name, None)
-    return _shortened(kept, width)[:width]
+    return _shorten(kept, width)[:width]
 
 
-def _shortened(parts: Mapping[str, str], width: int) -> str:
+def _shorten(parts: Mapping[str, str], width: int) -> str:
     """The parts in one line of `width` cells, if shortening the description of the work suffices."""
     line, what = "  ".join(parts.values()), parts.get("what", "")
     room = max(_LEAST, len(what) - max(0, len(line) - width))

@@ -82,10 +82,10 @@ class ProgressDisplay(PhaseDisplay):
             return super().line(width)
         return phase_line(self.phase, self._parts(row, now), width, now=now)
 
-    def tell(self) -> None:
+    def log_progress(self) -> None:
         now, row = self._clock(), self._row
         if row is None or self._work.what:
-            super().tell()
+            super().log_progress()
         elif now >= self._silent_until:
             silent = now - self._came
             self._silent_until = now + silent

@@ -1,7 +1,7 @@
 """Read architecture, tokenizer and name of a model from its weights or from the files beside them.
 
     folder, .safetensors, Hub: config.json | .gguf: its header | checkpoint: its run's config.yaml
-        --> Declared --> `load_config` uses it for the keys that are not set
+        --> DeclaredShape --> `load_config` uses it for the keys that are not set
 
 Every script that reads a configuration for training loads it through `load_with_weights`, so that plan,
 checks and training see the same model. No tensor is read. torch is imported only for .gguf files and
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.from_weights import NAME, TOKENIZER, Declared
+from trainyard.config.from_weights import NAME, TOKENIZER, DeclaredShape
 from trainyard.config.load import LoadedConfig, load_config
 from trainyard.config.schema import Config, ModelConfig
 from trainyard.errors import CheckpointError, ConfigError
@@ -51,7 +51,7 @@ def load_with_weights(
     raise.
     """
 
-    def read_open_keys(weights: str, open_keys: frozenset[str]) -> Declared | None:
+    def read_open_keys(weights: str, open_keys: frozenset[str]) -> DeclaredShape | None:
         recorded = _run_config(run_directory)
         if recorded is not None and _same_weights(recorded.model, weights):
             return _declaration_of_run(recorded, f"{run_directory}/config.yaml")
@@ -73,7 +73,7 @@ def tokenizer_file(tokenizer: str) -> Path:
     return path / TOKENIZER_NAME if path.is_dir() else path
 
 
-def read_declared(path: str, open_keys: frozenset[str]) -> Declared | None:
+def read_declared(path: str, open_keys: frozenset[str]) -> DeclaredShape | None:
     """Read the keys that the weights at `path` declare.
 
     Returns None when no key is open, or when the weights are missing and not needed.
@@ -108,7 +108,7 @@ def is_checkpoint(path: Path) -> bool:
     return (path / MANIFEST_NAME).exists() or (path / ".metadata").exists()
 
 
-def _declaration_of_place(path: str, place: Path, open_keys: frozenset[str]) -> Declared | None:
+def _declaration_of_place(path: str, place: Path, open_keys: frozenset[str]) -> DeclaredShape | None:
     if is_checkpoint(place):
         return _declaration_of_checkpoint(path, place)
     if place.suffix == ".gguf":
@@ -129,7 +129,7 @@ def _declaration_of_place(path: str, place: Path, open_keys: frozenset[str]) -> 
 
 def _declaration_of_folder(
     folder: Path, *, shown: str, path: str, name: str, open_keys: frozenset[str]
-) -> Declared:
+) -> DeclaredShape:
     config = read_config(folder / CONFIG_NAME)
     values = _flat(architecture_of(config)) | {NAME: name}
     if config.get("trainyard", {}).get("vocabulary") == "bytes":
@@ -138,10 +138,10 @@ def _declaration_of_folder(
         values[TOKENIZER] = str(Path(shown) / TOKENIZER_NAME)
     else:
         _require_no_tokenizer(path, open_keys)
-    return Declared(f"{CONFIG_NAME} of {shown}", values, path)
+    return DeclaredShape(f"{CONFIG_NAME} of {shown}", values, path)
 
 
-def _declaration_of_hub(model: HubModel, open_keys: frozenset[str]) -> Declared:
+def _declaration_of_hub(model: HubModel, open_keys: frozenset[str]) -> DeclaredShape:
     folder, pinned = description_of(model)
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(
@@ -154,10 +154,10 @@ def _declaration_of_hub(model: HubModel, open_keys: frozenset[str]) -> Declared:
     values = dict(declared.values)
     if values.get(TOKENIZER) is not None:
         values[TOKENIZER] = str(pinned)
-    return Declared(declared.source, values, declared.path)
+    return DeclaredShape(declared.source, values, declared.path)
 
 
-def _declaration_of_gguf(path: str, place: Path, open_keys: frozenset[str]) -> Declared:
+def _declaration_of_gguf(path: str, place: Path, open_keys: frozenset[str]) -> DeclaredShape:
     from trainyard.training.weights.gguf_weights import GgufWeights
 
     source = GgufWeights(place)
@@ -168,28 +168,28 @@ def _declaration_of_gguf(path: str, place: Path, open_keys: frozenset[str]) -> D
         values[TOKENIZER] = str(Path(path).with_name(TOKENIZER_NAME))
     else:
         _require_no_tokenizer(path, open_keys)
-    return Declared(f"header of {path}", values, path)
+    return DeclaredShape(f"header of {path}", values, path)
 
 
-def _declaration_of_checkpoint(path: str, place: Path) -> Declared:
+def _declaration_of_checkpoint(path: str, place: Path) -> DeclaredShape:
     from trainyard.training.checkpoint.checkpoint import read_state
 
     run = RunDirectory(place.resolve().parent.parent)
     if run.config_file.is_file():
         declared = _declaration_of_run(load_config(run.config_file).config, f"config.yaml of {run.path}")
-        return Declared(declared.source, declared.values, path)
+        return DeclaredShape(declared.source, declared.values, path)
     try:
         fits = read_state(place)["fits"]
     except CheckpointError as error:
         raise ConfigError(f"model.path: {error}. Nothing was started.") from None
     shape = {key.removeprefix(_KEY): value for key, value in fits.items() if key.startswith(_KEY)}
-    return Declared(f"state of {path}", _flat(shape), path)
+    return DeclaredShape(f"state of {path}", _flat(shape), path)
 
 
-def _declaration_of_run(config: Config, source: str) -> Declared:
+def _declaration_of_run(config: Config, source: str) -> DeclaredShape:
     model = config.model
     values = _flat(model.architecture.model_dump()) | {TOKENIZER: model.tokenizer, NAME: model.name}
-    return Declared(source, values, model.path or "")
+    return DeclaredShape(source, values, model.path or "")
 
 
 def _run_config(run_directory: Path | None) -> Config | None:

@@ -17,8 +17,8 @@ def message(path: Path) -> str:
     return str(raised.value)
 
 
-def test_a_file_wins_over_its_base_key_by_key(written: Write) -> None:
-    path = written(
+def test_a_file_wins_over_its_base_key_by_key(write_files: Write) -> None:
+    path = write_files(
         {
             "base.yaml": "model: {name: base, path: w.gguf}\ntraining: {max_steps: 5, seed: 1}\n",
             "top.yaml": "extends: base.yaml\nmodel: {path: null}\ntraining:\n  seed: 2\n",
@@ -39,8 +39,8 @@ def test_a_file_wins_over_its_base_key_by_key(written: Write) -> None:
     }
 
 
-def test_of_several_bases_the_later_wins(written: Write) -> None:
-    path = written(
+def test_of_several_bases_the_later_wins(write_files: Write) -> None:
+    path = write_files(
         {
             "a.yaml": "model: {name: a}\ntraining: {max_steps: 1, seed: 1}\n",
             "b.yaml": "training: {max_steps: 2}\n",
@@ -54,8 +54,8 @@ def test_of_several_bases_the_later_wins(written: Write) -> None:
     assert str(load_config(path).origins["training.max_steps"]) == "a.yaml:2"
 
 
-def test_a_base_is_found_relative_to_the_file_that_names_it(written: Write) -> None:
-    path = written(
+def test_a_base_is_found_relative_to_the_file_that_names_it(write_files: Write) -> None:
+    path = write_files(
         {
             "shared/base.yaml": "model: {name: deep}\ntraining: {max_steps: 5}\n",
             "configs/middle/m.yaml": "extends: ../../shared/base.yaml\n",
@@ -66,13 +66,13 @@ def test_a_base_is_found_relative_to_the_file_that_names_it(written: Write) -> N
     assert load_config(path.absolute()).config == load_config(path).config
 
 
-def test_the_same_base_by_two_ways_is_no_cycle(written: Write) -> None:
+def test_the_same_base_by_two_ways_is_no_cycle(write_files: Write) -> None:
     files = {"n0.yaml": "model: {name: x}\ntraining: {max_steps: 5}\n"}
     for n in range(1, 15):
         files[f"l{n}.yaml"] = f"extends: n{n - 1}.yaml\n"
         files[f"r{n}.yaml"] = f"extends: n{n - 1}.yaml\n"
         files[f"n{n}.yaml"] = f"extends: [l{n}.yaml, r{n}.yaml]\n"
-    assert load_config(written(files)).config.model.name == "x"
+    assert load_config(write_files(files)).config.model.name == "x"
 
 
 @pytest.mark.parametrize(
@@ -89,23 +89,23 @@ def test_the_same_base_by_two_ways_is_no_cycle(written: Write) -> None:
         ),
     ],
 )
-def test_a_cycle_is_named_with_the_whole_chain(written: Write, files: dict[str, str], expected: str) -> None:
-    assert message(written(files)) == f"{expected}\n1 error. Nothing was started."
+def test_a_cycle_is_named_with_the_chain(write_files: Write, files: dict[str, str], expected: str) -> None:
+    assert message(write_files(files)) == f"{expected}\n1 error. Nothing was started."
 
 
-def test_a_cycle_through_a_link_is_seen(written: Write) -> None:
-    path = written({"a.yaml": "extends: b.yaml\n"})
+def test_a_cycle_through_a_link_is_seen(write_files: Write) -> None:
+    path = write_files({"a.yaml": "extends: b.yaml\n"})
     Path("b.yaml").symlink_to("a.yaml")
     assert message(path).startswith("a.yaml:1: extends: a cycle: a.yaml → b.yaml\n")
 
 
-def test_a_chain_without_end_is_cut(written: Write) -> None:
+def test_a_chain_without_end_is_cut(write_files: Write) -> None:
     files = {f"f{n}.yaml": f"extends: f{n + 1}.yaml\n" for n in reversed(range(40))}
-    assert "more than 32 files, each extending the next" in message(written(files))
+    assert "more than 32 files, each extending the next" in message(write_files(files))
 
 
-def test_a_missing_base_is_blamed_on_the_line_that_names_it(written: Write) -> None:
-    path = written(
+def test_a_missing_base_is_blamed_on_the_line_that_names_it(write_files: Write) -> None:
+    path = write_files(
         {"configs/base.yaml": "", "configs/top.yaml": "\nextends:\n  - bass.yaml\nmodel: {nam: x}\n"}
     )
     assert message(path) == (
@@ -116,25 +116,25 @@ def test_a_missing_base_is_blamed_on_the_line_that_names_it(written: Write) -> N
 
 
 @pytest.mark.parametrize("value", ["5", "true", "{a: b}", "[a.yaml, 5]", "''", '"a\\0b"', "[[a.yaml]]"])
-def test_what_is_no_path_is_refused(written: Write, value: str) -> None:
-    path = written({"a.yaml": "model: {name: x}\n", "c.yaml": f"extends: {value}\n"})
+def test_what_is_no_path_is_refused(write_files: Write, value: str) -> None:
+    path = write_files({"a.yaml": "model: {name: x}\n", "c.yaml": f"extends: {value}\n"})
     assert message(path).startswith(
         "c.yaml:1: extends: expected the path of a file, or a list of paths\n1 error"
     )
 
 
 @pytest.mark.parametrize("value", ["null", "[]", ""])
-def test_extending_nothing_is_fine(written: Write, value: str) -> None:
-    path = written({"c.yaml": f"extends: {value}\nmodel: {{name: x}}\ntraining: {{max_steps: 5}}\n"})
+def test_extending_nothing_is_fine(write_files: Write, value: str) -> None:
+    path = write_files({"c.yaml": f"extends: {value}\nmodel: {{name: x}}\ntraining: {{max_steps: 5}}\n"})
     assert load_config(path).config.model.name == "x"
 
 
-def test_a_directory_as_base_is_refused(written: Write) -> None:
-    assert "c.yaml:1: extends: .: is a directory" in message(written({"c.yaml": "extends: .\n"}))
+def test_a_directory_as_base_is_refused(write_files: Write) -> None:
+    assert "c.yaml:1: extends: .: is a directory" in message(write_files({"c.yaml": "extends: .\n"}))
 
 
-def test_problems_of_all_files_come_in_one_go_bases_first(written: Write) -> None:
-    path = written(
+def test_problems_of_all_files_come_in_one_go_bases_first(write_files: Write) -> None:
+    path = write_files(
         {
             "z.yaml": "model: {name: x, dtipe: float32}\ntraining: {max_steps: 5}\nx: 1\n",
             "broken.yaml": "a: [\n",
@@ -152,13 +152,13 @@ def test_problems_of_all_files_come_in_one_go_bases_first(written: Write) -> Non
     ]
 
 
-def test_what_a_broken_base_would_have_held_is_not_called_missing(written: Write) -> None:
-    path = written({"b.yaml": "model: [\n", "a.yaml": "extends: b.yaml\ntraining: {seed: 1}\n"})
+def test_what_a_broken_base_would_have_held_is_not_called_missing(write_files: Write) -> None:
+    path = write_files({"b.yaml": "model: [\n", "a.yaml": "extends: b.yaml\ntraining: {seed: 1}\n"})
     assert message(path).count("\n") == 1
 
 
-def test_a_wrong_value_in_a_base_is_healed_by_what_extends_it(written: Write) -> None:
-    path = written(
+def test_a_wrong_value_in_a_base_is_healed_by_what_extends_it(write_files: Write) -> None:
+    path = write_files(
         {
             "b.yaml": "model: {name: x, architecture: 5}\ntraining: {max_steps: 0}\n",
             "a.yaml": "extends: b.yaml\nmodel: {architecture: {num_layers: 2}}\ntraining: {max_steps: 9}\n",
@@ -167,8 +167,8 @@ def test_a_wrong_value_in_a_base_is_healed_by_what_extends_it(written: Write) ->
     assert load_config(path).config.training.max_steps == 9
 
 
-def test_a_section_replaced_by_a_value_is_blamed_on_who_replaced_it(written: Write) -> None:
-    path = written(
+def test_a_section_replaced_by_a_value_is_blamed_on_who_replaced_it(write_files: Write) -> None:
+    path = write_files(
         {
             "b.yaml": "model: {name: x}\ntraining: {max_steps: 5}\n",
             "a.yaml": "extends: b.yaml\n\ntraining:\n",
@@ -179,8 +179,8 @@ def test_a_section_replaced_by_a_value_is_blamed_on_who_replaced_it(written: Wri
     )
 
 
-def test_nothing_of_a_base_changes_when_it_is_used_twice(written: Write) -> None:
-    path = written(
+def test_nothing_of_a_base_changes_when_it_is_used_twice(write_files: Write) -> None:
+    path = write_files(
         {
             "b.yaml": "model: {name: x}\ntraining: {max_steps: 5}\n",
             "l.yaml": "extends: b.yaml\ntraining: {seed: 7}\n",

@@ -12,8 +12,8 @@ from trainyard.config.yaml.yaml_document import Document, read_document
 Complaints = Callable[..., list[str]]
 
 
-def test_every_key_has_the_line_it_stands_on(written: Callable[..., Path]) -> None:
-    path = written({"c.yaml": "# first\na:\n  b:\n    1\n  c: {d: 2,\n    e: [3]}\n"})
+def test_every_key_has_the_line_it_stands_on(write_files: Callable[..., Path]) -> None:
+    path = write_files({"c.yaml": "# first\na:\n  b:\n    1\n  c: {d: 2,\n    e: [3]}\n"})
     document = read_document(path, "shown.yaml")
     assert isinstance(document, Document)
     assert document.values == {"a": {"b": 1, "c": {"d": 2, "e": [3]}}}
@@ -37,8 +37,8 @@ def test_keys_given_twice_are_all_named_with_both_lines(complaints: Complaints) 
     ]
 
 
-def test_an_alias_is_expanded(written: Callable[..., Path]) -> None:
-    path = written(
+def test_an_alias_is_expanded(write_files: Callable[..., Path]) -> None:
+    path = write_files(
         {"c.yaml": "model: {name: &n x, tokenizer: *n}\ntraining: {max_steps: &s 7, epochs: *s}\n"}
     )
     config = load_config(path).config

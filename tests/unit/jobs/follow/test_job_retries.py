@@ -161,7 +161,7 @@ def test_the_budget_ends_and_says_so(cluster: Cluster) -> None:
 )
 def test_what_does_not_heal_is_not_sent_again(cluster: Cluster, line: str) -> None:
     cluster.ending = lambda _: (1, line)
-    assert heal(cluster, budget=9).why.startswith("no retry heals ")
+    assert heal(cluster, budget=9).why.startswith("no retry recovers from ")
     assert cluster.names() == ["llama"]
 
 
@@ -345,7 +345,7 @@ def test_the_preview_changes_nothing(cluster: Cluster) -> None:
     assert watcher.preview(job).startswith("llama is ")
     cluster.end("llama")
     assert watcher.preview(job) == (
-        "llama would be sent again: nccl-error can heal, "
+        "llama would be sent again: a retry can recover from nccl-error, "
         "and it starts again from its newest checkpoint, or from the beginning"
     )
     assert cluster.store.changes == []
@@ -364,7 +364,7 @@ def test_a_watch_whose_time_is_over_leaves_the_claim_to_the_next(cluster: Cluste
         said: list[str] = []
         found = healer(cluster, 7, said).to_the_end("team", "llama", "pytorchjob", 0.2)
     assert found.why == "the retry as llama-2 waits; watch again to continue"
-    assert said == ["llama is sent again as llama-2: nccl-error can heal, from step 7"]
+    assert said == ["llama is sent again as llama-2: a retry can recover from nccl-error, from step 7"]
     assert cluster.names() == ["llama"]
     look = JobReader(Api(cluster.store.access()))
     decided = healer(cluster).preview(look.found("team", "llama"))

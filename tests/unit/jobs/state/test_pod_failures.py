@@ -156,7 +156,7 @@ def require_not_proven(state: JobState) -> None:
     assert (failure.failure_class, failure.exit_code) == (FailureClass.NOT_PROVEN, 6)
     assert failure.retryable is False
     decided = decide_retry(state, RetryRecord(5), step=100, jitter=0.5)
-    assert decided == Stop("no retry heals not-proven")
+    assert decided == Stop("no retry recovers from not-proven")
 
 
 def test_an_exit_with_a_good_checkpoint_is_told_to_scripts() -> None:

@@ -35,7 +35,7 @@ def test_the_chart_is_well_formed_and_stays_in_its_frame() -> None:
         Layer("mean", [Point(step, 5 / step) for step in range(1, 601)]),
         Layer("dots", [Point(300, 7.0)], "a <b>"),
     ]
-    root = ET.fromstring(line_chart(layers, frame, label='Loss "x"', written=lambda value: f"<{value}>"))
+    root = ET.fromstring(line_chart(layers, frame, label='Loss "x"', format_value=lambda value: f"<{value}>"))
     assert root.get("aria-label") == 'Loss "x"'
     for line in root.iter("polyline"):
         for pair in (line.get("points") or "").split():
@@ -46,7 +46,7 @@ def test_the_chart_is_well_formed_and_stays_in_its_frame() -> None:
 
 def test_large_step_numbers_are_shortened() -> None:
     layers = [Layer("mean", [Point(0, 1.0), Point(1_000_000, 2.0)])]
-    text = line_chart(layers, Frame(900, 320), label="Loss", written=str)
+    text = line_chart(layers, Frame(900, 320), label="Loss", format_value=str)
     assert ">200k<" in text
     assert ">1M<" in text
     assert "1,000,0" not in text
@@ -57,7 +57,7 @@ def test_every_tick_is_at_a_whole_step(last: int) -> None:
     """A tick between two steps would be labelled with one of them."""
     frame = Frame(900, 320)
     points = [Point(float(step), 1.0) for step in range(1, last + 1)]
-    text = line_chart([Layer("mean", points)], frame, label="Loss", written=str)
+    text = line_chart([Layer("mean", points)], frame, label="Loss", format_value=str)
     bottom = frame.height - frame.bottom + 18
     labels = re.findall(rf'<text x="([\d.]+)" y="{bottom}"[^>]*>(\d+)</text>', text)
     left, right = frame.left, frame.width - frame.right

@@ -200,13 +200,13 @@ def test_json_has_the_figures_in_base_units_and_nothing_unknown(new_run: NewRun)
     assert "seconds_remaining" not in value["performance_metrics"], "it is done"
     assert value["proof"]["proven"] is True
     assert [c["step"] for c in value["checkpoints"]] == [100, 200, 300, 400, 500, 600]
-    assert None not in flattened(value)
+    assert None not in flatten(value)
 
 
-def flattened(value: Any) -> list[Any]:
+def flatten(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        return [leaf for inner in value.values() for leaf in flattened(inner)]
-    return [leaf for inner in value for leaf in flattened(inner)] if isinstance(value, list) else [value]
+        return [leaf for inner in value.values() for leaf in flatten(inner)]
+    return [leaf for inner in value for leaf in flatten(inner)] if isinstance(value, list) else [value]
 
 
 def test_reports_are_saved_in_the_format_of_the_suffix(new_run: NewRun, tmp_path: Path) -> None:

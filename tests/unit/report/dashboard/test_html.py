@@ -46,7 +46,7 @@ class Page(HTMLParser):
         if "style" not in self.open:
             self.words += data + " "
 
-    def named(self, tag: str) -> list[dict[str, str | None]]:
+    def tags_named(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.tags if name == tag]
 
 
@@ -76,13 +76,13 @@ def test_a_proven_run_shows_everything(new_run: NewRun) -> None:
         *("Where it came from", "Python 3.11 standard library", "checkpoint saved", "Configuration, 4 lines"),
     )
     assert [word for word in words if word not in page.words] == []
-    assert len(page.named("svg")) == 4, "the loss wide and narrow, and two small charts"
-    assert len(page.named("circle")) == 2 * 3, "three validations in two sizes"
+    assert len(page.tags_named("svg")) == 4, "the loss wide and narrow, and two small charts"
+    assert len(page.tags_named("circle")) == 2 * 3, "three validations in two sizes"
 
 
 def test_the_page_needs_nothing_else(new_run: NewRun) -> None:
     page = page_of(new_run().train().succeed().prove())
-    policy = [meta for meta in page.named("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    policy = [meta for meta in page.tags_named("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
     assert policy == [
         {"http-equiv": "Content-Security-Policy", "content": "default-src 'none'; style-src 'unsafe-inline'"}
     ]
@@ -121,7 +121,7 @@ def test_unknown_facts_leave_no_empty_section(new_run: NewRun) -> None:
     page = page_of(new_run(), now=START)
     absent = ("Loss", "Learning rate", "training loss", "Proven", "Checkpoints", "Events", "GPU", "MFU")
     assert [word for word in absent if word in page.words] == []
-    assert page.named("svg") == []
+    assert page.tags_named("svg") == []
 
 
 def test_a_run_on_rewards_shows_them_in_place_of_its_loss(new_run: NewRun) -> None:
@@ -134,7 +134,7 @@ def test_a_run_on_rewards_shows_them_in_place_of_its_loss(new_run: NewRun) -> No
     assert "reward 0.90 was 0.54" in " ".join(page.words.split())
     assert "Reward" in page.words
     assert "training loss" not in page.words
-    assert "Reward over steps" in [svg.get("aria-label") for svg in page.named("svg")]
+    assert "Reward over steps" in [svg.get("aria-label") for svg in page.tags_named("svg")]
     facts = read_facts(run.path)
     assert brief_figures(facts, Markup())[0] == "reward 0.54 → 0.90"
     assert 'title "Reward"' in markdown_report(facts)
@@ -143,4 +143,4 @@ def test_a_run_on_rewards_shows_them_in_place_of_its_loss(new_run: NewRun) -> No
 
 
 def test_a_single_row_draws_no_line(new_run: NewRun) -> None:
-    assert page_of(new_run().train(1), now=START).named("svg") == []
+    assert page_of(new_run().train(1), now=START).tags_named("svg") == []

@@ -34,7 +34,7 @@ PLANTED = Figure(
 
 
 @pytest.fixture(autouse=True)
-def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
+def _add_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "FIGURES", [*FIGURES, PLANTED])
 
 

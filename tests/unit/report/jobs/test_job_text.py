@@ -11,9 +11,9 @@ from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.jobs.job_text import (
     change_lines,
     event_lines,
-    followed_line,
     job_age,
     list_lines,
+    progress_line,
     status_lines,
 )
 from trainyard.watch.failure_classes import FailureClass
@@ -66,7 +66,7 @@ def test_pods_that_hold_their_gpus_are_said_with_what_ends_them() -> None:
 
 
 def test_a_line_of_a_log_names_job_state_and_reason() -> None:
-    assert followed_line(state(State.RUNNING, restarts=1).record()) == "llama: Running (because, 1 restart)"
+    assert progress_line(state(State.RUNNING, restarts=1).record()) == "llama: Running (because, 1 restart)"
 
 
 def test_jobs_are_listed_with_their_age() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainyard.config.load import load_config
-from trainyard.plan.cost import Rented
+from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import cpu, gpu, gpu_of
 from trainyard.plan.instances import find_instance
 from trainyard.plan.training_plan import plan_training
@@ -26,7 +26,7 @@ def plan() -> Callable[..., dict[str, Any]]:
         config = load_config(CONFIGS / f"{name}.yaml", overrides).config
         instance = find_instance(on) if isinstance(on, str) else None
         device = gpu_of(instance) if instance else on
-        return plan_training(config, device, rented=Rented(instance, nodes)).to_json()
+        return plan_training(config, device, rented=RentedMachines(instance, nodes)).to_json()
 
     return build
 

@@ -36,7 +36,7 @@ REPORT = "<https://github.com/me/lab/actions/runs/99#artifacts|report>"
 LINK = "<https://github.com/me/lab/actions/runs/99|run>"
 
 
-def written(message: SlackMessage) -> str:
+def full_text(message: SlackMessage) -> str:
     """All text of the blocks, checked against Slack's limits on the way."""
     assert 1 <= len(message.blocks) <= 50
     texts = []
@@ -57,7 +57,8 @@ def facts(run: Any) -> RunFacts:
 def test_started_before_there_is_a_run_directory() -> None:
     message = slack_message(STARTED, None, AROUND)
     assert (
-        written(message) == f"*Training 812 started* · `main@3f2c1ab` by push · on gpu-runner · {LINK}\ngh-99"
+        full_text(message)
+        == f"*Training 812 started* · `main@3f2c1ab` by push · on gpu-runner · {LINK}\ngh-99"
     )
     assert message.text == "Training 812 started · main@3f2c1ab by push · on gpu-runner"
 
@@ -79,7 +80,7 @@ def test_degraded_lists_the_newest_trouble_of_each_kind_in_this_segment(new_run:
 
 def test_started_names_model_and_steps_when_they_are_known(new_run: NewRun) -> None:
     run = new_run()
-    text = written(slack_message(STARTED, facts(run), AROUND))
+    text = full_text(slack_message(STARTED, facts(run), AROUND))
     assert "`main@0123456` by push · smoke-llama, 600 steps on gpu-runner" in text, "the recorded commit"
 
 
@@ -92,7 +93,7 @@ def test_started_takes_unrecorded_facts_from_the_plan_and_names_who_started_it()
 
 
 def test_started_on_a_laptop_names_the_branch_of_the_run(new_run: NewRun) -> None:
-    text = written(slack_message(STARTED, facts(new_run()), Surroundings("r")))
+    text = full_text(slack_message(STARTED, facts(new_run()), Surroundings("r")))
     assert "`main@0123456`" in text
     assert "|run>" not in text
 
@@ -102,7 +103,7 @@ def test_a_proven_run(new_run: NewRun) -> None:
     assert message.text == (
         "✅ Training 812 proven · loss 5.52 → 1.01, 1.71 bits/byte · 600 steps in 1:48 · on cpu"
     )
-    text = written(message)
+    text = full_text(message)
     assert "✅ stored: 6 of 6 objects" in text
     assert LINK in text
     assert "Next" not in text
@@ -112,7 +113,7 @@ def test_a_proven_run(new_run: NewRun) -> None:
 def test_an_unproven_run_never_reads_as_proven(new_run: NewRun, moment: SlackEvent) -> None:
     message = slack_message(moment, facts(new_run().train().succeed().prove(failing="stored")), AROUND)
     assert message.text.startswith("❌ Training 812: not proven: stored · loss 5.52")
-    text = written(message)
+    text = full_text(message)
     assert "❌ stored: 5 of 6 objects verified" in text
     assert "Next: `scripts/training_artifact_sync.py" in text
 
@@ -120,14 +121,14 @@ def test_an_unproven_run_never_reads_as_proven(new_run: NewRun, moment: SlackEve
 def test_succeeded_without_a_proof_says_so(new_run: NewRun) -> None:
     message = slack_message(SUCCEEDED, facts(new_run().train().succeed()), AROUND)
     assert message.text.startswith("⚠ Training 812: trained, not proven yet")
-    assert "Next: `scripts/prove_run.py --run-dir runs/" in written(message)
+    assert "Next: `scripts/prove_run.py --run-dir runs/" in full_text(message)
 
 
 def test_a_failed_run_gives_reason_and_command(new_run: NewRun) -> None:
     run = new_run().train(120).end("failed", 1, "Step 121: loss nan is not finite in batch 120")
     message = slack_message(FAILED, facts(run), AROUND)
     assert message.text.startswith("❌ Training 812: failed in step 121 of 600")
-    text = written(message)
+    text = full_text(message)
     assert "loss nan is not finite in batch 120" in text
     assert "Step 121" not in text
     assert "--resume auto`" in text
@@ -160,7 +161,7 @@ def test_hostile_text_is_escaped_and_cut(new_run: NewRun) -> None:
         "<" * 5000, CI | {"ref": "refs/heads/a`<b>", "event": "<!here>", "run_number": "&" * 4000}
     )
     for moment in SLACK_EVENTS.values():
-        text = written(slack_message(moment, facts(run), around))
+        text = full_text(slack_message(moment, facts(run), around))
         assert "<!" not in text
         assert text.replace(LINK, "").replace(REPORT, "").count("<") == 0
         assert not any(piece.split(";")[0] not in ("amp", "lt", "gt") for piece in text.split("&")[1:])
@@ -177,12 +178,12 @@ def test_a_resumption_says_segment_step_and_reason(new_run: NewRun) -> None:
     around = Surroundings("gh-99", CI, segment="2/2", reason="runner's time limit", lineage="800")
     message = slack_message(RESUMED, facts(new_run().train(340)), around)
     assert message.text == "Training 800 resumed 2/2 at step 340 of 600 (runner's time limit)"
-    assert "Next" not in written(message)
+    assert "Next" not in full_text(message)
 
 
 def test_a_stop_gives_reason_and_command(new_run: NewRun) -> None:
     run = new_run().train(120).end("stopped", 75, "Stopped at step 120 of 600: the deadline is near")
-    text = written(slack_message(STOPPED, facts(run), Surroundings("gh-99", CI, segment="1/3")))
+    text = full_text(slack_message(STOPPED, facts(run), Surroundings("gh-99", CI, segment="1/3")))
     assert text.startswith("*Training 812 stopped 1/3 at step 120 of 600*")
     assert "the deadline is near\nNext: `scripts/train.py" in text
 

@@ -12,7 +12,7 @@ import pytest
 from trainyard.report.dashboard.html import html_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.facts.run_facts import read_facts
-from trainyard.report.terminal.closing_lines import is_copied, proof_lines, sample_lines, where_to_look
+from trainyard.report.terminal.closing_lines import closing_lines, is_copied, proof_lines, sample_lines
 
 NewRun = Callable[[], Any]
 
@@ -77,10 +77,10 @@ def test_a_next_step_that_two_parts_share_is_printed_once(new_run: NewRun) -> No
 
 
 def last_lines(run: Any) -> dict[str, str]:
-    return {phase: text for phase, text, _ in where_to_look(read_facts(run.path))}
+    return {phase: text for phase, text, _ in closing_lines(read_facts(run.path))}
 
 
-def called(command: str) -> list[str]:
+def shell_words(command: str) -> list[str]:
     """The words of a shell's command, the program by its name alone."""
     program, *words = shlex.split(command)
     return [Path(program).name, *words]
@@ -91,7 +91,7 @@ def test_a_proven_run_gets_commands_to_view_it_beside_others_and_to_repeat_it(ne
     (run.layout.tensorboard / "events.out.tfevents.1").touch()
     lines = last_lines(run)
     assert lines["report"] == f"{run.path}/report/index.html"
-    assert called(lines["look"]) == ["tensorboard", "--logdir", "runs"]
+    assert shell_words(lines["look"]) == ["tensorboard", "--logdir", "runs"]
     assert lines["again"] == f"scripts/train.py --config {run.path}/config.yaml  (same digest: 0123…)"
     assert set(lines) == {"report", "look", "again"}
 
@@ -110,7 +110,7 @@ def test_only_commands_and_paths_are_kept_in_one_piece(new_run: NewRun) -> None:
     for proven in (False, True):
         if proven:
             run.succeed().prove()
-        for phase, text, status in where_to_look(read_facts(run.path)):
+        for phase, text, status in closing_lines(read_facts(run.path)):
             assert is_copied(phase, text) is (phase not in ("not proven", "checkpoint")), phase
             assert not (status and is_copied(phase, text))
     assert not is_copied("next", "Free space on the disk, then run make again.")
@@ -120,15 +120,15 @@ def test_a_run_whose_folder_has_another_name_is_viewed_alone(new_run: NewRun, tm
     run = new_run().train().succeed().prove()
     (run.layout.tensorboard / "events.out.tfevents.1").touch()
     run.path.rename(tmp_path / "mine")
-    lines = {phase: text for phase, text, _ in where_to_look(read_facts(Path("mine")))}
-    assert called(lines["look"]) == ["tensorboard", "--logdir", "mine/tensorboard"]
+    lines = {phase: text for phase, text, _ in closing_lines(read_facts(Path("mine")))}
+    assert shell_words(lines["look"]) == ["tensorboard", "--logdir", "mine/tensorboard"]
 
 
 def test_offline_records_of_wandb_can_be_uploaded(new_run: NewRun) -> None:
     run = new_run().train().succeed()
     folder = run.layout.logs / "wandb"
     (folder / "offline-run-1-x").mkdir(parents=True)
-    assert called(last_lines(run)["sync"]) == ["wandb", "sync", f"{folder}/offline-run-1-x"]
+    assert shell_words(last_lines(run)["sync"]) == ["wandb", "sync", f"{folder}/offline-run-1-x"]
     (folder / "offline-run-2-x").mkdir()
     assert last_lines(run)["sync"].endswith(
         f"sync --append {folder}/offline-run-1-x {folder}/offline-run-2-x"
@@ -139,10 +139,10 @@ def test_an_unproven_run_gets_its_end_its_last_checkpoint_and_the_next_command(
     new_run: NewRun,
 ) -> None:
     run = new_run().train(110).end("stopped", 75, "Stopped at step 110 of 600: the deadline is near.")
-    lines = list(where_to_look(read_facts(run.path)))
+    lines = list(closing_lines(read_facts(run.path)))
     assert [phase for phase, _, _ in lines] == ["not proven", "checkpoint", "report", "next"]
     assert lines[0][1:] == ("stopped at step 110 of 600: the deadline is near.", "degraded")
-    assert lines[1][1] == "step 100 is whole, 43.1 kB"
+    assert lines[1][1] == "step 100 is complete, 43.1 kB"
     assert lines[-1][1].endswith("--resume auto")
 
 
@@ -153,7 +153,7 @@ def test_the_last_lines_of_a_judged_run_do_not_repeat_the_verdict(new_run: NewRu
     assert lines["checkpoint"] == "none was saved"
 
 
-def ended_with(run: Any, bits: float | None, **changes: Any) -> Any:
+def finish_run(run: Any, bits: float | None, **changes: Any) -> Any:
     run.train(10).end(
         "succeeded", 0, "", sample="irst tten", **({} if bits is None else {"bits_per_byte": bits})
     )
@@ -169,7 +169,7 @@ def ended_with(run: Any, bits: float | None, **changes: Any) -> Any:
 def test_a_sample_that_is_still_noise_is_called_noise(
     new_run: NewRun, bits: float | None, early: bool
 ) -> None:
-    facts = ended_with(new_run(), bits)
+    facts = finish_run(new_run(), bits)
     ((phase, text),) = sample_lines(facts, one_line=True)
     assert (phase, text.startswith("too early: at"), text == "irst tten") == ("sample", early, not early)
     for report in (markdown_report(facts), html_report([facts])):
@@ -177,5 +177,5 @@ def test_a_sample_that_is_still_noise_is_called_noise(
 
 
 def test_a_model_that_started_from_weights_is_never_called_too_early(new_run: NewRun) -> None:
-    facts = ended_with(new_run(), 6.0, model={"path": "good.safetensors", "sha256": "0"})
+    facts = finish_run(new_run(), 6.0, model={"path": "good.safetensors", "sha256": "0"})
     assert list(sample_lines(facts, one_line=True)) == [("sample", "irst tten")]

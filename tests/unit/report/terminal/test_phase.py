@@ -19,7 +19,7 @@ class Clock:
         return self.now
 
 
-def shown(total: int | None, each: int, *, seconds: int, width: int, unit: str = "B") -> list[str]:
+def live_lines(total: int | None, each: int, *, seconds: int, width: int, unit: str = "B") -> list[str]:
     """The line at each second of a phase in which `each` is done per second."""
     clock = Clock()
     display = PhaseDisplay("stored", clock=clock)
@@ -33,7 +33,7 @@ def shown(total: int | None, each: int, *, seconds: int, width: int, unit: str =
 
 
 def test_a_line_has_the_amount_the_speed_and_the_time_left() -> None:
-    last = shown(4_800_000_000, 300_000_000, seconds=5, width=119)[-1][1:]
+    last = live_lines(4_800_000_000, 300_000_000, seconds=5, width=119)[-1][1:]
     assert last == (
         " stored        reading back the store  1.2 of 4.8 GB  300.0 MB/s  0:12 left  ▕████            ▏"
     )
@@ -42,7 +42,7 @@ def test_a_line_has_the_amount_the_speed_and_the_time_left() -> None:
 def test_units_other_than_bytes_are_counted_by_name() -> None:
     assert (
         "312 of 1,614 files  156 files/s  8.3 s left"
-        in shown(1614, 156, seconds=3, width=119, unit="files")[-1]
+        in live_lines(1614, 156, seconds=3, width=119, unit="files")[-1]
     )
 
 
@@ -50,7 +50,7 @@ def test_units_other_than_bytes_are_counted_by_name() -> None:
 @pytest.mark.parametrize("total", [None, 0, 7, 4 * GB])
 @pytest.mark.parametrize("each", [0, 1, GB // 3])
 def test_a_line_fits_every_width_and_always_changes(total: int | None, each: int, width: int) -> None:
-    lines = shown(total, each, seconds=12, width=width)
+    lines = live_lines(total, each, seconds=12, width=width)
     assert all(0 < len(line) <= width for line in lines)
     assert all(line[1:].startswith(" stored") for line in lines)
     if width >= 39:
@@ -70,13 +70,13 @@ def test_a_line_fits_every_width_and_always_changes(total: int | None, each: int
     ],
 )
 def test_the_least_important_parts_are_left_out_first(width: int, there: list[str], gone: list[str]) -> None:
-    line = shown(4_800_000_000, 300_000_000, seconds=5, width=width)[-1]
+    line = live_lines(4_800_000_000, 300_000_000, seconds=5, width=width)[-1]
     assert all(part in line for part in there), line
     assert not any(part in line for part in gone), line
 
 
 def test_bytes_that_were_read_twice_never_exceed_the_total() -> None:
-    line = shown(10, 7, seconds=4, width=119)[-1]
+    line = live_lines(10, 7, seconds=4, width=119)[-1]
     assert "10 of 10 B" in line
     assert "0.0 s left" in line
 
@@ -95,15 +95,15 @@ def test_the_line_says_waiting_when_no_bytes_arrive() -> None:
     assert "100 of 100 B  ending 0:03" in display.line(79)
 
 
-def told(caplog: pytest.LogCaptureFixture, seconds: int, *, each: int = 0) -> list[tuple[float, str]]:
-    """The times and texts of the log lines of a phase of that length; `tell` is called twice per second."""
+def log_lines(caplog: pytest.LogCaptureFixture, seconds: int, *, each: int = 0) -> list[tuple[float, str]]:
+    """The times and texts of the log lines of a phase of that length, with two calls per second."""
     caplog.set_level(logging.INFO, logger="trainyard")
     caplog.clear()
     clock, found = Clock(), []
     display = PhaseDisplay("stored", clock=clock)
     display.begin("reading back the store", 4_800_000_000)
     for _ in range(2 * seconds):
-        display.tell()
+        display.log_progress()
         found += [(clock.now - 50.0, record.getMessage()) for record in caplog.records]
         caplog.clear()
         clock.now += 0.5
@@ -112,13 +112,13 @@ def told(caplog: pytest.LogCaptureFixture, seconds: int, *, each: int = 0) -> li
 
 
 def test_work_of_two_seconds_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, 2) == []
+    assert log_lines(caplog, 2) == []
 
 
 def test_long_work_is_logged_every_ten_seconds_and_later_at_least_every_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    moments = [moment for moment, _ in told(caplog, 3600)]
+    moments = [moment for moment, _ in log_lines(caplog, 3600)]
     gaps = [after - before for before, after in itertools.pairwise(moments)]
     assert moments[0] == 2.0
     assert all(10.0 <= gap <= 60.5 for gap in gaps)
@@ -127,7 +127,7 @@ def test_long_work_is_logged_every_ten_seconds_and_later_at_least_every_minute(
 
 
 def test_a_log_line_has_the_figures_but_no_bar_or_spinner(caplog: pytest.LogCaptureFixture) -> None:
-    lines = [text for _, text in told(caplog, 13, each=150_000_000)]
+    lines = [text for _, text in log_lines(caplog, 13, each=150_000_000)]
     assert lines[1] == "stored: reading back the store, 3.6 of 4.8 GB, 300.0 MB/s, 4.0 s left"
     assert not any(set("\r\x1b▕█") & set(line) for line in lines)
 
@@ -139,7 +139,7 @@ def test_the_next_work_starts_from_zero(caplog: pytest.LogCaptureFixture) -> Non
     for what in ("listing", "reading", "hashing"):
         display.begin(what)
         clock.now += 1.9
-        display.tell()
+        display.log_progress()
     assert not caplog.records
     assert display.line(79).endswith("hashing")
 

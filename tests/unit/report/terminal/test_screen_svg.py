@@ -10,7 +10,7 @@ from trainyard.report.terminal.screen_svg import screen_lines, terminal_svg
 TEXT = "{http://www.w3.org/2000/svg}text"
 
 
-def drawn(svg: str) -> list[str]:
+def text_lines(svg: str) -> list[str]:
     """The lines of text in a picture, from top to bottom."""
     lines: dict[float, str] = {}
     for node in ET.fromstring(svg).iter(TEXT):
@@ -36,7 +36,7 @@ def test_empty_lines_are_kept_between_lines_and_dropped_at_the_end() -> None:
 
 @pytest.mark.parametrize("text", ["loss 5.56 → 1.08", "<b> & 'quotes'", "Mein Yard ü", "▕████▌   ▏"])
 def test_the_text_is_in_the_picture_as_it_was_written(text: str) -> None:
-    assert drawn(terminal_svg(f"{text}\r\n".encode(), columns=40, title="t")) == [text]
+    assert text_lines(terminal_svg(f"{text}\r\n".encode(), columns=40, title="t")) == [text]
 
 
 @pytest.mark.parametrize(

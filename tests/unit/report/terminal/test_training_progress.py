@@ -152,7 +152,7 @@ def test_a_log_reports_a_long_step_first_after_a_minute(
     told = []
     for _ in range(1200):
         clock.now += 0.5
-        display.tell()
+        display.log_progress()
         if caplog.records:
             told.append(round(clock.now - 1000))
             caplog.clear()

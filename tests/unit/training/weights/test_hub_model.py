@@ -16,14 +16,14 @@ import pytest
 from safetensors.torch import save_file
 from tests import warm_start
 
-from trainyard.config.from_weights import Declared
+from trainyard.config.from_weights import DeclaredShape
 from trainyard.config.keys import leaf_keys
 from trainyard.errors import ConfigError, TrainyardError
 from trainyard.training.export.exported_tokenizer import byte_tokenizer
 from trainyard.training.weights.hub_model import HubModel, hub_model
 from trainyard.training.weights.pretrained import load_with_weights, read_declared
 
-Ask = Callable[..., Declared]
+Ask = Callable[..., DeclaredShape]
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OTHER_COMMIT = "fedcba9876543210fedcba9876543210fedcba98"
@@ -205,7 +205,7 @@ def run(words: str, hub: Hub, home: Path, *arguments: str, **environment: str) -
 
 
 @pytest.fixture
-def declared_by_hub(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Declared]:
+def declared_by_hub(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., DeclaredShape]:
     """Read the declaration of a model on the Hub; some settings are variables that are read once."""
     from huggingface_hub import constants
 
@@ -214,7 +214,7 @@ def declared_by_hub(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
 
-    def ask(path: str = NAME, **environment: str) -> Declared:
+    def ask(path: str = NAME, **environment: str) -> DeclaredShape:
         endpoint = environment.pop("endpoint", hub.endpoint)
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
