@@ -71,7 +71,7 @@ def test_what_follows_a_job_that_was_sent(
         deploy.output, "announce", lambda phase, text, *_, **__: announced.append((phase, text))
     )
     args = deploy.parse_args(["--config", "c.yaml", "--auto-retry", retries, *given])
-    assert deploy.deploy(args, there, nobody, nobody) == 0
+    assert deploy.deploy(args, there, nobody) == 0
     (command,) = [text for phase, text in announced if phase == "follow"]
     assert shlex.split(command)[1] == ("status" if retries == "0" else "retry")
     told(given, command, namespace=there.namespace)

@@ -64,7 +64,7 @@ _STARTING = (
     ".istio.io/not-ready",
     "efa-not-ready",
 )
-"""Suffixes of taints that are removed without action: of the cloud's controller, CSI and CNI drivers, Karpenter."""
+"""Suffixes of taints that go without action: of the cloud's controller, CSI and CNI drivers, Karpenter."""
 _LEAVING = (
     "karpenter.sh/disrupt",
     "karpenter.k8s.aws/interruption",
