@@ -33,8 +33,8 @@ def test_a_new_bucket_wants_attention_and_is_mended_once(moto: Any, bucket: str)
     assert {name for name, good in before.items() if good is False} >= {
         *("public access block", "versioning", "aborted uploads"),
     }
-    mended = {found.name for found in setup(bucket).findings(fix=True) if found.fixed}
-    assert mended >= {"public access block", "versioning", "aborted uploads"}
+    fixed = {found.name for found in setup(bucket).findings(fix=True) if found.fixed}
+    assert fixed >= {"public access block", "versioning", "aborted uploads"}
     assert set(verdicts(bucket).values()) == {True}
     assert not any(found.fixed for found in setup(bucket).findings(fix=True))
     assert moto.client.get_bucket_versioning(Bucket=bucket)["Status"] == "Enabled"

@@ -175,7 +175,7 @@ def test_what_people_read_begins_with_the_class_and_shows_the_line(tmp_path: Pat
     log = tmp_path / "rank 1.log"
     log.write_text("step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
     first, second = explain("--log", log).splitlines()
-    assert first == "oom-gpu: no retry heals it"
+    assert first == "oom-gpu: no retry recovers from it"
     assert second == f"  {log}:2: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
 
 

@@ -48,13 +48,13 @@ class FailureKind(StrEnum):
 
 _STEP = re.compile(r"Step (\d{1,18}): ")
 """The format in which a message names the failed step; `where_it_ended` puts it into the headline."""
-PROCESS_LOST = "The log has the message of the process that ended; once its cause is mended"
+PROCESS_LOST = "The log has the message of the process that ended; once its cause is fixed"
 _MENDING = {
-    FailureKind.STORAGE: "Once that is mended",
-    FailureKind.DATA: "Once the data is mended",
-    FailureKind.CONFIGURATION: "Once that is mended",
+    FailureKind.STORAGE: "Once that is fixed",
+    FailureKind.DATA: "Once the data is fixed",
+    FailureKind.CONFIGURATION: "Once that is fixed",
     FailureKind.SERVICE: "Once the service answers",
-    FailureKind.BUG: "The log has the traceback; once its cause is mended",
+    FailureKind.BUG: "The log has the traceback; once its cause is fixed",
 }
 """Text before the command that resumes, if the failure itself has no advice."""
 

@@ -57,7 +57,7 @@ def _explained(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RecordError(
             f"{path}: cannot be written ({error.strerror}). The checkpoints are untouched. Free space or "
-            f"mend it, then: {resume_command(path.parent, started_with=made_by())}"
+            f"fix it, then: {resume_command(path.parent, started_with=made_by())}"
         ) from error
 
 

@@ -134,7 +134,7 @@ def test_each_failure_has_its_class_and_heals_or_does_not(name: str, nodes: Node
         assert attempt["step"] is not None, told
         assert attempt["step"] >= FAULT_STEP - 1, "from the newest checkpoint"
     else:
-        assert f"no retry heals {failure.expected}" in " ".join(told.split())
+        assert f"no retry recovers from {failure.expected}" in " ".join(told.split())
         later = json.loads(nodes.manage("status", name, "--json", code=None))
         assert later["retries"] == 0
         if later["failure"] is not None:  # an image is pulled again and again

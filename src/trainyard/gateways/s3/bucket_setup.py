@@ -39,7 +39,7 @@ class BucketFinding:
 
     def text(self) -> str:
         verdict = {True: "ok", False: "not ok", None: "not known"}[self.good]
-        return f"{self.name:<20} {'mended' if self.fixed else verdict:<10} {self.found}"
+        return f"{self.name:<20} {'fixed' if self.fixed else verdict:<10} {self.found}"
 
 
 class BucketSetup:
@@ -106,7 +106,7 @@ class BucketSetup:
         try:
             mend(answer or {})
         except ServiceError as error:
-            return BucketFinding(name, False, f"{found}; could not be mended: {error}")
+            return BucketFinding(name, False, f"{found}; could not be fixed: {error}")
         again, _ = self._bucket.about(read)
         still = judge(again or {})
         return BucketFinding(
