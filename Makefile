@@ -31,7 +31,7 @@ STORE ?=
 ##  RUNS      the folder of the runs; default: runs
 RUNS ?= runs
 ##  RUN_DIR   the folder of the run; default: a new one in RUNS, and for make resume
-##            the one that was last at work
+##            the one that was last written to
 RUN_DIR ?=
 
 ##  PYTHON    a Python 3.11, 3.12 or 3.13; default: python3 if it is one of these,
@@ -84,7 +84,7 @@ PIPELINE = @exec "$(RUN)" -m trainyard run --settings "$$SET" --runs "$(RUNS)" -
 train: $(VENV)/training.stamp ## train, store and prove a model: CONFIG=, SET=, STORE=, RUN_DIR=
 	$(PIPELINE) --config "$(CONFIG)" $(if $(RUN_DIR),--run-dir "$(RUN_DIR)")
 
-resume: $(VENV)/training.stamp ## go on with the run that was last at work, or with RUN_DIR=
+resume: $(VENV)/training.stamp ## resume the run that was last written to, or RUN_DIR=
 	$(PIPELINE) --run-dir "$(or $(RUN_DIR),newest)" $(if $(filter command,$(firstword $(origin CONFIG))),--config "$(CONFIG)")
 
 deploy-demo: $(VENV)/training.stamp ## a cluster from nothing, and a job on it (TRAINYARD_CONTROL_PLANE)
