@@ -196,10 +196,10 @@ def test_resume_takes_what_is_named_and_changed_on_its_line(clone: Path, three_r
         ("model.name=\"my model\" a.b='c d'", ["model.name=my model", "a.b=c d"]),
         ('model.name="it\'s mine"', ["model.name=it's mine"]),
         (
-            "a.b=$(shell touch made) c.d=$(touch made)",
-            ["a.b=$(shell", "touch", "made)", "c.d=$(touch", "made)"],
+            "a.b='$(shell touch made)' c.d=\"$(touch made)\"",
+            ["a.b=$(shell touch made)", "c.d=$(touch made)"],
         ),
-        ("a.b=`touch made` c.d=1;touch e.f=$$HOME", ["a.b=`touch", "made`", "c.d=1;touch", "e.f=$$HOME"]),
+        ("'a.b=`touch made`' c.d=1;touch e.f=$$HOME", ["a.b=`touch made`", "c.d=1;touch", "e.f=$$HOME"]),
         ("a.b=#1 c.d=50% e.f=*.txt g=[1,2]", ["a.b=#1", "c.d=50%", "e.f=*.txt", "g=[1,2]"]),
         ("model.name=Übung\na.b=1\n", ["model.name=Übung", "a.b=1"]),
         ("", []),
@@ -285,9 +285,11 @@ def test_without_a_store_a_folder_of_the_working_directory_is_the_store(
     config = ["--config", str(HOUSE / "configs" / "smoke.yaml")]
     url = pipeline_of(parse_args(config)).store
     assert unquote(url) == f"file://{folder}/trainyard-store"
-    set_store = ["--set", "artifacts.store=s3://of/config"]
-    assert pipeline_of(parse_args([*config, *set_store])).store == "s3://of/config"
-    assert pipeline_of(parse_args([*config, *set_store, "--store", "s3://a/b"])).store == "s3://a/b"
+    set_store = ["--set", "artifacts.store=s3://ml-runs/config"]
+    assert pipeline_of(parse_args([*config, *set_store])).store == "s3://ml-runs/config"
+    assert (
+        pipeline_of(parse_args([*config, *set_store, "--store", "s3://ml-runs/b"])).store == "s3://ml-runs/b"
+    )
 
 
 def test_lint_judges_what_is_generated_too(clone: Path) -> None:

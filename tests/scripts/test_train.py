@@ -81,7 +81,7 @@ def test_weights_that_cannot_be_used_are_refused_before_the_data_is_prepared(tmp
     command = [sys.executable, "scripts/train.py", "--config", "configs/smoke.yaml", *words]
     done = warm_start.run(command, cwd=ROOT, timeout=240)
     assert done.returncode == 2
-    assert "model.gguf is not a whole GGUF file" in done.stderr
+    assert "model.gguf is not a complete GGUF file" in done.stderr
     assert not prepared.exists()
 
 

@@ -12,7 +12,8 @@ def find_repository_root() -> Path:
     started = getattr(sys.modules.get("__main__"), "__file__", None)
     if started is not None:
         scripts = Path(started).resolve().parent
-        if scripts.name == "scripts" and (scripts.parent / "src" / "trainyard").is_dir():
+        marks = (scripts.parent / "src" / "trainyard", scripts.parent / ".git")
+        if scripts.name == "scripts" and any(mark.exists() for mark in marks):
             return scripts.parent
     return Path(__file__).resolve().parents[3]
 

@@ -56,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.print_json(found.record())
     else:
         healing = (
-            "a retry from the newest good checkpoint can recover from it" if found.retryable else "no retry recovers from it"
+            "a retry from the newest good checkpoint can recover from it"
+            if found.retryable
+            else "no retry recovers from it"
         )
         print(f"{found.klass}: {healing}")
         print("\n".join(f"  {line}" for line in found.evidence))

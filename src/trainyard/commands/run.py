@@ -83,13 +83,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def settings(text: str) -> list[str]:
     """Return the KEY=VALUE words of a text quoted as in a shell. Raises ConfigError for an open quote."""
     try:
-        return shlex.split(text)
+        words = shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f'--settings {text!r}: {error}. An apostrophe is written "it\'s".') from None
+        raise ConfigError(f'--settings {text!r}: {error}. Write an apostrophe as "it\'s".') from None
+    if wrong := [word for word in words if "=" not in word]:
+        raise ConfigError(f"--settings {text!r}: {wrong[0]!r} is not KEY=VALUE")
+    return words
 
 
 def pipeline_of(args: argparse.Namespace) -> "Pipeline":
     """Return the pipeline of a command line. Raises ConfigError when it names no run and no configuration."""
+    from trainyard.artifacts.record.run_numbers import parse_run_number
+    from trainyard.artifacts.store.store_address import require_address
     from trainyard.config.load import load_config
     from trainyard.run.identity import choose_run_id
 
@@ -108,6 +113,9 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
         output.announce("resume", str(directory))
     config = load_config(args.config, args.set).config
     store = args.store or config.artifacts.store
+    if store:
+        require_address(store)
+    parse_run_number(args.run_number)
     return Pipeline(
         run_dir=directory or args.runs / choose_run_id(None),
         config=args.config,

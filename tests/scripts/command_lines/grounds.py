@@ -140,6 +140,7 @@ BESIDE = {
     "manage_checkpoints": ("kubeconfig", "job"),
     "promote_artifact": ("run_number", "step"),
     "prove_run": ("store",),
+    "run": ("config",),
     "prune_artifacts": ("keep_last",),
     "restore_artifact": ("run_number",),
     "setup_github": ("repository",),
