@@ -12,7 +12,6 @@ from typing import Any
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.directory import RunDirectory
-from trainyard.run.foreign.own_checkpoint import TakenCheckpoint
 from trainyard.run.identity import history_of, read_run, write_identity, write_outcome
 from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
 
@@ -21,17 +20,39 @@ _NOT_RESUMED = "not_resumed"
 
 
 @dataclass(frozen=True)
+class TakenCheckpoint:
+    """A checkpoint of the program that was copied into the run directory."""
+
+    step: int
+    manifest_sha256: str
+
+
+@dataclass(frozen=True)
 class ProgramEnd:
-    """How a program ended."""
+    """How a program ended, and what is known about its training."""
 
     exit_code: int
-    told: bool
-    """Whether it was asked to stop."""
+    stopped_by: str | None = None
+    """`SIGTERM`, `SIGINT` or `the deadline` if it was asked to stop; None if it ended by itself."""
     others: str | None = None
     """Why not all other nodes ended with 0; None when they did."""
     checkpoint: TakenCheckpoint | None = None
     skipped: tuple[str, ...] = ()
     """Why newer checkpoints of the program do not count."""
+    resumed_at: int = 0
+    """The step that this attempt resumed after."""
+    announced: int | None = None
+    """The steps that the program itself says it trains."""
+    is_finished: bool | None = None
+    """Whether the program reported the end of its training; None if it reports none."""
+    fault: str | None = None
+    """A fault that its rows show, such as a loss that is not finite."""
+    unread: str = ""
+    """What was read of its output, for a program of which no row could be read."""
+    problem: str | None = None
+    """Why it could not be started."""
+    changed: tuple[str, ...] = ()
+    """The inputs that have other bytes now than at the start: lock, data."""
 
 
 def begin(
@@ -122,12 +143,11 @@ def has_other_rows(directory: RunDirectory, state: str | None) -> bool:
 def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
     """Write the outcome and the last events; return the exit code of the run."""
     rows = read_rows(directory.metrics_file)
-    planned = int(read_run(directory.run_file)["plan"]["steps"])
-    outcome = program_outcome(end, rows, planned)
+    outcome = program_outcome(end, rows, planned_steps(read_run(directory.run_file)))
     for note in end.skipped:
         append_event(directory.events_file, "checkpoint_rejected", reason=note)
-    if "checkpoint" in outcome:
-        append_event(directory.events_file, "checkpoint_saved", **outcome["checkpoint"])
+    if end.checkpoint is not None:
+        note_checkpoint(directory, end.checkpoint)
     times = {"seconds": round(seconds, 3), "finished": time.time()}
     write_outcome(directory.run_file, {**outcome, **times})
     ending = "preempted" if outcome["status"] == "stopped" else "finished"
@@ -135,37 +155,63 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
     return int(outcome["exit_code"])
 
 
+def planned_steps(run: Mapping[str, Any]) -> int | None:
+    """Return the steps that the run was asked for; None if the program decides."""
+    steps = run.get("plan", {}).get("steps")
+    return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
+
+
+def note_checkpoint(directory: RunDirectory, taken: TakenCheckpoint) -> None:
+    """Record that a checkpoint was taken into the run directory, unless that is the last record of it."""
+    named = {"step": taken.step, "manifest_sha256": taken.manifest_sha256}
+    for event in reversed(read_rows(directory.events_file)):
+        if event.get("event") == "checkpoint_saved":
+            if {key: event.get(key) for key in named} == named:
+                return
+            break
+    append_event(directory.events_file, "checkpoint_saved", **named)
+
+
 def program_facts(
     provenance: Mapping[str, Any],
     *,
     recipe: str,
-    seed: int,
     config_sha256: str,
     plan: Mapping[str, int],
     hardware: Mapping[str, int],
+    seed: int | None = None,
+    data: Mapping[str, Any] | None = None,
+    program: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the facts that `run.json` of another program has before it ends; nothing else is known of it.
 
-    `plan` has the steps and how often they are logged, `hardware` the processes.
+    `plan` has the steps and how often they are logged, as far as known; `hardware` the processes; `data` the
+    fingerprint of the files that it reads; `program` its command.
     """
-    return {
+    facts = {
         **provenance,
         "recipe": recipe,
         "seed": seed,
         "config_sha256": config_sha256,
         "plan": dict(plan),
         "hardware": dict(hardware),
+        "data": data and dict(data),
+        "program": program and dict(program),
     }
+    return {key: value for key, value in facts.items() if value is not None}
 
 
-def program_outcome(end: ProgramEnd, rows: list[Row], planned: int) -> dict[str, Any]:
+def program_outcome(end: ProgramEnd, rows: list[Row], planned: int | None) -> dict[str, Any]:
     """Return the outcome of a program's run, without its times; unknown facts are absent."""
     status, code, reason = _verdict(end, rows, planned)
     outcome: dict[str, Any] = {
         "status": status,
         "exit_code": code,
         "reason": reason,
-        "steps": int(rows[-1]["step"]) if rows else 0,
+        "steps": _steps_done(end, rows),
+        "program_exit_code": end.exit_code,
+        "announced_steps": end.announced,
+        "changed_inputs": list(end.changed) or None,
         **_losses(rows),
     }
     if end.checkpoint is not None:
@@ -174,23 +220,54 @@ def program_outcome(end: ProgramEnd, rows: list[Row], planned: int) -> dict[str,
     return {key: value for key, value in outcome.items() if value is not None}
 
 
-def _verdict(end: ProgramEnd, rows: list[Row], planned: int) -> tuple[str, int, str | None]:
+def _steps_done(end: ProgramEnd, rows: list[Row]) -> int:
+    """The last step on record: of a row, or of a checkpoint that was saved after the last row."""
+    logged = int(rows[-1]["step"]) if rows else 0
+    return max(logged, end.checkpoint.step if end.checkpoint else 0)
+
+
+def _verdict(end: ProgramEnd, rows: list[Row], planned: int | None) -> tuple[str, int, str | None]:
     """Status, exit code and reason."""
-    done = int(rows[-1]["step"]) if rows else 0
-    shown = f"step {done:,} of {planned:,} in its log" if rows else "no step in its log"
-    if end.exit_code == 0 and done == planned:
+    done = _steps_done(end, rows)
+    total = planned or end.announced
+    shown = f"step {done:,}" + (f" of {total:,}" if total else "") if done else "no step"
+    if end.problem is not None:
+        return "failed", ExitCode.USAGE, end.problem
+    if end.fault is not None:
+        return "failed", _code_of(end), end.fault
+    has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at
+    is_done = bool(done >= planned if planned else end.is_finished or (total and done >= total))
+    if end.exit_code == 0 and (is_done or (end.stopped_by is None and not planned)):
         if end.others is not None:
             return "failed", ExitCode.NO, end.others
+        if not rows:
+            return "failed", ExitCode.NO, f"the program ended with exit code 0, and {end.unread}"
         return "succeeded", ExitCode.DONE, None
-    if end.told and end.checkpoint is not None:
-        newest = f"asked to stop; its newest complete checkpoint is of step {end.checkpoint.step:,}"
+    if has_saved and (end.stopped_by is not None or end.exit_code == ExitCode.STOPPED):
+        assert end.checkpoint is not None
+        by = f"stopped by {end.stopped_by}" if end.stopped_by else "the program stopped itself"
+        newest = f"{by} after {shown}; its newest complete checkpoint is of step {end.checkpoint.step:,}"
         return "stopped", ExitCode.STOPPED, "; ".join((newest, *end.skipped))
-    reason = "; ".join((f"the program ended with exit code {end.exit_code} after {shown}", *end.skipped))
-    return "failed", end.exit_code or ExitCode.NO, reason
+    parts = [f"the program ended with exit code {end.exit_code} after {shown} in its records"]
+    if end.stopped_by is not None:
+        since = f"since step {end.resumed_at:,}" if end.resumed_at else "at all"
+        parts.append(f"it was stopped by {end.stopped_by} and has saved no complete checkpoint {since}")
+    if not rows and end.unread:
+        parts.append(end.unread)
+    return "failed", _code_of(end), "; ".join((*parts, *end.skipped))
+
+
+def _code_of(end: ProgramEnd) -> int:
+    """The exit code of a run that failed: 1, but 128 + N where a signal ended the program, as in a shell."""
+    if end.stopped_by == "SIGINT":
+        return ExitCode.INTERRUPTED
+    return end.exit_code if end.exit_code > 128 else ExitCode.NO
 
 
 def _losses(rows: list[Row]) -> dict[str, Any]:
     losses = [row["loss"] for row in rows if "loss" in row]
-    if not losses or not all(isinstance(loss, int | float) for loss in losses):
+    validation = [row["val_loss"] for row in rows if "val_loss" in row]
+    if not all(isinstance(loss, int | float) for loss in (*losses, *validation)):
         return {}
-    return {"first_loss": losses[0], "final_loss": losses[-1]}
+    found = {"first_loss": losses[0], "final_loss": losses[-1]} if losses else {}
+    return found | ({"validation_loss": validation[-1]} if validation else {})
