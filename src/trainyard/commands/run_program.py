@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from trainyard.gateways.process import HandedOn
     from trainyard.jobs.recipes.recipe_order import RecordedRecipe
     from trainyard.jobs.recipes.wrapped_program import ProgramDescription
+    from trainyard.programs.checkpoints.taken_checkpoint import OwnCheckpoint, OwnCheckpoints
     from trainyard.run.directory import RunDirectory
     from trainyard.run.foreign.metric_rows import MetricRowWriter
-    from trainyard.run.foreign.own_checkpoint import OwnCheckpoint, OwnCheckpoints
     from trainyard.run.launch_environment import NodeLauncher
 
 LOG = logging.getLogger(__name__)
@@ -177,9 +177,9 @@ class ProgramRun:
     def begin(self, own: "OwnCheckpoint | None") -> None:
         from trainyard.config.load import config_sha256, dump_yaml
         from trainyard.gateways.git import program_git_facts
+        from trainyard.programs.checkpoints.taken_checkpoint import state_of
         from trainyard.run.foreign.foreign_records import begin, program_facts
         from trainyard.run.foreign.node_exit_codes import forget_ends
-        from trainyard.run.foreign.own_checkpoint import state_of
         from trainyard.run.identity import choose_run_id, collect_provenance
 
         lock = REPOSITORY_ROOT / LOCKS.get(self.sheet.recipe, "requirements-training.txt")
@@ -213,9 +213,9 @@ class ProgramRun:
         return {"world_size": nodes * here, "local_world_size": here}
 
     def finish(self, ended: "HandedOn", *, seconds: float) -> int:
+        from trainyard.programs.checkpoints.taken_checkpoint import state_of, take_newest
         from trainyard.run.foreign.foreign_records import ProgramEnd, finish, has_other_rows
         from trainyard.run.foreign.node_exit_codes import wait_for_ends
-        from trainyard.run.foreign.own_checkpoint import state_of, take_newest
         from trainyard.run.waiting import describe_wait
 
         others = None
@@ -235,8 +235,8 @@ class ProgramRun:
 
     def own_checkpoints(self) -> "OwnCheckpoints":
         """The program's own checkpoints; newer ones that are not complete are logged with the reason."""
-        from trainyard.jobs.volumes.volume_source import list_checkpoint_folder
-        from trainyard.run.foreign.own_checkpoint import find_own_checkpoints
+        from trainyard.programs.checkpoints.taken_checkpoint import find_own_checkpoints
+        from trainyard.programs.checkpoints.volume_listing import list_checkpoint_folder
 
         folder = Path(self.sheet.checkpoints)
         found = find_own_checkpoints(folder, list_checkpoint_folder(folder), self.recipe.CHECKPOINTS)

@@ -12,12 +12,19 @@ from typing import Any
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.directory import RunDirectory
-from trainyard.run.foreign.own_checkpoint import TakenCheckpoint
 from trainyard.run.identity import history_of, read_run, write_identity, write_outcome
 from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
 
 _NOT_RESUMED = "not_resumed"
 """The event of an attempt that prints other rows of steps up to the checkpoint that it was to resume from."""
+
+
+@dataclass(frozen=True)
+class TakenCheckpoint:
+    """A checkpoint of the run directory."""
+
+    step: int
+    manifest_sha256: str
 
 
 @dataclass(frozen=True)
