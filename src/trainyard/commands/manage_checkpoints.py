@@ -26,7 +26,7 @@ from trainyard.errors import CheckpointError, ConfigError, ExitCode
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.jobs.volumes.volume_source import VolumeSource
-    from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
+    from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
 
 COMMANDS = ("create-volume", "find", "list", "copy")
 MODES = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
     """Open the place that the options name; yield it and its checkpoints."""
     from trainyard.jobs.volumes.checkpoint_search import Where, open_found_folder
-    from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
+    from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
 
     names = ("namespace", "pod", "container", "claim", "job", "path", "image", "python")
     where = Where(**{name: vars(args)[name] for name in names}, seconds=args.timeout)
@@ -133,8 +133,8 @@ def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource
 
 
 def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
+    from trainyard.programs.checkpoints.checkpoint_formats import newest_of_each_run
     from trainyard.report.jobs.checkpoint_text import checkpoint_lines
-    from trainyard.run.checkpoints.checkpoint_formats import newest_of_each_run
 
     shown = newest_of_each_run(found) if args.command == "find" else found
     records = [each.record() for each in shown]
@@ -149,9 +149,9 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]", store: Any) -> int:
     from trainyard.artifacts.upload.verified_copy import StoreDelivery
     from trainyard.jobs.volumes.checkpoint_copy import copy_checkpoint
+    from trainyard.programs.checkpoints.checkpoint_formats import choose_checkpoint
     from trainyard.report.jobs.checkpoint_text import copy_line
     from trainyard.report.terminal.phase import PhaseDisplay
-    from trainyard.run.checkpoints.checkpoint_formats import choose_checkpoint
 
     checkpoint = choose_checkpoint(found, args.checkpoint, arguments.step(args.step))
     data: dict[str, Any] = {**checkpoint.record(), "from": str(source), "to": args.to}

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from trainyard.proof.proof import Configuration, Proof, prove
 from trainyard.proof.recorded_facts import other_program
-from trainyard.programs.program_records import ProgramEnd, program_facts, program_outcome
-from trainyard.run.foreign.own_checkpoint import TakenCheckpoint
+from trainyard.programs.program_records import ProgramEnd, TakenCheckpoint, program_facts, program_outcome
 
 if TYPE_CHECKING:
     from trainyard.artifacts.verify.inspection import Inspection

@@ -20,7 +20,7 @@ from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, comm
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import MEGATRON
 from trainyard.plan.parallel_degrees import degree_problems
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
 NAME = "megatron"
 ON_FIRST_NODE = False

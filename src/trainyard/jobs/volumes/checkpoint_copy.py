@@ -22,8 +22,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
 from trainyard.jobs.volumes.volume_source import SentFile, VolumeSource
-from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
-from trainyard.run.checkpoints.volume_listing import VolumeFile
+from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
+from trainyard.programs.checkpoints.volume_listing import VolumeFile
 
 if TYPE_CHECKING:
     from trainyard.artifacts.upload.verified_copy import StoreDelivery

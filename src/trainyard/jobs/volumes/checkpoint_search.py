@@ -16,7 +16,7 @@ from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.state.reading import annotations_of
 from trainyard.jobs.volumes.helper_pod import HelperPod, Place, mount_claim, require_running
 from trainyard.jobs.volumes.volume_source import VolumeSource
-from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints, newest_step
+from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints, newest_step
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api

@@ -4,9 +4,7 @@ The program that does this (`volume_agent`) is sent to the pod's own Python over
 or written in the pod.
 """
 
-import io
 import json
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import CheckpointError, ServiceError, ServiceTroubleError
-from trainyard.jobs.volumes import volume_agent
 from trainyard.jobs.volumes.helper_pod import Place
-from trainyard.run.checkpoints.volume_listing import ListingReader, VolumeFile, VolumeListing
+from trainyard.programs.checkpoints import volume_agent
+from trainyard.programs.checkpoints.volume_listing import ListingReader, VolumeFile, VolumeListing
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -111,15 +109,3 @@ def _sent(answer: dict[str, Any], file: VolumeFile) -> SentFile:
         return SentFile(int(answer["size"]), str(answer["sha256"]), answer["same"] is True)
     except (KeyError, TypeError, ValueError):
         raise ServiceError(f"the program in the pod did not report what it has read of {file.path}") from None
-
-
-def list_checkpoint_folder(folder: Path) -> VolumeListing:
-    """Return the files below a folder of this machine, listed as in a pod.
-
-    Links are left out, and a folder that does not exist has no files.
-    """
-    lines, reader = io.BytesIO(), ListingReader()
-    volume_agent.list_below(folder, lines, most=sys.maxsize)
-    for line in lines.getvalue().splitlines():
-        reader.take(line)
-    return reader.listing()

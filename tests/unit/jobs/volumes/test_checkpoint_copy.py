@@ -42,8 +42,8 @@ from trainyard.jobs.volumes.checkpoint_search import (
 )
 from trainyard.jobs.volumes.helper_pod import Place
 from trainyard.jobs.volumes.volume_source import VolumeSource
-from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
-from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
+from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
+from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
 
 pytestmark = pytest.mark.process
 

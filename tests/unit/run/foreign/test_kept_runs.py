@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from trainyard.errors import CheckpointError, ExitCode
+from trainyard.programs.checkpoints.taken_checkpoint import OwnCheckpoint, take
 from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
-from trainyard.programs.program_records import ProgramEnd, begin, finish
+from trainyard.programs.program_records import ProgramEnd, TakenCheckpoint, begin, finish
 from trainyard.programs.metric_rows import MetricRowWriter
 from trainyard.programs.node_exit_codes import forget_ends, tell_end, wait_for_ends
-from trainyard.run.foreign.own_checkpoint import OwnCheckpoint, TakenCheckpoint, take
 from trainyard.run.records import read_rows
 
 

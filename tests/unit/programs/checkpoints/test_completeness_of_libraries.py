@@ -11,8 +11,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.trainer_callback import TrainerState
 
-from trainyard.jobs.volumes.volume_source import list_checkpoint_folder
-from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
+from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
+from trainyard.programs.checkpoints.volume_listing import list_checkpoint_folder
 
 
 def is_complete(run: Path) -> bool:

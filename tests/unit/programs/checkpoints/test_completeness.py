@@ -20,11 +20,11 @@ import torch
 from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.jobs.recipes import RECORDED
-from trainyard.jobs.volumes.volume_agent import counts_in
-from trainyard.jobs.volumes.volume_source import list_checkpoint_folder
-from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
-from trainyard.run.foreign.own_checkpoint import find_own_checkpoints
+from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
+from trainyard.programs.checkpoints.taken_checkpoint import find_own_checkpoints
+from trainyard.programs.checkpoints.volume_agent import counts_in
+from trainyard.programs.checkpoints.volume_listing import list_checkpoint_folder
 
 Plant = Callable[[Path, int, int], Path]
 """Folder of the run, step, world size -> the checkpoint."""

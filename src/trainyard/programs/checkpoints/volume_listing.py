@@ -1,15 +1,18 @@
-"""Read the list of a folder's files that the program in a pod prints: names, sizes, content of indexes.
+"""Read the list of files that `volume_agent` prints of a folder, in a pod or here: names, sizes, indexes.
 
 Output of a pod is not trusted: names that lead out of the volume, and lines in another format, are refused.
 """
 
+import io
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from trainyard.errors import DamagedFileError
+from trainyard.programs.checkpoints import volume_agent
 from trainyard.run.record_models import Count, Number, RelativePath, Text, Truth, validate_record
 
 
@@ -98,3 +101,15 @@ class ListingReader:
 def join_path(folder: str, name: str) -> str:
     """The path of a name in a folder of the listing."""
     return name if folder == "." else f"{folder}/{name}"
+
+
+def list_checkpoint_folder(folder: Path) -> VolumeListing:
+    """Return the files below a folder of this machine, listed as in a pod.
+
+    Links are left out, and a folder that does not exist has no files.
+    """
+    lines, reader = io.BytesIO(), ListingReader()
+    volume_agent.list_below(folder, lines, most=sys.maxsize)
+    for line in lines.getvalue().splitlines():
+        reader.take(line)
+    return reader.listing()

@@ -25,9 +25,9 @@ from itertools import chain, product
 from pathlib import PurePosixPath
 
 from trainyard.errors import CheckpointError
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint, Wholeness
+from trainyard.programs.checkpoints.volume_listing import VolumeFile, VolumeListing, join_path
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_checkpoint_manifest
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint, Wholeness
-from trainyard.run.checkpoints.volume_listing import VolumeFile, VolumeListing, join_path
 from trainyard.run.directory import step_of
 from trainyard.run.untrusted_files import parse_json
 

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import CheckpointError
+from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
+from trainyard.programs.checkpoints.volume_listing import VolumeListing
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
@@ -23,10 +26,8 @@ from trainyard.run.checkpoint_manifest import (
     verify_checkpoint,
     write_manifest,
 )
-from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
-from trainyard.run.checkpoints.volume_listing import VolumeListing
 from trainyard.run.directory import RunDirectory
+from trainyard.programs.program_records import TakenCheckpoint
 from trainyard.run.identity import read_run
 
 _logger = logging.getLogger(__name__)
@@ -38,14 +39,6 @@ class OwnCheckpoint:
 
     step: int
     path: Path
-
-
-@dataclass(frozen=True)
-class TakenCheckpoint:
-    """A checkpoint of the run directory."""
-
-    step: int
-    manifest_sha256: str
 
 
 @dataclass(frozen=True)

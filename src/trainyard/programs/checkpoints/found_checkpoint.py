@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
-from trainyard.run.checkpoints.volume_listing import VolumeFile
+from trainyard.programs.checkpoints.volume_listing import VolumeFile
 
 
 class CheckpointFormat(StrEnum):

@@ -10,16 +10,16 @@ import pytest
 from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.errors import CheckpointError, DamagedFileError
-from trainyard.jobs.volumes.volume_agent import main
-from trainyard.run.checkpoints.checkpoint_formats import (
+from trainyard.programs.checkpoints.checkpoint_formats import (
     TRACKER,
     choose_checkpoint,
     find_checkpoints,
     newest_of_each_run,
     newest_step,
 )
-from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
-from trainyard.run.checkpoints.volume_listing import ListingReader, VolumeListing
+from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
+from trainyard.programs.checkpoints.volume_agent import main
+from trainyard.programs.checkpoints.volume_listing import ListingReader, VolumeListing
 
 
 def listing_of(lines: Iterable[bytes]) -> VolumeListing:

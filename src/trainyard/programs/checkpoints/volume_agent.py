@@ -5,7 +5,7 @@
     digest ROOT F      the digest of a file as JSON, to stderr
 
 It changes nothing, needs Python 3.8 and no package, and follows no link. `volume_source` sends its text, and
-uses its list for a folder of this machine.
+`volume_listing` uses its list for a folder of this machine.
 """
 
 from __future__ import annotations
