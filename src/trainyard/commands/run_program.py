@@ -128,7 +128,7 @@ def program_for(
         from trainyard.jobs.recipes.wrapped_program import read_description
 
         sheet = read_description(file, RECORDED)
-        return sheet.program(REPOSITORY_ROOT), sheet.nodes
+        return sheet.program(RECORDED[sheet.recipe], REPOSITORY_ROOT), sheet.nodes
     if config.recipe != COMMAND:
         raise ConfigError(
             f"recipe: {config.recipe} trains with the trainer of this repository. Set recipe: command and "

@@ -12,8 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.proof.completion import completion_problem, is_unfinished
 from trainyard.proof.recorded_events import Course, course_of
-from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, other_program, section_or_empty
-from trainyard.proof.repeatability import changed_seed, missing_facts, mixed_origin, provenance_line
+from trainyard.proof.recorded_facts import (
+    RecordedFacts,
+    integer_or_none,
+    is_of_any_program,
+    other_program,
+    section_or_empty,
+)
+from trainyard.proof.repeatability import (
+    changed_inputs,
+    changed_seed,
+    missing_facts,
+    mixed_origin,
+    provenance_line,
+)
 from trainyard.proof.stored_checkpoints import (
     CheckpointProblem,
     changed_record,
@@ -178,12 +190,27 @@ def _trained(run: RecordedFacts, problem: str | None, course: Course, *, place: 
         # Resuming a finished run does nothing, so the only fix is to train again.
         step = place.next_command(run) if is_unfinished(run) else place.again
         return Part("trained", False, problem, step)
+    if is_of_any_program(run):
+        return Part("trained", True, f"{_program_length(run)}, every logged figure finite, {course.retries}")
     steps = f"{run['plan']['steps']:,}"
     if (program := other_program(run)) is not None:
         seen = f"logged loss finite, by what {program} printed; nothing else of its training was examined"
     else:
         seen = "loss finite"
     return Part("trained", True, f"{steps} of {steps} steps, every {seen}, {course.retries}")
+
+
+def _program_length(run: RecordedFacts) -> str:
+    """How many steps a program did, and who decided that."""
+    outcome = section_or_empty(run, "outcome")
+    asked = integer_or_none(section_or_empty(run, "plan").get("steps"))
+    announced = integer_or_none(outcome.get("announced_steps"))
+    done = f"{outcome['steps']:,}"
+    if asked is not None:
+        return f"{done} of {asked:,} steps"
+    if announced is None:
+        return f"{done} steps, and the program ended with exit code 0"
+    return f"{done} of the {announced:,} steps that the program announced, and it ended with exit code 0"
 
 
 def _network(run: RecordedFacts, place: ProofPlace, *, asked: object) -> Part:
@@ -197,6 +224,8 @@ def _network(run: RecordedFacts, place: ProofPlace, *, asked: object) -> Part:
             return Part("network", False, text, f"train it in one piece: {place.again}")
     hardware = section_or_empty(run, "hardware")
     evidence, problem = _joined(hardware, asked)
+    if problem is None and is_of_any_program(run) and integer_or_none(hardware.get("world_size")) == 1:
+        return Part("network", True, "one machine: no network was used")  # its launcher may start processes
     if problem is None:
         return Part("network", True, evidence)
     if integer_or_none(hardware.get("world_size")) in (None, 0):
@@ -295,6 +324,8 @@ def _repeatable(
         return Part("repeatable", False, text, step)
     if (mixture := mixed_origin(run)) is not None:
         return Part("repeatable", False, mixture, f"train it in one piece: {place.again}")
+    if (changed := changed_inputs(run)) is not None:
+        return Part("repeatable", False, changed, f"train it again, and leave them as they are: {place.again}")
     if (seed := changed_seed(run, configuration.settings)) is not None:
         return Part("repeatable", False, seed, f"train it again: {place.again}")
     fingerprint = section_or_empty(run, "data").get("fingerprint")
@@ -312,7 +343,18 @@ def _repeatable(
     return Part("repeatable", True, f"{provenance_line(run)}{note}")
 
 
+_PROGRAM_REMEDIES = {
+    "commit": "run it in a git repository with at least one commit, or in an image that was built from one",
+    "a clean working tree": "commit the changes, or ignore files that do not matter in .gitignore",
+    "lock": "name the file that pins its packages with program.lock",
+    "data": "name the files that it reads with program.data, or [] if it reads none",
+}
+
+
 def _recording_step(run: RecordedFacts, missing: list[str], place: ProofPlace) -> str:
+    if is_of_any_program(run):
+        steps = [_PROGRAM_REMEDIES[name] for name in missing if name in _PROGRAM_REMEDIES]
+        return f"{'; '.join(steps) or 'run it with this version of Trainyard'}; then: {place.again}"
     if other_program(run) is not None:
         return "there is no fix yet: docs/jobs.md#what-is-proven-of-other-programs says why"
     if "commit" in missing:

@@ -32,6 +32,11 @@ def other_program(facts: RecordedFacts) -> str | None:
     return None if isinstance(recipe, str) and recipe in RECIPES else str(recipe)
 
 
+def is_of_any_program(run: RecordedFacts) -> bool:
+    """Whether it is the run of any program (`recipe: command`), which decides itself which steps it logs."""
+    return other_program(run) is not None and isinstance(run.get("program"), Mapping)
+
+
 def is_finite_number(value: object) -> bool:
     """Whether `value` is a finite number."""
     if not isinstance(value, int | float) or isinstance(value, bool):

@@ -109,13 +109,13 @@ def run_address(ci: Mapping[str, str]) -> str:
     return quote(f"{ci['server']}/{ci['repository']}/actions/runs/{ci['run_id']}", safe=":/")
 
 
-def collect_provenance(git: Mapping[str, Any], *, lock: Path, config_file: Path) -> dict[str, Any]:
+def collect_provenance(git: Mapping[str, Any], *, lock: Path | None, config_file: Path) -> dict[str, Any]:
     """Return the origin of code and environment: git facts, the lock's digest, CI and image."""
     return {
         "version": __version__,
         "config_file": str(config_file),
         "git": dict(git),
-        "lock_sha256": sha256_of_file(lock) if lock.is_file() else None,
+        "lock_sha256": sha256_of_file(lock) if lock is not None and lock.is_file() else None,
         "ci": ci_facts_at(git.get("commit")),
         "started_with": made_by() or None,
         **image_facts(),
