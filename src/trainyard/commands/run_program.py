@@ -230,7 +230,9 @@ class ProgramRun:
         write_end(self.directory, number, ended.exit_code)
         if not self.is_first:
             return ended.exit_code
-        return self.finish(ended, metrics, started=started, resumed_at=resumed_at, seconds=time.monotonic() - began)
+        return self.finish(
+            ended, metrics, started=started, resumed_at=resumed_at, seconds=time.monotonic() - began
+        )
 
     @property
     def is_launched(self) -> bool:
@@ -341,7 +343,9 @@ class ProgramRun:
     def hardware(self) -> dict[str, int]:
         """The processes of the complete run, as far as known, and those of this node."""
         nodes = max(self.node.nodes, self.nodes or 0)
-        if self.is_exact and self.nodes is None and not self.is_launched:  # it may have workers on other nodes
+        if (
+            self.is_exact and self.nodes is None and not self.is_launched
+        ):  # it may have workers on other nodes
             return {"local_world_size": self.processes}
         return {"world_size": nodes * self.processes, "local_world_size": self.processes}
 
@@ -368,12 +372,16 @@ class ProgramRun:
         from trainyard.programs.metrics.program_metrics import ProgramMetrics
 
         form, setting = self.program.log_form or "auto", self.program.metrics
-        files = None if self.is_exact else MetricFiles(
-            self.program.directory, started, setting, ignored=(self.directory.path,)
+        files = (
+            None
+            if self.is_exact
+            else MetricFiles(self.program.directory, started, setting, ignored=(self.directory.path,))
         )
         return ProgramMetrics(LogReader(form), files)
 
-    def keep(self, rows: Sequence[dict[str, Any]], writer: "MetricRowWriter", *, reported: bool = False) -> None:
+    def keep(
+        self, rows: Sequence[dict[str, Any]], writer: "MetricRowWriter", *, reported: bool = False
+    ) -> None:
         """Write rows; those that the program reports itself win over those that were read elsewhere."""
         from trainyard.programs.metrics.program_metrics import row_fault
 

@@ -1,5 +1,7 @@
 """Train a model into a run directory, or resume the run in it.
 
+With `recipe: command` another program trains, which scripts/run_program.py describes.
+
 Reads:   the configuration, the data, a checkpoint; the variables of an operator (docs/multi_node.md);
          TRAINYARD_RUN_ID (the identity of a new run), _JOB_STARTED (Unix seconds from which --deadline
          counts; default: now), _GPU_LOCK (a file; only one run that names it trains at a time),
@@ -86,6 +88,11 @@ def run(argv: Sequence[str] | None) -> int:
     output.configure_logging("error" if is_worker and not IS_MAIN else args.log_level)
     if os.environ.get("LOCAL_RANK") == "0":  # one process of each machine says what it waits for
         logging.getLogger("trainyard.run.waiting").setLevel((args.log_level or "info").upper())
+    if not is_worker and is_of_another_program(args):
+        from trainyard.commands import run_program
+
+        args.program = None
+        return run_program.run(args)
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
@@ -112,6 +119,14 @@ def run(argv: Sequence[str] | None) -> int:
         line = summary_line(outcome, done_before=display.was_done_before)
         output.announce("training", line, "ok")
     return 0
+
+
+def is_of_another_program(args: argparse.Namespace) -> bool:
+    """Return whether the configuration names another program than the trainer of this repository."""
+    from trainyard.config.load import load_config
+    from trainyard.config.registries import COMMAND
+
+    return load_config(args.config, args.set).config.recipe == COMMAND
 
 
 def was_trained_here(args: argparse.Namespace, processes: int) -> bool:

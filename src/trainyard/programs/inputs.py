@@ -48,12 +48,11 @@ class DataFiles:
     """Bytes."""
 
 
-def read_data(directory: Path, patterns: Sequence[str]) -> DataFiles:
-    """Hash the files that match `patterns` below `directory`. A folder stands for all files in it.
+def find_data(directory: Path, patterns: Sequence[str]) -> dict[str, Path]:
+    """Return the files that match `patterns` below `directory` by their names; a folder has all its files.
 
-    Raises ConfigError for a pattern that matches nothing, and OSError for a file that cannot be read.
+    Raises ConfigError for a pattern that matches nothing.
     """
-    digest, size, count = hashlib.sha256(), 0, 0
     found: dict[str, Path] = {}
     for pattern in patterns:
         matches = dict(_matches(directory, pattern))
@@ -63,17 +62,24 @@ def read_data(directory: Path, patterns: Sequence[str]) -> DataFiles:
                 "reads, relative to program.directory, or [] if it reads none."
             )
         found |= matches
+    return found
+
+
+def read_data(directory: Path, patterns: Sequence[str]) -> DataFiles:
+    """Hash the files that match `patterns`. Raises what `find_data` does, OSError for a file without access."""
+    digest, size = hashlib.sha256(), 0
+    found = find_data(directory, patterns)
     for name in sorted(found):
         digest.update(f"{name}\0{sha256_of_file(found[name])}\n".encode(errors="surrogateescape"))
         size += found[name].stat().st_size
-        count += 1
-    return DataFiles(digest.hexdigest(), count, size)
+    return DataFiles(digest.hexdigest(), len(found), size)
 
 
 def _matches(directory: Path, pattern: str) -> Iterator[tuple[str, Path]]:
     """Yield the name and the path of each file; names are relative to `directory` where they can be."""
-    for name in glob.glob(str(directory / Path(pattern).expanduser()), recursive=True, include_hidden=True):
-        path = Path(name)
+    wanted = str(Path(pattern).expanduser())
+    for name in glob.glob(wanted, root_dir=directory, recursive=True, include_hidden=True):  # noqa: PTH207
+        path = directory / name  # Path.glob takes no absolute pattern
         files = [path] if path.is_file() else (each for each in path.rglob("*") if each.is_file())
         for file in files:
             yield os.path.relpath(file, directory), file

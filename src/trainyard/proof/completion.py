@@ -95,7 +95,9 @@ def _program_records_problem(
         logs_last=False,
     )
     read = judge_rows(rows, cadence)
-    return read.problem or _other_figures(outcome, read.figures, ("first_loss", "final_loss", "validation_loss"))
+    return read.problem or _other_figures(
+        outcome, read.figures, ("first_loss", "final_loss", "validation_loss")
+    )
 
 
 def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:
@@ -155,9 +157,7 @@ def _records_problem(
     return _other_figures(outcome, read.figures, _FIGURES)
 
 
-def _other_figures(
-    outcome: RecordedFacts, figures: Mapping[str, Any], names: Iterable[str]
-) -> str | None:
+def _other_figures(outcome: RecordedFacts, figures: Mapping[str, Any], names: Iterable[str]) -> str | None:
     """The first figure of the outcome that is not the one of the rows."""
     for name in names:
         claimed, recorded = outcome.get(name), figures.get(name)

@@ -325,7 +325,9 @@ def _repeatable(
     if (mixture := mixed_origin(run)) is not None:
         return Part("repeatable", False, mixture, f"train it in one piece: {place.again}")
     if (changed := changed_inputs(run)) is not None:
-        return Part("repeatable", False, changed, f"train it again, and leave them as they are: {place.again}")
+        return Part(
+            "repeatable", False, changed, f"train it again, and leave them as they are: {place.again}"
+        )
     if (seed := changed_seed(run, configuration.settings)) is not None:
         return Part("repeatable", False, seed, f"train it again: {place.again}")
     fingerprint = section_or_empty(run, "data").get("fingerprint")
