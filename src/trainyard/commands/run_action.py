@@ -1,7 +1,7 @@
 """Run the pipeline for the action of this repository (`action.yml`), with the inputs that a workflow gave it.
 
-Reads:      COMMAND, CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE: the inputs of the action;
-            an empty one is not given
+Reads:      COMMAND, CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE: the inputs of the
+            action; an empty one is not given
 Writes:     what `trainyard run` writes; the step outputs `run_dir` and `exit_code`, and those of the proof
 Exit codes: those of `trainyard run`
 Example:    COMMAND="python train.py" scripts/run_action.py

@@ -25,22 +25,22 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.errors import CheckpointError, ConfigError, TrainyardError
+from trainyard.errors import ConfigError, TrainyardError
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.gateways.supervised_process import ProgramExit
-    from trainyard.programs.checkpoints.taken_checkpoint import ProgramCheckpoint, ProgramCheckpoints
     from trainyard.programs.metric_rows import MetricRowWriter
     from trainyard.programs.metrics.program_metrics import ProgramMetrics
     from trainyard.programs.program import Program
+    from trainyard.programs.program_checkpoints import ProgramCheckpoint, ProgramCheckpoints
     from trainyard.programs.program_records import TakenCheckpoint
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import NodeLauncher
@@ -50,6 +50,7 @@ ENDS_SECONDS = 120.0
 POLL_SECONDS = 2.0
 TAKE_SECONDS = 10.0
 """Seconds between two searches for new checkpoints while the program runs."""
+LOCAL_STORE = "trainyard-store"
 EVENTS_FILE = "program-events.jsonl"
 STOP_FILE = "stop-requested"
 
@@ -165,10 +166,11 @@ class ProgramRun:
     grace: float = 30.0
     deadline: float | None = None
     _taken: "TakenCheckpoint | None" = None
+    _taken_state: str = ""
+    _skipped: tuple[str, ...] = ()
     _last_search: float = 0.0
     _fault: str | None = None
     _announced: int | None = None
-    _is_finished: bool | None = None
     _reports_rows: bool = False
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -205,8 +207,9 @@ class ProgramRun:
             with self._lock:
                 self.read_events(events, rows)
                 self.keep(metrics.poll(), rows)
+                self.note_announced(metrics)
             if self.is_first and time.monotonic() - self._last_search >= TAKE_SECONDS:
-                self.take_newest(started, resumed_at)
+                self.take_newest(rows.newest)
                 self._last_search = time.monotonic()
 
         began = time.monotonic()
@@ -225,13 +228,13 @@ class ProgramRun:
         )
         with self._lock:
             self.read_events(events, rows)
-            self.keep([*metrics.poll(), *metrics.close()], rows)
+            self.keep(metrics.close(), rows)
             rows.close()
         write_end(self.directory, number, ended.exit_code)
         if not self.is_first:
             return ended.exit_code
         return self.finish(
-            ended, metrics, started=started, resumed_at=resumed_at, seconds=time.monotonic() - began
+            ended, metrics, logged=rows.newest, resumed_at=resumed_at, seconds=time.monotonic() - began
         )
 
     @property
@@ -371,13 +374,10 @@ class ProgramRun:
         from trainyard.programs.metrics.metric_files import MetricFiles
         from trainyard.programs.metrics.program_metrics import ProgramMetrics
 
-        form, setting = self.program.log_form or "auto", self.program.metrics
-        files = (
-            None
-            if self.is_exact
-            else MetricFiles(self.program.directory, started, setting, ignored=(self.directory.path,))
-        )
-        return ProgramMetrics(LogReader(form), files)
+        log = LogReader(self.program.log_form or "auto")
+        ignored = (self.directory.path, Path(LOCAL_STORE).absolute())
+        setting = "none" if self.is_exact else self.program.metrics
+        return ProgramMetrics(log, MetricFiles(self.program.directory, started, setting, ignored=ignored))
 
     def keep(
         self, rows: Sequence[dict[str, Any]], writer: "MetricRowWriter", *, reported: bool = False
@@ -390,6 +390,14 @@ class ProgramRun:
         for row in rows:
             if writer.keep(row) and self._fault is None and (fault := row_fault(row)) is not None:
                 self._fault = f"{fault} at step {row['step']}"
+
+    def note_announced(self, metrics: "ProgramMetrics") -> None:
+        """Record the steps that the program says it trains, once they are known."""
+        from trainyard.programs.program_records import note_announced_steps
+
+        if self.is_first and not self.is_exact and (steps := self._announced or metrics.steps_asked):
+            self._announced = steps
+            note_announced_steps(self.directory, steps)
 
     @property
     def prints_rows(self) -> bool:
@@ -411,7 +419,7 @@ class ProgramRun:
 
     def own_checkpoints(self) -> "ProgramCheckpoints":
         """The program's own checkpoints; newer ones that are not complete are logged with the reason."""
-        from trainyard.programs.checkpoints.taken_checkpoint import find_program_checkpoints
+        from trainyard.programs.program_checkpoints import find_program_checkpoints
         from trainyard.run.identity import read_run
 
         since = 0.0
@@ -428,7 +436,7 @@ class ProgramRun:
 
     def checkpoint_to_resume(self) -> "ProgramCheckpoint | None":
         """Return the newest checkpoint of this run that the program can resume from, or the one named."""
-        from trainyard.programs.checkpoints.taken_checkpoint import named_checkpoint, newest_taken
+        from trainyard.programs.program_checkpoints import named_checkpoint, newest_taken
 
         if self.resume == "none":
             return None
@@ -440,13 +448,84 @@ class ProgramRun:
             for note in found.notes():
                 LOG.warning("%s", note)
             own = found.newest_resumable
-        taken = None if self.is_exact else newest_taken(self.directory)
+        # A program that is not told where to resume looks into its own folder.
+        taken = newest_taken(self.directory) if self.program.resume else None
         return max((each for each in (taken, own) if each), key=lambda each: each.step or 0, default=None)
 
-    def take_newest(self, resumed_at: int) -> "ProgramCheckpoints | None":
-        """Copy the newest complete checkpoint into the run directory, and record it."""
+    def take_newest(self, logged: int) -> None:
+        """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.
+
+        `logged` is the last step with a row: the step of a checkpoint whose name has none.
+        """
+        from trainyard.programs.program_checkpoints import take
         from trainyard.programs.program_records import has_other_rows, note_checkpoint
-        from trainyard.programs.checkpoints.taken_checkpoint import take_newest
+        from trainyard.run.checkpoint_retention import remove_old_checkpoints
 
         found = self.own_checkpoints()
-        ...
+        self._skipped = found.notes()
+        newest = found.newest
+        if newest is None or (state := newest.state) == self._taken_state:
+            return
+        if has_other_rows(self.directory, state):
+            LOG.error("%s: not taken, because its steps were trained again after it was saved", newest.path)
+            return
+        step = newest.step if newest.step is not None else logged
+        if step < 1:
+            return
+        taken = take(newest, step, self.directory)
+        if taken is not None:
+            self._taken, self._taken_state = taken, state
+            note_checkpoint(self.directory, taken)
+            remove_old_checkpoints(self.directory, self.config.checkpointing.keep_last, newest=taken.step)
+
+    def fault_without_step(self, metrics: "ProgramMetrics") -> str | None:
+        """Return a fault in a row of which nothing shows the step."""
+        from trainyard.programs.metrics.program_metrics import row_fault
+
+        return next(filter(None, map(row_fault, metrics.rows_without_step)), None)
+
+    def finish_if_complete(self, found: "ProgramCheckpoint | None") -> int | None:
+        """Write the outcome of a run that has its last checkpoint but no outcome; None if steps are left.
+
+        A program that resumes at its last step trains one more, and saves it.
+        """
+        from trainyard.programs.program_records import ProgramEnd, announced_steps, finish
+
+        if self.is_exact or found is None or found.step is None:
+            return None
+        total = self.program.steps or announced_steps(self.directory)
+        if total is None or found.step < total:
+            return None
+        LOG.info("%s is of the last step, %s, so the program is not started again", found.path, total)
+        self.take_newest(found.step)
+        end = ProgramEnd(0, checkpoint=self._taken, announced=total, changed=self.changed_inputs())
+        return finish(self.directory, end, seconds=0.0)
+
+    def finish(
+        self, ended: "ProgramExit", metrics: "ProgramMetrics", *, logged: int, resumed_at: int, seconds: float
+    ) -> int:
+        """Write the outcome, and return the exit code of the run."""
+        from trainyard.programs.node_exit_codes import wait_for_ends
+        from trainyard.programs.program_records import ProgramEnd, finish
+        from trainyard.run.waiting import describe_wait
+
+        others = None
+        if self.is_launched and ended.exit_code == 0:
+            with describe_wait("the exit codes of the other nodes", ENDS_SECONDS):
+                others = wait_for_ends(self.directory, range(1, self.node.nodes), seconds=ENDS_SECONDS)
+        self._taken_state = ""
+        self.take_newest(logged)
+        end = ProgramEnd(
+            ended.exit_code,
+            stopped_by=ended.stopped_by,
+            others=others,
+            checkpoint=self._taken,
+            skipped=self._skipped,
+            resumed_at=resumed_at,
+            announced=None if self.is_exact else self._announced or metrics.steps_asked,
+            fault=self._fault or self.fault_without_step(metrics),
+            unread=f"no metrics were seen. {metrics.describe()}",
+            problem=ended.problem,
+            changed=() if self.is_exact else self.changed_inputs(),
+        )
+        return finish(self.directory, end, seconds=seconds)

@@ -66,7 +66,7 @@ def find_data(directory: Path, patterns: Sequence[str]) -> dict[str, Path]:
 
 
 def read_data(directory: Path, patterns: Sequence[str]) -> DataFiles:
-    """Hash the files that match `patterns`. Raises what `find_data` does, OSError for a file without access."""
+    """Hash the files that match `patterns`. Raises what `find_data` does, and OSError."""
     digest, size = hashlib.sha256(), 0
     found = find_data(directory, patterns)
     for name in sorted(found):

@@ -55,9 +55,9 @@ class MetricRowWriter:
             return False
         if self._writer is None:
             self._open()
-        if step <= self._newest and not (faulty or self._may_drop_from(step)):
-            return False
         if (before := self._known.get(step)) is not None and _is_same(before, row):
+            return self._complete(before, row)
+        if step <= self._newest and not (faulty or self._may_drop_from(step)):
             return False
         if step <= self._resumed_at:
             self._on_other_row(step)
@@ -68,6 +68,15 @@ class MetricRowWriter:
             if faulty and later["step"] > step:  # it shows no retraining, so the later steps stay done
                 self._write(later)
         self._has_fault = self._has_fault or faulty
+        return True
+
+    def _complete(self, before: Row, row: Row) -> bool:
+        """Add the figures of `row` that are new, such as a validation loss; return whether there are any."""
+        if not row.keys() - before.keys():
+            return False
+        dropped = self._drop_from(int(row["step"]))
+        for each in dropped:
+            self._write({**row, **each} if each["step"] == row["step"] else each)
         return True
 
     def _may_drop_from(self, step: int) -> bool:

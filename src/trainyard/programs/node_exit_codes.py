@@ -10,7 +10,7 @@ from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
-_ASKED_EVERY = 0.5
+_POLL_SECONDS = 0.5
 
 
 def forget_ends(directory: RunDirectory) -> None:
@@ -19,7 +19,7 @@ def forget_ends(directory: RunDirectory) -> None:
         path.unlink(missing_ok=True)
 
 
-def tell_end(directory: RunDirectory, node: int, exit_code: int) -> None:
+def write_end(directory: RunDirectory, node: int, exit_code: int) -> None:
     write_json_atomically(_path(directory, node), {"node": node, "exit_code": exit_code, "time": time.time()})
 
 
@@ -42,8 +42,8 @@ def wait_for_ends(
         if not missing:
             return None
         if clock() >= deadline:
-            return f"node {missing[0]} has not told how it ended within {seconds:.0f} s"
-        sleep(_ASKED_EVERY)
+            return f"node {missing[0]} has not reported how it ended within {seconds:.0f} s"
+        sleep(_POLL_SECONDS)
 
 
 def _path(directory: RunDirectory, node: int) -> Path:

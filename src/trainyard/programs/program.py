@@ -67,7 +67,7 @@ class Program:
     @property
     def sha256(self) -> str:
         """The digest of the command and its variables."""
-        facts = {"command": list(self.command), "environment": dict(self.environment)}
+        facts: dict[str, Any] = {"command": list(self.command), "environment": dict(self.environment)}
         if self.log_form is None:
             facts |= {"resume": list(self.resume), "processes": self.processes}
         return values_sha256(facts)

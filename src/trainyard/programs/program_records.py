@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ConfigError, ExitCode
-from trainyard.run.atomic_files import write_bytes_atomically
+from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import history_of, read_run, write_identity, write_outcome
 from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
@@ -43,8 +43,6 @@ class ProgramEnd:
     """The step that this attempt resumed after."""
     announced: int | None = None
     """The steps that the program itself says it trains."""
-    is_finished: bool | None = None
-    """Whether the program reported the end of its training; None if it reports none."""
     fault: str | None = None
     """A fault that its rows show, such as a loss that is not finite."""
     unread: str = ""
@@ -81,7 +79,12 @@ def begin(
         names = ("created", "parent", "model") if resumed_at else ("created",)
         kept = {key: before[key] for key in names if key in before}
         kept["history"] = history_of(before, until=resumed_at or 0)
-        if resumed_at and "log_steps" not in before.get("plan", {}):  # of a version that did not record it
+        announced = before.get("plan", {}).get("announced_steps")
+        if announced is not None:
+            kept["plan"] = {**facts.get("plan", {}), "announced_steps": announced}
+        if (
+            resumed_at and "log_steps" in facts.get("plan", {}) and "log_steps" not in before.get("plan", {})
+        ):  # of a version that did not record it
             kept["plan"] = {key: value for key, value in facts.get("plan", {}).items() if key != "log_steps"}
     write_identity(directory.run_file, str(before.get("run_id", run_id)), {**facts, **kept})
     write_bytes_atomically(directory.config_file, config.encode())
@@ -99,6 +102,8 @@ def _require_resumable(
     Rows of another cadence are refused too: nobody could tell which of them are missing.
     """
     plan = facts.get("plan", {})
+    if "log_steps" not in plan:  # any program: it decides what it logs
+        return
     steps, every = plan.get("steps", 0), plan.get("log_steps")
     if not steps or resumed_at is None:
         return
@@ -158,6 +163,21 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
 def planned_steps(run: Mapping[str, Any]) -> int | None:
     """Return the steps that the run was asked for; None if the program decides."""
     steps = run.get("plan", {}).get("steps")
+    return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
+
+
+def note_announced_steps(directory: RunDirectory, steps: int) -> None:
+    """Record how many steps the program says it trains, so that a later attempt knows when it is done."""
+    run = read_run(directory.run_file)
+    if run.get("plan", {}).get("announced_steps") != steps:
+        write_json_atomically(
+            directory.run_file, {**run, "plan": {**run.get("plan", {}), "announced_steps": steps}}
+        )
+
+
+def announced_steps(directory: RunDirectory) -> int | None:
+    """Return what `note_announced_steps` recorded."""
+    steps = read_run(directory.run_file).get("plan", {}).get("announced_steps")
     return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
 
@@ -236,7 +256,7 @@ def _verdict(end: ProgramEnd, rows: list[Row], planned: int | None) -> tuple[str
     if end.fault is not None:
         return "failed", _code_of(end), end.fault
     has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at
-    is_done = bool(done >= planned if planned else end.is_finished or (total and done >= total))
+    is_done = total is not None and done >= total
     if end.exit_code == 0 and (is_done or (end.stopped_by is None and not planned)):
         if end.others is not None:
             return "failed", ExitCode.NO, end.others

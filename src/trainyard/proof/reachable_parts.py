@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from trainyard.proof.proof import Configuration, Proof, prove
 from trainyard.config.registries import COMMAND
+from trainyard.proof.proof import Configuration, Proof, prove
 from trainyard.proof.recorded_facts import other_program
 
 if TYPE_CHECKING:

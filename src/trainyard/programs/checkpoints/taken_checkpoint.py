@@ -18,6 +18,7 @@ from trainyard.errors import CheckpointError
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
 from trainyard.programs.checkpoints.volume_listing import VolumeListing
+from trainyard.programs.program_records import TakenCheckpoint
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
@@ -27,7 +28,6 @@ from trainyard.run.checkpoint_manifest import (
     write_manifest,
 )
 from trainyard.run.directory import RunDirectory
-from trainyard.programs.program_records import TakenCheckpoint
 from trainyard.run.identity import read_run
 
 _logger = logging.getLogger(__name__)

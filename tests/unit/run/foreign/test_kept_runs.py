@@ -14,7 +14,7 @@ from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.programs.program_records import ProgramEnd, TakenCheckpoint, begin, finish
 from trainyard.programs.metric_rows import MetricRowWriter
-from trainyard.programs.node_exit_codes import forget_ends, tell_end, wait_for_ends
+from trainyard.programs.node_exit_codes import forget_ends, write_end, wait_for_ends
 from trainyard.run.records import read_rows
 
 
@@ -70,15 +70,15 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 
 def test_the_first_node_hears_how_the_others_ended(directory: RunDirectory) -> None:
-    tell_end(directory, 1, 0)
-    tell_end(directory, 2, 0)
+    write_end(directory, 1, 0)
+    write_end(directory, 2, 0)
     assert wait_for_ends(directory, range(1, 3), seconds=0) is None
     assert wait_for_ends(directory, range(1, 1), seconds=0) is None
-    tell_end(directory, 2, 137)
+    write_end(directory, 2, 137)
     assert wait_for_ends(directory, range(1, 3), seconds=0) == "node 2 ended with exit code 137"
     (directory.logs / "node-2.end.json").write_text("damaged")
     missing = wait_for_ends(directory, range(1, 3), seconds=0)
-    assert missing == "node 2 has not told how it ended within 0 s"
+    assert missing == "node 2 has not reported how it ended within 0 s"
     forget_ends(directory)
     assert list(directory.logs.glob("*.end.json")) == []
 
@@ -88,7 +88,7 @@ def test_the_first_node_waits_for_the_others(directory: RunDirectory) -> None:
 
     def sleep(seconds: float) -> None:
         waited.append(seconds)
-        tell_end(directory, 1, 0)
+        write_end(directory, 1, 0)
 
     assert wait_for_ends(directory, range(1, 2), seconds=60, sleep=sleep) is None
     assert len(waited) == 1
