@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.commands.run import Pipeline, run_steps, step
+from trainyard.config.registries import COMMAND
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
 
     for command in commands:
         code = run_steps([command])
-        if code == ExitCode.NO and Path(command[1]).name == "prove_run.py":
+        if code == ExitCode.NO and command == pod.prove():
             output.announce("proof", describe_not_proven(failing_parts(pod)), "failed")
             return ExitCode.NOT_PROVEN
         if code != ExitCode.DONE:
@@ -214,6 +215,7 @@ def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
         grace=args.grace,
         processes=args.nproc_per_node,
         program=args.program,
+        prepares=config.recipe != COMMAND,
     )
 
 
@@ -221,7 +223,7 @@ def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     """Return whether this is one of several pods that have run directories of their own."""
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
-    if args.program or config.checkpointing.shared:
+    if args.program or config.recipe == COMMAND or config.checkpointing.shared:
         return False
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     if not isinstance(place, NodeLauncher) or place.nodes == 1:
@@ -312,7 +314,8 @@ def is_trained(pod: Pod) -> bool:
     """Return whether this configuration was trained to its end in the run directory."""
     from trainyard.training.data.config_of_run import has_been_trained
 
-    return has_been_trained(pod.run_dir, pod.config, pod.changes, by_program=pod.program is not None)
+    by_program = pod.program is not None or not pod.prepares
+    return has_been_trained(pod.run_dir, pod.config, pod.changes, by_program=by_program)
 
 
 def node_of(run_dir: Path) -> "NodeFolder | None":

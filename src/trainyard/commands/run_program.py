@@ -51,6 +51,10 @@ POLL_SECONDS = 2.0
 TAKE_SECONDS = 10.0
 """Seconds between two searches for new checkpoints while the program runs."""
 LOCAL_STORE = "trainyard-store"
+NO_METRICS = (
+    'no metrics were seen: print {"step": 10, "loss": 2.31} for each logged step, name a file with '
+    "program.metrics, or call trainyard.log"
+)
 EVENTS_FILE = "program-events.jsonl"
 STOP_FILE = "stop-requested"
 
@@ -172,6 +176,7 @@ class ProgramRun:
     _fault: str | None = None
     _announced: int | None = None
     _reports_rows: bool = False
+    _has_rows: bool = False
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -388,6 +393,7 @@ class ProgramRun:
         if (self._reports_rows and not reported) or not self.prints_rows:
             return
         for row in rows:
+            self._has_rows = True
             if writer.keep(row) and self._fault is None and (fault := row_fault(row)) is not None:
                 self._fault = f"{fault} at step {row['step']}"
 
@@ -509,6 +515,8 @@ class ProgramRun:
         from trainyard.programs.program_records import ProgramEnd, finish
         from trainyard.run.waiting import describe_wait
 
+        if not self._has_rows and ended.problem is None:
+            LOG.error("metrics: %s", metrics.describe())
         others = None
         if self.is_launched and ended.exit_code == 0:
             with describe_wait("the exit codes of the other nodes", ENDS_SECONDS):
@@ -524,7 +532,7 @@ class ProgramRun:
             resumed_at=resumed_at,
             announced=None if self.is_exact else self._announced or metrics.steps_asked,
             fault=self._fault or self.fault_without_step(metrics),
-            unread=f"no metrics were seen. {metrics.describe()}",
+            unread=NO_METRICS,
             problem=ended.problem,
             changed=() if self.is_exact else self.changed_inputs(),
         )

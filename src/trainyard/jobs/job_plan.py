@@ -52,8 +52,9 @@ class Program:
 
     @property
     def keeps_run(self) -> bool:
-        """Whether `scripts/run_pod.py` runs it, which stores and proves, and knows the exit codes of pods."""
-        return any(word.endswith("run_pod.py") for word in self.command)
+        """Whether `run_pod` runs it, which stores and proves, and knows the exit codes of pods."""
+        started_by = self.command[1:4] == ("-m", "trainyard", "pod")
+        return started_by or any(word.endswith("run_pod.py") for word in self.command)
 
 
 @dataclass(frozen=True)

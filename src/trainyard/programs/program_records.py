@@ -46,7 +46,7 @@ class ProgramEnd:
     fault: str | None = None
     """A fault that its rows show, such as a loss that is not finite."""
     unread: str = ""
-    """What was read of its output, for a program of which no row could be read."""
+    """Why no row could be read, and what to do; used only where there is none."""
     problem: str | None = None
     """Why it could not be started."""
     changed: tuple[str, ...] = ()

@@ -128,11 +128,16 @@ def read_description(path: Path, recipes: Collection[str]) -> ProgramDescription
     return ProgramDescription(**{name: sheet[name] for name in _KINDS} | {"command": words, "nodes": nodes})
 
 
-def run_pod_command(order: RecipeOrder, *program: str) -> tuple[str, ...]:
-    """The command of a pod that keeps a run directory; the words `program` name another program to run."""
+def run_pod_command(
+    order: RecipeOrder, *program: str, start: Sequence[str] = ("scripts/run_pod.py",)
+) -> tuple[str, ...]:
+    """The command of a pod that keeps a run directory; the words `program` name another program to run.
+
+    `start` follows the interpreter: the script, or the module where an image has no scripts.
+    """
     pod = order.config.cluster.pod
     return (
-        *(pod.python, "scripts/run_pod.py"),
+        *(pod.python, *start),
         *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}", *program),
         *("--run-dir", order.run_directory),
         *("--nproc-per-node", str(order.processes)),
