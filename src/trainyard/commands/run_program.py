@@ -454,8 +454,8 @@ class ProgramRun:
             for note in found.notes():
                 LOG.warning("%s", note)
             own = found.newest_resumable
-        # A program that is not told where to resume looks into its own folder.
-        taken = newest_taken(self.directory) if self.program.resume else None
+
+        taken = None if self.is_exact else newest_taken(self.directory)
         return max((each for each in (taken, own) if each), key=lambda each: each.step or 0, default=None)
 
     def take_newest(self, logged: int) -> None:
