@@ -76,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.print_text("\n".join(shlex.join(step) for step in steps))
         return ExitCode.DONE
     # What failures suggest is this command again, which also stores and proves.
-    os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *stored_in(args)]))
+    words = ["--store", args.store] if args.store else []
+    os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *words]))
     return run_pipeline(pipeline)
 
 
@@ -131,10 +132,6 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
     )
 
 
-def stored_in(args: argparse.Namespace) -> list[str]:
-    return ["--store", args.store] if args.store else []
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """The commands of the steps for one run."""
@@ -166,7 +163,7 @@ class Pipeline:
         return ["--config", str(self.config), *(word for each in self.changes for word in ("--set", each))]
 
     @property
-    def stored(self) -> list[str]:
+    def store_options(self) -> list[str]:
         return ["--run-dir", str(self.run_dir), "--store", self.store, "--run-number", self.run_number]
 
     def before(self) -> list[list[str]]:
@@ -186,7 +183,7 @@ class Pipeline:
     def fetch(self) -> list[str]:
         """Return the step that restores the checkpoint to resume from, and prints it."""
         words = ["--resume", self.resume, "--fetch", "true", "--segment", str(self.segment)]
-        return step("fetch_resume", *self.stored, *words, "--may-begin", self.may_begin)
+        return step("fetch_resume", *self.store_options, *words, "--may-begin", self.may_begin)
 
     def train(self) -> list[str]:
         words = [*self.configuration, "--run-dir", str(self.run_dir)]
@@ -198,7 +195,7 @@ class Pipeline:
         return step("train", *words, "--resume", self.resume)
 
     def store_run(self) -> list[str]:
-        return step("training_artifact_sync", *self.stored, "--once")
+        return step("training_artifact_sync", *self.store_options, "--once")
 
     @property
     def required_parts(self) -> tuple[str, ...]:
@@ -209,7 +206,7 @@ class Pipeline:
 
     def prove(self) -> list[str]:
         only = ["--only", ",".join(self.required_parts)] if self.program else []
-        return step("prove_run", *self.stored, *only)
+        return step("prove_run", *self.store_options, *only)
 
     def report(self) -> list[str]:
         return step("training_dashboard", str(self.run_dir), "--write")
@@ -252,8 +249,8 @@ def run_pipeline(pipeline: Pipeline) -> int:
         code = run_steps([replace(pipeline, resume=resume).train()])
         if code not in (ExitCode.DONE, ExitCode.STOPPED):
             return finish(pipeline, code, prove=True)
-        if stored := run_steps([pipeline.store_run()]):
-            return finish(pipeline, code or stored, prove=code == ExitCode.DONE)
+        if failure := run_steps([pipeline.store_run()]):
+            return finish(pipeline, code or failure, prove=code == ExitCode.DONE)
         return finish(pipeline, code or run_steps([pipeline.prove()]))
 
 
