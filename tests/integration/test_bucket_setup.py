@@ -154,7 +154,7 @@ def test_the_script_ends_with_1_then_0_and_says_each_setting(
     assert "stored objects       ok         12 of the newest run, all encrypted" in capsys.readouterr().out
     monkeypatch.setattr("trainyard.artifacts.record.chain.used_numbers", refuse)
     assert script.main(["--store", f"s3://{bucket}"]) == 0
-    assert "stored objects were not looked at: no" in capsys.readouterr().err
+    assert "stored objects were not checked: no" in capsys.readouterr().err
 
 
 def refuse(_store: object) -> None:

@@ -71,7 +71,7 @@ class StoreAnswer:
     """False if the store cannot do what storing a run needs, now or later."""
 
 
-def ask_store(
+def query_store(
     opened: Callable[[], Store],
     run_id: str,
     wanted: int | None,
@@ -127,7 +127,7 @@ def probe_store(store: Store, token: str | None, *, for_files: Callable[[], Stor
     )
 
 
-def leave_nothing(store: Store) -> None:
+def remove_probe(store: Store) -> None:
     """Abort and remove what an interrupted check has written, as far as that is permitted."""
     store.give_up_uploads()
     with contextlib.suppress(ServiceError, VerificationError):

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = load_config(args.config, args.set).config
     if given.recipe == COMMAND:
         return check_program(args, given)
-    with terminal.show_live(PhaseDisplay("environment", "asking the packages, the driver and torch")):
+    with terminal.show_live(PhaseDisplay("environment", "checking the packages, the driver and torch")):
         from trainyard.machine.preflight import PreflightVerdict, judge_machine, worst_verdict
         from trainyard.machine.preflight_text import (
             refusal_line,
@@ -133,9 +133,9 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     pins = read_pins(read_named_text(lock, "--lock names the lock to compare with"))
     driver = query_gpus()
     drives = bool(driver.gpus or driver.trouble or local_machine.has_nvidia_driver())
-    # Importing torch takes seconds; without a driver its files say enough.
-    torch, cuda, memory = ask_torch() if drives else (*local_machine.installed_torch(), ())
-    is_new = not (run_dir / "run.json").exists()  # the store may hold a part of a run that has begun
+    # Importing torch takes seconds; without a driver its files are enough.
+    torch, cuda, memory = query_torch() if drives else (*local_machine.installed_torch(), ())
+    is_new = not (run_dir / "run.json").exists()  # the store may hold a part of a run that has started
     store_folder = local_store_folder(store or config.artifacts.store or "") if is_new else None
     return MachineFacts(
         python=sys.version.split()[0],
@@ -187,7 +187,7 @@ def memory_of(config: "Config", *, gpus: int) -> "Memory | None":
     )
 
 
-def ask_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
+def query_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
     """Return torch's version, CUDA release and GPU memories; all unknown if torch cannot be imported."""
     try:
         from trainyard.training.runtime.torch_device import torch_facts

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if args.watch >= MOST:
         again = cluster_target(vars(args)).command("manage_training_job.py", "status", args.job, "--follow")
-        return told(
+        return report_unended(
             f"it was watched {args.watch} times and has not ended; follow it with {again}", ExitCode.NO
         )
     inputs = inputs_of(args)
@@ -65,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.DONE
     address = github_from().dispatch(WORKFLOW, ref=os.environ.get("GITHUB_REF_NAME", ""), inputs=inputs)
     set_output("dispatched", "true")
-    text = f"the job goes on; watch {args.watch + 1} was dispatched: {address or 'see the list of runs'}"
-    return told(text, ExitCode.TIMED_OUT)
+    text = f"the job continues; watch {args.watch + 1} was dispatched: {address or 'see the list of runs'}"
+    return report_unended(text, ExitCode.TIMED_OUT)
 
 
 def inputs_of(args: argparse.Namespace) -> dict[str, str]:
@@ -80,7 +80,7 @@ def inputs_of(args: argparse.Namespace) -> dict[str, str]:
     return {**found, "config": str(args.config)} if args.config else found
 
 
-def told(text: str, code: ExitCode) -> int:
+def report_unended(text: str, code: ExitCode) -> int:
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
 
     level = Level.WARNING if code is ExitCode.TIMED_OUT else Level.ERROR

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.run.directory import RunDirectory
 
     require_address(args.store)
-    display = PhaseDisplay("goes on", "looking for the newest checkpoint")
+    display = PhaseDisplay("resume", "searching for the newest checkpoint")
     wanted = WantedResume(
         directory=RunDirectory(args.run_dir),
         run_id=args.run_dir.name,
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             terminal.show_live(display),
         ):
             found = fetch_resume_source(wanted, open_store)
-    output.announce("goes on", f"{found.resume}: {found.reason}")
+    output.announce("resume", f"{found.resume}: {found.reason}")
     if not args.dry_run:
         set_output("resume", found.resume)
     output.print_json(asdict(found)) if args.json else print(found.resume)

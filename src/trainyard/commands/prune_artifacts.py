@@ -2,7 +2,7 @@
 
 --keep-last and --keep-every name checkpoints that are kept; --max-age removes older ones all the same. The
 newest checkpoint of a run that verifies is always kept. Promoted checkpoints, and those that another run was
-started from, are kept unless options say otherwise. A run that is followed stores its records with each
+started from, are kept unless an option removes them. A run that is followed stores its records with each
 checkpoint; only the newest records are kept. Before any object is deleted, a new manifest is stored that
 lists the removed checkpoints as removed, so that the run verifies at any moment.
 

@@ -93,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.print_text("\n".join(shlex.join(step) for step in steps))
         return ExitCode.DONE
     # What failures suggest is this command again, which also stores and proves.
-    os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *stored_in(args)]))
+    words = ["--store", args.store] if args.store else []
+    os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *words]))
     place_configuration(args, pipeline)
     if not args.json:
         return run_pipeline(pipeline)
@@ -209,10 +210,6 @@ def local_store() -> str:
     return Path(LOCAL_STORE).absolute().as_uri()
 
 
-def stored_in(args: argparse.Namespace) -> list[str]:
-    return ["--store", args.store] if args.store else []
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """The commands of the steps for one run."""
@@ -248,7 +245,7 @@ class Pipeline:
         return ["--config", str(self.config), *(word for each in self.changes for word in ("--set", each))]
 
     @property
-    def stored(self) -> list[str]:
+    def store_options(self) -> list[str]:
         return ["--run-dir", str(self.run_dir), "--store", self.store, "--run-number", self.run_number]
 
     def before(self) -> list[list[str]]:
@@ -269,7 +266,7 @@ class Pipeline:
     def fetch(self) -> list[str]:
         """Return the step that restores the checkpoint to resume from, and prints it."""
         words = ["--resume", self.resume, "--fetch", "true", "--segment", str(self.segment)]
-        return step("fetch_resume", *self.stored, *words, "--may-begin", self.may_begin)
+        return step("fetch_resume", *self.store_options, *words, "--may-begin", self.may_begin)
 
     def train(self) -> list[str]:
         words = [*self.configuration, "--run-dir", str(self.run_dir)]
@@ -281,7 +278,7 @@ class Pipeline:
         return step("train", *words, "--resume", self.resume)
 
     def store_run(self) -> list[str]:
-        return step("training_artifact_sync", *self.stored, "--once")
+        return step("training_artifact_sync", *self.store_options, "--once")
 
     @property
     def required_parts(self) -> tuple[str, ...]:
@@ -292,7 +289,7 @@ class Pipeline:
 
     def prove(self) -> list[str]:
         only = ["--only", ",".join(self.required_parts)] if self.program else []
-        return step("prove_run", *self.stored, *only)
+        return step("prove_run", *self.store_options, *only)
 
     def report(self) -> list[str]:
         summary = ["--github-summary"] if os.environ.get("GITHUB_STEP_SUMMARY") else []
@@ -340,8 +337,8 @@ def run_pipeline(pipeline: Pipeline) -> int:
         code = pipeline.run([replace(pipeline, resume=resume).train()])
         if code not in (ExitCode.DONE, ExitCode.STOPPED):
             return finish(pipeline, code, prove=True)
-        if stored := pipeline.run([pipeline.store_run()]):
-            return finish(pipeline, code or stored, prove=code == ExitCode.DONE)
+        if failure := pipeline.run([pipeline.store_run()]):
+            return finish(pipeline, code or failure, prove=code == ExitCode.DONE)
         return finish(pipeline, code or pipeline.run([pipeline.prove()]))
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 LABELS = "the labels of your runner; without them only CodeBuild jobs and trainings that died are watched"
-AGAIN = "look again after this time, and keep only findings of both looks; default: 0, look once"
+AGAIN = "check again after this time, and keep only findings of both checks; default: 0, check once"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     if args.tell:
-        return tell_slack(args.tell)
+        return notify_slack(args.tell)
     from trainyard.gateways.github_api import github_from
     from trainyard.github import runner_watchdog
 
@@ -66,15 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         seen = runner_watchdog.keep_confirmed(seen, second)
     dead = runner_watchdog.find_dead_runs(api, args.workflow, now=now)
     lost = tuple(runner_watchdog.report_unresumed(each) for each in dead if each.following is None)
-    swept = runner_watchdog.cancel_orphans(api, seen.orphans, dry_run=args.dry_run)
+    cancelled = runner_watchdog.cancel_orphans(api, seen.orphans, dry_run=args.dry_run)
     resumed, left = runner_watchdog.resume_all(api, dead, args.workflow, dry_run=args.dry_run)
     outages = (*seen.outages, *lost, *left)
     new, over = runner_watchdog.update_issues(
         api, outages, dry_run=args.dry_run
     )  # last: issues may be switched off
-    report(new, over, swept, resumed)
+    report(new, over, cancelled, resumed)
     if args.json:
-        found = {"outages": [asdict(each) for each in outages], "over": over, "swept": swept}
+        found = {"outages": [asdict(each) for each in outages], "over": over, "swept": cancelled}
         output.print_json({**found, "resumed": [asdict(each) for each in resumed]})
     return ExitCode.NO if new else ExitCode.DONE
 
@@ -95,7 +95,7 @@ def labels_of(text: str) -> frozenset[str]:
     return frozenset(labels)
 
 
-def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "list[DeadRun]") -> None:
+def report(new: "list[Outage]", over: list[str], cancelled: list[str], resumed: "list[DeadRun]") -> None:
     """Report the findings in the log, in the job summary and as annotations."""
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
 
@@ -103,7 +103,7 @@ def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "lis
         annotate(Level.ERROR, f"{outage.title}\nNext: {outage.next_step}", title="A new outage")
     lines = [f"❌ {outage.title}. Next: {outage.next_step}" for outage in new]
     lines += [f"✅ over: {key}" for key in over]
-    lines += [f"⚠ cancelled {text}" for text in swept]
+    lines += [f"⚠ cancelled {text}" for text in cancelled]
     lines += [f"⚠ {each.address} was resumed: {each.reason}" for each in resumed]
     for line in lines or ["nothing new"]:
         output.announce("watch", line)
@@ -111,16 +111,16 @@ def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "lis
     set_output("alerts", "\n".join(f"{outage.title}. Next: {outage.next_step}" for outage in new))
 
 
-def tell_slack(text: str) -> int:
-    """Send one message. Trouble with Slack is only a warning, because the issue says the same."""
+def notify_slack(text: str) -> int:
+    """Send one message. Trouble with Slack is only a warning, because the issue has the same text."""
     from trainyard.gateways import slack
     from trainyard.report.slack.slack_message import mrkdwn
 
-    said = "\n".join(f"❌ {mrkdwn(line, 1000)}" for line in text.splitlines() if line.strip())[:2900]
+    message = "\n".join(f"❌ {mrkdwn(line, 1000)}" for line in text.splitlines() if line.strip())[:2900]
     try:
-        sent = slack.post(said, [{"type": "section", "text": {"type": "mrkdwn", "text": said}}])
+        sent = slack.post(message, [{"type": "section", "text": {"type": "mrkdwn", "text": message}}])
     except ServiceError as error:
         output.announce("slack", f"no message was sent: {error}", "degraded")
         return ExitCode.DONE
-    output.announce("slack", said if sent else "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set")
+    output.announce("slack", message if sent else "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set")
     return ExitCode.DONE

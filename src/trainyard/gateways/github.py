@@ -59,7 +59,7 @@ def append_summary(markdown: str, environment: Mapping[str, str] = os.environ) -
     return True
 
 
-def tell_step(
+def report_step(
     outputs: Mapping[str, str],
     summary: str = "",
     *,

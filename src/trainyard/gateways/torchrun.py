@@ -78,7 +78,7 @@ def _code_of_all(folder: Path, *, told: bool) -> int:
     return next((code for code in codes.values() if code not in ended), main or ExitCode.NO)
 
 
-def leave_exit_code(code: int, *, output: Callable[[str, str], None]) -> int:
+def write_exit_code(code: int, *, output: Callable[[str, str], None]) -> int:
     """Write `code` to a file for the launcher, if there is one; return the status to exit with.
 
     The main worker, the launcher and a single process set the `output` `exit_code`. A worker that stopped

@@ -22,7 +22,7 @@ _BY_CHECKOUT = ("commit", "dirty", "version")
 """A job sent from another place, with the same configuration, is the same job."""
 
 
-def stands(find: Callable[[Json], Json | None], plan: JobPlan) -> bool:
+def is_deployed(find: Callable[[Json], Json | None], plan: JobPlan) -> bool:
     """Return whether the planned job exists; `find` returns the cluster's object under an object's name.
 
     Raises ConfigError if an object of that name exists and differs from the plan; it is not changed.

@@ -55,7 +55,7 @@ class Segment:
         deaths = self.deaths + 1 if died else 0
         return replace(self, number=self.number + 1, step=step, deaths=deaths)
 
-    def told_in(self, thread: str) -> "Segment":
+    def with_thread(self, thread: str) -> "Segment":
         """Return the same segment with the Slack thread, if it is known now."""
         return replace(self, thread=thread) if _THREAD.fullmatch(thread) else self
 

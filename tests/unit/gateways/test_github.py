@@ -13,8 +13,8 @@ from trainyard.gateways.github import (
     append_summary,
     in_actions,
     refusal_in_summary,
+    report_step,
     set_output,
-    tell_step,
 )
 
 ACTIONS = {"GITHUB_ACTIONS": "true"}
@@ -138,11 +138,11 @@ def test_a_step_is_told_outputs_summary_and_error_at_once(
 ) -> None:
     there = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(tmp_path / "output")}
     there["GITHUB_STEP_SUMMARY"] = str(tmp_path / "summary")
-    tell_step({"job": "llama"}, "### Failed", error=("llama: Failed", "rank 3"), environment=there)
+    report_step({"job": "llama"}, "### Failed", error=("llama: Failed", "rank 3"), environment=there)
     assert "llama" in (tmp_path / "output").read_text()
     assert (tmp_path / "summary").read_text() == "### Failed\n"
     assert capsys.readouterr().err == "::error title=llama%3A Failed::rank 3\n"
-    tell_step({"job": "next"}, environment=there)
+    report_step({"job": "next"}, environment=there)
     assert (tmp_path / "summary").read_text() == "### Failed\n"
-    tell_step({"job": "next"}, "### Failed", error=("t", "x"), environment={})
+    report_step({"job": "next"}, "### Failed", error=("t", "x"), environment={})
     assert capsys.readouterr().err == ""

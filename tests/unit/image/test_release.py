@@ -166,7 +166,7 @@ def test_a_scan_passes_what_is_below_the_threshold_and_nothing_unscanned(
     else:
         bad = severity in SEVERITIES and SEVERITIES.index(severity) <= SEVERITIES.index(threshold)
         assert verdict.ok == (not bad)
-        assert ("CVE-1" in verdict.says) == bad
+        assert ("CVE-1" in verdict.text) == bad
 
 
 @pytest.mark.parametrize("completed", [True, False])
@@ -252,7 +252,7 @@ def test_secrets_in_layers_are_named_without_a_wall() -> None:
     assert judge_layers([]).ok
     found = judge_layers([("l" * 64, f"f{n}", "a key") for n in range(9)])
     assert not found.ok
-    assert "and 4 more" in found.says
+    assert "and 4 more" in found.text
 
 
 def test_markers_are_those_of_the_image_and_not_of_who_checks_it() -> None:

@@ -22,7 +22,7 @@ _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9._/-]{0,254}")
 _Found = tuple[str | None, str]
 
 
-def look_for(name: str, digest: str, *, seconds: float = _SECONDS) -> _Found:
+def find_held_image(name: str, digest: str, *, seconds: float = _SECONDS) -> _Found:
     """Return why the image cannot be pulled again (None: nothing is known against it), and what was found.
 
     A registry that cannot be reached is no such reason; the observation then says so.

@@ -11,7 +11,7 @@ from trainyard.gateways.kubernetes.eks import EksCluster, describe_cluster
 from trainyard.gateways.kubernetes.sagemaker import HyperPod
 
 
-def access_asked_for(given: Mapping[str, Any], *, read: Callable[[Path], Any]) -> Access:
+def requested_access(given: Mapping[str, Any], *, read: Callable[[Path], Any]) -> Access:
     """The access that `given` names: the options of `command.cluster_options`, by their names."""
     if given["cluster"]:
         return access_by_name(given["cluster"], given["region"])

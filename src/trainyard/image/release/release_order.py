@@ -132,7 +132,7 @@ class ScanVerdict:
     """The verdict."""
 
     ok: bool
-    says: str
+    text: str
 
 
 def judge_scan(

@@ -95,13 +95,13 @@ def follow_and_announce(
     name: str,
     kind: str,
     seconds: float,
-    heals: bool,
+    retries: bool,
     announce: Callable[..., None],
     target: ClusterTarget = DEFAULT_CLUSTER,
 ) -> JobState:
-    """Follow a job to its end, or for `seconds`, and announce its states; with `heals`, with retries."""
+    """Follow a job to its end, or for `seconds`, and announce its states; with `retries`, retry it."""
     job: dict[str, Any] = {"namespace": namespace, "name": name, "kind": kind, "seconds": seconds}
-    if heals:
+    if retries:
         return follow_with_retries(api, **job, announce=announce, target=target)
     return follow_job(api, **job, tell=lambda state: announce("job", f"{state.state}: {state.reason}"))
 
