@@ -148,7 +148,8 @@ def has_other_rows(directory: RunDirectory, state: str | None) -> bool:
 def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
     """Write the outcome and the last events; return the exit code of the run."""
     rows = read_rows(directory.metrics_file)
-    outcome = program_outcome(end, rows, planned_steps(read_run(directory.run_file)))
+    plan = read_run(directory.run_file).get("plan", {})
+    outcome = program_outcome(end, rows, planned_steps(plan), logs_all="log_steps" in plan)
     for note in end.skipped:
         append_event(directory.events_file, "checkpoint_rejected", reason=note)
     if end.checkpoint is not None:
@@ -160,9 +161,9 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
     return int(outcome["exit_code"])
 
 
-def planned_steps(run: Mapping[str, Any]) -> int | None:
+def planned_steps(plan: Mapping[str, Any]) -> int | None:
     """Return the steps that the run was asked for; None if the program decides."""
-    steps = run.get("plan", {}).get("steps")
+    steps = plan.get("steps")
     return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
 
@@ -221,14 +222,21 @@ def program_facts(
     return {key: value for key, value in facts.items() if value is not None}
 
 
-def program_outcome(end: ProgramEnd, rows: list[Row], planned: int | None) -> dict[str, Any]:
-    """Return the outcome of a program's run, without its times; unknown facts are absent."""
-    status, code, reason = _verdict(end, rows, planned)
+def program_outcome(
+    end: ProgramEnd, rows: list[Row], planned: int | None, *, logs_all: bool = False
+) -> dict[str, Any]:
+    """Return the outcome of a program's run, without its times; unknown facts are absent.
+
+    `logs_all` says that a row of the last step is due. Else a checkpoint of it shows too that it was done.
+    """
+    logged = int(rows[-1]["step"]) if rows else 0
+    done = logged if logs_all or end.checkpoint is None else max(logged, end.checkpoint.step)
+    status, code, reason = _verdict(end, done, planned, has_rows=bool(rows))
     outcome: dict[str, Any] = {
         "status": status,
         "exit_code": code,
         "reason": reason,
-        "steps": _steps_done(end, rows),
+        "steps": done,
         "program_exit_code": end.exit_code,
         "announced_steps": end.announced,
         "changed_inputs": list(end.changed) or None,
@@ -240,15 +248,10 @@ def program_outcome(end: ProgramEnd, rows: list[Row], planned: int | None) -> di
     return {key: value for key, value in outcome.items() if value is not None}
 
 
-def _steps_done(end: ProgramEnd, rows: list[Row]) -> int:
-    """The last step on record: of a row, or of a checkpoint that was saved after the last row."""
-    logged = int(rows[-1]["step"]) if rows else 0
-    return max(logged, end.checkpoint.step if end.checkpoint else 0)
-
-
-def _verdict(end: ProgramEnd, rows: list[Row], planned: int | None) -> tuple[str, int, str | None]:
+def _verdict(
+    end: ProgramEnd, done: int, planned: int | None, *, has_rows: bool
+) -> tuple[str, int, str | None]:
     """Status, exit code and reason."""
-    done = _steps_done(end, rows)
     total = planned or end.announced
     shown = f"step {done:,}" + (f" of {total:,}" if total else "") if done else "no step"
     if end.problem is not None:
@@ -260,7 +263,7 @@ def _verdict(end: ProgramEnd, rows: list[Row], planned: int | None) -> tuple[str
     if end.exit_code == 0 and (is_done or (end.stopped_by is None and not planned)):
         if end.others is not None:
             return "failed", ExitCode.NO, end.others
-        if not rows:
+        if not has_rows:
             return "failed", ExitCode.NO, f"the program ended with exit code 0, and {end.unread}"
         return "succeeded", ExitCode.DONE, None
     if has_saved and (end.stopped_by is not None or end.exit_code == ExitCode.STOPPED):
@@ -272,7 +275,7 @@ def _verdict(end: ProgramEnd, rows: list[Row], planned: int | None) -> tuple[str
     if end.stopped_by is not None:
         since = f"since step {end.resumed_at:,}" if end.resumed_at else "at all"
         parts.append(f"it was stopped by {end.stopped_by} and has saved no complete checkpoint {since}")
-    if not rows and end.unread:
+    if not has_rows and end.unread:
         parts.append(end.unread)
     return "failed", _code_of(end), "; ".join((*parts, *end.skipped))
 

@@ -6,7 +6,7 @@ or one of the wrong type, never counts as proof, because a false green is the wo
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,8 @@ class ProofPlace:
     run_directory: str = "RUN_DIR"
     store: str | None = None
     run_number: int | None = None
+    started_with: tuple[str, ...] = ()
+    """The pipeline that a new run is started with; empty: the trainer's script."""
 
     def next_command(self, run: RecordedFacts) -> str:
         """The command that resumes an unfinished run; if its settings made it fail, with changed ones."""
@@ -57,7 +59,7 @@ class ProofPlace:
     @property
     def again(self) -> str:
         """The command that trains the run again in a new directory."""
-        return again_command(Path(self.run_directory))
+        return again_command(Path(self.run_directory), started_with=self.started_with)
 
     def sync_command(self, *, as_another: bool = False) -> str:
         """The command that stores the run; `as_another` under a number of its own."""
@@ -172,6 +174,8 @@ def prove(
     again from the present files.
     """
     at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()
+    if is_of_any_program(run):
+        at = replace(at, started_with=("trainyard", "run"))
     course = course_of(run, events)
     known = {"run_id": run.get("run_id"), "finished": section_or_empty(run, "outcome").get("finished")}
     return Proof(

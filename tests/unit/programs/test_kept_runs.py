@@ -10,11 +10,11 @@ import pytest
 
 from trainyard.errors import CheckpointError, ExitCode
 from trainyard.programs.checkpoints.taken_checkpoint import OwnCheckpoint, take
+from trainyard.programs.metric_rows import MetricRowWriter
+from trainyard.programs.node_exit_codes import forget_ends, wait_for_ends, write_end
+from trainyard.programs.program_records import ProgramEnd, TakenCheckpoint, begin, finish
 from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
-from trainyard.programs.program_records import ProgramEnd, TakenCheckpoint, begin, finish
-from trainyard.programs.metric_rows import MetricRowWriter
-from trainyard.programs.node_exit_codes import forget_ends, write_end, wait_for_ends
 from trainyard.run.records import read_rows
 
 
@@ -65,7 +65,7 @@ def test_steps_that_are_done_again_replace_those_of_before(tmp_path: Path) -> No
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
     found = RunDirectory(tmp_path / "run")
-    begin(found, "llama", {"plan": {"steps": 20}}, "recipe: verl\n", resumed_at=None)
+    begin(found, "llama", {"plan": {"steps": 20, "log_steps": 10}}, "recipe: verl\n", resumed_at=None)
     return found
 
 
@@ -107,15 +107,16 @@ TAKEN = TakenCheckpoint(20, "a" * 64)
 @pytest.mark.parametrize(
     ("logged", "end", "status", "code"),
     [
-        ((10, 20), ProgramEnd(0, told=False, checkpoint=TAKEN), "succeeded", ExitCode.DONE),
-        ((10, 20), ProgramEnd(0, told=True, checkpoint=TAKEN), "succeeded", ExitCode.DONE),
-        ((10, 20), ProgramEnd(0, told=False, others="node 1 ended"), "failed", ExitCode.NO),
-        ((10,), ProgramEnd(0, told=False, checkpoint=TAKEN), "failed", ExitCode.NO),
-        ((10,), ProgramEnd(0, told=True, checkpoint=TAKEN), "stopped", ExitCode.STOPPED),
-        ((10,), ProgramEnd(143, told=True, checkpoint=TAKEN), "stopped", ExitCode.STOPPED),
-        ((10,), ProgramEnd(143, told=True), "failed", 143),
-        ((10, 20), ProgramEnd(1, told=False, checkpoint=TAKEN), "failed", 1),
-        ((), ProgramEnd(137, told=False), "failed", 137),
+        ((10, 20), ProgramEnd(0, checkpoint=TAKEN), "succeeded", ExitCode.DONE),
+        ((10, 20), ProgramEnd(0, stopped_by="SIGTERM", checkpoint=TAKEN), "succeeded", ExitCode.DONE),
+        ((10, 20), ProgramEnd(0, others="node 1 ended"), "failed", ExitCode.NO),
+        ((10,), ProgramEnd(0, checkpoint=TAKEN), "failed", ExitCode.NO),
+        ((10,), ProgramEnd(0, stopped_by="SIGTERM", checkpoint=TAKEN), "stopped", ExitCode.STOPPED),
+        ((10,), ProgramEnd(143, stopped_by="SIGTERM", checkpoint=TAKEN), "stopped", ExitCode.STOPPED),
+        ((10,), ProgramEnd(143, stopped_by="SIGTERM"), "failed", 143),
+        ((10, 20), ProgramEnd(1, checkpoint=TAKEN), "failed", 1),
+        ((), ProgramEnd(137), "failed", 137),
+        ((10, 20), ProgramEnd(7, checkpoint=TAKEN), "failed", 1),
     ],
 )
 def test_the_outcome_is_no_better_than_what_was_seen(
@@ -131,7 +132,7 @@ def test_the_outcome_is_no_better_than_what_was_seen(
 
 def test_a_run_that_goes_on_has_no_outcome_until_it_ends(directory: RunDirectory) -> None:
     write(directory, 10)
-    finish(directory, ProgramEnd(1, told=False), seconds=1.0)
+    finish(directory, ProgramEnd(1), seconds=1.0)
     begin(directory, "llama", {}, "", resumed_at=10)
     assert "outcome" not in json.loads(directory.run_file.read_text())
     assert [event["event"] for event in read_rows(directory.events_file)] == [
@@ -202,10 +203,10 @@ def test_only_rows_of_the_checkpoint_that_is_resumed_from_stay_on_record(
 ) -> None:
     """Steps after it were lost, so an attempt that prints none of them has not done them."""
     write(directory, 10, 20)
-    finish(directory, ProgramEnd(1, told=False), seconds=1.0)
+    finish(directory, ProgramEnd(1), seconds=1.0)
     begin(directory, "llama", {"plan": {"steps": 20}}, "recipe: verl\n", resumed_at=resumed_at)
     assert steps(directory.path) == kept
-    done = finish(directory, ProgramEnd(0, told=False), seconds=1.0)
+    done = finish(directory, ProgramEnd(0), seconds=1.0)
     assert (done == 0) is (kept == [10, 20])
 
 
