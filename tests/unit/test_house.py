@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "config": {"errors"},
     "run": {"errors"},
     "plan": PURE,
+    "programs": PURE,
     "training": PURE,
     "artifacts": SHARED,
     "cluster": SHARED,

@@ -127,6 +127,7 @@ class ProgramRun:
     def run(self, command: list[str]) -> int:
         """Run the program between the first and the last record; return the exit code of this node."""
         from trainyard.gateways.process import run_handing_on
+        from trainyard.programs.metrics.log_reader import LogReader
         from trainyard.run.atomic_files import make_folder
         from trainyard.run.foreign.node_exit_codes import tell_end
         from trainyard.run.launch_environment import VARIABLES
@@ -137,13 +138,12 @@ class ProgramRun:
         if first:
             self.begin(own)
         rows = self.rows_of(own)
+        log = LogReader(self.recipe.LOG_FORM)
 
         def read(line: str) -> None:
-            row = self.recipe.row_of(line) if first or not self.recipe.ON_FIRST_NODE else None
-            if row is not None and rows.keep(row):
-                LOG.info(
-                    "step %s of %s: loss %s", row["step"], self.sheet.steps, row.get("loss", "not shown")
-                )
+            for row in log.take(f"{line}\n") if first or not self.recipe.ON_FIRST_NODE else ():
+                if "loss" in row and "step" in row and rows.keep(row):
+                    LOG.info("step %s of %s: loss %s", row["step"], self.sheet.steps, row["loss"])
 
         began = time.monotonic()
         ended = run_handing_on(
