@@ -22,7 +22,8 @@ from trainyard.run.records import Row
 NOT_PRINTED = "not printed"
 """The loss of a row whose program leaves it out of the line when it is NaN."""
 _GIB = 2**30
-_NUMBER = r"[-+]?[\d.,]*\d(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf"
+NUMBER = r"(?:[A-Za-z_][\w.]*\([^()]*\)|[-+]?[\d.,]*\d(?:[eE][-+]?\d+)?|[-+]?(?i:nan|inf(?:inity)?))"
+"""A number as a program prints it: plain, not finite, or in the name of its type."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class LineForm:
     """The line as people know it."""
 
 
-_NANOGPT = re.compile(rf"\biter\s+(\d+): loss ({_NUMBER})(?:, time ({_NUMBER})ms)?(?:, mfu ({_NUMBER})%)?")
-_NANOGPT_VALIDATION = re.compile(rf"\bstep\s+(\d+): train loss (?:{_NUMBER}), val loss ({_NUMBER})")
+_NANOGPT = re.compile(rf"\biter\s+(\d+): loss ({NUMBER})(?:, time ({NUMBER})ms)?(?:, mfu ({NUMBER})%)?")
+_NANOGPT_VALIDATION = re.compile(rf"\bstep\s+(\d+): train loss (?:{NUMBER}), val loss ({NUMBER})")
 
 
 def _nanogpt(line: str) -> Iterator[Row]:
@@ -54,8 +55,8 @@ def _nanogpt(line: str) -> Iterator[Row]:
 
 
 _NANOCHAT = re.compile(r"\bstep (\d+)(?:/\d+)? \([\d.]+%\) \|(.*)")
-_NANOCHAT_VALIDATION = re.compile(rf"\bStep (\d+) \| Validation bpb: ({_NUMBER})")
-_NANOCHAT_LOSS = re.compile(rf"\bStep (\d+) \| Validation loss: ({_NUMBER})")
+_NANOCHAT_VALIDATION = re.compile(rf"\bStep (\d+) \| Validation bpb: ({NUMBER})")
+_NANOCHAT_LOSS = re.compile(rf"\bStep (\d+) \| Validation loss: ({NUMBER})")
 
 
 def _nanochat(line: str) -> Iterator[Row]:
@@ -80,9 +81,9 @@ def _nanochat(line: str) -> Iterator[Row]:
         yield {"step": int(found[1]), "val_loss": read_figure(found[2])}
 
 
-_DEEPSPEED = re.compile(rf"\bstep=(\d+), skipped=(\d+), lr=\[({_NUMBER})")
+_DEEPSPEED = re.compile(rf"\bstep=(\d+), skipped=(\d+), lr=\[({NUMBER})")
 _DEEPSPEED_SPEED = re.compile(
-    rf"\bglobal_step=(\d+), RunningAvgSamplesPerSec=(?:{_NUMBER}), CurrSamplesPerSec=({_NUMBER})"
+    rf"\bglobal_step=(\d+), RunningAvgSamplesPerSec=(?:{NUMBER}), CurrSamplesPerSec=({NUMBER})"
 )
 
 
@@ -99,7 +100,7 @@ def _deepspeed(line: str) -> Iterator[Row]:
 
 _MEGATRON = re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|(.*)")
 _MEGATRON_VALIDATION = re.compile(
-    rf"\bvalidation loss at iteration (\d+)(?: on validation set)?\s*\|.*?\blm loss value: *({_NUMBER})"
+    rf"\bvalidation loss at iteration (\d+)(?: on validation set)?\s*\|.*?\blm loss value: *({NUMBER})"
 )
 _MEGATRON_FIGURES = {
     "lm loss": "loss",
@@ -153,13 +154,13 @@ def _nemo(line: str) -> Iterator[Row]:
         return
     texts = _texts(found[2], "|", ":")
     if (done := read_whole_number(texts.get("global_step", ""))) is not None:
-        yield {"step": done + 1, **read_figures(texts, _NEMO_FIGURES)}
+        yield {"step": done + 1, "loss": NOT_PRINTED, **read_figures(texts, _NEMO_FIGURES)}
 
 
 _AUTOMODEL = re.compile(r"(\[val\] [^|]*\| |\[val\] )?\bstep (\d+) \| epoch (\d+) \| (loss .*)")
 _AUTOMODEL_FIGURES = {"loss": "loss", "grad_norm": "grad_norm", "lr": "learning_rate"}
-_AUTOMODEL_SPEED = re.compile(rf"\btps ({_NUMBER})\(")
-_AUTOMODEL_MEMORY = re.compile(rf"\bmem ({_NUMBER}) GiB")
+_AUTOMODEL_SPEED = re.compile(rf"\btps ({NUMBER})\(")
+_AUTOMODEL_MEMORY = re.compile(rf"\bmem ({NUMBER}) GiB")
 
 
 def _automodel(line: str) -> Iterator[Row]:
@@ -178,7 +179,7 @@ def _automodel(line: str) -> Iterator[Row]:
     yield row
 
 
-_VERL = re.compile(r"(?:^|\s)step:(\d+) - (.*)")
+_VERL = re.compile(r"(?<![\w./])step:(\d+) - (.*)")
 _VERL_FIGURES = {
     "actor/pg_loss": "loss",
     "train/loss": "loss",
@@ -207,7 +208,8 @@ def _verl(line: str) -> Iterator[Row]:
 
 
 _TITAN = re.compile(
-    r"(\bvalidate )?\bstep:\s*(\d+)\s+loss:\s*(\S+)(?:\s+grad_norm:\s*(\S+))?\s+m+emory:\s*([\d.]+)GiB(.*)"
+    rf"(\bvalidate )?\bstep:\s*(\d+)\s+loss:\s*({NUMBER}|\S+)(?:\s+grad_norm:\s*({NUMBER}|\S+))?"
+    r"\s+m+emory:\s*([\d.]+)GiB(.*)"
 )
 _TITAN_SPEED = re.compile(r"\b(?:tps|wps):\s*([\d,]+)")
 _TITAN_MFU = re.compile(r"\bmfu:\s*([\d.]+)%")

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.programs.metrics.figure_names import figure_of, is_about_training, row_of_figures
-from trainyard.programs.metrics.log_forms import LINE_FORMS
+from trainyard.programs.metrics.log_forms import LINE_FORMS, NUMBER
 from trainyard.programs.metrics.printed_numbers import read_number
 from trainyard.run.records import Row
 
@@ -40,9 +40,9 @@ _DICT = re.compile(r"\{'[^{}]*\}")
 _PAIR = re.compile(r"'([^']+)': (?:'([^']*)'|\"([^\"]*)\"|([\w.]+\([^()]*(?:\([^()]*\)[^()]*)*\)|[^,{}]+))")
 _COMPOSER = re.compile(r"\[(?:epoch=(\d+)\]\[)?batch=(\d+)/(\d+)\]:")
 _COMPOSER_VALIDATION = re.compile(r"\[Eval (?:epoch=\d+\]\[)?batch=\d+/\d+\]")
-_COMPOSER_FIGURE = re.compile(r"\b(?:Train|Eval) ([\w/.()-]+): (\S+)")
+_COMPOSER_FIGURE = re.compile(rf"\b(?:Train|Eval) ([\w/.()-]+): ({NUMBER}|\S+)")
 _OLMO = re.compile(r"\[step=([\d,]+)/([\d,]+),epoch=(\d+)")
-_OLMO_FIGURE = re.compile(r"\s{4}([A-Za-z]\w*/[^=]+)=(\S+)\s*$")
+_OLMO_FIGURE = re.compile(r"\s{4}([A-Za-z]\w*/[^=]+)=(\S.*)$")
 _HELD_BLOCKS = 3
 """OLMo-core prints the blocks of a step late and out of order; this many newer steps come before its row."""
 

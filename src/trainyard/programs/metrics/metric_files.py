@@ -117,7 +117,7 @@ class MetricFiles:
         return list(_merged(found))
 
     def _kind(self, path: Path) -> "Callable[[Path], _Reader] | None":
-        """The reader of a file, by its name, and for a named file by its first bytes; None for another file."""
+        """The reader of a file, by its name, and of a named one by its first bytes; None for another file."""
         name, ending = path.name, path.suffix.lower()
         if name == STATE_NAME:
             return lambda path: _TrainerState(path, self._states)
@@ -358,7 +358,7 @@ class _TrainerState(_Reader):
         self._known = known
         self._read: tuple[int, int, int] | None = None
 
-    def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002 (it is complete or not there)
+    def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002
         status = self.path.stat()
         version = (status.st_ino, status.st_size, status.st_mtime_ns)
         if version == self._read:
@@ -400,7 +400,7 @@ class _Events(_Reader):
         self._first = int(_is_of_lightning(path))
         self._loader: Any = None
 
-    def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002 (events are complete or not there)
+    def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002
         if self._loader is None:
             from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 

@@ -166,7 +166,7 @@ class _Step:
         self.returned: Row | None = None
 
     def add(self, row: Row, *, is_printed: bool) -> None:
-        """Add figures. The first ones of a source stay, but a figure that is no number replaces one that is."""
+        """Add figures. The first ones of a source stay, but one that is no number replaces one that is."""
         known = self.printed if is_printed else self.filed
         for name, value in row.items():
             if name not in known or (isinstance(value, str) and not isinstance(known[name], str)):
