@@ -100,7 +100,7 @@ def test_objects_that_are_not_encrypted_as_they_should_be_are_counted_and_named(
     assert found("aws:kms") == (False, "3 of 3: AES256, such as run-1/a; copy them anew")
     described = open_store(f"s3://{bucket}/p", encryption="aws:kms").describe("run-1/a")
     assert described is not None
-    assert not described.encrypted_as_asked
+    assert not described.has_requested_encryption
     monkeypatch.setattr("trainyard.gateways.s3.bucket_setup._MOST_OBJECTS", 2)
     assert found() == (True, "2 of the newest run, all encrypted")
 

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.artifacts.record.run_numbers import parse_run_number
-    from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, fetch_resume_source
+    from trainyard.artifacts.restore.resume_source import ResumeRequest, Resumption, fetch_resume_source
     from trainyard.artifacts.store.store_address import open_store, require_address
     from trainyard.gateways.github import refusal_in_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     require_address(args.store)
     display = PhaseDisplay("resume", "searching for the newest checkpoint")
-    wanted = WantedResume(
+    wanted = ResumeRequest(
         directory=RunDirectory(args.run_dir),
         run_id=args.run_dir.name,
         resume=args.resume,

@@ -81,10 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.print_json({"store": store.url, "runs": [plan.to_json() for plan in plans]})
     else:
         output.print_text("\n".join(line for plan in plans for line in plan.lines()))
-    count, size = sum(len(plan.doomed) for plan in plans), size_text(sum(plan.bytes for plan in plans))
+    count, size = sum(len(plan.removals) for plan in plans), size_text(sum(plan.bytes for plan in plans))
     problems = [f"run {plan.run_number}: {plan.problem}" for plan in plans if plan.problem]
     if args.apply:
-        display.begin("removing", sum(len(plan.doomed) for plan in plans), "checkpoints")
+        display.begin("removing", sum(len(plan.removals) for plan in plans), "checkpoints")
         with terminal.show_live(display):
             problems += _apply(store, plans, rules, by=args.by, progress=display)
     output.print_remarks(problems)
@@ -102,5 +102,5 @@ def _apply(store: Any, plans: Sequence[Any], rules: Any, *, by: str | None, prog
     for plan in plans:
         if plan.changes:
             problems += prune(store, plan, by=who, rules=rules, signer=signer)
-            progress.advance(len(plan.doomed))
+            progress.advance(len(plan.removals))
     return problems

@@ -64,7 +64,7 @@ def unreachable_parts(run: PlannedRun) -> tuple[UnreachablePart, ...]:
 
 
 def _remedy(run: PlannedRun, name: str) -> str:
-    """The first change that makes the part hold; it is tried, not assumed."""
+    """Return the first change that makes the part hold; it is tried, not assumed."""
     changes = (
         (replace(run, network="tcp"), _OVER_TCP),
         (replace(run, store="file:///store"), "name a store with artifacts.store"),
@@ -92,7 +92,7 @@ def _best_proof(run: PlannedRun) -> Proof:
 
 
 def _facts(run: PlannedRun) -> dict[str, Any]:
-    """The content of the best possible `run.json`."""
+    """Return the content of the best possible `run.json`."""
     facts: dict[str, Any] = {
         "run_id": _RUN_ID,
         "recipe": run.recipe,

@@ -31,7 +31,7 @@ class Cadence:
     """Whether the last step and a loss are due in a row; another program decides what it logs."""
 
     def due_after(self, step: int) -> int:
-        """The first step after `step` for which a row is due."""
+        """Return the first step after `step` for which a row is due."""
         periods = [self.log_steps, self.validation_steps if self.validates else None]
         return min([self.last, *(step // every * every + every for every in periods if every)])
 
@@ -60,7 +60,7 @@ def cadence_of(run: RecordedFacts, settings: Mapping[str, Any], begins_after: in
 
 
 @dataclass
-class RowsRead:
+class RowsResult:
     """The result of reading the rows."""
 
     problem: str | None = None
@@ -70,9 +70,9 @@ class RowsRead:
     """The values in the rows under the names that the outcome uses."""
 
 
-def judge_rows(rows: Iterable[RecordedFacts | None], cadence: Cadence) -> RowsRead:
+def judge_rows(rows: Iterable[RecordedFacts | None], cadence: Cadence) -> RowsResult:
     """Read all rows up to the first wrong one; None stands for an unreadable line."""
-    read = RowsRead()
+    read = RowsResult()
     for row in rows:
         read.problem = _value_problem(row, read.last_step, cadence) or _place_problem(
             row or {}, read.last_step, cadence
@@ -109,7 +109,7 @@ def _value_problem(row: RecordedFacts | None, before: int | None, cadence: Caden
 def _place_problem(row: RecordedFacts, before: int | None, cadence: Cadence) -> str | None:
     step = integer_or_none(row.get("step")) or 0
     if step > cadence.last:
-        return f"metrics.jsonl has a row of step {step:,}, and {cadence.last:,} steps were asked for"
+        return f"metrics.jsonl has a row of step {step:,}, and {cadence.last:,} steps were requested"
     if step < max(1, cadence.begins_after):
         return f"metrics.jsonl has a row of step {step:,}, before the run's first one"
     if before is not None and step <= before:
@@ -146,5 +146,5 @@ def _other_config_until(run: RecordedFacts) -> int:
 
 
 def _positive(value: object) -> int | None:
-    whole = integer_or_none(value)
-    return whole if whole is not None and whole > 0 else None
+    number = integer_or_none(value)
+    return number if number is not None and number > 0 else None

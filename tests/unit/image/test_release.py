@@ -252,7 +252,7 @@ def test_secrets_in_layers_are_named_without_a_wall() -> None:
     assert judge_layers([]).ok
     found = judge_layers([("l" * 64, f"f{n}", "a key") for n in range(9)])
     assert not found.ok
-    assert "and 4 more" in found.text
+    assert "and 4 more" in found.says
 
 
 def test_markers_are_those_of_the_image_and_not_of_who_checks_it() -> None:

@@ -44,7 +44,7 @@ class LocalObject:
     checksum: Mapping[str, Any] = field(default_factory=dict)
     modified: float = field(default=0.0, compare=False)
     identity: str = field(default="", compare=False)
-    encrypted_as_asked: bool = True
+    has_requested_encryption: bool = True
 
 
 class LocalStore:
@@ -193,7 +193,7 @@ class LocalStore:
     def can_abort(self, key: str) -> bool:  # noqa: ARG002
         return True  # an unfinished file is removed, and the next sync sweeps what a crash leaves
 
-    def give_up_uploads(self) -> None:
+    def abort_uploads(self) -> None:
         """Do nothing, for the same reason."""
 
     def send_small(self, uploads: Sequence[object], on_sent: Callable[[str], None]) -> None:

@@ -88,13 +88,13 @@ class Bucket:
 
     def require_encrypted(self, key: str, answer: Mapping[str, Any]) -> None:
         """Raise VerificationError when S3 reports that a new object lacks the requested encryption."""
-        if not self.is_encrypted_as_asked(answer):
+        if not self.has_requested_encryption(answer):
             raise VerificationError(
                 f"{key}: encrypted by {answer['ServerSideEncryption']}, asked for "
                 f"{self._encryption['ServerSideEncryption']}: it resumed an older upload"
             )
 
-    def is_encrypted_as_asked(self, answer: Mapping[str, Any]) -> bool:
+    def has_requested_encryption(self, answer: Mapping[str, Any]) -> bool:
         """Return False only if S3 reports another encryption for the object than was requested."""
         told, asked = answer.get("ServerSideEncryption"), self._encryption.get("ServerSideEncryption")
         return not told or not asked or told == asked

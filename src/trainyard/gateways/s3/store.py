@@ -277,7 +277,7 @@ class S3Store:
         parts = {"Parts": [{"PartNumber": 1, "ETag": str(answer["ETag"])}]}
         self._bucket.call("complete_multipart_upload", key, UploadId=upload_id, MultipartUpload=parts)
 
-    def give_up_uploads(self) -> None:
+    def abort_uploads(self) -> None:
         for upload in self._started:
             upload.give_up()
 

@@ -37,7 +37,7 @@ class S3Object:
     etag: str = ""
     checksum: Mapping[str, Any] = field(default_factory=dict)
     modified: float = field(default=0.0, compare=False)
-    encrypted_as_asked: bool = field(default=True, compare=False)
+    has_requested_encryption: bool = field(default=True, compare=False)
 
     @property
     def identity(self) -> str:
@@ -50,7 +50,7 @@ def describe_object(bucket: Bucket, key: str) -> S3Object | None:
     if answer is None:
         return None
     found = object_of(key, int(answer["ContentLength"]), answer)
-    return replace(found, encrypted_as_asked=bucket.is_encrypted_as_asked(answer))
+    return replace(found, has_requested_encryption=bucket.has_requested_encryption(answer))
 
 
 def sha256_of(path: Path, pace: Pace) -> str:
