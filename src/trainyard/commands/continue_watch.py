@@ -71,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def inputs_of(args: argparse.Namespace) -> dict[str, str]:
     """Return the inputs of a dispatch that follows the job and sends nothing."""
-    from trainyard.github.variables import checked_store
+    from trainyard.github.variables import parse_store
 
-    args.store = checked_store(args.store) if args.store else ""
+    args.store = parse_store(args.store) if args.store else ""
     names = ("job", "kind", "namespace", "store", "thread")
     takes_up = {**{name: getattr(args, name) for name in names}, "watch": args.watch + 1}
     found = {"job_name": args.job, "takes_up": json.dumps(takes_up, separators=(",", ":"))}
