@@ -51,19 +51,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     make_folder(args.output)
     with tempfile.TemporaryDirectory(prefix="trainyard-release-") as work:
         source, built = Path(work) / "source", Path(work) / "built"
-        commit_time = export(args.root, source)
+        moment = export(args.root, source)
         built.mkdir()
         for what in ("build_wheel", "build_sdist"):
-            run(["-c", BUILD, str(built), what], cwd=source, SOURCE_DATE_EPOCH=str(commit_time))
+            run(["-c", BUILD, str(built), what], cwd=source, SOURCE_DATE_EPOCH=str(moment))
         wheel, sdist = next(built.glob("*.whl")), next(built.glob("*.tar.gz"))
         check_wheel(wheel)
         (args.output / wheel.name).write_bytes(wheel.read_bytes())
-        repack(sdist, args.output, commit_time)
+        repack(sdist, args.output, moment)
         pages = {f"{p.relative_to(source)}": p for name in DOCUMENTS for p in files(source / name)}
         name = f"{stem(wheel)}-docs"
-        write_tar(
-            args.output / f"{name}.tar.gz", {f"{name}/{n}": p for n, p in pages.items()}, moment=commit_time
-        )
+        write_tar(args.output / f"{name}.tar.gz", {f"{name}/{n}": p for n, p in pages.items()}, time=moment)
     done = sorted(args.output.iterdir())
     write_bytes_atomically(args.output / CHECKSUMS, checksums(done).encode())
     command_output.announce("release", f"{', '.join(path.name for path in done)} in {args.output}", "ok")
@@ -95,21 +93,21 @@ def extract(packed: tarfile.TarFile, folder: Path) -> None:
     packed.extractall(folder, **options)  # noqa: S202
 
 
-def repack(sdist: Path, output: Path, commit_time: int) -> None:
+def repack(sdist: Path, output: Path, moment: int) -> None:
     """Give every file of the sdist the time of the commit, because setuptools uses the clock."""
     from trainyard.github.release import write_tar
 
     folder = sdist.parent / "sdist"
     with tarfile.open(sdist) as packed:
         extract(packed, folder)
-    write_tar(output / sdist.name, {str(p.relative_to(folder)): p for p in files(folder)}, moment=commit_time)
+    write_tar(output / sdist.name, {str(p.relative_to(folder)): p for p in files(folder)}, time=moment)
 
 
 def check_wheel(wheel: Path) -> None:
     """Import the library from the wheel alone."""
-    printed = run(["-c", IMPORT], cwd=wheel.parent, PYTHONPATH=str(wheel)).split()
-    if f"trainyard-{printed[0]}" != stem(wheel) or not printed[-1].startswith(str(wheel)):
-        raise CheckFailedError(f"{wheel.name} imports as {' '.join(printed)}, which does not match its name")
+    said = run(["-c", IMPORT], cwd=wheel.parent, PYTHONPATH=str(wheel)).split()
+    if f"trainyard-{said[0]}" != stem(wheel) or not said[-1].startswith(str(wheel)):
+        raise CheckFailedError(f"{wheel.name} imports as {' '.join(said)}, which does not match its name")
 
 
 def stem(wheel: Path) -> str:

@@ -5,10 +5,10 @@ segment that exists already, because this job was run again, is not dispatched t
 
 Reads:      the results of the plan job and of the training job, as flags; GITHUB_TOKEN,
             GITHUB_REPOSITORY, GITHUB_API_URL; TRAINYARD_WORKFLOW (training_ci.yml)
-Writes:     one workflow dispatch, unless --dry-run; the job summary; the output `reason` without a
-            further segment; --json prints the decision
-Exit codes: 0 dispatched, now or before; 1 the run is not done, and has no further segment, for the reason
-            given; 2 wrong usage; 4 GitHub refuses
+Writes:     one workflow dispatch, unless --dry-run; the job summary; the output `reason` if nothing
+            follows; --json prints the decision
+Exit codes: 0 dispatched, now or before; 1 the run is not done, but nothing follows, with the reason;
+            2 wrong usage; 4 GitHub refuses
 Example:    scripts/continue_lineage.py --plan "$PLAN" --exit-code 75 --step 500 --stored true --manifest NAME
 """
 
@@ -46,8 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.gateways.github_api import github_from
-    from trainyard.github.continuation import SegmentEnd, next_segment
-    from trainyard.github.segment_dispatch import dispatch_once
+    from trainyard.github.continuation import SegmentEnd, dispatch_once, next_segment
     from trainyard.run.segment import read_handover
 
     plan = read_handover(args.plan)
@@ -59,10 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         following = None if decision.next is None else json.loads(decision.next.to_text())
         output.print_json({"next": following, "reason": decision.reason})
     if decision.next is None:
-        annotate(Level.ERROR, decision.reason, title="The run is not done, and no further segment follows")
+        annotate(Level.ERROR, decision.reason, title="The run is not done, and nothing follows")
         again = f"gh run rerun {os.environ.get('GITHUB_RUN_ID', 'RUN_ID')} --failed"
         append_summary(f"### ❌ Not continued\n\n{decision.reason}.\n\nNext: `{again}`\n")
-        set_output("reason", f"no further segment: {decision.reason}")
+        set_output("reason", f"nothing follows: {decision.reason}")
         output.announce("next", decision.reason, "failed")
         return ExitCode.NO
     inputs = plan.inputs_of(decision.next.with_thread(args.thread), manifest=args.manifest)
@@ -74,6 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     address, new = dispatch_once(api, file, decision.next, ref=plan.ref, inputs=inputs)
     why = decision.reason if new else "it was dispatched before and is not dispatched again"
     text = f"segment {decision.next.number} of at most {plan.most_segments}: {why}"
-    append_summary(f"### Continues: {text}\n\n{address}\n")
+    append_summary(f"### Continued: {text}\n\n{address}\n")
     output.announce("next", f"{text} {address}".rstrip(), "ok")
     return ExitCode.DONE

@@ -127,7 +127,7 @@ def add_end(args: argparse.Namespace) -> bool:
     if not isinstance(needs, dict):
         raise ConfigError(f"--needs: {args.needs[:80]!r} is not the JSON of GitHub's context `needs`")
     run, attempt = (os.environ.get(name, "") for name in ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT"))
-    end = unreported_end(needs, run=run, attempt=attempt, notes=lambda title: annotations(run, title))
+    end = unreported_end(needs, run=run, attempt=attempt, annotations=lambda title: annotations(run, title))
     if end is None:
         return bool(args.event != "failed")
     args.reason, args.next_step = end.reason, end.next_step

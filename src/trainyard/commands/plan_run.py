@@ -1,8 +1,8 @@
 """Decide what a training workflow run will do: check its configuration, its inputs and the machine.
 
-All later jobs use only the values that are resolved here. Nothing is started. If the repository is not set
-up (it does not state where to train or where to store), a push or the daily run trains nothing and succeeds,
-with a notice that names the commands to set it up. A requested training is refused.
+All later jobs use only the values that are resolved here. Nothing is started. If the repository is not set up
+(it does not say where to train or where to store), a push or the daily run trains nothing and succeeds, with
+a notice that names the commands to set it up. A training that somebody requested is refused.
 
 Reads:      the dispatch inputs as flags; the configuration; GitHub's variables; the repository's variables
             TRAINYARD_RUNNER_LABELS, _STORE, _DEADLINE, _RUNS_DIRECTORY, _MAX_SEGMENTS, _INSTANCE_TYPE,
@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         inputs = inputs_of(args)
         config = load_config(args.config, inputs.changes).config
-        here = read_segment(args.continues) if args.continues else first_segment(local_run(os.environ))
-        plan = resolve(inputs, config, here, variables=os.environ)
+        segment = read_segment(args.continues) if args.continues else first_segment(local_run(os.environ))
+        plan = resolve(inputs, config, segment, variables=os.environ)
         planned = plan_of(config, plan)
     except ConfigError as error:
         annotate_problems(str(error))
@@ -148,7 +148,7 @@ def plan_of(config: "Config", plan: "RunPlan") -> "RunPreview":
     """Plan the run, for the runner's machine if it is known."""
     from trainyard.config.load import config_sha256
     from trainyard.config.parameters import count_parameters
-    from trainyard.github.machine_plan import plan_on, usd_per_hour
+    from trainyard.github.run_plan import plan_on, usd_per_hour
     from trainyard.github.target import Target
     from trainyard.report.plan.run_plan_summary import RunPreview
 

@@ -83,8 +83,8 @@ def warnings_of(plan: JobPlan) -> list[str]:
     gpus, processes = plan.resources.gpus, plan.processes_per_node
     if plan.program.name == any_program.NAME and processes < gpus:
         found.append(
-            f"{gpus} GPUs per pod, and {processes} started by Trainyard: the program must use them "
-            f"itself, as accelerate launch does. Set program.processes={gpus} for torchrun to start one per GPU"
+            f"{gpus} GPUs per pod, and {processes} started by Trainyard: the program must use them itself, "
+            f"as accelerate launch does. Set program.processes={gpus} for torchrun to start one per GPU"
         )
     if plan.program.name == trainyard_trainer.NAME and processes < gpus:
         found.append(

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.github import repository_api
-from trainyard.github.setup import Manner, Setup, WantedSetup
+from trainyard.github.repository import get_repository
+from trainyard.github.settings import ChangePolicy, WantedSetup
+from trainyard.github.setup import Setup
 from trainyard.github.setup_step import SecretChange, SetupStep, SetupVerdict, exit_code_of_steps
 from trainyard.github.trust_policy import Form, Subject, trust_policy
 
@@ -42,14 +43,14 @@ def set_up(direct: Any) -> SetUp:
         github: Any, wanted: WantedSetup, held: Any = None, host: str = "github.com", why: str = "no aws here"
     ) -> Done:
         ask = direct(github)
-        about, _ = repository_api.get_repository(ask, host, "me/lab")
+        repository = get_repository(ask, host, "me/lab")
 
         def set_secret(change: SecretChange) -> None:
             place = f"environments/{change.environment}" if change.environment else "actions"
-            ask("PUT", f"{about.base}/{place}/secrets/{change.name}", {"encrypted_value": "sealed"})
+            ask("PUT", f"{repository.base}/{place}/secrets/{change.name}", {"encrypted_value": "sealed"})
 
-        manner = Manner(False, lambda _: True, lambda _: True, set_secret)
-        return Done(list(Setup(ask, about, wanted, manner, ask_aws=lambda _: (held, why)).steps()))
+        policy = ChangePolicy(False, lambda _: True, lambda _: True, set_secret)
+        return Done(list(Setup(ask, repository, wanted, policy, ask_aws=lambda _: (held, why)).steps()))
 
     return run
 

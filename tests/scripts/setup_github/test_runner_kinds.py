@@ -13,9 +13,11 @@ import pytest
 
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError
-from trainyard.github import repository_api, variables
+from trainyard.github import variables
+from trainyard.github.repository import get_repository
 from trainyard.github.run_plan import DispatchInputs, resolve
-from trainyard.github.setup import Manner, Setup, WantedSetup
+from trainyard.github.settings import ChangePolicy, WantedSetup
+from trainyard.github.setup import Setup
 from trainyard.github.setup_step import SetupStep, SetupVerdict, exit_code_of_steps
 from trainyard.github.target import target_for
 from trainyard.github.variables import RunnerKind
@@ -81,12 +83,12 @@ class Done:
 def set_up(direct: Any) -> Any:
     def run(github: Any, *, labels: str = "", flag: str = "", store: str = STORE, **more: Any) -> Done:
         ask = direct(github)
-        about, _ = repository_api.get_repository(ask, "github.com", "me/lab")
+        repository = get_repository(ask, "github.com", "me/lab")
         given = variables.parse_runner_labels(labels) if labels else ()
         kind = RunnerKind(flag) if flag else None
         wanted = WantedSetup(labels=given, kind=kind, store=store, **more)
-        manner = Manner(False, lambda _: True, lambda _: True, lambda _: None)
-        return Done(list(Setup(ask, about, wanted, manner, ask_aws=lambda _: (None, "no aws")).steps()))
+        policy = ChangePolicy(False, lambda _: True, lambda _: True, lambda _: None)
+        return Done(list(Setup(ask, repository, wanted, policy, ask_aws=lambda _: (None, "no aws")).steps()))
 
     return run
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ServiceError, ServiceTroubleError
-from trainyard.github import repository_api
-from trainyard.github.setup import Manner, Setup, WantedSetup
+from trainyard.github.repository import get_repository
+from trainyard.github.settings import ChangePolicy, WantedSetup
+from trainyard.github.setup import Setup
 from trainyard.github.setup_step import SetupStep, SetupVerdict, exit_code_of_steps
 
 ROLE = "arn:aws:iam::123456789012:role/ci/trainyard-ci"
@@ -210,9 +211,9 @@ def set_up(
     def can_ask(_: str) -> bool:
         return True
 
-    about, _ = repository_api.get_repository(ask, "github.com", "me/lab")
-    manner = Manner(dry_run, lambda _: yes, can_ask, set_secret)
-    return list(Setup(ask, about, wanted, manner, ask_aws=lambda _: (None, "no aws here")).steps())
+    repository = get_repository(ask, "github.com", "me/lab")
+    policy = ChangePolicy(dry_run, lambda _: yes, can_ask, set_secret)
+    return list(Setup(ask, repository, wanted, policy, ask_aws=lambda _: (None, "no aws here")).steps())
 
 
 def row_of(steps: list[SetupStep], case: Case) -> SetupStep:

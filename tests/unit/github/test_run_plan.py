@@ -9,8 +9,7 @@ import pytest
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.github.machine_plan import plan_on, usd_per_hour
-from trainyard.github.run_plan import DispatchInputs, RunPlan, overrides_in, resolve
+from trainyard.github.run_plan import DispatchInputs, RunPlan, overrides_in, plan_on, resolve, usd_per_hour
 from trainyard.github.target import Machine, Target
 from trainyard.report.plan.plan_text import read_plan
 from trainyard.report.plan.run_plan_summary import RunPreview, markdown_plan, summarize_expectations

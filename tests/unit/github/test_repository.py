@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.github.address import of_remote, parse_repository
+from trainyard.github.repository import parse_repository, repository_of_remote
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from trainyard.github.address import of_remote, parse_repository
     ],
 )
 def test_the_url_of_a_remote_gives_host_and_repository(url: str, host: str) -> None:
-    assert of_remote(url) == (host, "me/lab")
+    assert repository_of_remote(url) == (host, "me/lab")
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_the_url_of_a_remote_gives_host_and_repository(url: str, host: str) -> N
 )
 def test_a_remote_that_is_not_on_github_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="--repository OWNER/REPO"):
-        of_remote(url)
+        repository_of_remote(url)
 
 
 @pytest.mark.parametrize(

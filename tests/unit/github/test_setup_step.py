@@ -6,8 +6,17 @@ import re
 
 import pytest
 
-from trainyard.github.setup_step import SecretChange, SetupChange, SetupStep, SetupVerdict, Todo
-from trainyard.github.setup_text import WIDTH, describe_steps, remaining_tasks, step_row
+from trainyard.github.setup_step import (
+    WIDTH,
+    SecretChange,
+    SetupChange,
+    SetupStep,
+    SetupVerdict,
+    Todo,
+    describe_steps,
+    remaining_tasks,
+    step_row,
+)
 
 VARIABLE = SetupChange("POST", "repos/o/r/actions/variables", {"name": "AWS_REGION"})
 SECRET = SecretChange("SLACK_BOT_TOKEN", "production")
