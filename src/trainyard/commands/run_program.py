@@ -381,8 +381,9 @@ class ProgramRun:
 
         log = LogReader(self.program.log_form or "auto")
         ignored = (self.directory.path, Path(LOCAL_STORE).absolute())
-        setting = "none" if self.is_exact else self.program.metrics
-        return ProgramMetrics(log, MetricFiles(self.program.directory, started, setting, ignored=ignored))
+        # The plan of an exact program has the form of its log, so its files are not searched.
+        place = self.directory.tensorboard if self.is_exact else self.program.directory
+        return ProgramMetrics(log, MetricFiles(place, started, self.program.metrics, ignored=ignored))
 
     def keep(
         self, rows: Sequence[dict[str, Any]], writer: "MetricRowWriter", *, reported: bool = False
