@@ -1,8 +1,9 @@
 """The lines that training programs print for a step, one pattern a program: a line in, a row out.
 
 Each pattern is searched for anywhere in the line, because launchers put `[rank0]:` or `(Actor pid=1)` before
-it and a progress bar may precede it. A row counts optimizer steps from 1, whatever the program counts. Forms
-of several lines, and those that need what was printed before, are in `log_reader`.
+it and a progress bar may precede it. A pattern begins with plain letters, which makes the search fast. A row
+counts optimizer steps from 1, whatever the program counts. Forms of several lines, and those that need what
+was printed before, are in `log_reader`.
 """
 
 import json
@@ -38,8 +39,8 @@ class LineForm:
     """The line as people know it."""
 
 
-_NANOGPT = re.compile(rf"\biter\s+(\d+): loss ({NUMBER})(?:, time ({NUMBER})ms)?(?:, mfu ({NUMBER})%)?")
-_NANOGPT_VALIDATION = re.compile(rf"\bstep\s+(\d+): train loss (?:{NUMBER}), val loss ({NUMBER})")
+_NANOGPT = re.compile(rf"iter (\d+): loss ({NUMBER})(?:, time ({NUMBER})ms)?(?:, mfu ({NUMBER})%)?")
+_NANOGPT_VALIDATION = re.compile(rf"step (\d+): train loss (?:{NUMBER}), val loss ({NUMBER})")
 
 
 def _nanogpt(line: str) -> Iterator[Row]:
@@ -54,9 +55,9 @@ def _nanogpt(line: str) -> Iterator[Row]:
         yield {"step": int(found[1]), "val_loss": read_figure(found[2])}
 
 
-_NANOCHAT = re.compile(r"\bstep (\d+)(?:/\d+)? \([\d.]+%\) \|(.*)")
-_NANOCHAT_VALIDATION = re.compile(rf"\bStep (\d+) \| Validation bpb: ({NUMBER})")
-_NANOCHAT_LOSS = re.compile(rf"\bStep (\d+) \| Validation loss: ({NUMBER})")
+_NANOCHAT = re.compile(r"step (\d+)(?:/\d+)? \([\d.]+%\) \|(.*)")
+_NANOCHAT_VALIDATION = re.compile(rf"Step (\d+) \| Validation bpb: ({NUMBER})")
+_NANOCHAT_LOSS = re.compile(rf"Step (\d+) \| Validation loss: ({NUMBER})")
 
 
 def _nanochat(line: str) -> Iterator[Row]:
@@ -81,9 +82,9 @@ def _nanochat(line: str) -> Iterator[Row]:
         yield {"step": int(found[1]), "val_loss": read_figure(found[2])}
 
 
-_DEEPSPEED = re.compile(rf"\bstep=(\d+), skipped=(\d+), lr=\[({NUMBER})")
+_DEEPSPEED = re.compile(rf"step=(\d+), skipped=(\d+), lr=\[({NUMBER})")
 _DEEPSPEED_SPEED = re.compile(
-    rf"\bglobal_step=(\d+), RunningAvgSamplesPerSec=(?:{NUMBER}), CurrSamplesPerSec=({NUMBER})"
+    rf"global_step=(\d+), RunningAvgSamplesPerSec=(?:{NUMBER}), CurrSamplesPerSec=({NUMBER})"
 )
 
 
@@ -98,9 +99,9 @@ def _deepspeed(line: str) -> Iterator[Row]:
         }
 
 
-_MEGATRON = re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|(.*)")
+_MEGATRON = re.compile(r"iteration\s+(\d+)\s*/\s*\d+\s*\|(.*)")
 _MEGATRON_VALIDATION = re.compile(
-    rf"\bvalidation loss at iteration (\d+)(?: on validation set)?\s*\|.*?\blm loss value: *({NUMBER})"
+    rf"validation loss at iteration (\d+)(?: on validation set)?\s*\|.*?\blm loss value: *({NUMBER})"
 )
 _MEGATRON_FIGURES = {
     "lm loss": "loss",
@@ -139,7 +140,7 @@ def _megatron(line: str) -> Iterator[Row]:
         yield {"step": int(held[1]), "val_loss": read_figure(held[2])}
 
 
-_NEMO = re.compile(r"\bTraining epoch (\d+), iteration \d+/\d+ \|(.*)")
+_NEMO = re.compile(r"Training epoch (\d+), iteration \d+/\d+ \|(.*)")
 _NEMO_FIGURES = {
     "reduced_train_loss": "loss",
     "lr": "learning_rate",
@@ -157,21 +158,21 @@ def _nemo(line: str) -> Iterator[Row]:
         yield {"step": done + 1, "loss": NOT_PRINTED, **read_figures(texts, _NEMO_FIGURES)}
 
 
-_AUTOMODEL = re.compile(r"(\[val\] [^|]*\| |\[val\] )?\bstep (\d+) \| epoch (\d+) \| (loss .*)")
+_AUTOMODEL = re.compile(r"step (\d+) \| epoch (\d+) \| (loss .*)")
 _AUTOMODEL_FIGURES = {"loss": "loss", "grad_norm": "grad_norm", "lr": "learning_rate"}
-_AUTOMODEL_SPEED = re.compile(rf"\btps ({NUMBER})\(")
-_AUTOMODEL_MEMORY = re.compile(rf"\bmem ({NUMBER}) GiB")
+_AUTOMODEL_SPEED = re.compile(rf"tps ({NUMBER})\(")
+_AUTOMODEL_MEMORY = re.compile(rf"mem ({NUMBER}) GiB")
 
 
 def _automodel(line: str) -> Iterator[Row]:
     if (found := _AUTOMODEL.search(line)) is None:
         return
-    figures = read_figures(_texts(found[4], "|", " "), _AUTOMODEL_FIGURES)
-    step = int(found[2]) + 1
-    if found[1] or "[val]" in line:
+    figures = read_figures(_texts(found[3], "|", " "), _AUTOMODEL_FIGURES)
+    step = int(found[1]) + 1
+    if "[val]" in line[: found.start()]:
         yield {"step": step, "val_loss": figures.get("loss", NOT_PRINTED)}
         return
-    row: Row = {"step": step, "epoch": int(found[3]), **figures}
+    row: Row = {"step": step, "epoch": int(found[2]), **figures}
     if (speed := _AUTOMODEL_SPEED.search(line)) and isinstance(rate := read_number(speed[1]), float):
         row["tokens_per_second"] = rate
     if (memory := _AUTOMODEL_MEMORY.search(line)) and isinstance(size := read_number(memory[1]), float):
@@ -179,7 +180,7 @@ def _automodel(line: str) -> Iterator[Row]:
     yield row
 
 
-_VERL = re.compile(r"(?<![\w./])step:(\d+) - (.*)")
+_VERL = re.compile(r"step:(?<![\w./]step:)(\d+) - (.*)")
 _VERL_FIGURES = {
     "actor/pg_loss": "loss",
     "train/loss": "loss",
@@ -208,29 +209,29 @@ def _verl(line: str) -> Iterator[Row]:
 
 
 _TITAN = re.compile(
-    rf"(\bvalidate )?\bstep:\s*(\d+)\s+loss:\s*({NUMBER}|\S+)(?:\s+grad_norm:\s*({NUMBER}|\S+))?"
+    rf"step:\s*(\d+)\s+loss:\s*({NUMBER}|\S+)(?:\s+grad_norm:\s*({NUMBER}|\S+))?"
     r"\s+m+emory:\s*([\d.]+)GiB(.*)"
 )
-_TITAN_SPEED = re.compile(r"\b(?:tps|wps):\s*([\d,]+)")
-_TITAN_MFU = re.compile(r"\bmfu:\s*([\d.]+)%")
+_TITAN_SPEED = re.compile(r"[tw]ps:\s*([\d,]+)")
+_TITAN_MFU = re.compile(r"mfu:\s*([\d.]+)%")
 
 
 def _torchtitan(line: str) -> Iterator[Row]:
     if (found := _TITAN.search(line)) is None:
         return
-    loss = read_figure(found[3])
-    if found[1]:
-        yield {"step": int(found[2]), "val_loss": loss}
+    step, loss = int(found[1]), read_figure(found[2])
+    if line.endswith("validate ", 0, found.start()):
+        yield {"step": step, "val_loss": loss}
         return
-    row: Row = {"step": int(found[2]), "loss": loss}
+    row: Row = {"step": step, "loss": loss}
     if loss == -1.0:  # of a rank that has no last pipeline stage
         del row["loss"]
-    if found[4]:
-        row["grad_norm"] = read_figure(found[4])
-    row["gpu_memory_bytes"] = round(float(found[5]) * _GIB)
-    if speed := _TITAN_SPEED.search(found[6]):
+    if found[3]:
+        row["grad_norm"] = read_figure(found[3])
+    row["gpu_memory_bytes"] = round(float(found[4]) * _GIB)
+    if speed := _TITAN_SPEED.search(found[5]):
         row["tokens_per_second_per_gpu"] = int(speed[1].replace(",", ""))
-    if share := _TITAN_MFU.search(found[6]):
+    if share := _TITAN_MFU.search(found[5]):
         row["mfu"] = float(share[1]) / 100
     yield row
 

@@ -31,10 +31,12 @@ FORMS = (*_STATEFUL, *LINE_FORMS)
 _CODES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
 _LONGEST_PIECE = 1 << 20
 _SHOWN_LINES, _SHOWN_WIDTH = 3, 160
+_WIDEST_TITLE = 40
+"""A bar with more text before it may follow a row on the same line."""
 
-_BAR = re.compile(r"(\d+)%\|[^|]*\|\s*(\d+)/(\d+) \[([^\]]*)")
+_BAR = re.compile(r"%\|[^|]*\|\s*(\d+)/(\d+) \[([^\]]*)")
 _PREFIXES = re.compile(r"(?:\[[^\]]*\]:?|\([^)]*\)|\d+:|\s)*")
-_EPOCH = re.compile(r"\bEpoch (\d+):?\s*$")
+_EPOCH = re.compile(r"Epoch (\d+):?\s*$")
 _IN_BAR = re.compile(r"([\w/.]+)=([^,\s]+)")
 _DICT = re.compile(r"\{'[^{}]*\}")
 _PAIR = re.compile(r"'([^']+)': (?:'([^']*)'|\"([^\"]*)\"|([\w.]+\([^()]*(?:\([^()]*\)[^()]*)*\)|[^,{}]+))")
@@ -52,9 +54,9 @@ _TOTAL = re.compile(
     r"|stopped: `?max_steps=(\d+)`? reached"
 )
 _TOTAL_IN_ROW = {
-    "megatron": (re.compile(r"\biteration\s+\d+\s*/\s*(\d+)\s*\|"), 0),
-    "nemo": (re.compile(r"\biteration \d+/(\d+) \|"), 1),  # it prints the last index
-    "nanochat": (re.compile(r"\bstep \d+/(\d+) \("), 0),
+    "megatron": (re.compile(r"iteration\s+\d+\s*/\s*(\d+)\s*\|"), 0),
+    "nemo": (re.compile(r"iteration \d+/(\d+) \|"), 1),  # it prints the last index
+    "nanochat": (re.compile(r"step \d+/(\d+) \("), 0),
 }
 _END = re.compile(r"`?Trainer\.fit`? stopped: `?max_(?:steps|epochs)=\d+`? reached|\bTraining completed?\b")
 _CUT_OFF = re.compile(
@@ -184,7 +186,8 @@ class LogReader:
                 or "otal " in piece
                 or "stopped" in piece
                 or "SIG" in piece
-                or "cancel" in piece
+                or "canceled" in piece
+                or "KeyboardInterrupt" in piece
             ):
                 rows += self._rows_of(_CODES.sub("", piece) if "\x1b" in piece else piece)
                 in_block = self._composer is not None or self._olmo_step is not None
@@ -206,6 +209,8 @@ class LogReader:
         rows: list[Row] = []
         if "%|" in line:
             rows += self._rows_of_bars(line)
+            if line.endswith("]") and line.count("%|") == 1 and line.find("%|") < _WIDEST_TITLE:
+                return rows  # the bar is all of the line, as it is in most
         if "'" in line and "{'" in line and "hf" in self._forms:
             rows += self._rows_of_dicts(line)
         for name, form in self._lines.items():
@@ -230,13 +235,20 @@ class LogReader:
                 self._total = int(found[1]) + more
 
     def _read_totals_and_ends(self, line: str) -> None:
-        if ("otal " in line or "raining " in line or "max_steps=" in line) and (found := _TOTAL.search(line)):
+        if (
+            "otal optimization steps" in line
+            or "otal steps" in line
+            or "otal training steps" in line
+            or "training iterations to" in line
+            or "Training for " in line
+            or "max_steps=" in line
+        ) and (found := _TOTAL.search(line)):
             self._total = int(next(filter(None, found.groups())).replace(",", ""))
-        if "raining " in line or "raining" in line or "stopped" in line or "SIG" in line or "cancel" in line:
-            if _CUT_OFF.search(line):
-                self._has_ended = False
-            elif self._has_ended is None and _END.search(line):
+        if "raining complete" in line or "stopped:" in line:
+            if self._has_ended is None and _END.search(line):
                 self._has_ended = True
+        elif ("SIG" in line or "canceled" in line or "KeyboardInterrupt" in line) and _CUT_OFF.search(line):
+            self._has_ended = False
 
     def _without_repeats(self, form: str, row: Row) -> Row:
         """The row without a validation loss that was printed before; skipped steps are those since the last.
@@ -256,10 +268,10 @@ class LogReader:
     def _rows_of_bars(self, line: str) -> Iterable[Row]:
         before = 0
         for found in _BAR.finditer(line):
-            title = line[before : found.start()]
+            title = line[before : found.start()].rstrip("0123456789")
             before = found.end()
-            done, total, tail = int(found[2]), int(found[3]), found[4]
-            if (epoch := _EPOCH.search(title)) is not None:
+            done, total, tail = int(found[1]), int(found[2]), found[3]
+            if "Epoch " in title and (epoch := _EPOCH.search(title)) is not None:
                 if "lightning" in self._forms and "loss" in tail:
                     self._note_lightning(int(epoch[1]) * total + done, tail, line)
             elif "step_loss=" in tail:

@@ -155,8 +155,8 @@ PRINTED: Mapping[str, Printed] = {
     ),
     "torchtitan": Printed(
         lambda step, loss, norm: [
-            f"[titan] 2026-08-22 - root - INFO - {ESC}[31mstep: {step}  {ESC}[32mloss:  {loss}  "
-            f"{ESC}[38;2;180;60;0mgrad_norm:  {norm}  {ESC}[36mmemory: 30.12GiB(38.02%)  {ESC}[34mtps: 7,890  "
+            f"[titan] 2026-08-22 - root - INFO {ESC}[31mstep: {step}  {ESC}[32mloss:  {loss}  "
+            f"{ESC}[38;2;180;6;0mgrad_norm:  {norm}  {ESC}[36mmemory: 30.12GiB(38.02%)  {ESC}[34mtps: 7,890  "
             f"{ESC}[35mtflops: 456.78  {ESC}[35mmfu: 46.18%{ESC}[39m"
         ],
         {
