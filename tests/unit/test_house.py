@@ -63,8 +63,11 @@ ONLY_IN = {
     "subprocess": "gateways",
     "rich": "command",
 }
-MAY_TOUCH = {"src/trainyard/report/terminal/screen_svg.py": {"rich"}}
-"""Draws a picture with rich, and no line on a terminal."""
+MAY_TOUCH = {
+    "src/trainyard/report/terminal/screen_svg.py": {"rich"},  # draws a picture, and no line on a terminal
+    "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
+    "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
+}
 IN_SOMEBODYS_PROGRAM = {
     "src/trainyard/__init__.py",
     "src/trainyard/programs/integrations/transformers_callback.py",
