@@ -21,6 +21,7 @@ import argparse
 import logging
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -255,15 +256,18 @@ class ProgramRun:
 
     def command(self, found: "ProgramCheckpoint | None") -> list[str]:
         """Return the command line, with torchrun where it starts the program."""
-        from trainyard.programs.program import launcher_of, without_interpreter
+        from trainyard.programs.program import interpreter_of, without_interpreter
         from trainyard.run.launch_environment import launcher_options
 
         words = self.program.resumed_from(found.restorable_path if found else None)
         if not self.is_launched:
             return list(words)
         options = launcher_options(self.node, self.processes, grace_seconds=max(1, int(self.grace)))
-        launcher = [self.node.agent[0]] if self.node.agent else launcher_of(words)
-        return [*launcher, *options, *(without_interpreter(words) or ("--no-python", *words))]
+        # The plan's command is a script and its arguments already.
+        worker = words if self.is_exact else without_interpreter(words) or ("--no-python", *words)
+        python = sys.executable if self.is_exact else interpreter_of(words)
+        launcher = [self.node.agent[0]] if self.node.agent else [python, "-m", "torch.distributed.run"]
+        return [*launcher, *options, *worker]
 
     def environment(self, found: "ProgramCheckpoint | None") -> dict[str, str]:
         """Return the variables that are added to the environment of the program."""

@@ -133,10 +133,9 @@ def without_interpreter(command: tuple[str, ...]) -> tuple[str, ...] | None:
     return tuple(rest) if rest and (rest[0] == "-m" or not rest[0].startswith("-")) else None
 
 
-def launcher_of(command: tuple[str, ...]) -> list[str]:
-    """Return how torchrun is started for a Python command: by the command's own interpreter.
+def interpreter_of(command: tuple[str, ...]) -> str:
+    """Return the Python that starts torchrun: that of a Python command, else the one that runs this.
 
     The interpreter of the program has torch; the one that runs Trainyard may not.
     """
-    is_python = without_interpreter(command) is not None
-    return [command[0] if is_python else sys.executable, "-m", "torch.distributed.run"]
+    return sys.executable if without_interpreter(command) is None else command[0]
