@@ -31,8 +31,6 @@ FORMS = (*_STATEFUL, *LINE_FORMS)
 _CODES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
 _LONGEST_PIECE = 1 << 20
 _SHOWN_LINES, _SHOWN_WIDTH = 3, 160
-_WIDEST_TITLE = 40
-"""A bar with more text before it may follow a row on the same line."""
 
 _BAR = re.compile(r"%\|[^|]*\|\s*(\d+)/(\d+) \[([^\]]*)")
 _PREFIXES = re.compile(r"(?:\[[^\]]*\]:?|\([^)]*\)|\d+:|\s)*")
@@ -209,7 +207,7 @@ class LogReader:
         rows: list[Row] = []
         if "%|" in line:
             rows += self._rows_of_bars(line)
-            if line.endswith("]") and line.count("%|") == 1 and line.find("%|") < _WIDEST_TITLE:
+            if line.endswith("]") and line.count("%|") == 1 and "loss" not in line[: line.find("%|")]:
                 return rows  # the bar is all of the line, as it is in most
         if "'" in line and "{'" in line and "hf" in self._forms:
             rows += self._rows_of_dicts(line)

@@ -40,6 +40,7 @@ _TICK_SECONDS = 0.05
 _SAMPLE_BYTES = 256
 _LINES_WITHOUT_ROW = 50
 """A file that may be data, not metrics, is given up after this many lines without a row."""
+_COMPOSER_TAG = "time/batch"
 _LIGHTNING_FOLDER = re.compile(r"version_\d+")
 
 
@@ -100,7 +101,7 @@ class MetricFiles:
         if path not in self._readers:
             kind = self._kind(path)
             if kind is None:
-                self._notes[f"{path} has no form that is read. Read are: {READABLE}"] = None
+                self._notes[f"{path}: not a file of metrics. Readable are: {READABLE}"] = None
                 return []
             self._readers[path] = kind(path)
         try:
@@ -409,13 +410,15 @@ class _Events(_Reader):
         for event in self._loader.Load():
             if event.HasField("summary") and event.wall_time >= self._started:
                 for value in event.summary.value:
-                    if (figure_of(value.tag)) and (number := _scalar(value)) is not None:
+                    if (figure_of(value.tag) or value.tag == _COMPOSER_TAG) and (
+                        number := _scalar(value)
+                    ) is not None:
                         steps.setdefault(event.step, {})[value.tag] = number
         rows = []
         for step, figures in steps.items():
             row = row_of_figures(figures.items())
             # Composer and NeMo 2 count from 0, too.
-            first = self._first or int("time/batch" in figures or "reduced_train_loss" in figures)
+            first = self._first or int(_COMPOSER_TAG in figures or "reduced_train_loss" in figures)
             rows.append({**row, "step": step + first})
         return [row for row in rows if len(row) > 1]
 
