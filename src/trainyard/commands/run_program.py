@@ -22,7 +22,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trainyard.gateways.process import HandedOn
     from trainyard.jobs.recipes.recipe_order import RecordedRecipe
     from trainyard.jobs.recipes.wrapped_program import ProgramDescription
-    from trainyard.programs.checkpoints.taken_checkpoint import OwnCheckpoint, OwnCheckpoints
+    from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoint, ProgramCheckpoints
     from trainyard.run.directory import RunDirectory
     from trainyard.run.foreign.metric_rows import MetricRowWriter
     from trainyard.run.launch_environment import NodeLauncher
@@ -157,7 +157,7 @@ class ProgramRun:
         tell_end(self.directory, number, ended.exit_code)
         return self.finish(ended, seconds=time.monotonic() - began) if first else ended.exit_code
 
-    def rows_of(self, own: "OwnCheckpoint | None") -> "MetricRowWriter":
+    def rows_of(self, own: "ProgramCheckpoint | None") -> "MetricRowWriter":
         """The writer of the rows; it records when they show that the program did not resume from `own`."""
         from trainyard.run.foreign.foreign_records import note_other_rows
         from trainyard.run.foreign.metric_rows import MetricRowWriter
@@ -170,14 +170,14 @@ class ProgramRun:
             self.directory.metrics_file,
             log_steps=self.config.monitoring.log_steps,
             last=self.sheet.steps,
-            resumed_at=own.step if own else 0,
+            resumed_at=(own.step or 0) if own else 0,
             on_other_row=note,
         )
 
-    def begin(self, own: "OwnCheckpoint | None") -> None:
+    def begin(self, own: "ProgramCheckpoint | None") -> None:
         from trainyard.config.load import config_sha256, dump_yaml
         from trainyard.gateways.git import program_git_facts
-        from trainyard.programs.checkpoints.taken_checkpoint import state_of
+        from trainyard.programs.checkpoints.program_checkpoints import state_of
         from trainyard.run.foreign.foreign_records import begin, program_facts
         from trainyard.run.foreign.node_exit_codes import forget_ends
         from trainyard.run.identity import choose_run_id, collect_provenance
@@ -213,7 +213,8 @@ class ProgramRun:
         return {"world_size": nodes * here, "local_world_size": here}
 
     def finish(self, ended: "HandedOn", *, seconds: float) -> int:
-        from trainyard.programs.checkpoints.taken_checkpoint import state_of, take_newest
+        from trainyard.programs.checkpoints.program_checkpoints import state_of
+        from trainyard.programs.checkpoints.taken_checkpoint import take_newest
         from trainyard.run.foreign.foreign_records import ProgramEnd, finish, has_other_rows
         from trainyard.run.foreign.node_exit_codes import wait_for_ends
         from trainyard.run.waiting import describe_wait
@@ -222,24 +223,25 @@ class ProgramRun:
         if self.sheet.torchrun and ended.exit_code == 0:
             with describe_wait("the exit codes of the other nodes", ENDS_SECONDS):
                 others = wait_for_ends(self.directory, range(1, self.node.nodes), seconds=ENDS_SECONDS)
-        found = self.own_checkpoints()
-        own = found.newest
-        if own is not None and has_other_rows(self.directory, state_of(own)):
-            LOG.error("%s: not taken, because its steps were trained again after it was saved", own.path)
-            own = None
-        taken = take_newest(own, self.directory)
+        found, own = self.own_checkpoints(), []
+        for each in found.complete:
+            if has_other_rows(self.directory, state_of(each)):
+                LOG.error("%s: not taken, because its steps were trained again after it was saved", each.path)
+                break
+            own.append(each)
+        taken = take_newest(replace(found, complete=tuple(own)), self.directory)
         end = ProgramEnd(
             ended.exit_code, told=ended.told, others=others, checkpoint=taken, skipped=found.notes()
         )
         return finish(self.directory, end, seconds=seconds)
 
-    def own_checkpoints(self) -> "OwnCheckpoints":
+    def own_checkpoints(self) -> "ProgramCheckpoints":
         """The program's own checkpoints; newer ones that are not complete are logged with the reason."""
-        from trainyard.programs.checkpoints.taken_checkpoint import find_own_checkpoints
-        from trainyard.programs.checkpoints.volume_listing import list_checkpoint_folder
+        from trainyard.programs.checkpoints.program_checkpoints import find_program_checkpoints
 
         folder = Path(self.sheet.checkpoints)
-        found = find_own_checkpoints(folder, list_checkpoint_folder(folder), self.recipe.CHECKPOINTS)
+        found = find_program_checkpoints(folder, "*", formats=self.recipe.CHECKPOINTS)
+        found = replace(found, complete=tuple(each for each in found.complete if each.step is not None))
         for note in found.notes():
             LOG.warning("%s: %s", folder, note)
         return found
