@@ -38,11 +38,12 @@ from trainyard.errors import ConfigError, TrainyardError
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.gateways.supervised_process import ProgramExit
+    from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoints
     from trainyard.programs.metric_rows import MetricRowWriter
     from trainyard.programs.metrics.program_metrics import ProgramMetrics
     from trainyard.programs.program import Program
-    from trainyard.programs.program_checkpoints import ProgramCheckpoint, ProgramCheckpoints
     from trainyard.programs.program_records import TakenCheckpoint
+    from trainyard.programs.run_checkpoints import ResumePoint
     from trainyard.run.directory import RunDirectory
     from trainyard.run.launch_environment import NodeLauncher
 
@@ -200,7 +201,7 @@ class ProgramRun:
             self.begin(found, run_id)
             if (code := self.finish_if_complete(found)) is not None:
                 return code
-        number, resumed_at = self.node.rank or 0, found.step or 0 if found else 0
+        number, resumed_at = self.node.rank or 0, found.step if found else 0
         rows, metrics = self.rows_writer(found), self.metrics_reader(started)
         events = ProgramEvents(self.directory.logs / EVENTS_FILE)
         self.directory.logs.joinpath(STOP_FILE).unlink(missing_ok=True)
@@ -254,12 +255,12 @@ class ProgramRun:
         """Processes of this node."""
         return self.node.processes if isinstance(self.node.processes, int) else self.program.processes
 
-    def command(self, found: "ProgramCheckpoint | None") -> list[str]:
+    def command(self, found: "ResumePoint | None") -> list[str]:
         """Return the command line, with torchrun where it starts the program."""
         from trainyard.programs.program import interpreter_of, without_interpreter
         from trainyard.run.launch_environment import launcher_options
 
-        words = self.program.resumed_from(found.restorable_path if found else None)
+        words = self.program.resumed_from(found.path if found else None)
         if not self.is_launched:
             return list(words)
         options = launcher_options(self.node, self.processes, grace_seconds=max(1, int(self.grace)))
@@ -269,19 +270,19 @@ class ProgramRun:
         launcher = [self.node.agent[0]] if self.node.agent else [python, "-m", "torch.distributed.run"]
         return [*launcher, *options, *worker]
 
-    def environment(self, found: "ProgramCheckpoint | None") -> dict[str, str]:
+    def environment(self, found: "ResumePoint | None") -> dict[str, str]:
         """Return the variables that are added to the environment of the program."""
         ours = {
             "PYTHONUNBUFFERED": "1",
             "TRAINYARD_RUN_DIR": str(self.directory.path),
             "TRAINYARD_EVENTS": str(self.directory.logs / EVENTS_FILE),
             "TRAINYARD_STOP_FILE": str(self.directory.logs / STOP_FILE),
-            "TRAINYARD_CHECKPOINT": str(found.restorable_path) if found else "",
+            "TRAINYARD_CHECKPOINT": str(found.path) if found else "",
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, int(self.grace) - 1)),
         }
         return {**ours, **self.program.environment}
 
-    def begin(self, found: "ProgramCheckpoint | None", run_id: str) -> None:
+    def begin(self, found: "ResumePoint | None", run_id: str) -> None:
         """Write the records of the start."""
         from trainyard.config.load import config_sha256, dump_yaml
         from trainyard.programs.node_exit_codes import forget_ends
@@ -301,9 +302,20 @@ class ProgramRun:
             program=None if self.is_exact else program.facts,
         )
         facts["program_sha256"] = program.sha256
-        resumed_at = (found.step or 0) if found else None
+        resumed_at = found.step if found else None
         state = found.state if found else None
-        begin(self.directory, run_id, facts, dump_yaml(self.config), resumed_at=resumed_at, state=state)
+        parent = found.parent_sha256 if found else None
+        if found is not None and parent is not None:
+            facts["parent"] = {"checkpoint": str(found.path), "manifest_sha256": parent}
+        begin(
+            self.directory,
+            run_id,
+            facts,
+            dump_yaml(self.config),
+            resumed_at=resumed_at,
+            state=state,
+            parent_sha256=parent,
+        )
         forget_ends(self.directory)
         (self.directory.logs / EVENTS_FILE).unlink(missing_ok=True)
 
@@ -361,7 +373,7 @@ class ProgramRun:
             return {"local_world_size": self.processes}
         return {"world_size": nodes * self.processes, "local_world_size": self.processes}
 
-    def rows_writer(self, found: "ProgramCheckpoint | None") -> "MetricRowWriter":
+    def rows_writer(self, found: "ResumePoint | None") -> "MetricRowWriter":
         """The writer of the rows; it records when they show that the program did not resume from `found`."""
         from trainyard.programs.metric_rows import MetricRowWriter
         from trainyard.programs.program_records import note_other_rows
@@ -374,7 +386,7 @@ class ProgramRun:
             self.directory.metrics_file,
             log_steps=self.log_steps,
             last=self.program.steps or 0,
-            resumed_at=(found.step or 0) if found else 0,
+            resumed_at=found.step if found else 0,
             on_other_row=note,
         )
 
@@ -428,62 +440,71 @@ class ProgramRun:
             elif isinstance(event, WrittenCheckpoint):
                 self._last_search = 0.0
 
-    def own_checkpoints(self) -> "ProgramCheckpoints":
-        """The program's own checkpoints; newer ones that are not complete are logged with the reason."""
-        from trainyard.programs.program_checkpoints import find_program_checkpoints
-        from trainyard.run.identity import read_run
+    def own_checkpoints(self, *, quiet_seconds: float = 2.0) -> "ProgramCheckpoints":
+        """Return the checkpoints that the program has written in this run."""
+        from trainyard.programs.run_checkpoints import find_run_checkpoints
 
-        since = 0.0
-        if not self.is_exact:  # the folder is the user's, and may hold checkpoints of other runs
-            with suppress(OSError, TrainyardError):
-                since = float(read_run(self.directory.run_file).get("created", 0.0))
-        return find_program_checkpoints(
+        return find_run_checkpoints(
             self.program.directory,
             self.program.checkpoints,
+            since=self.created,
+            ignored=(self.directory.path, Path(LOCAL_STORE).absolute()),
             formats=self.program.formats,
-            since=since,
-            ignored=(self.directory.path,),
+            quiet_seconds=quiet_seconds,
         )
 
-    def checkpoint_to_resume(self) -> "ProgramCheckpoint | None":
+    @property
+    def created(self) -> float:
+        """When the run was created, in Unix seconds; the folder of an exact program has only its own."""
+        from trainyard.run.identity import read_run
+
+        with suppress(OSError, TrainyardError):
+            if not self.is_exact:
+                return float(read_run(self.directory.run_file).get("created", 0.0)) - 1.0
+        return 0.0
+
+    def checkpoint_to_resume(self) -> "ResumePoint | None":
         """Return the newest checkpoint of this run that the program can resume from, or the one named."""
-        from trainyard.programs.program_checkpoints import named_checkpoint, newest_taken
+        from trainyard.programs.run_checkpoints import named_point, newest_taken, resume_point
+        from trainyard.run.records import read_rows
 
         if self.resume == "none":
             return None
         if self.resume != "auto":
-            return named_checkpoint(Path(self.resume))
-        own = None
+            return named_point(Path(self.resume))
+        points = []
         if self.is_exact or self.directory.run_file.is_file():
             found = self.own_checkpoints()
             for note in found.notes():
                 LOG.warning("%s", note)
-            own = found.newest_resumable
+            if (own := found.newest if self.is_exact else found.newest_resumable) is not None:
+                rows = read_rows(self.directory.metrics_file)
+                points.append(resume_point(own, logged=int(rows[-1]["step"]) if rows else 0))
+        if not self.is_exact and (taken := newest_taken(self.directory)) is not None:
+            points.append(taken)
+        return max(points, key=lambda point: point.step, default=None)
 
-        taken = None if self.is_exact else newest_taken(self.directory)
-        return max((each for each in (taken, own) if each), key=lambda each: each.step or 0, default=None)
-
-    def take_newest(self, logged: int) -> None:
+    def take_newest(self, logged: int, *, quiet_seconds: float = 2.0) -> None:
         """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.
 
         `logged` is the last step with a row: the step of a checkpoint whose name has none.
         """
-        from trainyard.programs.program_checkpoints import take
+        from trainyard.programs.checkpoints.program_checkpoints import state_of
+        from trainyard.programs.checkpoints.taken_checkpoint import take_newest
         from trainyard.programs.program_records import has_other_rows, note_checkpoint
         from trainyard.run.checkpoint_retention import remove_old_checkpoints
 
-        found = self.own_checkpoints()
+        found = self.own_checkpoints(quiet_seconds=quiet_seconds)
         self._skipped = found.notes()
         newest = found.newest
-        if newest is None or (state := newest.state) == self._taken_state:
+        if newest is None or (state := state_of(newest)) == self._taken_state:
             return
         if has_other_rows(self.directory, state):
             LOG.error("%s: not taken, because its steps were trained again after it was saved", newest.path)
             return
-        step = newest.step if newest.step is not None else logged
-        if step < 1:
+        if newest.step is None and logged < 1:
             return
-        taken = take(newest, step, self.directory)
+        taken = take_newest(found, self.directory, step=logged)
         if taken is not None:
             self._taken, self._taken_state = taken, state
             note_checkpoint(self.directory, taken)
@@ -495,14 +516,14 @@ class ProgramRun:
 
         return next(filter(None, map(row_fault, metrics.rows_without_step)), None)
 
-    def finish_if_complete(self, found: "ProgramCheckpoint | None") -> int | None:
+    def finish_if_complete(self, found: "ResumePoint | None") -> int | None:
         """Write the outcome of a run that has its last checkpoint but no outcome; None if steps are left.
 
         A program that resumes at its last step trains one more, and saves it.
         """
         from trainyard.programs.program_records import ProgramEnd, announced_steps, finish
 
-        if self.is_exact or found is None or found.step is None:
+        if self.is_exact or found is None:
             return None
         total = self.program.steps or announced_steps(self.directory)
         if total is None or found.step < total:
@@ -527,7 +548,7 @@ class ProgramRun:
             with describe_wait("the exit codes of the other nodes", ENDS_SECONDS):
                 others = wait_for_ends(self.directory, range(1, self.node.nodes), seconds=ENDS_SECONDS)
         self._taken_state = ""
-        self.take_newest(logged)
+        self.take_newest(logged, quiet_seconds=0)
         end = ProgramEnd(
             ended.exit_code,
             stopped_by=ended.stopped_by,

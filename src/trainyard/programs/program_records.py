@@ -61,6 +61,7 @@ def begin(
     *,
     resumed_at: int | None,
     state: str | None = None,
+    parent_sha256: str | None = None,
 ) -> None:
     """Write the records of a run that starts, or of one that resumes from its checkpoint of `resumed_at`.
 
@@ -91,7 +92,8 @@ def begin(
     if resumed_at is None:
         append_event(directory.events_file, "started")
     else:
-        append_event(directory.events_file, "resumed", step=resumed_at, state=state)
+        origin = {"state": state, "manifest_sha256": parent_sha256}
+        append_event(directory.events_file, "resumed", step=resumed_at, **origin)
 
 
 def _require_resumable(

@@ -8,24 +8,35 @@
     DeepSpeed     global_stepN/ with model and, with ZeRO, optimizer of all ranks; latest at N or later
     DCP           .metadata, which is written last, and every file that it names, as long as it says
     Hugging Face  an index of safetensors or bin files and every file that it names, or one file; a
-                  checkpoint-N also trainer_state.json of step N, which the Trainer writes last, or
-                  random_states_*.pkl, which Accelerate writes last
+                  checkpoint-N also trainer_state.json of step N, which the Trainer writes last
+    Accelerate    weights, and random_states_*.pkl, which is written last
+    Lightning     N.ckpt: one file, or a folder of DCP with meta.pt or of DeepSpeed
+    AutoModel     epoch_E_step_S/ with model/ and without .incomplete; S counts from 0
+    OLMo-core     stepN/ with .metadata.json, which is written last, train/rank0.pt and model_and_optim/
+    Composer      epE-baN-rank0.pt that latest-rank0.pt names, or an older one; or a folder of DCP
+    nanoGPT       ckpt.pt, one file; its step is inside
+    nanochat      model_N.pt, meta_N.json of step N, optim_N_rank*.pt of all ranks, in one folder
+    one file      *.pt, *.pth, *.bin of torch.save, or *.safetensors
 
-This is the only table of formats: `manage_checkpoints.py` uses it for volumes, `run_program.py` for the
-checkpoints of other programs. A file whose own format shows that its end is missing makes a checkpoint
-partial. A file that a format does not owe may be missing. Where names do not say how many ranks there were,
-the writer's own count inside its files decides, if it can be read. The modification time of a file is
-ignored. A folder below a checkpoint belongs to it and is not a checkpoint itself.
+This is the only table of formats: `manage_checkpoints.py` uses its folders for volumes, and
+`program_checkpoints` folders and files for the checkpoints of other programs. Of every format: an empty
+file, one whose own format shows that its end is missing, and a temporary name or a mark of an unfinished
+save make a checkpoint partial. A file that a format does not owe may be missing. Where names do not say how
+many ranks there were, the writer's own count inside its files decides, if it can be read. A folder below a
+checkpoint belongs to it and is not a checkpoint itself. The modification time of a file is ignored, except by
+`judge_checkpoint`: on a volume a copy may have changed it. `resumable_checkpoints` says from which complete
+ones training resumes.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import PurePosixPath
 
 from trainyard.errors import CheckpointError
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint, Wholeness
+from trainyard.programs.checkpoints.resumable_checkpoints import with_resumability
 from trainyard.programs.checkpoints.volume_listing import VolumeFile, VolumeListing, join_path
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_checkpoint_manifest
 from trainyard.run.directory import step_of
@@ -39,6 +50,13 @@ _VERL = re.compile(r"global_step_(\d{1,12})")
 _MEGATRON = re.compile(r"iter_(\d{7,12})")
 _FSDP = re.compile(r"(?P<part>\w+?)_world_size_(?P<world>\d{1,6})_rank_(?P<rank>\d{1,6})\.pt")
 _MODEL_RANK = re.compile(r"mp_rank_(\d{2,4})(?:_(\d{3,4}))?(?:_(\d{3,4}))?")
+_AUTOMODEL = re.compile(r"epoch_\d{1,9}_step_(\d{1,12})")
+_OLMO = re.compile(r"step(\d{1,12})")
+_COMPOSER = re.compile(r"ep\d{1,9}-ba\d{1,12}")
+_COMPOSER_FILE = re.compile(r"ep\d{1,9}-ba(?P<batch>\d{1,12})-rank(?P<rank>\d{1,6})\.pt")
+_NANOCHAT = re.compile(r"(?:model|meta|optim)_(?P<number>\d{6})(?:_rank(?P<rank>\d{1,6}))?\.(?:pt|json)")
+_FOLDER_OF_LIGHTNING = "checkpoint"
+"""Inside the folder that Lightning saves with DeepSpeed."""
 _NEMO = re.compile(r"(?:.*[-_])?step=(\d{1,12})(?:\.0)?(?:-last)?")
 _MODEL_STATES = re.compile(r"(?:zero_pp_rank_(?P<rank>\d{1,6})_)?mp_rank_(?P<mp>\d{2,4})_model_states\.pt")
 _OPTIMIZER_STATES = re.compile(
@@ -49,24 +67,33 @@ _EXPERTS = re.compile(
     r"(?P<kind>(?:layer_\d+_)?expert)_(?P<rank>\d{1,6})_mp_rank_(?P<mp>\d{2,4})_model_states\.pt"
 )
 _DEEPSPEED_FILES = (_MODEL_STATES, _OPTIMIZER_STATES, _LAYERS, _EXPERTS)
-_TRAINER = re.compile(r"checkpoint-(\d{1,12})")
+TRAINER = re.compile(r"checkpoint-(\d{1,12})")
 _TRAINER_STATE = "trainer_state.json"
 _OF_TRAINER = re.compile(r"training_args\.bin|optimizer\.pt|scheduler\.pt|rng_state(?:_\d+)?\.pth")
 _OF_ACCELERATE = re.compile(r"random_states_\d+\.pkl|(?:optimizer|scheduler|sampler)(?:_\d+)?\.bin")
+_CHECKPOINT_OF_ACCELERATE = re.compile(r"checkpoint[-_]\d{1,12}")
 _RANDOM_STATES = re.compile(r"random_states_(?P<rank>\d{1,6})\.pkl")
-_STAGING = re.compile(r"tmp-checkpoint-\d{1,12}")
-"""The folder of older Trainers, which they rename when everything is in it."""
+# Folders that a program renames when everything is in them: of older Trainers, and of OLMo-core.
+_STAGING = re.compile(r"tmp-checkpoint-\d{1,12}|.*\d(?:-tmp|\.tmp)")
+_TEMPORARY = re.compile(
+    r"\.tmp.*|.*\.tmp|tmp[a-z0-9_]{8}(?:\..*)?|.*\.incomplete|checkpoint-is-incomplete\.txt"
+)
+"""Names that a program gives to a file until it is written, and marks that it removes after its save."""
+_NEVER_EMPTY = {".pt", ".pth", ".bin", ".pkl", ".ckpt", ".safetensors", ".json", ".metadata"}
 _TRAINER_RANK = re.compile(r"rng_state_(?P<rank>\d{1,6})\.pth")
 _FSDP_FOLDERS = ("pytorch_model_fsdp_0", "optimizer_0")
 _DATA_OF_VERL = re.compile(r"data(?:_(?P<rank>\d{1,6}))?\.pt")
-_UNFINISHED = (".incomplete", "checkpoint-is-incomplete.txt")
-"""Marks that a program removes when its checkpoint is complete."""
+_NUMBER = re.compile(r"(?:(epoch|(?<![a-z])ep)[-_=]?)?(\d{1,12})", re.IGNORECASE)
 _STEPS = (
     re.compile(r"(?:.*[-_])?(?:step|checkpoint|ckpt|iter|epoch)[-_]?(\d{1,12})"),
     re.compile(r".*-(\d{1,12})steps"),
+    re.compile(r"ep\d+-ba(\d{1,12})"),
+    re.compile(r".*\bstep=(\d{1,12}).*\.ckpt"),
     re.compile(r"(\d{1,12})"),
 )
 """Match `step-100`, `checkpoint-500`, `llama_v3-100steps` and `100`, but not a model's size: `llama-8`."""
+_CLOCK_SECONDS = 0.2
+"""How much the clocks of the machines that write one checkpoint may differ."""
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 _SINGLE = ("model.safetensors", "pytorch_model.bin", *_ADAPTERS, "pytorch_model_fsdp.bin")
@@ -82,8 +109,28 @@ def find_checkpoints(listing: VolumeListing) -> list[FoundCheckpoint]:
             continue
         checkpoint = next((made for judge in _JUDGES if (made := judge(listing, folder)) is not None), None)
         if checkpoint is not None:
-            found.append(_without_damage(checkpoint))
+            found.append(with_resumability(listing, _without_damage(checkpoint)))
     return sorted(found, key=lambda each: (each.run, _order(each), each.path))
+
+
+def judge_checkpoint(
+    listing: VolumeListing,
+    path: str,
+    *,
+    world_size: int | None = None,
+    formats: Collection[CheckpointFormat] | None = None,
+) -> FoundCheckpoint | None:
+    """Judge the folder or file at `path`; None if no format, or none of `formats`, is recognised there.
+
+    Also by the times of its files, which must be those that its program gave them. `world_size` is the number
+    of processes that wrote it.
+    """
+    judges = _JUDGES if path in listing.folders else _FILE_JUDGES
+    for judge in judges:
+        made = judge(listing, path)
+        if made is not None and (formats is None or made.format in formats):
+            return with_resumability(listing, _not_saved_again(_without_damage(made)), world_size)
+    return None
 
 
 def newest_of_each_run(found: Iterable[FoundCheckpoint]) -> list[FoundCheckpoint]:
@@ -105,19 +152,40 @@ def _order(each: FoundCheckpoint) -> tuple[int, str]:
 
 
 def _without_damage(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
-    """Partial if a file's own format shows that its end is missing, or a mark says it is not finished."""
+    """The checkpoint, partial if a file is empty or cut short, or a name or mark says it is not finished."""
     if not checkpoint.is_complete or checkpoint.format is CheckpointFormat.TRAINYARD:
         return checkpoint
     staging = next((part for part in PurePosixPath(checkpoint.path).parts if _STAGING.fullmatch(part)), None)
     if staging is not None:
         why = f"{staging} has no final name yet: its save did not finish"
         return replace(checkpoint, wholeness=Wholeness.PARTIAL, why=why)
-    cut = next((file.path for file in checkpoint.files if file.whole is False), None)
-    mark = next((file.path for file in checkpoint.files if _name(file) in _UNFINISHED), None)
-    if cut is None and mark is None:
-        return checkpoint
-    why = f"{cut} is cut short" if cut is not None else f"{mark} says that it is not finished"
-    return replace(checkpoint, wholeness=Wholeness.PARTIAL, why=why)
+    return _judged(
+        checkpoint, chain.from_iterable(_damage(checkpoint.path, each) for each in checkpoint.files)
+    )
+
+
+def _damage(path: str, file: VolumeFile) -> Iterator[str]:
+    """The sign in one file that the checkpoint at `path` is not finished or damaged."""
+    if any(map(_TEMPORARY.fullmatch, PurePosixPath(file.path.removeprefix(f"{path}/")).parts)):
+        yield f"{file.path} says that it is not finished"
+    elif file.size == 0 and (PurePosixPath(file.path).suffix in _NEVER_EMPTY or _name(file) == _METADATA):
+        yield f"{file.path} is empty"
+    elif file.whole is False:
+        yield f"{file.path} is cut short"
+
+
+def _not_saved_again(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
+    """The checkpoint, partial if a shard is newer than the index beside it, which is of another save then."""
+    problems = (
+        f"{file.path} is newer than the {_METADATA} beside it: the folder is being saved again, or was copied"
+        for index in checkpoint.files
+        if _name(index) == _METADATA
+        for file in checkpoint.files
+        if _name(file) in (index.names or ())
+        and PurePosixPath(file.path).parent == PurePosixPath(index.path).parent
+        and file.modified > index.modified + _CLOCK_SECONDS
+    )
+    return _judged(checkpoint, problems) if checkpoint.is_complete else checkpoint
 
 
 def _trainyard(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
@@ -240,7 +308,9 @@ def _missing_of_model_ranks(listing: VolumeListing, folder: str) -> Iterator[str
     if not held:
         yield f"neither {_METADATA} nor folders of ranks"
         return
-    counts = next((file.counts for file in listing.below(folder) if file.counts), {})
+    counts = next(
+        (file.counts for file in listing.below(folder) if "tensor_model_parallel_size" in file.counts), {}
+    )
     yield from (f"{name} is missing" for name in _owed_ranks(held, counts) if name not in held)
     owed = {"model_optim_rng.pt", *chain.from_iterable(held.values())}
     if counts.get("use_distributed_optimizer") and not counts.get("no_save_optim"):
@@ -375,14 +445,47 @@ def _hugging_face(listing: VolumeListing, folder: str) -> FoundCheckpoint | None
     here = {_name(file): file for file in listing.by_folder.get(folder, ())}
     weights = any(name in here for name in (*_INDEXES, *_SINGLE)) or any(map(_SHARD.fullmatch, here))
     of_trainer = _is_of_trainer(listing, folder, here, weights=weights)
+    if not of_trainer and _is_of_accelerate(folder, here, weights=weights):
+        return _accelerate(listing, folder, here)
     if not weights and not of_trainer:
         return None
     files = listing.below(folder) if of_trainer else tuple(here.values())
     why, problems = _weights(listing, folder, here)
     found = FoundCheckpoint(CheckpointFormat.HUGGING_FACE, folder, _number(folder), files, why)
-    found = replace(found, wholeness=Wholeness.COMPLETE)
-    owed = _missing_of_trainer(listing, found, here) if of_trainer else _missing_of_accelerate(folder, here)
+    # The ranks of a Trainer save their random states without waiting for each other.
+    several = any(map(_TRAINER_RANK.fullmatch, here))
+    found = replace(found, wholeness=Wholeness.COMPLETE, needs_quiet=several)
+    owed = _missing_of_trainer(listing, found, here) if of_trainer else ()
     return _judged(found, chain(problems, owed))
+
+
+def _is_of_accelerate(folder: str, here: Iterable[str], *, weights: bool) -> bool:
+    """Whether `Accelerator.save_state` wrote it."""
+    named = weights or _CHECKPOINT_OF_ACCELERATE.fullmatch(PurePosixPath(folder).name)
+    return any(_RANDOM_STATES.fullmatch(name) or (named and _OF_ACCELERATE.fullmatch(name)) for name in here)
+
+
+def _accelerate(listing: VolumeListing, folder: str, here: Mapping[str, VolumeFile]) -> FoundCheckpoint:
+    """A folder of Accelerate. In checkpoint_N and epoch_N the number counts saves or epochs, not steps."""
+    name = PurePosixPath(folder).name
+    step = None if re.fullmatch(r"(?:checkpoint_|epoch[-_]?)\d+", name) else _number(folder)
+    files = listing.below(folder)
+    why, problems = _weights(listing, folder, here)
+    own = [file for file in files if not _OF_ACCELERATE.fullmatch(_name(file))]
+    if any(PurePosixPath(file.path).suffix == ".safetensors" for file in own) and not why:
+        why, problems = (
+            "its files of weights are there",
+            (),
+        )  # diffusers saves each model in a folder of its own
+    tracker = here.get(DEEPSPEED_TRACKER)
+    tagged = () if tracker is None else _missing_of_tagged(listing, folder, tracker)
+    ranks = {int(match["rank"]) for match in map(_RANDOM_STATES.fullmatch, here) if match}
+    last = () if ranks else ("random_states_0.pkl, which is written last, is missing",)
+    absent = (f"random_states_{rank}.pkl is missing" for rank in _gaps(ranks))
+    found = FoundCheckpoint(
+        CheckpointFormat.ACCELERATE, folder, step, files, why, Wholeness.COMPLETE, needs_quiet=True
+    )
+    return _judged(found, chain(problems, tagged, last, absent))
 
 
 def _weights(
@@ -391,7 +494,8 @@ def _weights(
     """The sign that the weights are there, and what is missing of them."""
     index = next((here[name] for name in _INDEXES if name in here), None)
     if index is not None:
-        return f"all {len(index.names or ())} files of its index are there", _missing_of_index(index, here)
+        missing = _missing_of_index(index, here)
+        return f"all {len(index.names or ())} files of its index are there", missing
     single = next((here[name] for name in _SINGLE if name in here), None)
     if single is not None:
         name = _name(single)
@@ -424,7 +528,7 @@ def _is_of_trainer(listing: VolumeListing, folder: str, here: Iterable[str], *, 
 
     A Trainer that is killed in its first save leaves weights and nothing else.
     """
-    if not _TRAINER.fullmatch(PurePosixPath(folder).name):
+    if not TRAINER.fullmatch(PurePosixPath(folder).name) or any(map(_RANDOM_STATES.fullmatch, here)):
         return False
     if any(name == _TRAINER_STATE or _OF_TRAINER.fullmatch(name) for name in here):
         return True
@@ -433,19 +537,11 @@ def _is_of_trainer(listing: VolumeListing, folder: str, here: Iterable[str], *, 
     if any(map(_OF_ACCELERATE.fullmatch, here)):
         return False
     return weights or any(
-        _TRAINER.fullmatch(PurePosixPath(other).name)
+        TRAINER.fullmatch(PurePosixPath(other).name)
         and PurePosixPath(other).parent == PurePosixPath(folder).parent
         and listing.file(other, _TRAINER_STATE) is not None
         for other in listing.folders
     )
-
-
-def _missing_of_accelerate(folder: str, here: Iterable[str]) -> Iterator[str]:
-    """What Accelerate owes in a checkpoint-N: the state of random numbers of each process, always last."""
-    ranks = {int(match["rank"]) for match in map(_RANDOM_STATES.fullmatch, here) if match}
-    if not ranks and _TRAINER.fullmatch(PurePosixPath(folder).name):
-        yield "random_states_0.pkl, which is written last, is missing"
-    yield from (f"random_states_{rank}.pkl is missing" for rank in _gaps(ranks))
 
 
 def _missing_of_trainer(
@@ -459,6 +555,15 @@ def _missing_of_trainer(
         yield f"{_TRAINER_STATE} is of step {state.text or 'unknown'}"
     if DEEPSPEED_TRACKER in here:
         yield from _missing_of_tagged(listing, found.path, here[DEEPSPEED_TRACKER])
+    index = next((here[name] for name in _INDEXES if name in here), None)
+    if index is not None and "total_size" in index.counts:
+        shards = [here[name] for name in index.names or () if name in here]
+        sizes = [file.counts["tensor_bytes"] for file in shards if "tensor_bytes" in file.counts]
+        if len(sizes) == len(shards) and sum(sizes) != index.counts["total_size"]:
+            yield (
+                f"{_name(index)} is of another save: its tensors have {index.counts['total_size']:,} bytes, "
+                f"the files {sum(sizes):,}"
+            )
     random = {name for name in here if re.fullmatch(r"rng_state(?:_\d+)?\.pth", name)}
     ranks = {int(match["rank"]) for match in map(_TRAINER_RANK.fullmatch, random) if match}
     yield from (f"rng_state_{rank}.pth is missing" for rank in _gaps(ranks))
@@ -482,6 +587,159 @@ def _missing_of_tagged(listing: VolumeListing, folder: str, tracker: VolumeFile)
         yield f"{tracker.path} names {tag[:40]!r}, which is not there"
     elif not inner.is_complete:
         yield f"{tag}: {inner.why}"
+
+
+def _lightning(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
+    """Lightning's folder of FSDP, in which meta.pt is written last, or of DeepSpeed."""
+    inner = join_path(folder, _FOLDER_OF_LIGHTNING)
+    if PurePosixPath(folder).suffix != ".ckpt":
+        return None
+    found = FoundCheckpoint(CheckpointFormat.LIGHTNING, folder, _number(folder), listing.below(folder), "")
+    if (saved := _deepspeed(listing, inner)) is not None:
+        return replace(found, wholeness=saved.wholeness, why=f"{_FOLDER_OF_LIGHTNING}: {saved.why}")
+    if not _has_dcp(listing, folder):
+        return None
+    meta = () if listing.file(folder, "meta.pt") else ("meta.pt, which is written last, is missing",)
+    found = replace(found, wholeness=Wholeness.COMPLETE, why="meta.pt and its files of FSDP are there")
+    return _judged(found, chain(_missing_of_dcp(listing, folder), meta))
+
+
+def _automodel(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
+    """NeMo AutoModel counts steps from 0 in names."""
+    match = _AUTOMODEL.fullmatch(PurePosixPath(folder).name)
+    parts = [join_path(folder, name) for name in ("model", "optim")]
+    marked = listing.file(folder, ".incomplete") is not None
+    if match is None or not (marked or any(part in listing.folders for part in parts)):
+        return None
+    found = FoundCheckpoint(
+        CheckpointFormat.AUTOMODEL,
+        folder,
+        int(match[1]) + 1,
+        listing.below(folder),
+        "no .incomplete is in it, and its files are there",
+        wholeness=Wholeness.COMPLETE,
+    )
+    marks = (f"{folder}/.incomplete says that it is not finished",) if marked else ()
+    inner = [part for part in parts if _has_dcp(listing, part)]
+    owed = chain.from_iterable(_missing_of_dcp(listing, part) for part in inner)
+    if parts[0] in inner:
+        return _judged(found, chain(marks, owed))
+    here = {_name(file): file for file in listing.by_folder.get(parts[0], ())}
+    return _judged(found, chain(marks, _weights(listing, parts[0], here)[1], owed))
+
+
+def _olmo_core(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
+    match = _OLMO.fullmatch(PurePosixPath(folder).name)
+    weights = join_path(folder, "model_and_optim")
+    mark = listing.file(folder, ".metadata.json")
+    if match is None or (mark is None and weights not in listing.folders):
+        return None
+    found = FoundCheckpoint(
+        CheckpointFormat.OLMO_CORE,
+        folder,
+        int(match[1]),
+        listing.below(folder),
+        ".metadata.json and its files are there",
+        wholeness=Wholeness.COMPLETE,
+    )
+    first = listing.file(join_path(folder, "train"), "rank0.pt")
+    marks = () if mark is not None else (".metadata.json, which is written last, is missing",)
+    state = () if first is not None else ("train/rank0.pt is missing",)
+    return _judged(found, chain(marks, state, _missing_of_dcp(listing, weights)))
+
+
+def _composer_folder(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
+    if not _COMPOSER.fullmatch(PurePosixPath(folder).name):
+        return None
+    saved = _dcp(listing, folder)
+    return None if saved is None else replace(saved, format=CheckpointFormat.COMPOSER)
+
+
+def _composer_file(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
+    """One file of Composer. It makes latest-rankN.pt, a link to the file, after the file is written."""
+    match = _COMPOSER_FILE.fullmatch(PurePosixPath(path).name)
+    file = listing.file(".", path)
+    if match is None or file is None:
+        return None
+    found = _one_file(file, CheckpointFormat.COMPOSER, int(match["batch"]))
+    target = PurePosixPath(listing.links.get(f"latest-rank{match['rank']}.pt", "")).name
+    latest = _COMPOSER_FILE.fullmatch(target)
+    if latest is not None and int(latest["batch"]) < int(match["batch"]):
+        why = f"latest-rank{match['rank']}.pt names {target}: this one is not finished"
+        return replace(found, wholeness=Wholeness.PARTIAL, why=why)
+    return found
+
+
+def _nanochat(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
+    """The files of one step of nanochat, beside those of other steps; its path is the model's file."""
+    match = _NANOCHAT.fullmatch(PurePosixPath(path).name)
+    if match is None:
+        return None
+    number, here = match["number"], listing.by_folder.get(".", ())
+    group = [file for file in here if (m := _NANOCHAT.fullmatch(_name(file))) and m["number"] == number]
+    names = {file.path for file in group}
+    model, meta = f"model_{number}.pt", listing.file(".", f"meta_{number}.json")
+    ranks = {int(m["rank"]) for name in names if (m := _NANOCHAT.fullmatch(name)) and m["rank"]}
+    problems = [f"{name} is missing" for name in (model, f"meta_{number}.json") if name not in names]
+    problems += [f"optim_{number}_rank{rank}.pt is missing" for rank in _gaps(ranks)]
+    if meta is not None and meta.whole and meta.text != str(int(number)):
+        problems.append(f"{meta.path} is of step {meta.text or 'unknown'}")
+    found = FoundCheckpoint(
+        CheckpointFormat.NANOCHAT,
+        model,
+        int(number),
+        tuple(group),
+        "its files are there",
+        wholeness=Wholeness.COMPLETE,
+        needs_quiet=True,
+    )
+    return _judged(found, problems)
+
+
+def _lightning_file(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
+    """One file of Lightning, which has the step inside; its name has it by default."""
+    file = listing.file(".", path)
+    if file is None or PurePosixPath(path).suffix != ".ckpt":
+        return None
+    match = re.search(r"\bstep=(\d{1,12})", path)
+    return _one_file(
+        file, CheckpointFormat.LIGHTNING, file.counts.get("global_step", match and int(match[1]))
+    )
+
+
+def _nanogpt_file(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
+    file = listing.file(".", path)
+    if file is None or PurePosixPath(path).suffix != ".pt":
+        return None
+    if "iter_num" not in file.counts and path != "ckpt.pt":
+        return None
+    return _one_file(file, CheckpointFormat.NANOGPT, file.counts.get("iter_num"))
+
+
+def _plain_file(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
+    """One file of a program's own. Its step is the last number of its name, unless that counts epochs."""
+    file = listing.file(".", path)
+    if file is None or PurePosixPath(path).suffix not in (".pt", ".pth", ".bin", ".safetensors"):
+        return None
+    form = CheckpointFormat.TORCH_SAVE
+    if PurePosixPath(path).suffix == ".safetensors":
+        form = CheckpointFormat.SAFETENSORS
+    numbers = list(_NUMBER.finditer(PurePosixPath(path).stem))
+    step = None if not numbers or numbers[-1][1] else int(numbers[-1][2])
+    return _one_file(file, form, step)
+
+
+def _one_file(file: VolumeFile, form: CheckpointFormat, step: int | None) -> FoundCheckpoint:
+    """A checkpoint of one file, which is complete if its own format shows its end."""
+    found = FoundCheckpoint(
+        form, file.path, step, (file,), f"the end of {file.path} is there", needs_quiet=True
+    )
+    if file.whole is None:
+        return replace(
+            found,
+            why=f"nothing shows that {file.path} is complete: it is no zip archive, as torch.save writes",
+        )
+    return replace(found, wholeness=Wholeness.COMPLETE)  # `_without_damage` judges its end
 
 
 def _judged(found: FoundCheckpoint, problems: Iterable[str]) -> FoundCheckpoint:
@@ -528,9 +786,20 @@ _JUDGES: tuple[Callable[[VolumeListing, str], FoundCheckpoint | None], ...] = (
     _verl,
     _megatron,
     _nemo,
+    _automodel,
+    _olmo_core,
+    _lightning,
+    _composer_folder,
     _deepspeed,
     _dcp,
     _hugging_face,
+)
+_FILE_JUDGES: tuple[Callable[[VolumeListing, str], FoundCheckpoint | None], ...] = (
+    _composer_file,
+    _nanochat,
+    _lightning_file,
+    _nanogpt_file,
+    _plain_file,
 )
 
 

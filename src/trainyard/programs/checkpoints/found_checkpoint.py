@@ -1,4 +1,4 @@
-"""One checkpoint on a volume, and whether it is complete: the record that all formats share."""
+"""One checkpoint, whether it is complete and whether training resumes from it: the record of all formats."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +20,19 @@ class CheckpointFormat(StrEnum):
     DCP = "dcp"
     """PyTorch's distributed checkpoint: torchtitan, and own programs."""
     HUGGING_FACE = "huggingface"
+    """A checkpoint of transformers' Trainer, or weights alone."""
+    ACCELERATE = "accelerate"
+    LIGHTNING = "lightning"
+    NANOGPT = "nanogpt"
+    NANOCHAT = "nanochat"
+    AUTOMODEL = "automodel"
+    """NeMo AutoModel."""
+    COMPOSER = "composer"
+    OLMO_CORE = "olmo-core"
+    TORCH_SAVE = "torch.save"
+    """One file of torch.save."""
+    SAFETENSORS = "safetensors"
+    """One file of safetensors."""
 
 
 class Wholeness(StrEnum):
@@ -37,9 +50,9 @@ class FoundCheckpoint:
 
     format: CheckpointFormat
     path: str
-    """The path of its folder, relative to the listed folder."""
+    """The path of its folder or of its one file, relative to the listed folder."""
     step: int | None
-    """Optimizer steps done; None for weights without a step, and for Megatron's `release`."""
+    """Optimizer steps done; None if neither its name nor its files say it."""
     files: tuple[VolumeFile, ...]
     why: str
     """The sign that it is complete, or the missing parts."""
@@ -48,6 +61,12 @@ class FoundCheckpoint:
     """Path of a file -> its digest, if the checkpoint's own manifest has it."""
     trackers: tuple[VolumeFile, ...] = ()
     """Files beside the folder that its framework reads to find it."""
+    resumable: bool | None = None
+    """Whether training resumes from it as if it had not stopped; None if its files do not show that."""
+    resumable_why: str = ""
+    """The reason, or the missing parts."""
+    needs_quiet: bool = False
+    """Nothing is written last, so it counts as complete only while its files do not change."""
 
     @property
     def is_complete(self) -> bool:
@@ -73,4 +92,6 @@ class FoundCheckpoint:
             "bytes": self.size,
             "verdict": self.wholeness.value,
             "why": self.why,
+            "resumable": self.resumable,
+            "resumable_why": self.resumable_why,
         }

@@ -1,124 +1,132 @@
-"""Find a program's own newest complete checkpoint, and take it into the run directory with a manifest.
+"""Take a program's newest complete checkpoint into the run directory, with a manifest that is written last.
 
-Its files are linked where the file system allows it, else copied, and then hashed. The manifest therefore
-vouches for the bytes from that moment on, and not for the time between the program's write and the hashing.
+    program's folder ──copy──> checkpoints/.step-N.copy ──unchanged and still complete──> checkpoints/step-N
+
+Its files are copied, on file systems with shared extents without using space, and never hard-linked: programs
+overwrite files in place when they save a step again. The copy is hashed, so the manifest is about its bytes.
+Nothing is written into the program's folder, because some programs delete checkpoints by their folder's time.
 """
 
-import contextlib
-import hashlib
 import logging
 import os
 import shutil
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import CheckpointError
-from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
-from trainyard.programs.checkpoints.volume_listing import VolumeListing
+from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoint, ProgramCheckpoints
 from trainyard.programs.program_records import TakenCheckpoint
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
     describe_files,
+    read_manifest,
     verify_checkpoint,
     write_manifest,
 )
-from trainyard.run.directory import RunDirectory
+from trainyard.run.directory import RunDirectory, step_name
 from trainyard.run.identity import read_run
 
 _logger = logging.getLogger(__name__)
+_PIECE = 1 << 30
+"""Bytes of one call of copy_file_range."""
 
 
-@dataclass(frozen=True)
-class OwnCheckpoint:
-    """A complete checkpoint in the program's own layout."""
+def take_newest(
+    found: ProgramCheckpoints, directory: RunDirectory, *, step: int | None = None
+) -> TakenCheckpoint | None:
+    """Take the newest complete checkpoint that can be copied; log why each newer one was not, or return None.
 
-    step: int
-    path: Path
-
-
-@dataclass(frozen=True)
-class OwnCheckpoints:
-    """A program's checkpoints: the newest complete one, and newer ones that are not complete."""
-
-    newest: OwnCheckpoint | None
-    skipped: tuple[FoundCheckpoint, ...] = ()
-
-    def notes(self) -> tuple[str, ...]:
-        """A line for each newer checkpoint that does not count, with the missing part."""
-        instead = "there is no complete one" if self.newest is None else f"{self.newest.path.name} is newest"
-        return tuple(f"{each.path} is not complete: {each.why}; {instead}" for each in self.skipped)
-
-
-def find_own_checkpoints(
-    folder: Path, listing: VolumeListing, formats: Collection[CheckpointFormat]
-) -> OwnCheckpoints:
-    """Return the newest complete checkpoint directly in `folder`, by the files that its format owes.
-
-    `listing` has the files below the folder.
+    `step` is that of a checkpoint whose name and files do not say it.
     """
-    found = [
-        each
-        for each in find_checkpoints(listing)
-        if each.format in formats and each.run == "." and each.step is not None
-    ]
-    complete = [(each.step or 0, each.path) for each in found if each.is_complete]
-    step, name = max(complete, default=(-1, ""))
-    skipped = tuple(each for each in found if not each.is_complete and (each.step or 0) > step)
-    return OwnCheckpoints(OwnCheckpoint(step, folder / name) if name else None, skipped)
+    for each in found.complete:
+        try:
+            return take_checkpoint(each, directory, str(read_run(directory.run_file)["run_id"]), step=step)
+        except (OSError, CheckpointError) as error:
+            _logger.error("%s: the checkpoint was not taken into the run directory (%s)", each.path, error)
+    return None
 
 
-def state_of(own: OwnCheckpoint) -> str:
-    """Return a digest of the names, sizes and times of its files; it changes when they are written again."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in own.path.rglob("*") if path.is_file()):
-        with contextlib.suppress(OSError):  # it is being removed
-            found = path.stat()
-            digest.update(f"{path.relative_to(own.path)}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
-    return digest.hexdigest()
+def take_checkpoint(
+    checkpoint: ProgramCheckpoint, directory: RunDirectory, run_id: str, *, step: int | None = None
+) -> TakenCheckpoint:
+    """Copy the checkpoint into `checkpoints/`, write its manifest last, and return its step and digest.
 
-
-def take_newest(own: OwnCheckpoint | None, directory: RunDirectory) -> TakenCheckpoint | None:
-    """Take the checkpoint into the run directory; if that fails, log why and return None."""
-    if own is None:
-        return None
-    try:
-        return take(own, directory, str(read_run(directory.run_file)["run_id"]))
-    except (OSError, CheckpointError) as error:
-        _logger.error("%s: the checkpoint was not taken into the run directory (%s)", own.path, error)
-        return None
-
-
-def take(own: OwnCheckpoint, directory: RunDirectory, run_id: str) -> TakenCheckpoint:
-    """Link the checkpoint into `checkpoints/`, write its manifest last, and return its digest."""
-    target = directory.checkpoint(own.step)
-    if (own.path / MANIFEST_NAME).exists():
-        raise CheckpointError(f"{own.path / MANIFEST_NAME}: our own manifest of the checkpoint has this name")
-    if not _is_taken(own, target, run_id):
-        (target / MANIFEST_NAME).unlink(missing_ok=True)
-        shutil.rmtree(target, ignore_errors=True)  # a link that was cut off, or of an earlier segment
-        shutil.copytree(own.path, target, copy_function=_linked, symlinks=False)
-        manifest = CheckpointManifest(own.step, run_id, time.time(), describe_files(target))
+    Taken before with the same bytes, it is left as it is. Raises CheckpointError if it changed while it was
+    copied, if its step is not known, or if it has a file of the manifest's name; OSError if a file is gone.
+    """
+    step = checkpoint.step if checkpoint.step is not None else step
+    if step is None:
+        raise CheckpointError(f"{checkpoint.path}: neither its name nor its files say its step")
+    names = checkpoint.files()
+    if MANIFEST_NAME in names:
+        raise CheckpointError(
+            f"{checkpoint.base / MANIFEST_NAME}: our own manifest of the checkpoint has this name"
+        )
+    target = directory.checkpoint(step)
+    if not _is_taken(checkpoint, target, run_id):
+        copy = directory.checkpoints / f".{step_name(step)}.copy"
+        shutil.rmtree(copy, ignore_errors=True)  # of an attempt that was killed
+        copy.mkdir(parents=True)
+        try:
+            for name in names:
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                _copy_file(checkpoint.base / name, copy / name)
+            _require_unchanged(checkpoint)
+            manifest = CheckpointManifest(step, run_id, time.time(), describe_files(copy), checkpoint.is_file)
+            (target / MANIFEST_NAME).unlink(missing_ok=True)
+            shutil.rmtree(target, ignore_errors=True)
+            copy.rename(target)
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
         write_manifest(target, manifest)
-    return TakenCheckpoint(own.step, sha256_of_file(target / MANIFEST_NAME))
+    return TakenCheckpoint(step, sha256_of_file(target / MANIFEST_NAME))
 
 
-def _is_taken(own: OwnCheckpoint, target: Path, run_id: str) -> bool:
-    """Whether `target` has what the program has now; an earlier segment may have had other bytes."""
+def restorable_path(checkpoint: Path) -> Path:
+    """Return the path for a program's resume argument: the folder of the run directory, or its one file.
+
+    Raises CheckpointError if the checkpoint has no readable manifest.
+    """
+    manifest = read_manifest(checkpoint)
+    return checkpoint / manifest.files[0].path if manifest.is_file else checkpoint
+
+
+def _is_taken(checkpoint: ProgramCheckpoint, target: Path, run_id: str) -> bool:
+    """Whether `target` has the bytes that the program has now; an earlier segment may have had others."""
     try:
+        sizes = {file.path: file.size for file in read_manifest(target).files}
+        if sizes != {name: size for name, (size, _) in checkpoint.files().items()}:
+            return False
         taken = verify_checkpoint(target, run_id=run_id)
-        return taken.files == describe_files(own.path)
+        same = all(sha256_of_file(checkpoint.base / file.path) == file.sha256 for file in taken.files)
+        if same:
+            _require_unchanged(checkpoint)
+        return same
     except (CheckpointError, OSError):
         return False
 
 
-def _linked(source: str, target: str) -> str:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without hard links
-        shutil.copyfile(source, target)
-    return target
+def _require_unchanged(checkpoint: ProgramCheckpoint) -> None:
+    """Raise CheckpointError if its files are others than before, or if it is not complete any more."""
+    again = checkpoint.judge_again()
+    if again is None or again.files() != checkpoint.files():
+        raise CheckpointError(f"{checkpoint.path} changed while it was copied")
+    if not again.found.is_complete:
+        raise CheckpointError(f"{checkpoint.path} is not complete: {again.found.why}")
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy the bytes of a file, which the kernel shares between both where the file system can."""
+    with source.open("rb") as read, target.open("xb") as written:
+        try:
+            while os.copy_file_range(read.fileno(), written.fileno(), _PIECE):
+                pass
+        except OSError:  # other file systems, or a kernel that cannot
+            written.seek(0)
+            written.truncate()
+            read.seek(0)
+            shutil.copyfileobj(read, written, 1 << 20)
+        written.flush()
+        os.fsync(written.fileno())

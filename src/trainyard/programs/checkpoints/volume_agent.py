@@ -16,10 +16,12 @@ import json
 import os
 import pickle
 import pickletools
+import re
 import struct
 import sys
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,7 +31,8 @@ MOST_TEXT, MOST_INDEX, MOST_HEADER = 8 << 20, 128 << 20, 100 << 20
 ARCHIVE_BEGINS, ARCHIVE_ENDS, END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
 TEXTS = ("manifest.json", "latest_checkpointed_iteration.txt", "latest", "fsdp_config.json", "metadata.json")
 STATE = "trainer_state.json"
-JSONS = (STATE, "config.json", "adapter_config.json", "fsdp_config.json", "metadata.json")
+JSONS = (STATE, "config.json", "adapter_config.json", "fsdp_config.json", "metadata.json", ".metadata.json")
+META = re.compile(r"meta_\d{6}\.json")
 ARCHIVES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
 SIZED = ("_model_states.pt", "model_optim_rng.pt")
 """Endings of files in which DeepSpeed and Megatron-LM record how many ranks wrote them."""
@@ -39,11 +42,25 @@ COUNTS = (
     *("use_distributed_optimizer", "no_save_optim"),
 )
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json", ".metadata")
+OPTIMIZER = re.compile(r"optim|exp_avg|momentum", re.IGNORECASE)
+# Names of an optimizer and its tensors, as programs give them to torch's distributed checkpoint.
+STEPS = ("iter_num", "global_step")
+# Keys under which nanoGPT and Lightning save the optimizer steps done.
 
 
 def list_below(root: Path, out: BinaryIO, most: int = MOST_FILES) -> None:
     """Write a line per file. Files that disappear meanwhile are left out, because the pod may be writing."""
     count = 0
+    for entry in entries_below(root):
+        count += 1
+        if count > most:
+            raise SystemExit(f"more than {most:,} files below {root}; name the folder of one run")
+        write_line(out, entry)
+    write_line(out, {"end": count})
+
+
+def entries_below(root: Path) -> Iterator[dict[str, Any]]:
+    """Yield the facts about each regular file below the folder, with its path there as `p`."""
     for folder, folders, names in os.walk(root):
         folders.sort()
         for name in sorted(names):
@@ -52,13 +69,8 @@ def list_below(root: Path, out: BinaryIO, most: int = MOST_FILES) -> None:
                 entry = entry_of(path)
             except OSError:
                 continue
-            if entry is None:
-                continue
-            count += 1
-            if count > most:
-                raise SystemExit(f"more than {most:,} files below {root}; name the folder of one run")
-            write_line(out, {"p": path.relative_to(root).as_posix(), **entry})
-    write_line(out, {"end": count})
+            if entry is not None:
+                yield {"p": path.relative_to(root).as_posix(), **entry}
 
 
 def entry_of(path: Path) -> dict[str, Any] | None:
@@ -72,18 +84,25 @@ def entry_of(path: Path) -> dict[str, Any] | None:
         entry["whole"] = isinstance(content, dict)
         if path.name == STATE:
             entry["text"] = str(content.get("global_step", "")) if isinstance(content, dict) else ""
+    if META.fullmatch(path.name) and found.st_size <= MOST_TEXT:
+        content = json_in(path)
+        entry["whole"] = isinstance(content, dict)
+        entry["text"] = str(content.get("step", "")) if isinstance(content, dict) else ""
     if path.name in TEXTS and found.st_size <= MOST_TEXT:
         entry["text"] = path.read_bytes().decode("utf-8", "replace")
     elif path.name == ".metadata" and found.st_size <= MOST_INDEX:
         entry.update(metadata_facts(path))
     elif path.name in INDEXES and found.st_size <= MOST_INDEX:
-        entry["names"] = names_in(path)
+        entry.update(index_facts(path))
     elif path.suffix in ARCHIVES:
         entry["whole"] = is_whole_archive(path, found.st_size)
         if entry["whole"] and path.name.endswith(SIZED):
             entry["counts"] = counts_in(path)
     elif path.suffix == ".safetensors":
-        entry["whole"] = safetensors_size(path) == found.st_size
+        sizes = safetensors_sizes(path)
+        entry["whole"] = sizes is not None and sum(sizes) == found.st_size
+        if sizes is not None:
+            entry["counts"] = {"tensor_bytes": sizes[1]}
     return entry
 
 
@@ -95,12 +114,15 @@ def json_in(path: Path) -> Any:
         return None
 
 
-def names_in(path: Path) -> list[str] | None:
-    """The files that a JSON index names; None if it cannot be read."""
+def index_facts(path: Path) -> dict[str, Any]:
+    """The files that a JSON index names, None if it cannot be read, and the size of all their tensors."""
+    content = json_in(path)
     try:
-        return sorted({str(name) for name in json_in(path)["weight_map"].values()})
+        names = sorted({str(name) for name in content["weight_map"].values()})
     except (KeyError, TypeError, AttributeError):
-        return None
+        return {"names": None}
+    total = members_of(content.get("metadata")).get("total_size")
+    return {"names": names, "counts": {"total_size": total} if isinstance(total, int) and total >= 0 else {}}
 
 
 def metadata_facts(path: Path) -> dict[str, Any]:
@@ -118,25 +140,42 @@ def metadata_facts(path: Path) -> dict[str, Any]:
         name, offset, length = (known.get(key) for key in ("relative_path", "offset", "length"))
         if isinstance(name, str) and isinstance(offset, int) and isinstance(length, int) and length >= 0:
             ends[name] = max(ends.get(name, 0), offset + length)
-    return {**facts, "ends": ends, "counts": {"mcore": 1} if "mcore_data" in texts else {}}
+    counts = {"mcore": 1} if "mcore_data" in texts else {}
+    if any(OPTIMIZER.search(text) for text in texts):
+        counts["optimizer"] = 1
+    return {**facts, "ends": ends, "counts": counts}
 
 
 def counts_in(path: Path) -> dict[str, int]:
     """The numbers in a torch.save file that say how many ranks wrote the checkpoint; empty if unknown."""
+    top = saved_members(path)
+    zero = members_of(members_of(top.get("ds_config")).get("zero_optimization"))
+    known = {**members_of(top.get("args")), **zero, **top}
+    return {
+        name: int(known[name]) for name in COUNTS if isinstance(known.get(name), int) and known[name] >= 0
+    }
+
+
+def saved_facts(path: Path) -> dict[str, Any]:
+    """The keys at the top of a torch.save file, those below `state` as `state.KEY`, and its step."""
+    top = saved_members(path)
+    keys = [key for key in top if isinstance(key, str)]
+    keys += [f"state.{key}" for key in members_of(top.get("state")) if isinstance(key, str)]
+    steps = {name: top[name] for name in STEPS if type(top.get(name)) is int and top[name] >= 0}
+    return {"keys": sorted(keys), "counts": steps}
+
+
+def saved_members(path: Path) -> dict[Any, Any]:
+    """The members of the object in a torch.save file; empty if they cannot be read. Tensors are not read."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
             if name is None or archive.getinfo(name).file_size > MOST_INDEX:
                 return {}
             with archive.open(name) as file:
-                top = members_of(inert_content(file))
+                return members_of(inert_content(file))
     except (zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RuntimeError, EOFError):
         return {}
-    zero = members_of(members_of(top.get("ds_config")).get("zero_optimization"))
-    known = {**members_of(top.get("args")), **zero, **top}
-    return {
-        name: int(known[name]) for name in COUNTS if isinstance(known.get(name), int) and known[name] >= 0
-    }
 
 
 class Inert:
@@ -210,8 +249,8 @@ def is_whole_archive(path: Path, size: int) -> bool | None:
         return file.read(len(ARCHIVE_ENDS)) == ARCHIVE_ENDS
 
 
-def safetensors_size(path: Path) -> int | None:
-    """The file size according to a safetensors header; None if there is no header."""
+def safetensors_sizes(path: Path) -> tuple[int, int] | None:
+    """The bytes of the header and of the tensors, as the header says; None if there is no header."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -219,7 +258,7 @@ def safetensors_size(path: Path) -> int | None:
                 return None
             tensors = json.loads(file.read(length).decode())
         ends = [tensor["data_offsets"][1] for key, tensor in tensors.items() if key != "__metadata__"]
-        return int(8 + length + max([*ends, 0]))
+        return 8 + length, int(max([*ends, 0]))
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -3,13 +3,13 @@
 Output of a pod is not trusted: names that lead out of the volume, and lines in another format, are refused.
 """
 
-import io
 import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from trainyard.errors import DamagedFileError
 from trainyard.programs.checkpoints import volume_agent
@@ -35,7 +35,9 @@ class VolumeFile:
     ends: Mapping[str, Count] = field(default_factory=dict)
     """File that an index names -> the bytes that it must have at least, if the index says so."""
     counts: Mapping[str, Count] = field(default_factory=dict)
-    """Numbers in the file that say how many ranks wrote the checkpoint, by the name that its writer uses."""
+    """Numbers in the file about ranks, steps and sizes, by the name that its writer uses."""
+    keys: tuple[Text, ...] | None = None
+    """The keys at the top of a torch.save file; None for files that were not opened for them."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class VolumeListing:
     """The files below a folder."""
 
     files: tuple[VolumeFile, ...]
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Symbolic link -> the path that it holds; of a folder of this machine only."""
 
     @cached_property
     def by_folder(self) -> Mapping[str, tuple[VolumeFile, ...]]:
@@ -86,8 +90,7 @@ class ListingReader:
             if "end" in given:
                 self.ended = given["end"] == len(self.files)
             else:
-                names = {"path": given["p"], "size": given["s"], "modified": given["m"]}
-                self.files.append(validate_record(VolumeFile, {**given, **names}))
+                self.files.append(_file_of(given))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedFileError(f"the list of files from the pod cannot be read: {error}") from None
 
@@ -108,8 +111,29 @@ def list_checkpoint_folder(folder: Path) -> VolumeListing:
 
     Links are left out, and a folder that does not exist has no files.
     """
-    lines, reader = io.BytesIO(), ListingReader()
-    volume_agent.list_below(folder, lines, most=sys.maxsize)
-    for line in lines.getvalue().splitlines():
-        reader.take(line)
-    return reader.listing()
+    return VolumeListing(tuple(map(_file_of, volume_agent.entries_below(folder))))
+
+
+def list_beside(parent: Path, names: Collection[str]) -> VolumeListing:
+    """Return the files directly in a folder of this machine, and those below its folders in `names`.
+
+    Files in `names` are opened for their keys. A file that disappears meanwhile is left out.
+    """
+    files: list[VolumeFile] = []
+    links: dict[str, str] = {}
+    for path in sorted(parent.iterdir()) if parent.is_dir() else ():
+        with suppress(OSError):
+            if path.is_symlink():
+                links[path.name] = str(path.readlink())
+            elif path.is_dir():
+                entries = volume_agent.entries_below(path) if path.name in names else ()
+                files += [_file_of({**entry, "p": f"{path.name}/{entry['p']}"}) for entry in entries]
+            elif (entry := volume_agent.entry_of(path)) is not None:
+                saved = volume_agent.saved_facts(path) if path.name in names and entry.get("whole") else {}
+                files.append(_file_of({**entry, **saved, "p": path.name}))
+    return VolumeListing(tuple(files), links)
+
+
+def _file_of(given: Mapping[str, Any]) -> VolumeFile:
+    names = {"path": given["p"], "size": given["s"], "modified": given["m"]}
+    return validate_record(VolumeFile, {**given, **names})
