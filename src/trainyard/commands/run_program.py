@@ -412,7 +412,7 @@ class ProgramRun:
         for row in rows:
             self._has_rows = True
             if writer.keep(row) and self._fault is None and (fault := row_fault(row)) is not None:
-                self._fault = f"{fault} at step {row['step']}"
+                self._fault = fault
 
     def note_announced(self, metrics: "ProgramMetrics") -> None:
         """Record the steps that the program says it trains, once they are known."""
@@ -495,7 +495,7 @@ class ProgramRun:
         from trainyard.run.checkpoint_retention import remove_old_checkpoints
 
         found = self.own_checkpoints(quiet_seconds=quiet_seconds)
-        self._skipped = found.notes()
+        self._skipped = found.rejections()
         newest = found.newest
         if newest is None or (state := state_of(newest)) == self._taken_state:
             return

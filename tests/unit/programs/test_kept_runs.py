@@ -1,4 +1,4 @@
-"""The record of a run of another program: rows in order, ends of nodes, checkpoints that are whole."""
+"""The record of a run of another program: rows in order, ends of nodes."""
 
 import json
 import math
@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import CheckpointError, ExitCode
-from trainyard.programs.checkpoints.taken_checkpoint import OwnCheckpoint, take
+from trainyard.errors import ExitCode
 from trainyard.programs.metric_rows import MetricRowWriter
 from trainyard.programs.node_exit_codes import forget_ends, wait_for_ends, write_end
 from trainyard.programs.program_records import ProgramEnd, TakenCheckpoint, begin, finish
-from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import read_rows
 
@@ -140,61 +138,6 @@ def test_a_run_that_goes_on_has_no_outcome_until_it_ends(directory: RunDirectory
         "finished",
         "resumed",
     ]
-
-
-def checkpoint(folder: Path, name: str) -> Path:
-    made = folder / name
-    made.mkdir(parents=True)
-    (made / "part.pt").write_bytes(b"weights of " + name.encode())
-    return made
-
-
-@pytest.mark.parametrize("links", [True, False])
-def test_a_checkpoint_is_taken_whole_and_only_once(
-    links: bool, directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not links:  # as on a file system without hard links
-
-        def refuse(_source: str, _target: str) -> None:
-            raise OSError("no links here")
-
-        monkeypatch.setattr("os.link", refuse)
-    own = OwnCheckpoint(20, checkpoint(tmp_path / "program", "global_step_20/actor").parent)
-    directory.checkpoint(20).mkdir(parents=True)  # of a take that was cut off
-    (directory.checkpoint(20) / "rest").touch()
-    taken = take(own, directory, "llama")
-    manifest = verify_checkpoint(directory.checkpoint(20), run_id="llama")
-    assert [file.path for file in manifest.files] == ["actor/part.pt"]
-    assert take(own, directory, "llama") == taken
-
-
-def test_what_the_program_wrote_since_replaces_what_was_taken(
-    directory: RunDirectory, tmp_path: Path
-) -> None:
-    """A later segment may save the same step again; what is stored is what it wrote."""
-    folder = checkpoint(tmp_path / "program", "global_step_20/actor")
-    own = OwnCheckpoint(20, folder.parent)
-    before = take(own, directory, "llama")
-    (folder / "part.pt").unlink()
-    (folder / "part.pt").write_bytes(b"the weights of a later segment")
-    after = take(own, directory, "llama")
-    assert after != before
-    verify_checkpoint(directory.checkpoint(20), run_id="llama")
-    taken = directory.checkpoint(20) / "actor" / "part.pt"
-    assert taken.read_bytes() == b"the weights of a later segment"
-    assert take(own, directory, "llama") == after
-
-
-def test_a_file_of_the_name_of_our_manifest_is_not_lost(directory: RunDirectory, tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "program", "global_step_20/actor")
-    (folder / "manifest.json").write_text("of the program")
-    own = OwnCheckpoint(20, folder.parent)
-    take(own, directory, "llama")
-    files = verify_checkpoint(directory.checkpoint(20)).files
-    assert [file.path for file in files] == ["actor/manifest.json", "actor/part.pt"]
-    (folder.parent / "manifest.json").write_text("of the program")
-    with pytest.raises(CheckpointError, match="has this name"):
-        take(own, directory, "llama")
 
 
 @pytest.mark.parametrize(("resumed_at", "kept"), [(None, []), (5, []), (10, [10]), (20, [10, 20])])

@@ -32,9 +32,9 @@ def expected(end: ProgramEnd, planned: int | None, logged: int) -> str:
     if ended_well and logged and (did_all or own_decision):
         return "succeeded"
     asked_to_stop = end.stopped_by is not None or end.exit_code == 75
-    if end.fault is None and asked_to_stop and saved > end.resumed_at and not (ended_well and did_all):
-        if not (end.exit_code == 0 and own_decision):
-            return "stopped"
+    is_over = ended_well and (did_all or own_decision)
+    if end.fault is None and asked_to_stop and saved > end.resumed_at and not is_over:
+        return "stopped"
     return "failed"
 
 

@@ -102,11 +102,17 @@ class ProgramCheckpoints:
         newest = self.newest
         return tuple(each for each in self.partial if newest is None or _order(each) > _order(newest))
 
-    def notes(self) -> tuple[str, ...]:
-        """A line for each newer checkpoint that does not count, with the missing part."""
-        newest, resumable = self.newest, self.newest_resumable
+    def rejections(self) -> tuple[str, ...]:
+        """A line for each newer checkpoint that is not complete, with the missing part."""
+        newest = self.newest
         instead = "there is no complete one" if newest is None else f"{newest.path.name} is newest"
-        notes = [f"{each.path.name} is not complete: {each.found.why}; {instead}" for each in self.skipped]
+        return tuple(
+            f"{each.path.name} is not complete: {each.found.why}; {instead}" for each in self.skipped
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """A line for each newer checkpoint that does not count, and why."""
+        resumable, notes = self.newest_resumable, list(self.rejections())
         for each in self.complete:
             if each is resumable:
                 break

@@ -17,9 +17,9 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     find_program_checkpoints,
 )
 from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint, take_newest
+from trainyard.programs.program_records import begin
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest, verify_checkpoint
 from trainyard.run.directory import RunDirectory
-from trainyard.programs.program_records import begin
 
 
 @pytest.fixture
