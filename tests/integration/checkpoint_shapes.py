@@ -242,7 +242,8 @@ def olmo_core(run: Path, step: int, big: int = 1000, *, world: int = 2) -> Path:
 
 def composer_file(run: Path, step: int, big: int = 1000, *, weights_only: bool = False) -> Path:
     path = run / f"ep0-ba{step}-rank0.pt"
-    parts = {"model": {}} if weights_only else {"model": {}, "optimizers": {}, "timestamp": {}}
+    parts: dict[str, object] = {"model": {}, "timestamp": {}}
+    parts |= {} if weights_only else {"optimizers": {}}
     archive(path, big, {"state": parts, "rng": []})
     (run / "latest-rank0.pt").unlink(missing_ok=True)
     (run / "latest-rank0.pt").symlink_to(path.name)

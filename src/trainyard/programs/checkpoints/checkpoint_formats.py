@@ -55,6 +55,8 @@ _OLMO = re.compile(r"step(\d{1,12})")
 _COMPOSER = re.compile(r"ep\d{1,9}-ba\d{1,12}")
 _COMPOSER_FILE = re.compile(r"ep\d{1,9}-ba(?P<batch>\d{1,12})-rank(?P<rank>\d{1,6})\.pt")
 _NANOCHAT = re.compile(r"(?:model|meta|optim)_(?P<number>\d{6})(?:_rank(?P<rank>\d{1,6}))?\.(?:pt|json)")
+_OF_NANOCHAT = re.compile(r"meta_\d{6}\.json|optim_\d{6}_rank\d{1,6}\.pt")
+"""Files that show that nanochat wrote into the folder; other programs name a file model_000100.pt too."""
 _FOLDER_OF_LIGHTNING = "checkpoint"
 """Inside the folder that Lightning saves with DeepSpeed."""
 _NEMO = re.compile(r"(?:.*[-_])?step=(\d{1,12})(?:\.0)?(?:-last)?")
@@ -67,7 +69,7 @@ _EXPERTS = re.compile(
     r"(?P<kind>(?:layer_\d+_)?expert)_(?P<rank>\d{1,6})_mp_rank_(?P<mp>\d{2,4})_model_states\.pt"
 )
 _DEEPSPEED_FILES = (_MODEL_STATES, _OPTIMIZER_STATES, _LAYERS, _EXPERTS)
-TRAINER = re.compile(r"checkpoint-(\d{1,12})")
+_TRAINER = re.compile(r"checkpoint-(\d{1,12})")
 _TRAINER_STATE = "trainer_state.json"
 _OF_TRAINER = re.compile(r"training_args\.bin|optimizer\.pt|scheduler\.pt|rng_state(?:_\d+)?\.pth")
 _OF_ACCELERATE = re.compile(r"random_states_\d+\.pkl|(?:optimizer|scheduler|sampler)(?:_\d+)?\.bin")
@@ -75,6 +77,7 @@ _CHECKPOINT_OF_ACCELERATE = re.compile(r"checkpoint[-_]\d{1,12}")
 _RANDOM_STATES = re.compile(r"random_states_(?P<rank>\d{1,6})\.pkl")
 # Folders that a program renames when everything is in them: of older Trainers, and of OLMo-core.
 _STAGING = re.compile(r"tmp-checkpoint-\d{1,12}|.*\d(?:-tmp|\.tmp)")
+_TMP = re.compile(r".*(?:-tmp|\.tmp)")
 _TEMPORARY = re.compile(
     r"\.tmp.*|.*\.tmp|tmp[a-z0-9_]{8}(?:\..*)?|.*\.incomplete|checkpoint-is-incomplete\.txt"
 )
@@ -155,7 +158,9 @@ def _without_damage(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
     """The checkpoint, partial if a file is empty or cut short, or a name or mark says it is not finished."""
     if not checkpoint.is_complete or checkpoint.format is CheckpointFormat.TRAINYARD:
         return checkpoint
-    staging = next((part for part in PurePosixPath(checkpoint.path).parts if _STAGING.fullmatch(part)), None)
+    parts = PurePosixPath(checkpoint.path).parts
+    own_name = (part for part in parts[-1:] if _TMP.fullmatch(part))
+    staging = next(chain(filter(_STAGING.fullmatch, parts), own_name), None)
     if staging is not None:
         why = f"{staging} has no final name yet: its save did not finish"
         return replace(checkpoint, wholeness=Wholeness.PARTIAL, why=why)
@@ -471,12 +476,10 @@ def _accelerate(listing: VolumeListing, folder: str, here: Mapping[str, VolumeFi
     step = None if re.fullmatch(r"(?:checkpoint_|epoch[-_]?)\d+", name) else _number(folder)
     files = listing.below(folder)
     why, problems = _weights(listing, folder, here)
-    own = [file for file in files if not _OF_ACCELERATE.fullmatch(_name(file))]
-    if any(PurePosixPath(file.path).suffix == ".safetensors" for file in own) and not why:
-        why, problems = (
-            "its files of weights are there",
-            (),
-        )  # diffusers saves each model in a folder of its own
+    other = [file for file in files if not _SHARD.fullmatch(_name(file))]
+    if not why and any(PurePosixPath(file.path).suffix == ".safetensors" for file in other):
+        # Scripts of diffusers save each model in a folder of its own.
+        why, problems = "its files of weights are there", ()
     tracker = here.get(DEEPSPEED_TRACKER)
     tagged = () if tracker is None else _missing_of_tagged(listing, folder, tracker)
     ranks = {int(match["rank"]) for match in map(_RANDOM_STATES.fullmatch, here) if match}
@@ -528,7 +531,7 @@ def _is_of_trainer(listing: VolumeListing, folder: str, here: Iterable[str], *, 
 
     A Trainer that is killed in its first save leaves weights and nothing else.
     """
-    if not TRAINER.fullmatch(PurePosixPath(folder).name) or any(map(_RANDOM_STATES.fullmatch, here)):
+    if not _TRAINER.fullmatch(PurePosixPath(folder).name) or any(map(_RANDOM_STATES.fullmatch, here)):
         return False
     if any(name == _TRAINER_STATE or _OF_TRAINER.fullmatch(name) for name in here):
         return True
@@ -537,7 +540,7 @@ def _is_of_trainer(listing: VolumeListing, folder: str, here: Iterable[str], *, 
     if any(map(_OF_ACCELERATE.fullmatch, here)):
         return False
     return weights or any(
-        TRAINER.fullmatch(PurePosixPath(other).name)
+        _TRAINER.fullmatch(PurePosixPath(other).name)
         and PurePosixPath(other).parent == PurePosixPath(folder).parent
         and listing.file(other, _TRAINER_STATE) is not None
         for other in listing.folders
@@ -625,7 +628,12 @@ def _automodel(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
     if parts[0] in inner:
         return _judged(found, chain(marks, owed))
     here = {_name(file): file for file in listing.by_folder.get(parts[0], ())}
-    return _judged(found, chain(marks, _weights(listing, parts[0], here)[1], owed))
+    index = next((here[name] for name in _INDEXES if name in here), None)
+    tensors = any(PurePosixPath(file.path).suffix == ".safetensors" for file in listing.below(parts[0]))
+    weights = () if tensors else ("model/ has no weights",)
+    if index is None and any(map(_SHARD.fullmatch, here)):
+        weights = ("model/ has no index of its shards",)
+    return _judged(found, chain(marks, weights, _missing_of_index(index, here) if index else (), owed))
 
 
 def _olmo_core(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
@@ -673,9 +681,10 @@ def _composer_file(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
 def _nanochat(listing: VolumeListing, path: str) -> FoundCheckpoint | None:
     """The files of one step of nanochat, beside those of other steps; its path is the model's file."""
     match = _NANOCHAT.fullmatch(PurePosixPath(path).name)
-    if match is None:
+    here = listing.by_folder.get(".", ())
+    if match is None or not any(_OF_NANOCHAT.fullmatch(_name(file)) for file in here):
         return None
-    number, here = match["number"], listing.by_folder.get(".", ())
+    number = match["number"]
     group = [file for file in here if (m := _NANOCHAT.fullmatch(_name(file))) and m["number"] == number]
     names = {file.path for file in group}
     model, meta = f"model_{number}.pt", listing.file(".", f"meta_{number}.json")

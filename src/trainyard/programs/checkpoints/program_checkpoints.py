@@ -103,7 +103,7 @@ class ProgramCheckpoints:
         return tuple(each for each in self.partial if newest is None or _order(each) > _order(newest))
 
     def rejections(self) -> tuple[str, ...]:
-        """A line for each newer checkpoint that is not complete, with the missing part."""
+        """Return a line for each newer checkpoint that is not complete, with the missing part."""
         newest = self.newest
         instead = "there is no complete one" if newest is None else f"{newest.path.name} is newest"
         return tuple(
@@ -111,14 +111,8 @@ class ProgramCheckpoints:
         )
 
     def notes(self) -> tuple[str, ...]:
-        """A line for each newer checkpoint that does not count, and why."""
-        resumable, notes = self.newest_resumable, list(self.rejections())
-        for each in self.complete:
-            if each is resumable:
-                break
-            other = "there is no other" if resumable is None else f"{resumable.path.name} is taken instead"
-            why = each.found.resumable_why
-            notes.append(f"{each.path.name} is complete, but training cannot resume from it: {why}; {other}")
+        """Return these lines, and one for each name in which no checkpoint was recognised if there is none."""
+        notes = list(self.rejections())
         if not self.complete and not self.partial:
             notes += [
                 f"{path}: no format of checkpoints was recognised; name the checkpoints themselves, such as "
@@ -126,6 +120,17 @@ class ProgramCheckpoints:
                 for path in self.unrecognized
             ]
         return tuple(notes)
+
+    def resume_notes(self) -> tuple[str, ...]:
+        """Return a line for each newer complete checkpoint that training cannot resume from."""
+        resumable = self.newest_resumable
+        newer = self.complete[: self.complete.index(resumable) if resumable else None]
+        instead = "there is no other" if resumable is None else f"{resumable.path.name} is taken instead"
+        return tuple(
+            f"{each.path.name} is complete, but training cannot resume from it: "
+            f"{each.found.resumable_why}; {instead}"
+            for each in newer
+        )
 
 
 def find_program_checkpoints(
@@ -190,7 +195,7 @@ def _candidates(directory: Path, pattern: str) -> dict[Path, list[str]]:
         path = directory / match
         real = path.resolve()
         path = real if path.is_symlink() else path
-        if real in seen or not real.exists() or path.name in ("", ".", "..", ASIDE):
+        if real in seen or not real.exists() or not path.name or ASIDE in path.parts:
             continue
         seen.add(real)
         found.setdefault(path.parent, []).append(path.name)

@@ -178,7 +178,7 @@ def test_an_intact_checkpoint_is_complete_and_resumable(
     assert one.found.resumable is program.resumable, one.found.resumable_why
     assert one.found.resumable_why
     assert found.newest_resumable is one
-    assert (found.complete, found.partial, found.notes()) == ((one,), (), ())
+    assert (found.complete, found.partial, found.notes(), found.resume_notes()) == ((one,), (), (), ())
 
 
 @pytest.mark.parametrize("damage", shapes.DAMAGES)
@@ -234,7 +234,8 @@ def test_complete_and_not_resumable(name: str, without: str, world: int, tmp_pat
     assert (one.path, one.found.resumable) == (checkpoint, False)
     assert "missing" in one.found.resumable_why or "no optim_" in one.found.resumable_why
     assert found.newest_resumable is not None and found.newest_resumable.path == older
-    [note] = found.notes()
+    [note] = found.resume_notes()
+    assert found.notes() == ()
     assert note.startswith(f"{checkpoint.name} is complete, but training cannot resume from it: ")
     assert f"{older.name} is taken instead" in note
 
@@ -260,7 +261,7 @@ def test_weights_alone_are_not_resumed_from_and_unknown_content_is_unknown(
     assert newest(found).found.resumable is answer
     assert (found.newest_resumable is None) is (answer is False)
     if answer is False:
-        assert found.notes()[0].endswith("there is no other")
+        assert found.resume_notes()[0].endswith("there is no other")
 
 
 @pytest.mark.parametrize("name", ["deepspeed", "verl", "trainer", "trainer-deepspeed", "nanochat"])
@@ -475,3 +476,38 @@ def test_the_state_changes_when_a_file_is_written_again(name: str, tmp_path: Pat
     assert before == state_of(newest(find(tmp_path, name)))
     os.utime(path if path.is_file() else path / "optimizer.pt", (1, 1))
     assert before != state_of(newest(find(tmp_path, name)))
+
+
+def test_a_model_file_of_another_program_is_none_of_nanochat(tmp_path: Path) -> None:
+    shapes.archive(tmp_path / "model_000100.pt", 20, {})
+    one = newest(find_program_checkpoints(tmp_path, "*.pt", quiet_seconds=0))
+    assert (one.found.format, one.step, one.found.resumable) == (Format.TORCH_SAVE, 100, None)
+
+
+@pytest.mark.parametrize("name", ["checkpoint-7-tmp", "checkpoint-7.tmp", "last-tmp", "tmp-checkpoint-7"])
+def test_a_folder_without_its_final_name_is_partial(name: str, tmp_path: Path) -> None:
+    trainer(tmp_path, 7, 1).rename(tmp_path / name)
+    found = find_program_checkpoints(tmp_path, "*", quiet_seconds=0)
+    assert found.newest is None and "has no final name yet" in found.notes()[0]
+
+
+def test_shards_of_accelerate_need_their_index(tmp_path: Path) -> None:
+    folder = shapes.accelerate(tmp_path / "checkpoint-7")
+    (folder / "model.safetensors").unlink()
+    shapes.safetensors(tmp_path / "shards")
+    for path in (tmp_path / "shards").iterdir():
+        path.rename(folder / path.name)
+    assert newest(find(tmp_path, "diffusers")).step == 7
+    (folder / "model.safetensors.index.json").unlink()
+    assert "no index of its shards" in find(tmp_path, "diffusers").notes()[0]
+
+
+def test_automodel_keeps_shards_and_consolidated_weights(tmp_path: Path) -> None:
+    folder = shapes.automodel(tmp_path, 7)
+    shutil.rmtree(folder / "model")
+    (folder / "model" / "consolidated").mkdir(parents=True)
+    assert "model/ has no weights" in find(tmp_path, "automodel").notes()[0]
+    (folder / "model" / "consolidated" / "model.safetensors").write_bytes(shapes.safetensors_bytes(50))
+    assert newest(find(tmp_path, "automodel")).found.resumable
+    (folder / ".incomplete").touch()
+    assert find(tmp_path, "automodel").newest is None
