@@ -93,7 +93,7 @@ class JobReader:
         space, found = path_part(namespace) if namespace else "", list[FoundJob]()
         for kind in filter(self._serves, KINDS.values()):
             with _left_out(f"{kind.api_kind}s are not listed", logging.WARNING):
-                raws = self.api.whole_list(kind.path(space), dict, labelSelector=selector)
+                raws = self.api.list_all(kind.path(space), dict, labelSelector=selector)
                 found += [
                     FoundJob(kind, str(raw["metadata"]["namespace"]), name_of(raw), raw) for raw in raws
                 ]
@@ -127,7 +127,7 @@ class JobReader:
     def raw_pods(self, job: FoundJob) -> tuple[Json, ...]:
         """The pods as the API returns them. Raises ServiceError."""
         path = f"/api/v1/namespaces/{path_part(job.namespace)}/pods"
-        return self.api.whole_list(path, dict, labelSelector=job.pod_selector)
+        return self.api.list_all(path, dict, labelSelector=job.pod_selector)
 
     def all_events(self, observed: Observed) -> list[Json]:
         """Every event about the job, its pods of all times, and the objects it owns. Raises ServiceError."""
@@ -138,7 +138,7 @@ class JobReader:
             involved = str((raw.get("involvedObject") or {}).get("name") or "")
             return raw if involved in names or involved.startswith(f"{observed.name}-") else None
 
-        return list(self.api.whole_list(path, about))
+        return list(self.api.list_all(path, about))
 
     def _owned(self, observed: Observed) -> Iterator[Json]:
         space = f"namespaces/{path_part(observed.namespace)}"
@@ -189,7 +189,7 @@ class JobReader:
 
     def _listed(self, path: str, reduce: Any, **query: str) -> Iterator[Any]:
         with _left_out(f"{path} is not seen"):
-            yield from self.api.whole_list(path, reduce, **query)
+            yield from self.api.list_all(path, reduce, **query)
 
     def _serves(self, kind: JobKind) -> bool:
         answer = self.api.get(f"/apis/{kind.api.group_version}") or {}

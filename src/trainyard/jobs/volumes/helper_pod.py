@@ -119,7 +119,7 @@ def pod_of_claim(api: "Api", namespace: str, claim: str) -> Mounted | None:
     """A running container that mounts the whole claim; None if none can be seen."""
     path = f"/api/v1/namespaces/{path_part(namespace)}/pods"
     try:
-        raws = api.whole_list(path, dict, fieldSelector="status.phase=Running")
+        raws = api.list_all(path, dict, fieldSelector="status.phase=Running")
     except PermissionRefusedError:
         return None
     found = (m for raw in raws if not raw["metadata"].get("deletionTimestamp") for m in _mounts(raw, claim))
