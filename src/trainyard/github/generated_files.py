@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainyard.errors import CheckFailedError
 from trainyard.run.atomic_files import make_folder, write_bytes_atomically
-from trainyard.run.commands import script_command
+from trainyard.run.suggested_commands import script_command
 
 
 def update_generated(

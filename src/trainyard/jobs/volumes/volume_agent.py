@@ -1,6 +1,6 @@
 """The program that reads checkpoints inside a pod: its source is sent there, and run by the pod's own Python.
 
-    look ROOT          a JSON line per file below ROOT: name, size, time, and what shows that it is whole
+    look ROOT          a JSON line per file below ROOT: name, size, time, and what shows that it is complete
     send ROOT F START  the bytes of a file from START on, to stdout; then its digest as JSON, to stderr
     digest ROOT F      the digest of a file as JSON, to stderr
 
@@ -42,7 +42,7 @@ INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json", ".met
 
 
 def list_below(root: Path, out: BinaryIO, most: int = MOST_FILES) -> None:
-    """Write a line per file. Files that disappear meanwhile are left out, because the pod may be writing."""
+    """Write a line per file. Files that disappear meanwhile are omitted, because the pod may be writing."""
     count = 0
     for folder, folders, names in os.walk(root):
         folders.sort()
@@ -62,7 +62,7 @@ def list_below(root: Path, out: BinaryIO, most: int = MOST_FILES) -> None:
 
 
 def entry_of(path: Path) -> dict[str, Any] | None:
-    """The facts about a file; None for links and anything else that is not a regular file."""
+    """Return the facts about a file; None for links and anything else that is not a regular file."""
     if path.is_symlink() or not path.is_file():
         return None
     found = path.stat()
@@ -88,7 +88,7 @@ def entry_of(path: Path) -> dict[str, Any] | None:
 
 
 def json_in(path: Path) -> Any:
-    """The content of a JSON file; None if it cannot be read."""
+    """Return the content of a JSON file; None if it cannot be read."""
     try:
         return json.loads(path.read_bytes().decode())
     except (ValueError, RecursionError):
@@ -96,7 +96,7 @@ def json_in(path: Path) -> Any:
 
 
 def names_in(path: Path) -> list[str] | None:
-    """The files that a JSON index names; None if it cannot be read."""
+    """Return the files that a JSON index names; None if it cannot be read."""
     try:
         return sorted({str(name) for name in json_in(path)["weight_map"].values()})
     except (KeyError, TypeError, AttributeError):
@@ -104,7 +104,7 @@ def names_in(path: Path) -> list[str] | None:
 
 
 def metadata_facts(path: Path) -> dict[str, Any]:
-    """The files that a `.metadata` of torch names, and the size that each must have at least."""
+    """Return the files that a `.metadata` of torch names, and the size that each must have at least."""
     content = path.read_bytes()
     try:
         texts = {value for _, value, _ in pickletools.genops(io.BytesIO(content)) if isinstance(value, str)}
@@ -122,7 +122,7 @@ def metadata_facts(path: Path) -> dict[str, Any]:
 
 
 def counts_in(path: Path) -> dict[str, int]:
-    """The numbers in a torch.save file that say how many ranks wrote the checkpoint; empty if unknown."""
+    """The numbers in a torch.save file that show how many ranks wrote the checkpoint; empty if unknown."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
@@ -140,7 +140,7 @@ def counts_in(path: Path) -> dict[str, int]:
 
 
 class Inert:
-    """Stands for every class and function that a pickle names, and does nothing."""
+    """Replaces every class and function that a pickle names, and does nothing."""
 
     def __init__(self, *_arguments: Any, **_named: Any) -> None:
         self.state: Any = None
@@ -165,7 +165,7 @@ class Inert:
 
 
 class InertMapping(dict):  # type: ignore[type-arg]  # Python 3.8 has no dict[Any, Any] at run time
-    """Stands for an OrderedDict, which may have attributes of its own."""
+    """Replaces an OrderedDict, which may have attributes of its own."""
 
     def __setstate__(self, _state: Any) -> None:
         return
@@ -183,7 +183,7 @@ class InertUnpickler(pickle.Unpickler):
 
 
 def inert_content(file: Any) -> Any:
-    """The structure of a pickle; None if it cannot be read."""
+    """Return the structure of a pickle; None if it cannot be read."""
     try:
         return InertUnpickler(file).load()
     except (pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError):
@@ -193,13 +193,13 @@ def inert_content(file: Any) -> Any:
 
 
 def members_of(value: Any) -> dict[Any, Any]:
-    """The members of an object in a pickle; empty for anything that has none."""
+    """Return the members of an object in a pickle; empty for anything that has none."""
     found = value.state if isinstance(value, Inert) else value
     return found if isinstance(found, dict) else {}
 
 
 def is_whole_archive(path: Path, size: int) -> bool | None:
-    """Whether a torch.save file has its end; None if it is not a zip archive."""
+    """Return whether a torch.save file has its end; None if it is not a zip archive."""
     if size == 0:
         return False
     with path.open("rb") as file:
@@ -211,7 +211,7 @@ def is_whole_archive(path: Path, size: int) -> bool | None:
 
 
 def safetensors_size(path: Path) -> int | None:
-    """The file size according to a safetensors header; None if there is no header."""
+    """Return the file size according to a safetensors header; None if there is no header."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -225,7 +225,7 @@ def safetensors_size(path: Path) -> int | None:
 
 
 def send_file(root: Path, name: str, start: int, *, out: BinaryIO, err: BinaryIO) -> None:
-    """Write the file from `start` on. The digest covers the whole file, so all of it is read."""
+    """Write the file from `start` on. The digest covers the complete file, so all of it is read."""
     digest, done = hashlib.sha256(), 0
     with resolve_below(root, name).open("rb", buffering=0) as file:
         before = os.fstat(file.fileno())
