@@ -54,7 +54,7 @@ def test_what_is_no_name_of_an_image_is_asked_of_nobody(registry: ScriptedAws, n
     for digest in ("sha256:" + "0" * 64, "latest", "0" * 64, ""):
         problem, said = find_held_image(f"{registry.host}/{name}", digest)
         assert problem is None or digest.endswith("0" * 64)
-        assert problem or "asked" in said
+        assert problem or "queried" in said
 
 
 def test_a_digest_without_its_algorithm_is_still_one(registry: ScriptedAws) -> None:
@@ -94,7 +94,7 @@ def test_a_registry_that_never_ends_its_answer_is_not_waited_for(first: bytes) -
 def test_a_registry_that_cannot_be_asked_is_said_and_nothing_more(name: str) -> None:
     problem, said = find_held_image(name, "sha256:" + "0" * 64)
     assert problem is None
-    assert "asked" in said
+    assert "queried" in said
 
 
 def test_ecr_is_asked_by_the_call_of_a_pull(moto: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-HOUSE = Path(__file__).resolve().parents[2]
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 OTHER = 65534 if os.getuid() == 0 else None
 """The user that make runs as; None is the one who runs the tests."""
 NEEDED = ("Makefile", "pyproject.toml", "README.md", "LICENSE", "requirements-uv.in", "scripts", "src")
@@ -36,7 +36,7 @@ FITS = "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))"
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder that everyone may read, with wheels of two installed packages and of the pinned uv."""
-    uv = Path(os.environ.get("UV") or HOUSE / ".uv" / "bin" / "uv")
+    uv = Path(os.environ.get("UV") or REPOSITORY_ROOT / ".uv" / "bin" / "uv")
     if not uv.is_file():
         pytest.skip("needs the pinned uv: make install provides it")
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +49,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 if file.suffix != ".pyc" and ".." not in file.parts and file.name != "RECORD"
             }
             write_wheel(Path(folder), package, metadata.version(package), content)
-        version = (HOUSE / "requirements-uv.in").read_text().strip().partition("==")[2]
+        version = (REPOSITORY_ROOT / "requirements-uv.in").read_text().strip().partition("==")[2]
         write_wheel(Path(folder), "uv", version, {f"uv-{version}.data/scripts/uv": uv.read_bytes()})
         shutil.copy(uv, folder)
         yield Path(folder)
@@ -180,7 +180,7 @@ def yard(wheels: Path, programs: Path) -> Iterator[Yard]:
         (folder / "home").mkdir()
         yard.root.mkdir()
         for name in NEEDED:
-            source, ignore = HOUSE / name, shutil.ignore_patterns("__pycache__", "*.egg-info")
+            source, ignore = REPOSITORY_ROOT / name, shutil.ignore_patterns("__pycache__", "*.egg-info")
             if source.is_dir():
                 shutil.copytree(source, yard.root / name, ignore=ignore)
             else:
@@ -432,7 +432,7 @@ def read_all(terminal: int) -> str:
 def test_the_pythons_of_the_makefile_are_those_that_the_lock_is_resolved_for() -> None:
     from trainyard.machine.preflight import SUPPORTED_PYTHON
 
-    text = (HOUSE / "scripts" / "install_environment.sh").read_text()
+    text = (REPOSITORY_ROOT / "scripts" / "install_environment.sh").read_text()
     (first, last) = SUPPORTED_PYTHON
     assert f"{first} <= sys.version_info[:2] <= {last}" in text
     assert f"'>={first[0]}.{first[1]},<{last[0]}.{last[1] + 1}'" in text
@@ -441,6 +441,6 @@ def test_the_pythons_of_the_makefile_are_those_that_the_lock_is_resolved_for() -
 def test_the_script_is_portable_shell() -> None:
     shellcheck = Path(sys.executable).parent / "shellcheck"
     done = subprocess.run(
-        [shellcheck, HOUSE / "scripts/install_environment.sh"], capture_output=True, text=True
+        [shellcheck, REPOSITORY_ROOT / "scripts/install_environment.sh"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout

@@ -21,8 +21,8 @@ from trainyard.artifacts.store.layout import PROMOTED, promotion_key
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, ServiceError, VerificationError
-from trainyard.run.commands import trainyard_command
 from trainyard.run.record_models import OF_A_FILE, Count, Number, SchemaNumber, Text, validate_record
+from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import parse_json_object
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")

@@ -106,8 +106,8 @@ def collect_answers(args: argparse.Namespace) -> "Answers":
     from trainyard.artifacts.store.store_address import names_a_store, open_store
     from trainyard.artifacts.store_probe import PART_BYTES, query_store
     from trainyard.machine.readiness import Answers, hanging_message
-    from trainyard.run.commands import script_command
     from trainyard.run.identity import grace_needed
+    from trainyard.run.suggested_commands import script_command
 
     url, encryption = store_of(args)
     run_id, may_be_stored = run_of(args.run_dir)

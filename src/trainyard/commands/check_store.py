@@ -66,4 +66,4 @@ def _encryption_findings(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
         output.print_remarks([f"stored objects were not checked: {error}"])
         return
     if newest is not None:
-        yield setup.stored([entry.key for entry in newest.objects])
+        yield setup.check_objects([entry.key for entry in newest.objects])

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_request import JobRequest
     from trainyard.jobs.state.job_state import JobState
     from trainyard.proof.reachable_parts import UnreachablePart
-    from trainyard.run.commands import ClusterTarget
+    from trainyard.run.suggested_commands import ClusterTarget
 
 _logger = logging.getLogger("trainyard.deploy_training_job")
 TEXTS = (
@@ -106,10 +106,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import refusal_in_summary
-    from trainyard.jobs.job_request import configured
+    from trainyard.jobs.job_request import load_job_config
 
     with refusal_in_summary("Nothing was sent"):
-        config, args.kind = configured(vars(args))
+        config, args.kind = load_job_config(vars(args))
         return check_and_deploy(args, config)
 
 
@@ -133,7 +133,7 @@ def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     api = Api(access, call_seconds=args.call_seconds)
     found = check_cluster(args, config, access, api)
     place = found.query.demand.namespace
-    seen = job_request(args, config).seen(
+    seen = job_request(args, config).with_cluster_facts(
         kind=found.kind, namespace=place, image=found.image, room=found.room
     )
     plan = make_plan(args, config, seen)
@@ -282,7 +282,7 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     from trainyard.jobs.job_reader import JobReader
     from trainyard.jobs.job_submission import find, submit
     from trainyard.jobs.kinds import KINDS
-    from trainyard.run.commands import cluster_target
+    from trainyard.run.suggested_commands import cluster_target
 
     target = cluster_target(vars(args))
     manifests, kind = KINDS[plan.kind].render(plan), KINDS[plan.kind].followed

@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command == "list":
         return show_jobs(args, reader)
     commands = (show_status, show_logs, show_events, cancel, delete, resubmit, retry)
-    job = reader.found(args.namespace, args.job, args.kind)
+    job = reader.find_job(args.namespace, args.job, args.kind)
     return commands[COMMANDS.index(args.command) - 1](args, reader, job)
 
 
@@ -104,7 +104,7 @@ def show_jobs(args: argparse.Namespace, reader: "JobReader") -> int:
     from trainyard.report.jobs.job_text import list_lines
 
     found = reader.jobs("" if args.all_namespaces else args.namespace)
-    seen = [reader.look_from(job) for job in found if args.kind in (None, job.kind.name)]
+    seen = [reader.observe_found(job) for job in found if args.kind in (None, job.kind.name)]
     records = [listed_record(judge_job(observed), observed) for observed in seen]
     return print_data(args, {"jobs": records}, lambda data, width: list_lines(data["jobs"], width=width))
 
@@ -114,10 +114,10 @@ def show_status(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") 
     from trainyard.jobs.state.state_machine import judge_job
     from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
     from trainyard.report.jobs.job_text import status_lines
-    from trainyard.run.commands import cluster_target
+    from trainyard.run.suggested_commands import cluster_target
 
     target = cluster_target(vars(args))
-    state = follow(args, reader, job) if args.follow else judge_job(reader.look(job))
+    state = follow(args, reader, job) if args.follow else judge_job(reader.observe(job))
     data, code = state.record(), state.exit_code
     print_data(args, data, lambda data, width: status_lines(data, width=width, target=target))
     report_step(
@@ -136,7 +136,7 @@ def follow(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> "J
         reader.api,
         **job.place,
         seconds=args.timeout or 24 * 3600.0,
-        tell=lambda state: output.announce("job", progress_line(state.record())),
+        on_state=lambda state: output.announce("job", progress_line(state.record())),
     )
 
 
@@ -172,7 +172,7 @@ def show_events(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") 
     from trainyard.jobs.job_reader import event_records
     from trainyard.report.jobs.job_text import event_lines
 
-    observed = reader.look(job)
+    observed = reader.observe(job)
     records = event_records(reader.all_events(observed), now=observed.now)
     return print_data(args, {"events": records}, lambda data, width: event_lines(data["events"], width=width))
 
@@ -208,7 +208,7 @@ def resubmit(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> 
 def retry(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
     from trainyard.jobs.follow.job_retries import follow_with_retries, make_retry_loop
     from trainyard.report.jobs.job_text import status_lines
-    from trainyard.run.commands import cluster_target
+    from trainyard.run.suggested_commands import cluster_target
 
     target = cluster_target(vars(args))
     if args.dry_run:

@@ -204,7 +204,7 @@ def report(proof: "Proof", directory: "RunDirectory") -> None:
     from trainyard.gateways.github import Level, annotate, set_outputs
     from trainyard.report.facts.run_facts import read_facts
     from trainyard.report.terminal.closing_lines import is_copied, proof_lines, sample_lines
-    from trainyard.run.commands import made_by
+    from trainyard.run.suggested_commands import made_by
 
     live = terminal.on_terminal()
     facts = read_facts(directory.path)

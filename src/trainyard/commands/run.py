@@ -323,9 +323,11 @@ def step(name: str, *words: str) -> list[str]:
 
 def run_pipeline(pipeline: Pipeline) -> int:
     """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
-    from trainyard.gateways.process import PassedSignals
+    from trainyard.gateways.process import SignalForwarder
 
-    with PassedSignals() as between:  # a signal between two steps must not end the pipeline without a report
+    with (
+        SignalForwarder() as between
+    ):  # a signal between two steps must not end the pipeline without a report
         if code := pipeline.run(pipeline.before()):
             return finish_unstarted(pipeline, code)
         code, resume = fetch_checkpoint(pipeline) if pipeline.has_fetch else (ExitCode.DONE, pipeline.resume)

@@ -63,9 +63,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and report the exit code to the launcher of the workers and to the workflow."""
-    from trainyard.gateways.gpu_lock import in_turn
+    from trainyard.gateways.gpu_lock import with_gpu_lock
 
-    code = report_exit_code(handler.exit_code_of(in_turn(lambda: run(argv))))
+    code = report_exit_code(handler.exit_code_of(with_gpu_lock(lambda: run(argv))))
     if (world := sys.modules.get("trainyard.training.runtime.world")) is not None:
         world.end_if_joined(code)
     if (

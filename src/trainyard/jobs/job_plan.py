@@ -128,7 +128,7 @@ class JobPlan:
 
 
 def plan_from_json(value: object) -> JobPlan:
-    """The plan that `to_json` wrote. Raises DamagedFileError for anything else."""
+    """Return the plan that `to_json` wrote. Raises DamagedFileError for anything else."""
     try:
         if not isinstance(value, dict) or value.get("schema") != SCHEMA:
             raise ValueError(f"schema {SCHEMA} is expected")

@@ -36,7 +36,7 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
     settled = _with_volume(config, request)
     processes = request.processes_per_node or _processes(config, request, gpus)
     recipe = find_job_recipe(config, own=bool(request.command))
-    plan, order = _drafted(settled, request, room, gpus=gpus, processes=processes)
+    plan, order = _draft_plan(settled, request, room, gpus=gpus, processes=processes)
     problems = [*find_plan_problems(settled, request, plan, room), *recipe.problems(order)]
     if problems:
         errors = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
@@ -89,12 +89,12 @@ def warnings_of(plan: JobPlan) -> list[str]:
     if plan.program.name == trainyard_trainer.NAME and processes < gpus:
         found.append(
             f"{gpus} GPUs per pod, and {processes} of them used: --nproc-per-node decides how many train. "
-            f"Leave it out, or hold fewer with --gpu-per-node {processes}"
+            f"Omit it, or hold fewer with --gpu-per-node {processes}"
         )
     return found
 
 
-def _drafted(
+def _draft_plan(
     config: Config, request: JobRequest, room: NodeRoom | None, *, gpus: int, processes: int
 ) -> tuple[JobPlan, RecipeOrder]:
     """Return the plan, whether or not it can be sent, and the order that its recipe received."""
@@ -214,9 +214,9 @@ def pod_resources(room: NodeRoom | None, settings: ClusterPodConfig, *, gpus: in
     )
 
 
-def _share(whole: int, share: float) -> int:
+def _share(total: int, share: float) -> int:
     """A share, rounded down to whole hundreds above a thousand, because the last digits mean nothing."""
-    part = int(whole * share)
+    part = int(total * share)
     return part - part % 100 if part > 1000 else part
 
 

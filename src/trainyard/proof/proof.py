@@ -33,9 +33,9 @@ from trainyard.proof.stored_checkpoints import (
     leftover_problem,
     store_problem,
 )
-from trainyard.run.commands import again_command, script_command, sync_command
 from trainyard.run.failure import next_command
 from trainyard.run.run_settings import setting
+from trainyard.run.suggested_commands import again_command, script_command, sync_command
 
 if TYPE_CHECKING:
     from trainyard.artifacts.verify.inspection import Inspection

@@ -124,7 +124,7 @@ def describe_files(
 
 
 def is_shard(name: str) -> bool:
-    """Whether each process of a run writes such a file of its own; the main one writes all others."""
+    """Return whether each process of a run writes such a file of its own; the main one writes all others."""
     return PurePosixPath(name).suffix == ".distcp"
 
 

@@ -60,7 +60,7 @@ def test_a_summary_never_passes_the_limit_and_says_that_it_was_cut(tmp_path: Pat
         append_summary("lösses, a line of them\n" * 20_000, environment)
     content = file.read_bytes()
     assert SUMMARY_BYTES - 200 < len(content) <= SUMMARY_BYTES
-    assert content.decode().count("The rest was left out") == 1
+    assert content.decode().count("The rest was omitted") == 1
 
 
 def test_a_summary_without_room_is_left_out(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ from trainyard.artifacts.restore.selection import Selection, select_checkpoints
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
 from trainyard.run.atomic_files import bytes_on_disk, sync_directory
-from trainyard.run.commands import resume_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.suggested_commands import resume_command
 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import KeyVerifier

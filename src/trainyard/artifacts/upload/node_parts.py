@@ -28,10 +28,10 @@ from trainyard.errors import (
 )
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
-from trainyard.run.commands import sync_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, node_file, read_node
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.suggested_commands import sync_command
 
 _SETTLE_SECONDS = 30.0
 """A run that has ended may be about to resume: it is over if no trainer starts for this long."""

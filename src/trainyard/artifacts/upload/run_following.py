@@ -30,10 +30,10 @@ from trainyard.errors import (
     WaitTimeoutError,
 )
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
-from trainyard.run.commands import sync_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import keeps_parts, node_file
+from trainyard.run.suggested_commands import sync_command
 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner

@@ -27,10 +27,10 @@ from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError, TrainyardError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
-from trainyard.run.commands import script_command
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.records import Row
+from trainyard.run.suggested_commands import script_command
 from trainyard.run.untrusted_files import is_utf8, parse_json, parse_json_line, read_bytes
 
 if TYPE_CHECKING:

@@ -35,10 +35,10 @@ from trainyard.artifacts.upload.manifest_publication import (
 from trainyard.artifacts.upload.other_machines import OtherMachines
 from trainyard.artifacts.upload.upload import FILES_AT_ONCE, GroupUploader
 from trainyard.errors import CheckpointError, RecordError, ServiceError, VerificationError
-from trainyard.run.commands import sync_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.suggested_commands import sync_command
 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner

@@ -111,7 +111,7 @@ class ProgramCheckpoints:
         )
 
     def notes(self) -> tuple[str, ...]:
-        """Return these lines, and one for each name in which no checkpoint was recognised if there is none."""
+        """Return these lines; if no checkpoint was recognised at all, one for each name that was matched."""
         notes = list(self.rejections())
         if not self.complete and not self.partial:
             notes += [

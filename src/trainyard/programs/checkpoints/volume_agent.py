@@ -1,6 +1,6 @@
 """The program that reads checkpoints inside a pod: its source is sent there, and run by the pod's own Python.
 
-    look ROOT          a JSON line per file below ROOT: name, size, time, and what shows that it is whole
+    look ROOT          a JSON line per file below ROOT: name, size, time, and what shows that it is complete
     send ROOT F START  the bytes of a file from START on, to stdout; then its digest as JSON, to stderr
     digest ROOT F      the digest of a file as JSON, to stderr
 
@@ -49,7 +49,7 @@ STEPS = ("iter_num", "global_step")
 
 
 def list_below(root: Path, out: BinaryIO, most: int = MOST_FILES) -> None:
-    """Write a line per file. Files that disappear meanwhile are left out, because the pod may be writing."""
+    """Write a line per file. Files that disappear meanwhile are omitted, because the pod may be writing."""
     count = 0
     for entry in entries_below(root):
         count += 1
@@ -74,7 +74,7 @@ def entries_below(root: Path) -> Iterator[dict[str, Any]]:
 
 
 def entry_of(path: Path) -> dict[str, Any] | None:
-    """The facts about a file; None for links and anything else that is not a regular file."""
+    """Return the facts about a file; None for links and anything else that is not a regular file."""
     if path.is_symlink() or not path.is_file():
         return None
     found = path.stat()
@@ -107,7 +107,7 @@ def entry_of(path: Path) -> dict[str, Any] | None:
 
 
 def json_in(path: Path) -> Any:
-    """The content of a JSON file; None if it cannot be read."""
+    """Return the content of a JSON file; None if it cannot be read."""
     try:
         return json.loads(path.read_bytes().decode())
     except (ValueError, RecursionError):
@@ -126,7 +126,7 @@ def index_facts(path: Path) -> dict[str, Any]:
 
 
 def metadata_facts(path: Path) -> dict[str, Any]:
-    """The files that a `.metadata` of torch names, and the size that each must have at least."""
+    """Return the files that a `.metadata` of torch names, and the size that each must have at least."""
     content = path.read_bytes()
     try:
         texts = {value for _, value, _ in pickletools.genops(io.BytesIO(content)) if isinstance(value, str)}
@@ -179,7 +179,7 @@ def saved_members(path: Path) -> dict[Any, Any]:
 
 
 class Inert:
-    """Stands for every class and function that a pickle names, and does nothing."""
+    """Replaces every class and function that a pickle names, and does nothing."""
 
     def __init__(self, *_arguments: Any, **_named: Any) -> None:
         self.state: Any = None
@@ -204,7 +204,7 @@ class Inert:
 
 
 class InertMapping(dict):  # type: ignore[type-arg]  # Python 3.8 has no dict[Any, Any] at run time
-    """Stands for an OrderedDict, which may have attributes of its own."""
+    """Replaces an OrderedDict, which may have attributes of its own."""
 
     def __setstate__(self, _state: Any) -> None:
         return
@@ -222,7 +222,7 @@ class InertUnpickler(pickle.Unpickler):
 
 
 def inert_content(file: Any) -> Any:
-    """The structure of a pickle; None if it cannot be read."""
+    """Return the structure of a pickle; None if it cannot be read."""
     try:
         return InertUnpickler(file).load()
     except (pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError):
@@ -232,13 +232,13 @@ def inert_content(file: Any) -> Any:
 
 
 def members_of(value: Any) -> dict[Any, Any]:
-    """The members of an object in a pickle; empty for anything that has none."""
+    """Return the members of an object in a pickle; empty for anything that has none."""
     found = value.state if isinstance(value, Inert) else value
     return found if isinstance(found, dict) else {}
 
 
 def is_whole_archive(path: Path, size: int) -> bool | None:
-    """Whether a torch.save file has its end; None if it is not a zip archive."""
+    """Return whether a torch.save file has its end; None if it is not a zip archive."""
     if size == 0:
         return False
     with path.open("rb") as file:
@@ -264,7 +264,7 @@ def safetensors_sizes(path: Path) -> tuple[int, int] | None:
 
 
 def send_file(root: Path, name: str, start: int, *, out: BinaryIO, err: BinaryIO) -> None:
-    """Write the file from `start` on. The digest covers the whole file, so all of it is read."""
+    """Write the file from `start` on. The digest covers the complete file, so all of it is read."""
     digest, done = hashlib.sha256(), 0
     with resolve_below(root, name).open("rb", buffering=0) as file:
         before = os.fstat(file.fileno())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.run.commands import (
+from trainyard.run.suggested_commands import (
     again_command,
     changed_command,
     is_command,
