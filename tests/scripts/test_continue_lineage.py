@@ -93,7 +93,7 @@ def test_the_next_segment_goes_on_from_what_was_stored(
     following = json.loads(asked["inputs"]["continues"])
     assert (following["number"], following["step"]) == (2, 500)
     assert following["thread"] == "C0123:1732140000.000100"
-    assert "Goes on: segment 2 of at most 20" in (tmp_path / "summary").read_text()
+    assert "Continued: segment 2 of at most 20" in (tmp_path / "summary").read_text()
 
 
 @pytest.mark.parametrize(
