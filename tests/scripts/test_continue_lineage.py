@@ -93,7 +93,7 @@ def test_the_next_segment_goes_on_from_what_was_stored(
     following = json.loads(asked["inputs"]["continues"])
     assert (following["number"], following["step"]) == (2, 500)
     assert following["thread"] == "C0123:1732140000.000100"
-    assert "Continues: segment 2 of at most 20" in (tmp_path / "summary").read_text()
+    assert "Continued: segment 2 of at most 20" in (tmp_path / "summary").read_text()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_does_not_go_on_is_red_and_says_why(
     assert continue_lineage.main([*arguments, "--json"]) == 1
     assert dispatched == []
     told = capsys.readouterr()
-    assert "::error title=The run is not done%2C and no further segment follows::" in told.err
+    assert "::error title=The run is not done%2C and nothing follows::" in told.err
     assert reason in json.loads(told.out)["reason"]
     summary = (tmp_path / "summary").read_text()
     assert reason in summary

@@ -125,7 +125,7 @@ TRAINING = {
         explained_by=("ready",),
     ),
     "continue": JobTexts(
-        "Go on in the next segment",
+        "Continue in the next segment",
         "the next segment could not be dispatched",
         "the next segment may be missing",
         _AGAIN,
@@ -144,12 +144,12 @@ DEPLOYMENT = {
         "Watch", "its watch failed", _CLUSTER, taken_up_by=("watch_again", "continue", "collect")
     ),
     "watch_again": JobTexts(
-        "Take the watch up", "its watch failed", _CLUSTER, taken_up_by=("continue", "collect")
+        "Resume the watch", "its watch failed", _CLUSTER, taken_up_by=("continue", "collect")
     ),
     "continue": JobTexts(
-        "Hand the watch over", f"the next watch could not be dispatched; {_CLUSTER}", _CLUSTER
+        "Dispatch the next watch", f"the next watch could not be dispatched; {_CLUSTER}", _CLUSTER
     ),
-    "collect": JobTexts("Ask for the end", "its end could not be seen", _CLUSTER),
+    "collect": JobTexts("Read the final state", "its final state could not be read", _CLUSTER),
     "publish": JobTexts(
         "Prove it from outside",
         "it trained, and could not be proven from outside the cluster",

@@ -233,7 +233,7 @@ def test_three_segments_on_three_machines_come_to_the_same_bits_as_one(
     first, second, last = played
     assert last.green, last.log
     assert last.dispatched == []
-    assert "Go on in the next segment" not in last.log.replace("Skipping", "")
+    assert "Continue in the next segment" not in last.log.replace("Skipping", "")
     assert not (first.record / "reader").exists()
     assert "s3:GetObject" in (second.record / "reader").read_text()
     assert "Put" not in (second.record / "reader").read_text()
