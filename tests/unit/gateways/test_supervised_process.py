@@ -37,7 +37,9 @@ class Supervision:
         self._ready = threading.Event()
         self.group: int | None = None
 
-    def run(self, *command: str, send: tuple[int, ...] = (), pause: float = 2.5, **options: Any) -> ProgramExit:
+    def run(
+        self, *command: str, send: tuple[int, ...] = (), pause: float = 2.5, **options: Any
+    ) -> ProgramExit:
         sender = threading.Thread(target=self._send, args=(send, pause), daemon=True)
         sender.start()
         return run_supervised(
@@ -76,7 +78,10 @@ def test_the_exit_code_is_that_of_the_program(supervision: Supervision, code: in
 def test_a_program_that_cannot_be_started_has_a_reason(supervision: Supervision) -> None:
     ended = supervision.run("no-such-program")
 
-    assert (ended.exit_code, ended.problem) == (127, "no-such-program: cannot be started (No such file or directory)")
+    assert (ended.exit_code, ended.problem) == (
+        127,
+        "no-such-program: cannot be started (No such file or directory)",
+    )
 
 
 def test_output_ends_where_lines_end(supervision: Supervision) -> None:
@@ -146,7 +151,9 @@ def test_processes_that_a_program_leaves_are_ended(supervision: Supervision) -> 
 
     assert ended.exit_code == 0
     pid = int("".join(supervision.output))
-    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    assert (
+        not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    )
 
 
 def test_it_is_polled_while_it_runs(supervision: Supervision) -> None:
