@@ -98,9 +98,15 @@ class ProgramCheckpoints:
 
     @property
     def skipped(self) -> tuple[ProgramCheckpoint, ...]:
-        """Partial ones that are newer than the newest complete one."""
+        """Partial ones that are newer than the newest complete one: by step, or by time if they have none."""
         newest = self.newest
-        return tuple(each for each in self.partial if newest is None or _order(each) > _order(newest))
+        if newest is None:
+            return self.partial
+        return tuple(
+            each
+            for each in self.partial
+            if _order(each) > _order(newest) or (each.step is None and _modified(each) > _modified(newest))
+        )
 
     def rejections(self) -> tuple[str, ...]:
         """Return a line for each newer checkpoint that is not complete, with the missing part."""

@@ -38,11 +38,12 @@ def take_newest(
 ) -> TakenCheckpoint | None:
     """Take the newest complete checkpoint that can be copied; log why each newer one was not, or return None.
 
-    `step` is that of a checkpoint whose name and files do not say it.
+    `step` is that of the newest one if its name and files do not say it; older ones without a step are left.
     """
     for each in found.complete:
+        known = step if each is found.newest else None
         try:
-            return take_checkpoint(each, directory, str(read_run(directory.run_file)["run_id"]), step=step)
+            return take_checkpoint(each, directory, str(read_run(directory.run_file)["run_id"]), step=known)
         except (OSError, CheckpointError) as error:
             _logger.error("%s: the checkpoint was not taken into the run directory (%s)", each.path, error)
     return None

@@ -331,6 +331,17 @@ def test_files_without_a_step_come_after_those_with_one_by_their_time(tmp_path: 
     assert names == ["v2-step_3.pt", "step_1.pt", "c.pt", "epoch_9.pt", "a.pt", "b.pt"]
 
 
+@pytest.mark.parametrize(("age", "names"), [(900, []), (1100, ["last.ckpt"])])
+def test_a_partial_file_without_a_step_is_named_if_it_is_the_newest(
+    age: int, names: list[str], tmp_path: Path
+) -> None:
+    os.utime(shapes.lightning_file(tmp_path, 7), (1000, 1000))
+    (tmp_path / "last.ckpt").write_bytes(b"PK")
+    os.utime(tmp_path / "last.ckpt", (age, age))
+    found = find(tmp_path, "lightning")
+    assert (newest(found).step, [each.path.name for each in found.skipped]) == (7, names)
+
+
 def test_a_link_is_counted_once_and_by_the_place_that_it_leads_to(tmp_path: Path) -> None:
     real = shapes.lightning_file(tmp_path, 7)
     (tmp_path / "last.ckpt").symlink_to(real.name)

@@ -1,7 +1,8 @@
-"""Checkpoints of a program that are copied into the run directory, while the program goes on writing."""
+"""Checkpoints of a program that are copied into the run directory, while the program still writes."""
 
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,8 @@ def test_a_checkpoint_is_copied_and_only_once(
     plant(out)
     for path in out.rglob("*.safetensors"):
         path.chmod(0o600)
+    mask = os.umask(0o022)
+    os.umask(mask)
     kept = {path: (path.stat().st_mtime_ns, path.stat().st_nlink) for path in out.rglob("*")}
     one = newest(out, pattern)
     shutil.copytree(one.base, directory.checkpoint(20) / "rest")  # of a take that was cut off
@@ -72,7 +75,9 @@ def test_a_checkpoint_is_copied_and_only_once(
     manifest = verify_checkpoint(directory.checkpoint(20), run_id="llama")
     assert [file.path for file in manifest.files] == sorted(one.files(), key=lambda each: Path(each).parts)
     for file in manifest.files:
-        assert (directory.checkpoint(20) / file.path).read_bytes() == (one.base / file.path).read_bytes()
+        copy = directory.checkpoint(20) / file.path
+        assert copy.read_bytes() == (one.base / file.path).read_bytes()
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o666 & ~mask
     times = directory.checkpoint(20).stat().st_mtime_ns
     assert take_checkpoint(newest(out, pattern), directory, "llama") == taken
     assert directory.checkpoint(20).stat().st_mtime_ns == times, "nothing was written"
@@ -193,6 +198,12 @@ def test_a_step_that_nothing_says_is_given_or_refused(directory: RunDirectory, t
         take_checkpoint(one, directory, "llama")
     assert take_checkpoint(one, directory, "llama", step=12).step == 12
     assert read_manifest(directory.checkpoint(12)).is_file
+    shapes.archive(tmp_path / "out" / "new.pt", 20, {})
+    os.utime(tmp_path / "out" / "last.pt", (1, 1))
+    found = find(tmp_path / "out")
+    assert take_newest(found, directory, step=16) == take_newest(found, directory, step=16)
+    (tmp_path / "out" / "new.pt").write_bytes(b"changed since")
+    assert take_newest(found, directory, step=16) is None, "an older one has not the step of the newest"
     assert take_newest(ProgramCheckpoints(()), directory) is None
 
 
