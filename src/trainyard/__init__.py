@@ -64,6 +64,9 @@ def stop_requested() -> bool:
     The first call handles SIGTERM from then on, and passes it to the handler that the program had set before.
     The answer is that of this process. Where torch.distributed is initialized, all ranks get the same answer:
     then every rank must call this in its main thread after the same steps.
+
+    SIGTERM reaches the worker processes of a DataLoader, too. Without them, the loader raises an exception: let
+    its `worker_init_fn` ignore the signal.
     """
     if not _events_file():
         return False
