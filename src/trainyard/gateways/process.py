@@ -5,15 +5,12 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-_LONGEST_LINE = 1 << 16
-"""Longest piece of a line, in bytes, that is passed on at once."""
 _TORCHRUN_PREFIX = "PET_"
 """torchrun takes a variable of this prefix for an option that its command line omits."""
 _END_SECONDS = 5.0
@@ -260,66 +257,7 @@ class _Companion:
             self._over.wait(self._pause)
 
 
-@dataclass(frozen=True)
-class HandedOn:
-    """The end of a program whose lines were passed on."""
-
-    exit_code: int
-    """128 + N for signal N; 127 when it could not be started."""
-    told: bool
-    """Whether a signal was passed on to it."""
-
-
-def run_handing_on(
-    command: Sequence[str],
-    on_line: Callable[[str], None],
-    *,
-    log: Path,
-    environment: Mapping[str, str],
-    without: Collection[str] = (),
-) -> HandedOn:
-    """Run `command` without a time limit; show its output, append it to `log`, and pass its lines on.
-
-    It gets this process's environment with `environment` added, and without the variables `without` and
-    torchrun's own. SIGTERM and SIGINT are passed on as SIGTERM. Output of children that outlive it is not
-    waited for.
-    """
-    kept = environment_without(without) if without else dict(os.environ)
-    with SignalForwarder(always=signal.SIGTERM) as signals:
-        try:
-            process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={**kept, **environment},
-                start_new_session=True,
-            )
-        except OSError as error:
-            sys.stderr.write(f"{command[0]}: cannot be started ({error.strerror})\n")
-            return HandedOn(127, bool(signals.passed))
-        signals.pass_to(process)
-        reader = threading.Thread(target=_forward_lines, args=(process, on_line, log), daemon=True)
-        reader.start()
-        code = process.wait()
-        reader.join(_END_SECONDS)
-    return HandedOn(_status(code), bool(signals.passed))
-
-
 def environment_without(names: Collection[str]) -> dict[str, str]:
     """This process's environment without the variables `names` and torchrun's own."""
     kept = (name for name in os.environ if name not in names and not name.startswith(_TORCHRUN_PREFIX))
     return {name: os.environ[name] for name in kept}
-
-
-def _forward_lines(process: "subprocess.Popen[bytes]", on_line: Callable[[str], None], log: Path) -> None:
-    assert process.stdout is not None
-    with log.open("ab") as file, process.stdout as lines:
-        while line := lines.readline(_LONGEST_LINE):
-            # A full disk must not stop the reading, because the program would wait.
-            with contextlib.suppress(OSError):
-                file.write(line)
-                file.flush()
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
-            on_line(line.decode(errors="replace").rstrip("\r\n"))
