@@ -1,6 +1,6 @@
 """Send requests to the API server, as plain JSON over a few kept-alive connections.
 
-    get, whole_list, review      ──> a read: token, time limit, bounded retries ──> JSON, or an error
+    get, list_all, review        ──> a read: token, time limit, bounded retries ──> JSON, or an error
     create, apply, merge, delete ──> one request that changes something: sent again only after 429
     stream                       ──> lines as they come: a watch, a log
 
