@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run the pipeline for the action of this repository (`action.yml`), with the inputs that a workflow gave it."""
+"""Run the pipeline for the action of this repository, with the inputs that a workflow gave it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Run the pipeline for the action of this repository (`action.yml`), with the inputs that a workflow gave it.
+"""Run the pipeline for the action of this repository (`action.yml`), with the inputs of a workflow.
 
 Reads:      COMMAND, CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE: the inputs of the
             action; an empty one is not given

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainyard.programs.metric_rows import MetricRowWriter
 
+from trainyard.programs.metric_rows import MetricRowWriter
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
 from trainyard.programs.metrics.program_metrics import ProgramMetrics, row_fault
