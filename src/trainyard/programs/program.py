@@ -17,6 +17,8 @@ from trainyard.programs.inputs import find_lock
 CHECKPOINT_WORD = "{checkpoint}"
 _NO_EFFECT_ON_WORKERS = ("-u", "-B")
 """Options of Python that torchrun's workers have anyway, or can do without."""
+_KEY = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_]+)+)\}")
+"""A dotted key of the configuration in braces."""
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "composer", "hyperpodrun", "mpirun", "srun")
 
 
@@ -107,7 +109,7 @@ def program_of(config: Config, base: Path) -> Program:
         )
     return Program(
         recipe=config.recipe,
-        command=given.command,
+        command=fill_in(given.command, config),
         directory=directory,
         environment=given.environment,
         lock=lock,
@@ -118,6 +120,27 @@ def program_of(config: Config, base: Path) -> Program:
         resume=given.resume or (),
         processes=given.processes,
     )
+
+
+def fill_in(words: tuple[str, ...], config: Config) -> tuple[str, ...]:
+    """Return `words` with `{section.key}` replaced by that value of the configuration.
+
+    Other braces, such as `{checkpoint}` or JSON, are kept. Raises ConfigError for a key that is not there.
+    """
+    values = config.to_plain()
+
+    def value(match: re.Match[str]) -> str:
+        found: Any = values
+        for name in match[1].split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        if found is None or isinstance(found, dict | list):
+            raise ConfigError(
+                f"program.command: {match[0]} is no value of the configuration that is set. Name a key such "
+                "as {training.max_steps}, and give it a value."
+            )
+        return str(found).lower() if isinstance(found, bool) else str(found)
+
+    return tuple(_KEY.sub(value, word) for word in words)
 
 
 def without_interpreter(command: tuple[str, ...]) -> tuple[str, ...] | None:
