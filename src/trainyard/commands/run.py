@@ -110,8 +110,8 @@ def place_configuration(args: argparse.Namespace, pipeline: "Pipeline") -> None:
     """
     from trainyard.run.atomic_files import make_folder
 
-    folders = [args.runs] if args.run_dir is None else []
-    for folder in (*folders, *([Path(LOCAL_STORE)] if pipeline.store == local_store() else [])):
+    stores = [Path(LOCAL_STORE)] if pipeline.store == local_store() else []
+    for folder in (pipeline.run_dir.parent, *stores):
         if not folder.exists():
             make_folder(folder)
             (folder / ".gitignore").write_text("*\n")
