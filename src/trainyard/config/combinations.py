@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainyard.config.registries import COMMAND, RECIPES
-from trainyard.config.schema import ArchitectureConfig, CheckpointingConfig, ComputeConfig, Config, ProgramConfig
+from trainyard.config.schema import (
+    ArchitectureConfig,
+    CheckpointingConfig,
+    ComputeConfig,
+    Config,
+    ProgramConfig,
+)
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

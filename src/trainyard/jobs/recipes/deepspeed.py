@@ -17,7 +17,7 @@ from trainyard.jobs.recipes.recipe_order import RecipeOrder, absolute, common_pr
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import SHARDED
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
 NAME = "deepspeed"
 LOG_FORM = "json"

@@ -13,7 +13,7 @@ from trainyard.jobs.recipes.recipe_order import RecipeOrder, absolute, common_pr
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import MEGATRON
 from trainyard.plan.parallel_degrees import degree_problems
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
 NAME = LOG_FORM = "megatron"
 ON_FIRST_NODE = False

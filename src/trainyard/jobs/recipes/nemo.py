@@ -19,7 +19,7 @@ from trainyard.jobs.recipes.recipe_order import RecipeOrder, common_problems, me
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import MEGATRON
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
 NAME = LOG_FORM = "nemo"
 ON_FIRST_NODE = True

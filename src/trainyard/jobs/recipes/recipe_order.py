@@ -15,7 +15,7 @@ from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import InstanceType
 from trainyard.plan.minimum_memory import StateBytes, least_bytes
 from trainyard.plan.parallel_degrees import Degrees, degrees_of
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
 _GIB = 2**30
 

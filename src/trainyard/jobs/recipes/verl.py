@@ -22,7 +22,7 @@ from trainyard.jobs.recipes.recipe_order import (
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import SHARDED
 from trainyard.plan.parallel_degrees import unused_degrees
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
 NAME = LOG_FORM = "verl"
 ON_FIRST_NODE = True

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.programs.metric_rows import MetricRowWriter
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
 from trainyard.programs.metrics.program_metrics import ProgramMetrics, row_fault
-from trainyard.run.foreign.metric_rows import MetricRowWriter
 from trainyard.run.records import read_rows
 
 Row = dict[str, Any]
