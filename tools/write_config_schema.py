@@ -9,39 +9,21 @@ Exit codes: 0 written, or current already; 1 with --check: a file is not current
 Example: tools/write_config_schema.py --check
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.command import handler, output
-from trainyard.command.parser import generator_parser
-from trainyard.errors import ExitCode
+from trainyard.command import generator, handler
 
 SCHEMA = Path("configs/training_configuration.schema.json")
 REFERENCE = Path("docs/configuration.md")
 RECORD_SCHEMAS = Path("docs/schemas")
-_ROOT = Path(__file__).resolve().parent.parent
-
-
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    return generator_parser(__doc__, _ROOT).parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_args(argv)
-    output.configure_logging(args.log_level)
-    from trainyard.github.generated_files import update_generated
-
-    script = f"tools/{Path(__file__).name}"
-    stale = update_generated(generated(), args.root, script=script, check=args.check, dry_run=args.dry_run)
-    for path in stale:
-        output.announce("generated", f"{path}{' would be written' if args.dry_run else ' written'}")
-    if not stale:
-        output.announce("generated", "everything is current", "ok")
-    return ExitCode.DONE
+    return generator.run_generator(__doc__, __file__, generated, argv)
 
 
 def generated() -> dict[Path, str]:

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Write the reference of all commands, docs/scripts.md, from their docstrings and their --help.
 
+A docstring has the sections Reads, Writes, Exit codes and Example; the help is argparse's.
+
 Reads:  src/trainyard/commands: docstrings and the help of each command.
 Writes: docs/scripts.md, below --root.
 Exit codes: 0 written, or current already; 1 with --check: it is not current, or a script gives no help;
@@ -9,52 +11,109 @@ Exit codes: 0 written, or current already; 1 with --check: it is not current, or
 Example: tools/write_script_reference.py --check
 """
 
-import argparse
 import inspect
 import io
 import os
+import re
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from trainyard.command import handler, output
-from trainyard.command.parser import generator_parser
+from trainyard.command import generator, handler
 from trainyard.errors import CheckFailedError, ExitCode
-
-if TYPE_CHECKING:
-    from trainyard.github.script_reference import Script
 
 REFERENCE = Path("docs/scripts.md")
 _ROOT = Path(__file__).resolve().parent.parent
+PIPELINE = (
+    "check_environment",
+    "check_readiness",
+    "prepare_data",
+    "train",
+    "training_artifact_sync",
+    "prove_run",
+    "training_dashboard",
+    "notify_slack",
+)
+"""The steps of a run, in order."""
+_MEANINGS = {
+    ExitCode.DONE: "done",
+    ExitCode.NO: "it ran and the answer is no: the training, a check or a verification failed",
+    ExitCode.USAGE: "the configuration, the data or the command line is wrong; nothing was started",
+    ExitCode.BUG: "a bug; the traceback is shown",
+    ExitCode.REFUSED: "an outside service refused, and retries did not help",
+    ExitCode.TIMED_OUT: "something did not happen in time",
+    ExitCode.NOT_PROVEN: "of a pod: trained and stored, but not proven; it is not restarted",
+    ExitCode.STOPPED: "stopped early with a good checkpoint: run the same command again to continue",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+_INTRODUCTION = """\
+# Commands
+
+<!-- Written by tools/write_script_reference.py from the commands themselves; edits here are lost. -->
+
+Each command is one step. `make install` creates the environment that runs it: `.venv/bin/trainyard train …`,
+or for those with a script `.venv/bin/python scripts/train.py …`. Messages go to stderr. Stdout is for data,
+which is JSON with `--json`.
+`--dry-run` changes nothing. Every command also takes `--help` and `--log-level debug|info|warning|error`.
+
+| exit code | meaning |
+|---|---|
+"""
+_SECTION = re.compile(r"^(Reads|Writes|Exit codes|Example): *", re.M)
+_LINE_CHARACTERS = 110
+_SHARED = ("-h,", "--log-level")
+_WORD = re.compile(r"(?:<[^<>]*>|\S)+")
+"""A placeholder such as `<run id>` may hold a space."""
+_CODE = re.compile(r"--\w|[/_*<|=$]|[A-Za-z]\.[a-z]")
+"""Matches flags, paths, variables and keys."""
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    return generator_parser(__doc__, _ROOT).parse_args(argv)
+@dataclass(frozen=True)
+class Script:
+    """The docstring and the help of a command."""
+
+    name: str
+    """Without `.py`."""
+    docstring: str
+    help: str
+    words: str = ""
+    """The words after `trainyard`; empty where only a script calls it."""
+    has_file: bool = True
+    """Whether `scripts/NAME.py` calls it."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}.py" if self.has_file else f"trainyard {self.words}"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One line of the help."""
+
+    name: str
+    """The name with its value: `--run-dir DIR`."""
+    meaning: str
+    needed: str
+    """`yes`, `one of these`, or empty."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_args(argv)
-    output.configure_logging(args.log_level)
-    from trainyard.github.generated_files import update_generated
-    from trainyard.github.script_reference import render_script_reference
+    return generator.run_generator(__doc__, __file__, generated, argv)
 
+
+def generated() -> dict[Path, str]:
+    """Return the content of the reference, by its path relative to the root."""
     modules = sorted((_ROOT / "src" / "trainyard" / "commands").glob("[!_]*.py"))
-    text = render_script_reference([describe(path) for path in modules])
-    script = f"tools/{Path(__file__).name}"
-    if update_generated({REFERENCE: text}, args.root, script=script, check=args.check, dry_run=args.dry_run):
-        output.announce("generated", f"{REFERENCE}{' would be written' if args.dry_run else ' written'}")
-    else:
-        output.announce("generated", f"{REFERENCE} is current", "ok")
-    return ExitCode.DONE
+    return {REFERENCE: render_script_reference([describe(path) for path in modules])}
 
 
-def describe(path: Path) -> "Script":
+def describe(path: Path) -> Script:
     """Return the docstring and the help of the command in the module `path`."""
     from trainyard.commands import COMMANDS
-    from trainyard.github.script_reference import Script
 
     module = import_module(f"trainyard.commands.{path.stem}")
     os.environ.update(COLUMNS="1000", PYTHON_COLORS="0")  # no line breaks inside a text
@@ -67,6 +126,106 @@ def describe(path: Path) -> "Script":
     return Script(
         path.stem, inspect.cleandoc(module.__doc__), text.getvalue(), words=words, has_file=has_file
     )
+
+
+def render_script_reference(scripts: Sequence[Script]) -> str:
+    """Return the complete document: the pipeline in its order, then the other scripts by name."""
+    by_name = {script.name: script for script in scripts}
+    codes = "\n".join(f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode)
+    others = sorted(by_name.keys() - set(PIPELINE), key=lambda name: by_name[name].title)
+    return "\n".join(
+        [
+            _INTRODUCTION + codes,
+            "\n## The pipeline",
+            "\nThese are the steps of `make train` and of `training_ci.yml`, in their order.",
+            *(_section(by_name[name]) for name in PIPELINE),
+            "\n## Other commands",
+            *(_section(by_name[name]) for name in others),
+            "",
+        ]
+    )
+
+
+def _section(script: Script) -> str:
+    purpose, *sections = _SECTION.split(script.docstring)
+    facts_of = dict(zip(sections[::2], sections[1::2], strict=True))
+    facts = [_wrapped(f"- {name}: {facts_of[name]}") for name in ("Reads", "Writes", "Exit codes")]
+    paragraphs = [_wrapped(paragraph) for paragraph in purpose.strip().split("\n\n")]
+    example = " \\\n  ".join(line.strip() for line in facts_of["Example"].strip().splitlines())
+    return "\n\n".join(
+        [
+            f"\n### {script.title}",
+            *([f"The same as `trainyard {script.words}`."] if script.words and script.has_file else []),
+            *paragraphs,
+            _table(script.help),
+            "\n".join(facts),
+            f"```\n{example}\n```",
+        ]
+    )
+
+
+def _table(text: str) -> str:
+    rows = [
+        f"| `{_cell(found.name)}` | {found.needed} | {_cell(_marked(found.meaning))} |"
+        for found in list_arguments(text)
+    ]
+    return "\n".join(["| argument | needed | meaning |", "|---|---|---|", *rows])
+
+
+def list_arguments(text: str) -> list[Argument]:
+    """Return the arguments in a help text, without those that all scripts share."""
+    usage, _, rest = text.partition("\n\n")
+    needed = _without_optional(usage)
+    choice = " ".join(re.findall(r"\(([^()]*)\)", needed))
+    found = []
+    for name, meaning in _entries(rest):
+        word = name.split()[0]
+        kind = "one of these" if word in choice.split() else "yes" if word in needed.split() else ""
+        if not name.startswith(_SHARED):
+            found.append(Argument(name, meaning, kind))
+    return found
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    """Yield name and meaning of each argument; argparse puts the meaning of a long name on the next line."""
+    _, *blocks = re.split(r"^(?:positional arguments|options):\n", text, flags=re.M)
+    for entry in re.split(r"^  (?=\S)", "".join(blocks), flags=re.M):
+        if entry.strip():
+            name, _, meaning = entry.strip().replace("\n", "  ").partition("  ")
+            yield name, " ".join(meaning.split())
+
+
+def _without_optional(usage: str) -> str:
+    """Return the usage without the text in brackets, which may be nested."""
+    shorter = re.sub(r"\[[^][]*\]", "", usage)
+    return usage if shorter == usage else _without_optional(shorter)
+
+
+def _wrapped(text: str) -> str:
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(
+        _marked(text),
+        _LINE_CHARACTERS,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _marked(text: str) -> str:
+    """Return the text on one line, with backticks around words that look like code."""
+    return " ".join(_as_code(word) for word in _WORD.findall(text))
+
+
+def _as_code(word: str) -> str:
+    match = re.fullmatch(r"([(\"']*)(.*?)([)\"',.:;]*)", word)
+    if match is None or "`" in word or not _CODE.search(match[2]):
+        return word
+    return f"{match[1]}`{match[2]}`{match[3]}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

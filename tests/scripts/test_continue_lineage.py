@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.gateways import github_api
-from trainyard.github import segment_dispatch
+from trainyard.github import continuation
 from trainyard.run.segment import Segment
 
 ADDRESS = "https://github.com/o/r/actions/runs"
@@ -73,7 +73,7 @@ def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
     monkeypatch.delenv("TRAINYARD_WORKFLOW", raising=False)
     monkeypatch.setattr(github_api, "PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(segment_dispatch, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(continuation, "PAUSES", (0.0, 0.0))
     return there
 
 
@@ -93,7 +93,7 @@ def test_the_next_segment_goes_on_from_what_was_stored(
     following = json.loads(asked["inputs"]["continues"])
     assert (following["number"], following["step"]) == (2, 500)
     assert following["thread"] == "C0123:1732140000.000100"
-    assert "Goes on: segment 2 of at most 20" in (tmp_path / "summary").read_text()
+    assert "Continued: segment 2 of at most 20" in (tmp_path / "summary").read_text()
 
 
 @pytest.mark.parametrize(

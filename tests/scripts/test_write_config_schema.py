@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import shlex
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -40,4 +42,7 @@ def test_check_names_the_file_that_is_not_current(
     run(script, "--root", str(tmp_path))
     (tmp_path / script.REFERENCE).write_text("edited by hand\n")
     assert run(script, "--root", str(tmp_path), "--check") == 1
-    assert "Not current: docs/configuration.md. Run tools/write_config_schema.py" in capsys.readouterr().err
+    assert (
+        f"Not current: docs/configuration.md. Run {shlex.quote(sys.executable)} tools/write_config_schema.py"
+        in capsys.readouterr().err
+    )

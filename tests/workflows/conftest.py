@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-
-from trainyard.github.script_reference import PIPELINE
+from tools.write_script_reference import PIPELINE
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -115,7 +115,7 @@ def titles(needs: Needs) -> dict[str, str]:
 
 
 def end_of(needs: Needs, cause: str = "unknown") -> JobEnd | None:
-    return unreported_end(needs, run=RUN, attempt=ATTEMPT, notes=lambda title: [NOTES[cause][0]])
+    return unreported_end(needs, run=RUN, attempt=ATTEMPT, annotations=lambda title: [NOTES[cause][0]])
 
 
 def test_somebody_hears_of_each_end_of_a_training_exactly_once() -> None:
@@ -232,7 +232,7 @@ def test_a_deployment_that_was_cancelled_between_two_jobs_is_reported() -> None:
     [("training_ci.yml", TRAINING, "tell"), ("deploy_eks.yml", DEPLOYMENT, "report")],
 )
 def test_the_jobs_have_the_names_that_github_lists(
-    file: str, table: dict[str, job_end.JobWords], reporter: str
+    file: str, table: dict[str, job_end.JobTexts], reporter: str
 ) -> None:
     jobs = read(ROOT / ".github" / "workflows" / file).jobs
     assert {name: words.title for name, words in table.items()} == {

@@ -25,7 +25,7 @@ def test_it_looks_every_hour_off_the_hour_so_that_a_month_costs_720_minutes(watc
     assert others == ["*"] * 4
     assert 5 <= int(minute) <= 55
     assert int(minute) % 15
-    assert runners.LOOK_SECONDS == 3600
+    assert runners.POLL_SECONDS == 3600
 
 
 def test_it_looks_twice_within_its_time(watching: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ The types of options are those of `command.arguments`.
 import argparse
 import contextlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from trainyard.command import arguments
@@ -41,18 +40,6 @@ def script_parser(doc: str | None, *, reads_config: bool = False) -> argparse.Ar
         result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)
     level = "how much to log on stderr, default info"
     result.add_argument("--log-level", choices=LOG_LEVELS, help=level)
-    return result
-
-
-def generator_parser(doc: str | None, root: Path) -> argparse.ArgumentParser:
-    """The parser of a script that writes generated files below `root`, the checkout by default."""
-    result = script_parser(doc)
-    result.add_argument(
-        "--root", type=arguments.path, default=root, metavar="DIR", help="default: this checkout"
-    )
-    choice = result.add_mutually_exclusive_group()
-    choice.add_argument("--check", action="store_true", help="write nothing, exit 1 if a file is not current")
-    choice.add_argument("--dry-run", action="store_true", help="write nothing, print the paths")
     return result
 
 

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         repack(sdist, args.output, moment)
         pages = {f"{p.relative_to(source)}": p for name in DOCUMENTS for p in files(source / name)}
         name = f"{stem(wheel)}-docs"
-        write_tar(args.output / f"{name}.tar.gz", {f"{name}/{n}": p for n, p in pages.items()}, moment=moment)
+        write_tar(args.output / f"{name}.tar.gz", {f"{name}/{n}": p for n, p in pages.items()}, time=moment)
     done = sorted(args.output.iterdir())
     write_bytes_atomically(args.output / CHECKSUMS, checksums(done).encode())
     command_output.announce("release", f"{', '.join(path.name for path in done)} in {args.output}", "ok")
@@ -100,7 +100,7 @@ def repack(sdist: Path, output: Path, moment: int) -> None:
     folder = sdist.parent / "sdist"
     with tarfile.open(sdist) as packed:
         extract(packed, folder)
-    write_tar(output / sdist.name, {str(p.relative_to(folder)): p for p in files(folder)}, moment=moment)
+    write_tar(output / sdist.name, {str(p.relative_to(folder)): p for p in files(folder)}, time=moment)
 
 
 def check_wheel(wheel: Path) -> None:

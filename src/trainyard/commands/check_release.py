@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_branch(args.root, args.branch)
     if args.notes is not None:
         write_bytes_atomically(args.notes, f"{release.notes}\n".encode())
-    set_outputs({"version": release.version, "preliminary": str(release.preliminary).lower()})
+    set_outputs({"version": release.version, "preliminary": str(release.is_preliminary).lower()})
     output.announce("release", f"{release.title}: one version in every place, on {args.branch}", "ok")
     if args.json:
         known = {"version": release.version, "title": release.title, "notes": release.notes}

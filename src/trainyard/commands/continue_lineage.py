@@ -46,8 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.gateways.github_api import github_from
-    from trainyard.github.continuation import SegmentEnd, next_segment
-    from trainyard.github.segment_dispatch import dispatch_once
+    from trainyard.github.continuation import SegmentEnd, dispatch_once, next_segment
     from trainyard.run.segment import read_handover
 
     plan = read_handover(args.plan)
@@ -65,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         set_output("reason", f"nothing follows: {decision.reason}")
         output.announce("next", decision.reason, "failed")
         return ExitCode.NO
-    inputs = plan.inputs_of(decision.next.told_in(args.thread), manifest=args.manifest)
+    inputs = plan.inputs_of(decision.next.with_thread(args.thread), manifest=args.manifest)
     if args.dry_run:
         output.print_json({"ref": plan.ref, "inputs": inputs})
         return ExitCode.DONE
@@ -74,6 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     address, new = dispatch_once(api, file, decision.next, ref=plan.ref, inputs=inputs)
     why = decision.reason if new else "it was dispatched before and is not dispatched again"
     text = f"segment {decision.next.number} of at most {plan.most_segments}: {why}"
-    append_summary(f"### Goes on: {text}\n\n{address}\n")
+    append_summary(f"### Continued: {text}\n\n{address}\n")
     output.announce("next", f"{text} {address}".rstrip(), "ok")
     return ExitCode.DONE

@@ -23,7 +23,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 
 WORKFLOW = "deploy_eks.yml"
-MOST = 200
+MOST_WATCHES = 200
 """The largest number of watches of one job."""
 
 
@@ -51,11 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import set_output
     from trainyard.gateways.github_api import github_from
-    from trainyard.run.commands import cluster_target
+    from trainyard.run.suggested_commands import cluster_target
 
-    if args.watch >= MOST:
+    if args.watch >= MOST_WATCHES:
         again = cluster_target(vars(args)).command("manage_training_job.py", "status", args.job, "--follow")
-        return told(
+        return report_end(
             f"it was watched {args.watch} times and has not ended; follow it with {again}", ExitCode.NO
         )
     inputs = inputs_of(args)
@@ -65,22 +65,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.DONE
     address = github_from().dispatch(WORKFLOW, ref=os.environ.get("GITHUB_REF_NAME", ""), inputs=inputs)
     set_output("dispatched", "true")
-    text = f"the job goes on; watch {args.watch + 1} was dispatched: {address or 'see the list of runs'}"
-    return told(text, ExitCode.TIMED_OUT)
+    text = f"the job continues; watch {args.watch + 1} was dispatched: {address or 'see the list of runs'}"
+    return report_end(text, ExitCode.TIMED_OUT)
 
 
 def inputs_of(args: argparse.Namespace) -> dict[str, str]:
     """Return the inputs of a dispatch that follows the job and sends nothing."""
-    from trainyard.github.variables import checked_store
+    from trainyard.github.variables import parse_store
 
-    args.store = checked_store(args.store) if args.store else ""
+    args.store = parse_store(args.store) if args.store else ""
     names = ("job", "kind", "namespace", "store", "thread")
-    takes_up = {**{name: getattr(args, name) for name in names}, "watch": args.watch + 1}
-    found = {"job_name": args.job, "takes_up": json.dumps(takes_up, separators=(",", ":"))}
+    watch = {**{name: getattr(args, name) for name in names}, "watch": args.watch + 1}
+    found = {"job_name": args.job, "takes_up": json.dumps(watch, separators=(",", ":"))}
     return {**found, "config": str(args.config)} if args.config else found
 
 
-def told(text: str, code: ExitCode) -> int:
+def report_end(text: str, code: ExitCode) -> int:
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
 
     level = Level.WARNING if code is ExitCode.TIMED_OUT else Level.ERROR

@@ -2,7 +2,7 @@
 
 All later jobs use only the values that are resolved here. Nothing is started. If the repository is not set up
 (it does not say where to train or where to store), a push or the daily run trains nothing and succeeds, with
-a notice that names the commands to set it up. A training that somebody asked for is refused.
+a notice that names the commands to set it up. A training that somebody requested is refused.
 
 Reads:      the dispatch inputs as flags; the configuration; GitHub's variables; the repository's variables
             TRAINYARD_RUNNER_LABELS, _STORE, _DEADLINE, _RUNS_DIRECTORY, _MAX_SEGMENTS, _INSTANCE_TYPE,
@@ -11,7 +11,7 @@ Reads:      the dispatch inputs as flags; the configuration; GitHub's variables;
 Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub Actions step outputs, the job
             summary, and for a wrong configuration an annotation per problem, with file and line
 Exit codes: 0 decided, with a warning if it seems not to fit or cannot be proven, or there is nothing to
-            train; 2 an input, a variable or the file is wrong, or a training was asked for and the
+            train; 2 an input, a variable or the file is wrong, or a training was requested and the
             repository is not set up
 Example:    scripts/plan_run.py --config configs/smoke.yaml --overrides "training.max_steps=50"
 """
@@ -70,10 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.run.segment import first_segment, read_segment
 
     try:
-        asked = inputs_of(args)
-        config = load_config(args.config, asked.changes).config
-        here = read_segment(args.continues) if args.continues else first_segment(local_run(os.environ))
-        plan = resolve(asked, config, here, variables=os.environ)
+        inputs = inputs_of(args)
+        config = load_config(args.config, inputs.changes).config
+        segment = read_segment(args.continues) if args.continues else first_segment(local_run(os.environ))
+        plan = resolve(inputs, config, segment, variables=os.environ)
         planned = plan_of(config, plan)
     except ConfigError as error:
         annotate_problems(str(error))
@@ -148,7 +148,7 @@ def plan_of(config: "Config", plan: "RunPlan") -> "RunPreview":
     """Plan the run, for the runner's machine if it is known."""
     from trainyard.config.load import config_sha256
     from trainyard.config.parameters import count_parameters
-    from trainyard.github.machine_plan import plan_on, usd_per_hour
+    from trainyard.github.run_plan import plan_on, usd_per_hour
     from trainyard.github.target import Target
     from trainyard.report.plan.run_plan_summary import RunPreview
 

@@ -39,9 +39,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    from trainyard.github.release import checked_files
+    from trainyard.github.release import verified_files
 
-    files = [str(path) for path in checked_files(args.dist)]
+    files = [str(path) for path in verified_files(args.dist)]
     names = {Path(file).name for file in files}
     if args.dry_run:
         print(f"{args.tag} would be published with {', '.join(sorted(names))}")

@@ -33,7 +33,7 @@ from trainyard.errors import ConfigError
 
 if TYPE_CHECKING:
     from trainyard.gateways.github_cli import GitHubCli
-    from trainyard.github.setup import Manner, WantedSetup
+    from trainyard.github.settings import ChangePolicy, WantedSetup
     from trainyard.github.setup_step import SecretChange, SetupStep
 
 KINDS = ("self-hosted", "scale-set", "hosted", "other")
@@ -69,77 +69,77 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.aws_cli import trust_policy_of
     from trainyard.gateways.github_cli import GitHubCli
-    from trainyard.github import repository_api, setup_text
+    from trainyard.github.repository import get_repository
     from trainyard.github.setup import Setup
-    from trainyard.github.setup_step import exit_code_of_steps
+    from trainyard.github.setup_step import describe_steps, exit_code_of_steps, remaining_tasks, step_row
 
-    wanted = wanted_of(args)
-    host, name = repository_of(args.repository)
+    wanted = wanted_setup(args)
+    host, name = find_repository(args.repository)
     gh = GitHubCli(host)
     gh.require_login()
-    about, found = repository_api.get_repository(gh.ask, host, name)
-    repository_api.refuse_unfit(about, found)
-    manner = manner_of(args, gh, host, about.name)
+    repository = get_repository(gh.ask, host, name)
+    policy = change_policy(args, gh, host, repository.name)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     if not args.json:
-        kind = "private" if about.private else "public"
-        print(f"{host}/{about.name} · {kind} · {about.branch}{' · dry run' if args.dry_run else ''}\n")
+        kind = "private" if repository.is_private else "public"
+        mode = " · dry run" if args.dry_run else ""
+        print(f"{host}/{repository.name} · {kind} · {repository.branch}{mode}\n")
     steps = []
-    for step in Setup(gh.ask, about, wanted, manner, ask_aws=trust_policy_of).steps():
+    for step in Setup(gh.ask, repository, wanted, policy, ask_aws=trust_policy_of).steps():
         steps.append(step)
         if not args.json:
-            print(setup_text.step_row(step, colour=colour), flush=True)
+            print(step_row(step, colour=colour), flush=True)
     if args.json:
-        output.print_json(setup_text.describe_steps(steps, host, about.name))
+        output.print_json(describe_steps(steps, host, repository.name))
     else:
-        print(f"\n{setup_text.remaining_tasks(steps, host, about.name, dry_run=args.dry_run)}")
+        print(f"\n{remaining_tasks(steps, host, repository.name, dry_run=args.dry_run)}")
     return exit_code_of_steps(steps)
 
 
-def wanted_of(args: argparse.Namespace) -> "WantedSetup":
-    """Check all options before the first request to GitHub."""
+def wanted_setup(args: argparse.Namespace) -> "WantedSetup":
+    """Return the wanted settings; all options are checked before the first request to GitHub."""
     from trainyard.github import variables
-    from trainyard.github.setup import WantedSetup
+    from trainyard.github.settings import WantedSetup
 
     labels = variables.parse_runner_labels(args.labels) if args.labels else ()
     kind = variables.RunnerKind(args.runner) if args.runner else None
     return WantedSetup(
         labels=variables.labels_for(kind, labels) if kind and labels else labels,
         kind=kind,
-        store=variables.checked_store(args.store) if args.store else "",
-        role=variables.checked_role(args.aws_role) if args.aws_role else "",
-        variables=dict(variables.checked_variable(text) for text in args.variable),
-        secrets=tuple(dict.fromkeys(variables.checked_secret(text) for text in args.secret)),
+        store=variables.parse_store(args.store) if args.store else "",
+        role=variables.parse_role(args.aws_role) if args.aws_role else "",
+        variables=dict(variables.parse_variable(text) for text in args.variable),
+        secrets=tuple(dict.fromkeys(variables.parse_secret(text) for text in args.secret)),
         watch=not args.no_watch,
         environments=not args.no_environments,
         allow_public=args.allow_public,
     )
 
 
-def repository_of(text: str) -> tuple[str, str]:
+def find_repository(text: str) -> tuple[str, str]:
     """Return host and OWNER/NAME from the command line, GH_REPO, or git's remote origin."""
     from trainyard.gateways.git import origin_address
-    from trainyard.github import address
+    from trainyard.github.repository import parse_repository, repository_of_remote
 
     if named := text or os.environ.get("GH_REPO", ""):
-        return address.parse_repository(named, host=os.environ.get("GH_HOST", ""))
+        return parse_repository(named, host=os.environ.get("GH_HOST", ""))
     remote = origin_address(REPOSITORY_ROOT)
     if not remote:
         raise ConfigError(
             "git knows no remote origin here. Push a copy: gh repo create NAME --private --source . --push; "
             "or name it: --repository OWNER/NAME"
         )
-    return address.of_remote(remote)
+    return repository_of_remote(remote)
 
 
-def manner_of(args: argparse.Namespace, gh: "GitHubCli", host: str, name: str) -> "Manner":
-    from trainyard.github.setup import Manner
+def change_policy(args: argparse.Namespace, gh: "GitHubCli", host: str, name: str) -> "ChangePolicy":
+    from trainyard.github.settings import ChangePolicy
 
-    person = sys.stdin.isatty() and sys.stderr.isatty()
+    is_person = sys.stdin.isatty() and sys.stderr.isatty()
 
-    def agreed(step: "SetupStep") -> bool:
+    def confirm(step: "SetupStep") -> bool:
         output.announce(step.name, step.text)
-        if args.yes or not person:
+        if args.yes or not is_person:
             return bool(args.yes)
         sys.stderr.write(f"  {step.name}: change it? [y/N] ")
         sys.stderr.flush()
@@ -148,9 +148,9 @@ def manner_of(args: argparse.Namespace, gh: "GitHubCli", host: str, name: str) -
     def set_secret(change: "SecretChange") -> None:
         gh.set_secret(change.name, change.place(host, name), os.environ.get(change.name) or None)
 
-    return Manner(
+    return ChangePolicy(
         dry_run=args.dry_run,
-        agreed=agreed,
-        can_ask=lambda secret: (person and sys.stdout.isatty()) or bool(os.environ.get(secret)),
+        confirm=confirm,
+        can_ask=lambda secret: (is_person and sys.stdout.isatty()) or bool(os.environ.get(secret)),
         set_secret=set_secret,
     )

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
+from trainyard.errors import ConfigError, ExitCode, ServiceError
 
 if TYPE_CHECKING:
     from trainyard.github.runner_watchdog import DeadRun
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 LABELS = "the labels of your runner; without them only CodeBuild jobs and trainings that died are watched"
-AGAIN = "look again after this time, and keep only findings of both looks; default: 0, look once"
+AGAIN = "poll again after this time, and keep only findings of both polls; default: 0, poll once"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -52,50 +52,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     if args.tell:
-        return tell_slack(args.tell)
+        return send_to_slack(args.tell)
     from trainyard.gateways.github_api import github_from
     from trainyard.github import runner_watchdog
 
     now, api = time.time(), github_from()
     lister = github_from(variable="RUNNERS_TOKEN") if os.environ.get("RUNNERS_TOKEN") else None
     labels = labels_of(args.labels)
-    seen = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=now)
-    if args.again > 0 and (seen.outages or seen.orphans):
+    findings = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=now)
+    if args.again > 0 and (findings.outages or findings.orphans):
         time.sleep(args.again)
         second = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=time.time())
-        seen = runner_watchdog.keep_confirmed(seen, second)
+        findings = runner_watchdog.keep_confirmed(findings, second)
     dead = runner_watchdog.find_dead_runs(api, args.workflow, now=now)
-    lost = tuple(runner_watchdog.report_unresumed(each) for each in dead if each.following is None)
-    swept = runner_watchdog.cancel_orphans(api, seen.orphans, dry_run=args.dry_run)
-    resumed, left = runner_watchdog.resume_all(api, dead, args.workflow, dry_run=args.dry_run)
-    outages = (*seen.outages, *lost, *left)
+    unresumed = tuple(runner_watchdog.report_unresumed(each) for each in dead if each.following is None)
+    cancelled = runner_watchdog.cancel_orphans(api, findings.orphans, dry_run=args.dry_run)
+    resumed, failures = runner_watchdog.resume_all(api, dead, args.workflow, dry_run=args.dry_run)
+    outages = (*findings.outages, *unresumed, *failures)
     new, over = runner_watchdog.update_issues(
         api, outages, dry_run=args.dry_run
     )  # last: issues may be switched off
-    report(new, over, swept, resumed)
+    report(new, over, cancelled, resumed)
     if args.json:
-        found = {"outages": [asdict(each) for each in outages], "over": over, "swept": swept}
+        found = {"outages": [asdict(each) for each in outages], "over": over, "swept": cancelled}
         output.print_json({**found, "resumed": [asdict(each) for each in resumed]})
     return ExitCode.NO if new else ExitCode.DONE
 
 
 def labels_of(text: str) -> frozenset[str]:
     """Return the labels; none if the repository has no runner of its own."""
-    from trainyard.run.untrusted_files import parse_json
+    from trainyard.github.variables import labels_in_json
 
     if not text:
         output.announce("watch", "no labels are given: your own runners are not watched", "degraded")
         return frozenset()
     try:
-        labels = parse_json(text, "--labels")
-    except DamagedFileError:
-        labels = None
-    if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
-        raise ConfigError(f'--labels: {text!r} is not a JSON list of labels such as ["self-hosted","gpu"]')
-    return frozenset(labels)
+        return frozenset(labels_in_json(text))
+    except ConfigError as error:
+        raise ConfigError(f"--labels: {error}") from None
 
 
-def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "list[DeadRun]") -> None:
+def report(new: "list[Outage]", over: list[str], cancelled: list[str], resumed: "list[DeadRun]") -> None:
     """Report the findings in the log, in the job summary and as annotations."""
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
 
@@ -103,7 +100,7 @@ def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "lis
         annotate(Level.ERROR, f"{outage.title}\nNext: {outage.next_step}", title="A new outage")
     lines = [f"❌ {outage.title}. Next: {outage.next_step}" for outage in new]
     lines += [f"✅ over: {key}" for key in over]
-    lines += [f"⚠ cancelled {text}" for text in swept]
+    lines += [f"⚠ cancelled {text}" for text in cancelled]
     lines += [f"⚠ {each.address} was resumed: {each.reason}" for each in resumed]
     for line in lines or ["nothing new"]:
         output.announce("watch", line)
@@ -111,16 +108,16 @@ def report(new: "list[Outage]", over: list[str], swept: list[str], resumed: "lis
     set_output("alerts", "\n".join(f"{outage.title}. Next: {outage.next_step}" for outage in new))
 
 
-def tell_slack(text: str) -> int:
-    """Send one message. Trouble with Slack is only a warning, because the issue says the same."""
+def send_to_slack(text: str) -> int:
+    """Send one message. Trouble with Slack is only a warning, because the issue holds the same text."""
     from trainyard.gateways import slack
     from trainyard.report.slack.slack_message import mrkdwn
 
-    said = "\n".join(f"❌ {mrkdwn(line, 1000)}" for line in text.splitlines() if line.strip())[:2900]
+    message = "\n".join(f"❌ {mrkdwn(line, 1000)}" for line in text.splitlines() if line.strip())[:2900]
     try:
-        sent = slack.post(said, [{"type": "section", "text": {"type": "mrkdwn", "text": said}}])
+        is_sent = slack.post(message, [{"type": "section", "text": {"type": "mrkdwn", "text": message}}])
     except ServiceError as error:
         output.announce("slack", f"no message was sent: {error}", "degraded")
         return ExitCode.DONE
-    output.announce("slack", said if sent else "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set")
+    output.announce("slack", message if is_sent else "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set")
     return ExitCode.DONE

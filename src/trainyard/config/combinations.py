@@ -3,11 +3,20 @@
 `schema` checks types and ranges of single values.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.config.registries import RECIPES
-from trainyard.config.schema import ArchitectureConfig, CheckpointingConfig, ComputeConfig, Config
+from trainyard.config.registries import COMMAND, RECIPES
+from trainyard.config.schema import (
+    ArchitectureConfig,
+    CheckpointingConfig,
+    ComputeConfig,
+    Config,
+    ProgramConfig,
+)
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -52,11 +61,24 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
             ("compute.gradient_compression", "compute.strategy"),
             f"compressing gradients needs the strategy ddp, not {config.compute.strategy}",
         )
-    if training.epochs is None and training.max_steps is None:
+    if config.recipe == COMMAND:
+        yield from _impossible_command(config.program)
+    elif training.epochs is None and training.max_steps is None:
         yield ImpossibleCombination(
             ("training.max_steps", "training.epochs"),
             "neither max_steps nor epochs is set, so the run would never end",
         )
+
+
+def _impossible_command(program: ProgramConfig) -> Iterator[ImpossibleCombination]:
+    if not program.command:
+        example = "name the program and its arguments, such as [python, train.py]"
+        yield ImpossibleCombination(("program.command", "recipe"), f"recipe command needs it: {example}")
+    if program.resume and not any("{checkpoint}" in word for word in program.resume):
+        reason = "no word has {checkpoint}, so the program would not know where to resume"
+        yield ImpossibleCombination(("program.resume",), reason)
+    if wrong := next((name for name in program.environment if not _VARIABLE.fullmatch(name)), None):
+        yield ImpossibleCombination(("program.environment",), f"{wrong[:80]!r} is not the name of a variable")
 
 
 def _impossible_stream(config: Config) -> Iterator[ImpossibleCombination]:

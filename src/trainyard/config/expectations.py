@@ -30,6 +30,10 @@ def describe_expected(fragment: Fragment) -> str:
     if kind == "string":
         examples = [show_value(example) for example in fragment.get("examples", [])]
         return f"text like {_one_of(examples)}" if examples else "text"
+    if kind == "array":
+        return "a list of texts"
+    if kind == "object" and isinstance(fragment.get("additionalProperties"), dict):
+        return "a mapping of names to texts"
     words = {"boolean": "true or false", "null": "null", "object": "a section of keys"}
     return words.get(str(kind), "a value")
 
@@ -43,9 +47,9 @@ def describe_actual(value: Any, fragment: Fragment) -> str:
 def show_value(value: Any) -> str:
     """Show `value` as in YAML, on one line of limited length."""
     if isinstance(value, dict):
-        return "a mapping"
+        return "a mapping" if value else "{}"
     if isinstance(value, list):
-        return "a list"
+        return "a list" if value else "[]"
     if isinstance(value, str):
         return _quote(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -53,7 +53,12 @@ def fragment_of(key: str) -> Fragment:
     root = _whole_schema()
     fragment: Fragment = root
     for name in key.split("."):
-        fragment = fragment.get("properties", {}).get(name, {})
+        if "properties" in fragment:
+            fragment = fragment["properties"].get(name, {})
+        else:  # an item of a list, or a value of a mapping
+            choices = fragment.get("anyOf", [fragment])
+            below = (choice.get("items") or choice.get("additionalProperties") for choice in choices)
+            fragment = next((each for each in below if isinstance(each, dict)), {})
         if "$ref" in fragment:
             described = {"description": fragment["description"]} if "description" in fragment else {}
             fragment = {**root["$defs"][fragment["$ref"].rpartition("/")[2]], **described}

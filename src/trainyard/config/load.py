@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config.problems import DEFAULT, Origin, error_of
+from trainyard.config.registries import COMMAND
 
 if TYPE_CHECKING:
     from trainyard.config.from_weights import ReadWeights
     from trainyard.config.schema import Config
+    from trainyard.config.yaml.yaml_document import Document
 
 __all__ = ["LoadedConfig", "Origin", "config_sha256", "dump_yaml", "load_config", "values_sha256"]
 
@@ -56,6 +58,7 @@ def load_config(
     document = reader.read(path)
     taken = null_architecture(document)
     apply_overrides(document, overrides)
+    _name_model_of_command(document)
     if homeless := refuse_null_architecture(document, taken):
         document.problems.append(homeless)
     readable = read_weights if document.whole and not document.problems else None
@@ -66,6 +69,19 @@ def load_config(
         raise error_of(problems, [*reader.files, *overrides])
     places = {".".join(place): origin for place, origin in document.places.items()}
     return LoadedConfig(config, {key: places.get(key, DEFAULT) for key in leaf_keys()})
+
+
+def _name_model_of_command(document: "Document") -> None:
+    """Name the model of `recipe: command`, whose configuration needs no section but `program`."""
+    values = document.values
+    program = values.get("program")
+    command = program.get("command") if isinstance(program, dict) else None
+    if values.get("recipe") != COMMAND or not isinstance(values.get("model", {}), dict):
+        return
+    if values.get("model", {}).get("name") is None:
+        words = [str(word) for word in command] if isinstance(command, list) else []
+        script = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if words else "")
+        document.put(("model", "name"), Path(script).stem or COMMAND, DEFAULT)
 
 
 def dump_yaml(config: "Config") -> str:

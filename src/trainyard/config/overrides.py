@@ -5,10 +5,12 @@ from typing import Any
 
 import yaml
 
+from trainyard.config.json_schema import fragment_of
 from trainyard.config.keys import leaf_keys, section_at, unknown_key
 from trainyard.config.problems import SET, Origin, Problem
 from trainyard.config.yaml.scalars import CoreLoader, plain_value
-from trainyard.config.yaml.yaml_document import Document, KeyPath
+from trainyard.config.yaml.syntax import compose
+from trainyard.config.yaml.yaml_document import Document, KeyPath, read_nodes
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
@@ -28,11 +30,29 @@ def _apply(document: Document, argument: str) -> tuple[str, str] | None:
     if key not in leaf_keys():
         return key, _no_value(path)
     try:
-        value = _scalar(text.strip())
+        value = _collection(text.strip()) if _holds_collection(key, text) else _scalar(text.strip())
     except ValueError as error:
         return key, str(error)
     document.put(path, value, Origin(SET, argument=argument))
     return None
+
+
+def _holds_collection(key: str, text: str) -> bool:
+    """Return whether `text` is the list or mapping of a key that has one, such as `[python, train.py]`."""
+    fragment = fragment_of(key)
+    kinds = {choice.get("type") for choice in fragment.get("anyOf", [fragment])}
+    return bool(kinds & {"array", "object"}) and text.strip()[:1] in ("[", "{")
+
+
+def _collection(text: str) -> Any:
+    """Parse `text` as a YAML list or mapping, by the rules of files. Raises ValueError with the reason."""
+    node = compose(f"value: {text}", SET)
+    if isinstance(node, Problem) or not isinstance(node, yaml.MappingNode) or len(node.value) != 1:
+        raise ValueError("not a YAML list or mapping; quote words with special characters")
+    document = read_nodes(node, SET)
+    if document.problems:
+        raise ValueError(document.problems[0].message)
+    return document.values["value"]
 
 
 def _no_value(path: KeyPath) -> str:

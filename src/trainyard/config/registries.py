@@ -45,22 +45,27 @@ def data_module(recipe: str) -> str:
     return entry.makes_data if entry else ""
 
 
+COMMAND = "command"
+"""The recipe of any program: `program.command` names it, and it runs on every target."""
+
+
 @dataclass(frozen=True)
 class ProgramEntry:
-    """Another training program, which a job on a cluster runs: `recipe` in the configuration."""
+    """Another training program than the trainer of this repository: `recipe` in the configuration."""
 
     meaning: str
     """The program in a few words, for the reference of the configuration."""
 
 
 PROGRAMS = {
+    COMMAND: ProgramEntry("any program, named by program.command, on every target"),
     "megatron": ProgramEntry("Megatron-LM in a job on a cluster"),
     "nemo": ProgramEntry("NeMo in a job on a cluster"),
     "verl": ProgramEntry("verl's GRPO in a job on a cluster"),
     "torchtitan": ProgramEntry("torchtitan in a job on a cluster"),
     "deepspeed": ProgramEntry("a program with DeepSpeed in a job on a cluster"),
 }
-"""Each has a module of the same name in `jobs.recipes`."""
+"""All but `command` have a module of the same name in `jobs.recipes`."""
 EVERY_RECIPE: Mapping[str, RecipeEntry | ProgramEntry] = ChainMap({}, PROGRAMS, RECIPES)  # type: ignore[arg-type]
 """The valid values of `recipe`."""
 

@@ -17,7 +17,17 @@ from trainyard.config.registries import (
     STORE_SCHEMES,
     store_pattern,
 )
-from trainyard.config.section import LONGEST_TEXT, MOST, Fraction, Name, NotNegative, OneOf, Positive, Section
+from trainyard.config.section import (
+    LONGEST_TEXT,
+    MOST,
+    Fraction,
+    Name,
+    NotNegative,
+    OneOf,
+    Positive,
+    Section,
+    Words,
+)
 
 
 class RopeScalingConfig(Section):
@@ -308,8 +318,28 @@ class NotificationsConfig(Section):
 
 
 class ProgramConfig(Section):
-    """Settings for programs of other recipes than pretrain and grpo, which ignore this section."""
+    """Another program than the trainer of this repository; recipes pretrain and grpo ignore this section."""
 
+    command: Words | None = None
+    """With recipe: command: the program and its arguments, a text each; no shell reads them."""
+    directory: Name = "."
+    """The folder in which the command runs; the paths below are relative to it."""
+    environment: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)
+    """Variables added to the command's environment. Secrets do not belong here: this is stored."""
+    lock: Name | None = None
+    """The file that pins its packages; null finds uv.lock, poetry.lock, requirements.txt and the like."""
+    data: Words | None = None
+    """Files that it reads, such as data/*.jsonl, hashed before and after; [] if it reads none."""
+    steps: Positive | None = None
+    """Optimizer steps, all of which must be done; null: the program decides, and its exit code 0 counts."""
+    metrics: Name = "auto"
+    """auto reads its output and the files that it writes; or a file, or a folder of TensorBoard events."""
+    checkpoints: Name = "auto"
+    """Its checkpoints, such as out/checkpoint-*; auto looks for all known formats below the directory."""
+    resume: Words | None = None
+    """Arguments that are added when there is a complete checkpoint; {checkpoint} becomes its path."""
+    processes: Annotated[int, Field(gt=0, le=4096)] = 1
+    """Processes on each machine. Several, or several machines: torchrun starts the command."""
     script: Name | None = None
     """The program's file in the image, such as /opt/Megatron-LM/pretrain_gpt.py."""
     preset: (

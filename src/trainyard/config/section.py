@@ -23,6 +23,8 @@ Positive = Annotated[int, Field(gt=0, le=MOST)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_TEXT)]
+Words = Annotated[tuple[Name, ...], Field(strict=False, max_length=1024)]
+"""A list of texts. YAML has lists, and a frozen section needs a tuple."""
 
 
 class Entry(Protocol):

@@ -5,19 +5,16 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-_LONGEST_LINE = 1 << 16
-"""Longest piece of a line, in bytes, that is passed on at once."""
 _TORCHRUN_PREFIX = "PET_"
-"""torchrun takes a variable of this prefix for an option that its command line leaves out."""
+"""torchrun takes a variable of this prefix for an option that its command line omits."""
 _END_SECONDS = 5.0
-"""Seconds that a program may take to end after it was asked to."""
+"""Seconds that a program may take to end after the request."""
 _logger = logging.getLogger(__name__)
 _OF_ONE_REPOSITORY = frozenset(
     f"GIT_{name}"
@@ -102,7 +99,7 @@ def _end_gently(process: "subprocess.Popen[bytes]") -> None:
 
 
 @contextlib.contextmanager
-def _killed_after(seconds: float, group: int) -> Iterator[threading.Event]:
+def _kill_after(seconds: float, group: int) -> Iterator[threading.Event]:
     """Kill a group of processes if the body takes longer than `seconds`; the event is then set."""
     late = threading.Event()
 
@@ -137,7 +134,7 @@ def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[s
         on_line(f"{command[0]}: {error.strerror}")
         return None
     assert process.stdout is not None
-    with _killed_after(seconds, process.pid) as late:
+    with _kill_after(seconds, process.pid) as late:
         try:
             for line in process.stdout:
                 on_line(line.decode(errors="replace").rstrip("\r\n"))
@@ -158,7 +155,7 @@ def run_passing_signals(
     is passed on too. `always` is passed on whichever signal came: on a terminal a Ctrl-C reaches the command
     by itself, and a second SIGINT would be a second Ctrl-C.
     """
-    with PassedSignals(always=always) as signals:
+    with SignalForwarder(always=always) as signals:
         return _run(command, signals, stdout)
 
 
@@ -170,7 +167,7 @@ def run_beside(
     A `companion` that ends while `command` runs is started again after `pause` seconds. When `command` has
     ended, `companion` gets SIGTERM, and SIGKILL if it runs `patience` seconds longer.
     """
-    with PassedSignals() as signals:
+    with SignalForwarder() as signals:
         beside = _Companion(companion, pause)
         try:
             return _run(command, signals)
@@ -178,18 +175,18 @@ def run_beside(
             beside.end(patience)
 
 
-def _run(command: Sequence[str], signals: "PassedSignals", stdout: IO[bytes] | None = None) -> int:
+def _run(command: Sequence[str], signals: "SignalForwarder", stdout: IO[bytes] | None = None) -> int:
     process = subprocess.Popen(list(command), stdout=stdout)
     signals.pass_to(process)
     return _status(process.wait())
 
 
 def _status(code: int) -> int:
-    """The exit status that a shell gives: 128 + N for signal N."""
+    """Return the exit status that a shell gives: 128 + N for signal N."""
     return 128 - code if code < 0 else code
 
 
-class PassedSignals:
+class SignalForwarder:
     """Takes SIGTERM and SIGINT while it is entered, and passes them on to a process.
 
     Enter it before the process starts: a signal in between would end this process and leave that one behind.
@@ -201,7 +198,7 @@ class PassedSignals:
         self._always = always
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> "PassedSignals":
+    def __enter__(self) -> "SignalForwarder":
         numbers = (signal.SIGTERM, signal.SIGINT)
         self._before = {number: signal.signal(number, self._take) for number in numbers}
         return self
@@ -233,7 +230,7 @@ class _Companion:
         self._keeper.start()
 
     def end(self, patience: float) -> None:
-        """Ask it to end, and end it after `patience` seconds."""
+        """Request its end, and end it after `patience` seconds."""
         with self._turn:
             self._over.set()
             process = self._process
@@ -260,66 +257,7 @@ class _Companion:
             self._over.wait(self._pause)
 
 
-@dataclass(frozen=True)
-class HandedOn:
-    """The end of a program whose lines were passed on."""
-
-    exit_code: int
-    """128 + N for signal N; 127 when it could not be started."""
-    told: bool
-    """Whether a signal was passed on to it."""
-
-
-def run_handing_on(
-    command: Sequence[str],
-    on_line: Callable[[str], None],
-    *,
-    log: Path,
-    environment: Mapping[str, str],
-    without: Collection[str] = (),
-) -> HandedOn:
-    """Run `command` without a time limit; show its output, append it to `log`, and pass its lines on.
-
-    It gets this process's environment with `environment` added, and without the variables `without` and
-    torchrun's own. SIGTERM and SIGINT are passed on as SIGTERM. Output of children that outlive it is not
-    waited for.
-    """
-    kept = environment_without(without) if without else dict(os.environ)
-    with PassedSignals(always=signal.SIGTERM) as signals:
-        try:
-            process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={**kept, **environment},
-                start_new_session=True,
-            )
-        except OSError as error:
-            sys.stderr.write(f"{command[0]}: cannot be started ({error.strerror})\n")
-            return HandedOn(127, bool(signals.passed))
-        signals.pass_to(process)
-        reader = threading.Thread(target=_hand_on, args=(process, on_line, log), daemon=True)
-        reader.start()
-        code = process.wait()
-        reader.join(_END_SECONDS)
-    return HandedOn(_status(code), bool(signals.passed))
-
-
 def environment_without(names: Collection[str]) -> dict[str, str]:
     """This process's environment without the variables `names` and torchrun's own."""
     kept = (name for name in os.environ if name not in names and not name.startswith(_TORCHRUN_PREFIX))
     return {name: os.environ[name] for name in kept}
-
-
-def _hand_on(process: "subprocess.Popen[bytes]", on_line: Callable[[str], None], log: Path) -> None:
-    assert process.stdout is not None
-    with log.open("ab") as file, process.stdout as lines:
-        while line := lines.readline(_LONGEST_LINE):
-            # A full disk must not stop the reading, because the program would wait.
-            with contextlib.suppress(OSError):
-                file.write(line)
-                file.flush()
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
-            on_line(line.decode(errors="replace").rstrip("\r\n"))

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 Json = Mapping[str, Any]
-Notes = Callable[[str], Sequence[str]]
+Annotations = Callable[[str], Sequence[str]]
 """Title of a job -> the messages of GitHub's annotations on it; none where they are not known."""
-PERSON = re.compile(r"run was cancell?ed by @(?P<what>\S+?)\.?$", re.I)
+BY_PERSON = re.compile(r"run was cancell?ed by @(?P<what>\S+?)\.?$", re.I)
 
 
 @dataclass(frozen=True)
-class JobWords:
+class JobTexts:
     """The report about a job that did not succeed."""
 
     title: str
@@ -61,7 +61,7 @@ class Cause:
 
 
 CAUSES = (
-    Cause(PERSON, "@{what} cancelled the run"),
+    Cause(BY_PERSON, "@{what} cancelled the run"),
     Cause(
         re.compile(r"awaiting a runner for (?P<what>\S+)", re.I),
         "no runner took the job {title} for {what}",
@@ -99,22 +99,22 @@ _AGAIN = "gh run rerun {run} --failed"
 
 
 TRAINING = {
-    "plan": JobWords(
+    "plan": JobTexts(
         "Check and plan", "the plan was refused, and nothing was started", "nothing was started"
     ),
-    "ready": JobWords(
+    "ready": JobTexts(
         "Check the store",
         "the store could not be checked, and nothing was started",
         "nothing was started",
         _AGAIN,
     ),
-    "eks": JobWords(
+    "eks": JobTexts(
         "Train on EKS",
         "the jobs on EKS ended without a report",
         _CLUSTER,
         not_started="nothing was sent",
     ),
-    "train": JobWords(
+    "train": JobTexts(
         "Train and prove",
         "its job could not be set up, or its runner died",
         "checkpoints that it wrote stay on the runner",
@@ -124,8 +124,8 @@ TRAINING = {
         continued_by="continue",
         explained_by=("ready",),
     ),
-    "continue": JobWords(
-        "Go on in the next segment",
+    "continue": JobTexts(
+        "Continue in the next segment",
         "the next segment could not be dispatched",
         "the next segment may be missing",
         _AGAIN,
@@ -133,24 +133,24 @@ TRAINING = {
 }
 """The jobs of `training_ci.yml`, in their order."""
 DEPLOYMENT = {
-    "preflight": JobWords(
+    "preflight": JobTexts(
         "Check the cluster", "the cluster could not be checked, and nothing was sent", "nothing was sent"
     ),
-    "plan": JobWords(
+    "plan": JobTexts(
         "Plan against the cluster", "the plan was refused, and nothing was sent", "nothing was sent"
     ),
-    "submit": JobWords("Send the job", "the job could not be sent", "the job may have been sent"),
-    "watch": JobWords(
+    "submit": JobTexts("Send the job", "the job could not be sent", "the job may have been sent"),
+    "watch": JobTexts(
         "Watch", "its watch failed", _CLUSTER, taken_up_by=("watch_again", "continue", "collect")
     ),
-    "watch_again": JobWords(
-        "Take the watch up", "its watch failed", _CLUSTER, taken_up_by=("continue", "collect")
+    "watch_again": JobTexts(
+        "Resume the watch", "its watch failed", _CLUSTER, taken_up_by=("continue", "collect")
     ),
-    "continue": JobWords(
-        "Hand the watch over", f"the next watch could not be dispatched; {_CLUSTER}", _CLUSTER
+    "continue": JobTexts(
+        "Dispatch the next watch", f"the next watch could not be dispatched; {_CLUSTER}", _CLUSTER
     ),
-    "collect": JobWords("Ask for the end", "its end could not be seen", _CLUSTER),
-    "publish": JobWords(
+    "collect": JobTexts("Read the final state", "its final state could not be read", _CLUSTER),
+    "publish": JobTexts(
         "Prove it from outside",
         "it trained, and could not be proven from outside the cluster",
         "it trained, and was not proven from outside the cluster",
@@ -160,26 +160,26 @@ DEPLOYMENT = {
 """The jobs of `deploy_eks.yml`, in their order."""
 
 
-def unreported_end(needs: Json, *, run: str, attempt: str, notes: Notes) -> JobEnd | None:
+def unreported_end(needs: Json, *, run: str, attempt: str, annotations: Annotations) -> JobEnd | None:
     """Return the end that has to be reported; None if all is well or each job reported its own end.
 
     `needs` is GitHub's context of that name: job -> result and outputs. What was skipped as a consequence of
     another job's end is no end of its own.
     """
-    table = {name: words for name, words in _table_of(needs).items() if name in needs}
+    table = {name: texts for name, texts in _table_of(needs).items() if name in needs}
     reasons, remedies, by_person = [], [], False
-    for name, words in table.items():
-        if _is_skipped_in_silence(needs, attempt, name, table):
-            never = words.not_started or words.after
-            reasons.append(f"the run was cancelled before the job {words.title} started: {never}")
+    for name, texts in table.items():
+        is_cancelled = _result(needs, name) == "cancelled"
+        if _is_unexplained_skip(needs, attempt, name, table):
+            effect = texts.not_started or texts.after
+            reasons.append(f"the run was cancelled before the job {texts.title} started: {effect}")
             remedies.append(_rerun(needs))
-        elif _has_bad_end(needs, name, words) and not is_reported(needs, name, attempt):
-            found = notes(words.title)
-            is_cancelled = _result(needs, name) == "cancelled"
-            by_person |= is_cancelled and any(_is_by_person(note) for note in found)
-            reason = _cancellation(words, found) if is_cancelled else _failure(needs, name, words, found)
-            reasons.append(reason)
-            remedies.append(_rerun(needs) if is_cancelled else words.remedy)
+        elif _has_bad_end(needs, name, texts) and not is_reported(needs, name, attempt):
+            messages = annotations(texts.title)
+            by_person |= is_cancelled and any(_is_by_person(message) for message in messages)
+            own = "" if is_cancelled else str(_outputs(needs, name).get("reason") or "")
+            reasons.append(own or _reason(texts, messages, is_cancelled=is_cancelled))
+            remedies.append(_rerun(needs) if is_cancelled else texts.remedy)
     return JobEnd("; ".join(reasons), remedies[0].format(run=run), by_person) if reasons else None
 
 
@@ -188,26 +188,27 @@ def is_reported(needs: Json, job: str, attempt: str) -> bool:
     return _outputs(needs, job).get("reported") == attempt
 
 
-def _table_of(needs: Json) -> Mapping[str, JobWords]:
+def _table_of(needs: Json) -> Mapping[str, JobTexts]:
     return DEPLOYMENT if "preflight" in needs else TRAINING
 
 
-def _has_bad_end(needs: Json, name: str, words: JobWords) -> bool:
+def _has_bad_end(needs: Json, name: str, texts: JobTexts) -> bool:
     is_bad = _result(needs, name) in ("failure", "cancelled")
-    if words.continued_by and _result(needs, words.continued_by) == "success":
+    if texts.continued_by and _result(needs, texts.continued_by) == "success":
         return False
-    return is_bad and all(_result(needs, other) == "skipped" for other in words.taken_up_by)
+    return is_bad and all(_result(needs, other) == "skipped" for other in texts.taken_up_by)
 
 
-def _is_skipped_in_silence(needs: Json, attempt: str, name: str, table: Mapping[str, JobWords]) -> bool:
-    words = table[name]
+def _is_unexplained_skip(needs: Json, attempt: str, name: str, table: Mapping[str, JobTexts]) -> bool:
+    """Return whether a job that was due was skipped, and no other job's end explains it."""
     if _result(needs, name) != "skipped" or not _is_due(needs, attempt, name):
         return False
-    return not any(_has_bad_end(needs, each, table[each]) for each in words.explained_by if each in table)
+    explaining = (each for each in table[name].explained_by if each in table)
+    return not any(_has_bad_end(needs, each, table[each]) for each in explaining)
 
 
 def _is_due(needs: Json, attempt: str, name: str) -> bool:
-    """Whether a job should have run, so that a skip has to be reported."""
+    """Return whether a job should have run, so that a skip has to be reported."""
     if _table_of(needs) is DEPLOYMENT:
         return name == "publish"
     plan, train = _outputs(needs, "plan"), _outputs(needs, "train")
@@ -218,41 +219,29 @@ def _is_due(needs: Json, attempt: str, name: str) -> bool:
     return name == ("eks" if plan.get("target") == "eks" else "train") and is_planned
 
 
-def _failure(needs: Json, name: str, words: JobWords, found: Sequence[str]) -> str:
-    """The job's own reason; else that of GitHub, which ends a job as `failure` where its runner was lost."""
-    own = str(_outputs(needs, name).get("reason") or "")
-    cause = _cause(found)
-    return own or (_in_words(cause[0], words, cause[1]) if cause else words.failed)
+def _reason(texts: JobTexts, messages: Sequence[str], *, is_cancelled: bool) -> str:
+    """Return why a job ended, by the first cause that GitHub's annotations name.
+
+    GitHub ends a job as `failure` where its runner was lost.
+    """
+    matches = ((cause, cause.note.search(message)) for cause in CAUSES for message in messages)
+    cause, match = next(((cause, match) for cause, match in matches if match), (None, None))
+    text = cause.words.format(title=texts.title, what=match["what"]) if cause and match else ""
+    if not is_cancelled:
+        return text or texts.failed
+    before_start = texts.not_started if cause and cause.is_before_start else ""
+    if not text:
+        return f"{_UNKNOWN.format(title=texts.title)}; {texts.after}"
+    return f"{text}: {before_start or texts.after}"
 
 
-def _cancellation(words: JobWords, found: Sequence[str]) -> str:
-    cause = _cause(found)
-    if cause is None:
-        return f"{_UNKNOWN.format(title=words.title)}; {words.after}"
-    never = cause[0].is_before_start and words.not_started
-    return f"{_in_words(cause[0], words, cause[1])}: {never or words.after}"
-
-
-def _cause(found: Sequence[str]) -> tuple[Cause, str] | None:
-    """The first cause that an annotation names, and what the annotation says of it."""
-    for cause in CAUSES:
-        for note in found:
-            if match := cause.note.search(note):
-                return cause, match["what"]
-    return None
-
-
-def _in_words(cause: Cause, words: JobWords, what: str) -> str:
-    return cause.words.format(title=words.title, what=what)
-
-
-def _is_by_person(note: str) -> bool:
-    match = PERSON.search(note)
+def _is_by_person(message: str) -> bool:
+    match = BY_PERSON.search(message)
     return match is not None and not match["what"].endswith("[bot]")
 
 
 def _rerun(needs: Json) -> str:
-    """The command that starts a run again; GitHub refuses `--failed` where no job failed."""
+    """Return the command that starts a run again; GitHub refuses `--failed` where no job failed."""
     return _AGAIN if any(_result(needs, name) == "failure" for name in needs) else "gh run rerun {run}"
 
 

@@ -36,13 +36,13 @@ class Release:
         return f"Trainyard {self.version}"
 
     @property
-    def preliminary(self) -> bool:
+    def is_preliminary(self) -> bool:
         """Whether it is an alpha, a beta or a release candidate."""
         return re.search("[a-z]", self.version) is not None
 
 
 def read_release(root: Path, tag: str) -> Release:
-    """The release that `tag` names, read from the checkout `root`.
+    """Return the release that `tag` names, read from the checkout `root`.
 
     Raises ConfigError when it is not a release's tag, CheckFailedError when the versions disagree.
     """
@@ -55,9 +55,9 @@ def read_release(root: Path, tag: str) -> Release:
         "src/trainyard/__init__.py": _library_version(root / "src" / "trainyard" / "__init__.py"),
     }
     problems = [
-        f"{place} says {said}, the tag {version}" for place, said in places.items() if said != version
+        f"{place} says {found}, the tag {version}" for place, found in places.items() if found != version
     ]
-    sections = {found["version"]: found for found in _SECTION.finditer(_text(root / "CHANGELOG.md"))}
+    sections = {match["version"]: match for match in _SECTION.finditer(_text(root / "CHANGELOG.md"))}
     section = sections.get(version)
     notes = section["notes"].strip() if section else ""
     if section is None:
@@ -71,34 +71,34 @@ def read_release(root: Path, tag: str) -> Release:
     return Release(version, notes)
 
 
-def write_tar(path: Path, entries: Mapping[str, Path], *, moment: int) -> None:
-    """Write a .tar.gz of the files by name; equal files and `moment` (Unix seconds) give equal bytes."""
+def write_tar(path: Path, entries: Mapping[str, Path], *, time: int) -> None:
+    """Write a .tar.gz of the files by name; equal files and `time` (Unix seconds) give equal bytes."""
     with (
         path.open("wb") as file,
-        gzip.GzipFile("", "wb", mtime=moment, fileobj=file) as packed,
+        gzip.GzipFile("", "wb", mtime=time, fileobj=file) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name in sorted(entries):
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mtime = entries[name].stat().st_size, moment
+            entry.size, entry.mtime = entries[name].stat().st_size, time
             entry.mode = 0o755 if entries[name].stat().st_mode & 0o100 else 0o644
             with entries[name].open("rb") as content:
                 archive.addfile(entry, content)
 
 
 def checksums(files: Iterable[Path]) -> str:
-    """The text of SHA256SUMS, as `sha256sum --check` and `actions/attest` read it."""
+    """Return the text of SHA256SUMS, as `sha256sum --check` and `actions/attest` read it."""
     return "".join(f"{sha256_of_file(path)}  {path.name}\n" for path in sorted(files))
 
 
-def checked_files(folder: Path) -> list[Path]:
-    """The files that SHA256SUMS in `folder` lists, and SHA256SUMS itself.
+def verified_files(folder: Path) -> list[Path]:
+    """Return the files that SHA256SUMS in `folder` lists, and SHA256SUMS itself.
 
     Raises VerificationError when they differ from its list.
     """
-    said = _text(folder / CHECKSUMS)
+    listed = _text(folder / CHECKSUMS)
     files = sorted(path for path in folder.iterdir() if path.name != CHECKSUMS)
-    if not files or checksums(files) != said:
+    if not files or checksums(files) != listed:
         raise VerificationError(f"{folder}: the files are not those of {CHECKSUMS}. Build the release again.")
     return [*files, folder / CHECKSUMS]
 

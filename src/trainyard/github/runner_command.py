@@ -33,7 +33,7 @@ class Registration:
 
 
 def runner_command(registration: Registration) -> str:
-    """The command in several lines, ready to be pasted."""
+    """Return the command in several lines, ready to be pasted."""
     name = re.sub(r"[^\w.-]+", "-", registration.address.partition("://")[2].partition("/")[2])
     folders = "".join(f"  give {shlex.quote(folder)}\n" for folder in registration.folders)
     cases = "".join(

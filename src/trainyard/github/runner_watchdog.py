@@ -12,12 +12,15 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 from trainyard.github.continuation import SegmentEnd, next_segment
 from trainyard.github.runners import Job, Orphan, Outage, Runner, judge_jobs, judge_runners
 from trainyard.run.segment import Segment, read_handover
+
+if TYPE_CHECKING:
+    from trainyard.gateways.github_api import GitHub
 
 BOT = "github-actions[bot]"
 """The author of the watchdog's issues; others are ignored, because anybody can write the same text."""
@@ -32,17 +35,6 @@ _CANCELLED = re.compile(r"run was cancell?ed by @(?!github-actions(?![\w-]))", r
 _LATER = re.compile(r"lineage (\d+) segment (\d+)", re.ASCII)
 _logger = logging.getLogger(__name__)
 Json = Mapping[str, Any]
-
-
-class WatchdogApi(Protocol):
-    """The part of `gateways.github_api.GitHub` that is used here."""
-
-    def pages(self, path: str, key: str = "", **query: str | int) -> Iterator[Any]: ...
-    def get(self, path: str, **query: str | int) -> Any: ...
-    def post(self, path: str, body: Any = None, *, again: bool = False) -> Any: ...
-    def patch(self, path: str, body: Any) -> Any: ...
-    def dispatch(self, workflow: str, *, ref: str, inputs: Mapping[str, str]) -> str: ...
-    def artifact_file(self, artifact: int, name: str) -> bytes | None: ...
 
 
 @dataclass(frozen=True)
@@ -60,21 +52,21 @@ class DeadRun:
     run: int
     address: str
     following: Segment | None
-    """The segment that continues it; None if nothing does."""
+    """The segment that continues it; None if none does."""
     reason: str
     ref: str = ""
     inputs: Mapping[str, str] | None = None
 
 
 def find_outages(
-    api: WatchdogApi,
-    runners_api: WatchdogApi | None,
+    api: "GitHub",
+    runners_api: "GitHub | None",
     workflow: str,
     labels: frozenset[str],
     *,
     now: float,
 ) -> WatchFindings:
-    """The outages and orphans now; only jobs of `workflow`, the file of the training workflow, are orphans.
+    """Return the present outages and orphans; only jobs of the workflow file `workflow` are orphans.
 
     `runners_api` has a token that may list runners, unlike GITHUB_TOKEN.
     """
@@ -88,7 +80,7 @@ def find_outages(
 
 
 def keep_confirmed(first: WatchFindings, second: WatchFindings) -> WatchFindings:
-    """The findings of both polls: a job that was just queued, or a runner that restarts, is not an outage."""
+    """Return the findings of both polls, without jobs just queued and runners that restart."""
     outages_before = {outage.key for outage in first.outages}
     orphans_before = {(orphan.job.run, orphan.job.name) for orphan in first.orphans}
     return WatchFindings(
@@ -98,7 +90,7 @@ def keep_confirmed(first: WatchFindings, second: WatchFindings) -> WatchFindings
 
 
 def update_issues(
-    api: WatchdogApi, found: tuple[Outage, ...], *, dry_run: bool
+    api: "GitHub", found: tuple[Outage, ...], *, dry_run: bool
 ) -> tuple[list[Outage], list[str]]:
     """Open an issue for each new outage and close those that are over; return the new and the ended ones.
 
@@ -123,7 +115,7 @@ def update_issues(
     return new, over
 
 
-def cancel_orphans(api: WatchdogApi, found: tuple[Orphan, ...], *, dry_run: bool) -> list[str]:
+def cancel_orphans(api: "GitHub", found: tuple[Orphan, ...], *, dry_run: bool) -> list[str]:
     """Cancel the runs of orphaned jobs; return which were cancelled and why."""
     for orphan in () if dry_run else found:
         how = "force-cancel" if orphan.force else "cancel"
@@ -134,8 +126,8 @@ def cancel_orphans(api: WatchdogApi, found: tuple[Orphan, ...], *, dry_run: bool
     return [f"{orphan.job.name} ({orphan.job.address}): {orphan.reason}" for orphan in found]
 
 
-def find_dead_runs(api: WatchdogApi, workflow: str, *, now: float) -> list[DeadRun]:
-    """The training runs of the last day whose runner died and that no later segment continues yet."""
+def find_dead_runs(api: "GitHub", workflow: str, *, now: float) -> list[DeadRun]:
+    """Return the training runs of the last day whose runner died and that no later segment continues yet."""
     listed = api.get(f"/actions/workflows/{workflow}/runs", per_page=50).get("workflow_runs", [])
     recent = [run for run in listed if _is_own(run)]
     later = {match.groups() for run in recent if (match := _LATER.fullmatch(str(run.get("display_title"))))}
@@ -156,17 +148,17 @@ def find_dead_runs(api: WatchdogApi, workflow: str, *, now: float) -> list[DeadR
 
 
 def report_unresumed(dead: DeadRun) -> Outage:
-    """The outage that is reported for a dead training run that is not resumed."""
+    """Return the outage that is reported for a dead training run that is not resumed."""
     return Outage(
         f"{_DEAD}{dead.run}", f"A training died: {dead.reason}", f"gh run rerun {dead.run} --failed"
     )
 
 
 def resume_all(
-    api: WatchdogApi, found: list[DeadRun], workflow: str, *, dry_run: bool
+    api: "GitHub", found: list[DeadRun], workflow: str, *, dry_run: bool
 ) -> tuple[list[DeadRun], list[Outage]]:
     """Resume each run that has a next segment; return the resumed ones, and an outage per failure."""
-    resumed, left = [], []
+    resumed, failures = [], []
     for dead in (each for each in found if each.following is not None):
         try:
             if not dry_run:
@@ -174,11 +166,11 @@ def resume_all(
             resumed.append(dead)
         except ServiceError as error:
             text = f"A training died, and run {dead.run} could not be resumed"
-            left.append(Outage(f"resume {dead.run}", text, f"{error}. gh run rerun {dead.run} --failed"))
-    return resumed, left
+            failures.append(Outage(f"resume {dead.run}", text, f"{error}. gh run rerun {dead.run} --failed"))
+    return resumed, failures
 
 
-def _judge_dead_run(api: WatchdogApi, run: Json, later: set[tuple[str, ...]]) -> DeadRun | None:
+def _judge_dead_run(api: "GitHub", run: Json, later: set[tuple[str, ...]]) -> DeadRun | None:
     """Decide about a dead training run; None if its next segment exists already."""
     try:
         plan = read_handover(_plan_of(api, run))
@@ -194,8 +186,8 @@ def _judge_dead_run(api: WatchdogApi, run: Json, later: set[tuple[str, ...]]) ->
     return DeadRun(run["id"], run["html_url"], decision.next, decision.reason, plan.ref, inputs)
 
 
-def _plan_of(api: WatchdogApi, run: Json) -> str:
-    """The newest `plan.json` that a plan job uploaded; empty if there is none.
+def _plan_of(api: "GitHub", run: Json) -> str:
+    """Return the newest `plan.json` that a plan job uploaded; empty if there is none.
 
     A second attempt of the run may not have uploaded one.
     """
@@ -206,8 +198,8 @@ def _plan_of(api: WatchdogApi, run: Json) -> str:
     return (content or b"").decode(errors="replace")
 
 
-def _has_lost_runner(api: WatchdogApi, run: int) -> bool:
-    """Whether GitHub's annotations say that the training job's runner was lost or shut down."""
+def _has_lost_runner(api: "GitHub", run: int) -> bool:
+    """Return whether GitHub's annotations say that the training job's runner was lost or shut down."""
     for job in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest"):
         ended_badly = job.get("status") == "completed" and job.get("conclusion") != "success"
         if ended_badly and str(job["name"]).endswith(TRAINING_JOB):
@@ -218,12 +210,12 @@ def _has_lost_runner(api: WatchdogApi, run: int) -> bool:
 
 
 def _is_own(run: Json) -> bool:
-    """Whether a run is of this repository's code; a fork's pull request runs the fork's workflow file."""
+    """Return whether a run is of this repository's code; pull requests of forks run the fork's file."""
     head, base = run.get("head_repository") or {}, run.get("repository") or {}
     return head.get("id") is not None and head.get("id") == base.get("id")
 
 
-def _jobs(api: WatchdogApi, status: str, training: int | None) -> Iterator[Job]:
+def _jobs(api: "GitHub", status: str, training: int | None) -> Iterator[Job]:
     for run in api.pages("/actions/runs", "workflow_runs", status=status):
         trains = training is not None and run.get("workflow_id") == training and _is_own(run)
         for job in api.pages(f"/actions/runs/{run['id']}/jobs", "jobs", filter="latest"):
@@ -231,8 +223,8 @@ def _jobs(api: WatchdogApi, status: str, training: int | None) -> Iterator[Job]:
                 running = job["status"] == "in_progress"
                 since = job.get("started_at") if running else job.get("created_at")
                 labels = frozenset(job.get("labels") or ())
-                began = _seconds(since or run["created_at"])
-                yield Job(run["id"], job["name"], running, labels, began, job["html_url"], trains)
+                start = _seconds(since or run["created_at"])
+                yield Job(run["id"], job["name"], running, labels, start, job["html_url"], trains)
 
 
 def _runner(entry: Json) -> Runner:

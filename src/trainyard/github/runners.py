@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 WAITING_SECONDS = 300.0
 """A job may wait this long for a free runner. With a poll every hour, an outage is reported in 65 minutes."""
-LOOK_SECONDS = 60 * 60.0
+POLL_SECONDS = 60 * 60.0
 """The time between two polls (`watch_runners.yml`)."""
 LIMIT_SECONDS = 480 * 60.0
 """The time limit of the training job (`training_ci.yml`)."""
@@ -66,7 +66,7 @@ class Outage:
 
 @dataclass(frozen=True)
 class Orphan:
-    """A job that nothing will end unless it is cancelled."""
+    """A job that ends only when it is cancelled."""
 
     job: Job
     reason: str
@@ -77,7 +77,7 @@ class Orphan:
 def judge_runners(
     runners: Sequence[Runner] | None, jobs: Iterable[Job], labels: frozenset[str], *, now: float
 ) -> list[Outage]:
-    """The outages of the runners that have `labels`; none when `labels` is empty.
+    """Return the outages of the runners that have `labels`; none when `labels` is empty.
 
     `runners` is None when the token may not list them.
     """
@@ -86,7 +86,7 @@ def judge_runners(
     ours = [job for job in jobs if _has(job, labels) and not job.on_codebuild]
     waiting = [job for job in ours if not job.running and now - job.since > WAITING_SECONDS]
     if any(job.running for job in ours):
-        waiting = []  # the other jobs wait for their turn
+        waiting = []  # the other jobs wait for that one
     if runners is None:
         return list(_unseen(waiting, labels, now))
     fitting = [runner for runner in runners if _has(runner, labels)]
@@ -98,7 +98,7 @@ def judge_runners(
 
 
 def judge_jobs(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Iterator[Orphan]:
-    """The jobs to cancel: only those of the training workflow, and none that waits for your own runner.
+    """Yield the jobs to cancel: only those of the training workflow, and none that waits for your own runner.
 
     Other workflows may use the same labels with other time limits.
     """
@@ -106,17 +106,17 @@ def judge_jobs(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> It
         age = now - job.since
         ours = _has(job, labels) or job.on_codebuild
         if ours and job.running and age > LIMIT_SECONDS + GRACE_SECONDS:
-            late = age > LIMIT_SECONDS + 2 * GRACE_SECONDS + LOOK_SECONDS
+            late = age > LIMIT_SECONDS + 2 * GRACE_SECONDS + POLL_SECONDS
             yield Orphan(job, f"it has run for {_minutes(age)}, and jobs end after 480 minutes", late)
         elif job.on_codebuild and not job.running and age > MACHINE_SECONDS:
             # Never forced: the age counts from the job's creation, and GitHub may have held the job back.
             yield Orphan(job, f"no machine of CodeBuild has come for {_minutes(age)}", force=False)
 
 
-def _has(thing: Runner | Job, labels: frozenset[str]) -> bool:
-    """Whether `labels` is not empty and it has all of them; GitHub ignores their case."""
+def _has(item: Runner | Job, labels: frozenset[str]) -> bool:
+    """Return whether `labels` is not empty and it has all of them; GitHub ignores their case."""
     return bool(labels) and {label.casefold() for label in labels} <= {
-        label.casefold() for label in thing.labels
+        label.casefold() for label in item.labels
     }
 
 

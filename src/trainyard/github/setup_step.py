@@ -1,16 +1,22 @@
-"""One step of the set-up: the present state, the changes to make, and what a person has to do.
+"""One row of the set-up: the state of a setting, the calls that set it, the tasks of a person; and its text.
 
-It has values only. `rules` makes them, and `setup` puts them in order.
+SetupStep ──> a row of 80 columns, the remaining tasks in their order, data, the exit code
 """
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from trainyard.errors import ExitCode
+from trainyard.github.repository import GITHUB
+
+HERE, MACHINE, BROWSER = "here", "on the GPU machine", "in the browser"
+WIDTH = 80
+_NAME, _VERDICT = 15, 11
 
 
 class SetupVerdict(StrEnum):
@@ -36,6 +42,10 @@ class SetupVerdict(StrEnum):
     """GitHub could not be reached any more."""
 
 
+_FINISHED = (SetupVerdict.OK, SetupVerdict.DONE)
+_FAILED = (SetupVerdict.REFUSED, SetupVerdict.UNREACHED)
+
+
 @dataclass(frozen=True)
 class SetupChange:
     """One call that changes something on GitHub."""
@@ -45,9 +55,10 @@ class SetupChange:
     body: Mapping[str, Any] | None = None
 
     def command_line(self, host: str, repository: str) -> str:  # noqa: ARG002 - the path names the repository
-        """The call as a command for a shell."""
+        """Return the call as a command for a shell."""
+        prefix = "" if host == GITHUB else f"GH_HOST={host} "
         given = f" --input - <<< {shlex.quote(json.dumps(self.body))}" if self.body else ""
-        return f"{on_host(host)}gh api --method {self.method} {self.path}{given}"
+        return f"{prefix}gh api --method {self.method} {self.path}{given}"
 
 
 @dataclass(frozen=True)
@@ -59,15 +70,12 @@ class SecretChange:
     """Empty for a secret of the repository."""
 
     def place(self, host: str, repository: str) -> list[str]:
-        """The arguments of `gh` that name the repository and the environment."""
-        return [
-            *(["--env", self.environment] if self.environment else []),
-            "--repo",
-            named_repository(host, repository),
-        ]
+        """Return the arguments of `gh` that name the repository and the environment."""
+        environment = ["--env", self.environment] if self.environment else []
+        return [*environment, "--repo", repository_argument(host, repository)]
 
     def command_line(self, host: str, repository: str) -> str:
-        """The command; `gh` asks for the value."""
+        """Return the command; `gh` asks for the value."""
         return shlex.join(["gh", "secret", "set", self.name, *self.place(host, repository)])
 
 
@@ -76,7 +84,7 @@ class Todo:
     """A command to run or a page to open, for a person."""
 
     where: str
-    """`here`, `on the GPU machine` or `in the browser`."""
+    """`HERE`, `MACHINE` or `BROWSER`."""
     command: str
     note: str = ""
     """A remark to read before that."""
@@ -96,20 +104,76 @@ class SetupStep:
     todo: tuple[Todo, ...] = ()
 
 
-def on_host(host: str) -> str:
-    """The prefix of a `gh` command: names the host unless it is github.com."""
-    return "" if host == "github.com" else f"GH_HOST={host} "
-
-
-def named_repository(host: str, repository: str) -> str:
-    """The repository in the form of `gh --repo`."""
-    return repository if host == "github.com" else f"{host}/{repository}"
+def repository_argument(host: str, repository: str) -> str:
+    """Return the repository in the form of `gh --repo`."""
+    return repository if host == GITHUB else f"{host}/{repository}"
 
 
 def exit_code_of_steps(steps: Iterable[SetupStep]) -> ExitCode:
-    """0 when every step is checked, 1 when steps remain, 4 when GitHub refused or could not be reached."""
+    """Return 0 when every step is checked, 1 when steps remain, 4 when GitHub refused or was not reached."""
     verdicts = {step.verdict for step in steps}
-    if verdicts & {SetupVerdict.REFUSED, SetupVerdict.UNREACHED}:
+    if verdicts.intersection(_FAILED):
         return ExitCode.REFUSED
-    remain = {SetupVerdict.CHANGE, SetupVerdict.WOULD, SetupVerdict.YOU, SetupVerdict.WAITS}
-    return ExitCode.NO if verdicts & remain else ExitCode.DONE
+    return ExitCode.NO if verdicts.difference(_FINISHED, {SetupVerdict.OPTIONAL}) else ExitCode.DONE
+
+
+def step_row(step: SetupStep, *, colour: bool = False) -> str:
+    """Return the row of a step, with its verdict at the end of the first line."""
+    indent = 2 + _NAME + 1
+    width = WIDTH - indent - 1 - _VERDICT
+    first, *more = textwrap.wrap(step.text, width, break_on_hyphens=False) or [""]
+    verdict = str(step.verdict)
+    if colour and step.verdict not in (SetupVerdict.OPTIONAL, SetupVerdict.CHANGE):
+        number = 32 if step.verdict in _FINISHED else 31 if step.verdict in _FAILED else 33
+        verdict = f"\x1b[{number}m{verdict}\x1b[0m"
+    row = f"  {step.name:<{_NAME}} {first:<{width}} {verdict}"
+    return "\n".join([row, *(" " * indent + line for line in more)])
+
+
+def remaining_tasks(steps: Sequence[SetupStep], host: str, repository: str, *, dry_run: bool) -> str:
+    """Return the text after the rows: the calls of a dry run, the tasks of a person, and a summary line."""
+    parts: list[str] = []
+    calls = [change.command_line(host, repository) for step in steps for change in step.changes]
+    if dry_run and calls:
+        parts += ["A run without --dry-run would make these calls:", "\n".join(calls)]
+    numbered = [(step, todo) for step in steps for todo in step.todo]
+    if numbered:
+        parts.append("Your remaining steps, in this order:")
+    for number, (step, todo) in enumerate(numbered, 1):
+        title = f"{number}. {step.name}: {todo.where}" + (f"; {todo.note}" if todo.note else "")
+        parts += [textwrap.fill(title, WIDTH, subsequent_indent="   "), todo.command]
+    return "\n\n".join([*parts, textwrap.fill(_summary(steps), WIDTH)])
+
+
+def describe_steps(steps: Sequence[SetupStep], host: str, repository: str) -> Mapping[str, Any]:
+    """Return the steps as data."""
+    return {
+        "repository": repository,
+        "host": host,
+        "ready": exit_code_of_steps(steps) == 0,
+        "steps": [
+            {
+                "name": step.name,
+                "verdict": str(step.verdict),
+                "text": step.text,
+                "calls": [change.command_line(host, repository) for change in step.changes],
+                "todo": [vars(todo) for todo in step.todo],
+            }
+            for step in steps
+        ],
+    }
+
+
+def _summary(steps: Sequence[SetupStep]) -> str:
+    checked = sum(step.verdict in _FINISHED for step in steps)
+    needed = sum(step.verdict is not SetupVerdict.OPTIONAL for step in steps)
+    if checked == needed:
+        return f"All {needed} steps are checked."
+    if any(step.verdict in _FAILED for step in steps):
+        left = (
+            "GitHub refused, or could not be reached. "
+            "Finished steps are kept: fix the cause and run this again."
+        )
+    else:
+        left = "Run this again to continue and to check."
+    return f"{checked} of {needed} steps are checked. {left}"

@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from trainyard.config.mesh import require_own_recipe
 from trainyard.config.schema import Config
-from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.untrusted_files import parse_json
+from trainyard.errors import ConfigError
+from trainyard.github.variables import CLUSTER, CODEBUILD, LABELS, labels_in_json
 
 GPU_SMALL = "gpu_small"
 GPU_SMALL_HARDWARE = "g5.xlarge"
@@ -33,7 +33,7 @@ _SIZES_OF = {
 _ATTEMPT = "{0}"
 """Placeholder of the attempt in a label, because a repeated job has the plan of an earlier attempt."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{1,149}")
-_CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _LABEL = re.compile(r"[\w:./=-]{1,256}", re.ASCII)
 
 
@@ -82,9 +82,9 @@ class Machine:
 
 
 PLACES = {
-    Target.GPU_RUNNER: ("TRAINYARD_RUNNER_LABELS", """'["self-hosted","gpu"]'"""),
-    Target.CODEBUILD: ("TRAINYARD_CODEBUILD_PROJECT", "NAME"),
-    Target.EKS: ("TRAINYARD_EKS_CLUSTER", "NAME"),
+    Target.GPU_RUNNER: (LABELS, """'["self-hosted","gpu"]'"""),
+    Target.CODEBUILD: (CODEBUILD, "NAME"),
+    Target.EKS: (CLUSTER, "NAME"),
 }
 """The variable that names each target's machine, with an example value in shell syntax."""
 
@@ -124,28 +124,15 @@ def machine_for(target: Target, variables: Mapping[str, str], *, on_cpu: bool) -
         return _codebuild(variables, on_cpu=on_cpu)
     if target is Target.EKS:
         return _cluster(variables)
-    labels = _labels(variables) if target is Target.GPU_RUNNER else ()
+    labels = _labels(variables.get(LABELS, "")) if target is Target.GPU_RUNNER else ()
     return Machine(labels, "trainyard-gpu", variables.get("TRAINYARD_INSTANCE_TYPE") or None)
 
 
-def _labels(variables: Mapping[str, str]) -> tuple[str, ...]:
-    text = variables.get("TRAINYARD_RUNNER_LABELS", "")
-    if not text:
-        return ()
+def _labels(text: str) -> tuple[str, ...]:
     try:
-        labels = parse_json(text, "TRAINYARD_RUNNER_LABELS")
-    except DamagedFileError:
-        labels = None
-    good = (
-        isinstance(labels, list)
-        and labels
-        and all(isinstance(x, str) and _LABEL.fullmatch(x) for x in labels)
-    )
-    if not good:
-        raise ConfigError(
-            f'TRAINYARD_RUNNER_LABELS: {text!r} is not a JSON list of labels such as ["self-hosted","gpu"]'
-        )
-    return tuple(labels)
+        return labels_in_json(text) if text else ()
+    except ConfigError as error:
+        raise ConfigError(f"{LABELS}: {error}") from None
 
 
 def node_count(machine: Machine, variables: Mapping[str, str]) -> int:
@@ -160,8 +147,8 @@ def node_count(machine: Machine, variables: Mapping[str, str]) -> int:
 
 def _cluster(variables: Mapping[str, str]) -> Machine:
     """Return the pods of a cluster; its operators and queues order the jobs."""
-    cluster = variables.get("TRAINYARD_EKS_CLUSTER", "")
-    if cluster and not _CLUSTER.fullmatch(cluster):
+    cluster = variables.get(CLUSTER, "")
+    if cluster and not _CLUSTER_NAME.fullmatch(cluster):
         raise ConfigError(f"TRAINYARD_EKS_CLUSTER: {cluster!r} is not a name of an EKS or HyperPod cluster")
     hardware = variables.get("TRAINYARD_EKS_INSTANCE_TYPE") or None
     return Machine((), f"trainyard-eks-{variables.get('GITHUB_RUN_ID', '')}", hardware, cluster=cluster)
@@ -169,7 +156,7 @@ def _cluster(variables: Mapping[str, str]) -> Machine:
 
 def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
     """Return a CodeBuild machine for this one job, which waits for no other job."""
-    project = variables.get("TRAINYARD_CODEBUILD_PROJECT", "")
+    project = variables.get(CODEBUILD, "")
     if project and not _NAME.fullmatch(project):
         raise ConfigError(
             f"TRAINYARD_CODEBUILD_PROJECT: {project!r} is not a name of a CodeBuild project. "

@@ -18,6 +18,7 @@ WATCH = "TRAINYARD_WATCH"
 ROLE = "TRAINYARD_AWS_ROLE"
 JOB_MINUTES = "TRAINYARD_JOB_MINUTES"
 DEADLINE = "TRAINYARD_DEADLINE"
+RUNS_DIRECTORY = "TRAINYARD_RUNS_DIRECTORY"
 CODEBUILD, CLUSTER = "TRAINYARD_CODEBUILD_PROJECT", "TRAINYARD_EKS_CLUSTER"
 DEFAULT_LABELS = ("self-hosted", "gpu")
 SELF_HOSTED = "self-hosted"
@@ -28,10 +29,10 @@ OTHERS = frozenset(
         "TRAINYARD_CONFIG",
         "TRAINYARD_SCHEDULE",
         "TRAINYARD_KEEP_RUNS",
-        "TRAINYARD_CODEBUILD_PROJECT",
+        CODEBUILD,
         "TRAINYARD_CODEBUILD_COMPUTE",
         "TRAINYARD_CODEBUILD_IMAGE",
-        "TRAINYARD_EKS_CLUSTER",
+        CLUSTER,
         "TRAINYARD_EKS_ROLE",
         "TRAINYARD_EKS_NODES",
         "TRAINYARD_EKS_INSTANCE_TYPE",
@@ -46,7 +47,7 @@ OTHERS = frozenset(
         "TRAINYARD_FOLLOW",
         DEADLINE,
         JOB_MINUTES,
-        "TRAINYARD_RUNS_DIRECTORY",
+        RUNS_DIRECTORY,
         "TRAINYARD_AWS_REGION",
         "TRAINYARD_SIGNING",
         "TRAINYARD_ATTEST",
@@ -62,6 +63,7 @@ SECRETS = {
     "TRAINYARD_RUNNERS_TOKEN": "watch",
 }
 """Name of the secret -> its environment."""
+_LABEL = re.compile(r"[\w.:/=-]{1,256}", re.ASCII)
 _GITHUBS_OWN = re.compile(r"ubuntu-(latest|\d\d\.\d\d)(-arm)?", re.ASCII)
 ENVIRONMENTS = ("training", "watch", "release", "images", "eks")
 
@@ -80,20 +82,29 @@ class RunnerKind(StrEnum):
 
 
 def is_pod_of_scale_set(runner: str, scale_set: str) -> bool:
-    """Whether a runner is named as actions-runner-controller names the pods of a scale set."""
+    """Return whether a runner is named as actions-runner-controller names the pods of a scale set."""
     return re.fullmatch(re.escape(scale_set) + r"-[a-z0-9]+-runner-[a-z0-9]+", runner, re.ASCII) is not None
 
 
-def parse_runner_labels(text: str) -> tuple[str, ...]:
-    """The labels of `gpu,h100` or of a JSON list, as they are given. Raises ConfigError."""
+def labels_in_json(text: str) -> tuple[str, ...]:
+    """Return the labels of a JSON list, as the workflow reads its variable. Raises ConfigError."""
     try:
-        names = parse_json(text, "labels") if text.lstrip().startswith("[") else text.split(",")
+        found = parse_json(text, "labels")
     except DamagedFileError:
-        names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f'{text[:80]!r} is not a list of labels such as gpu,h100 or ["self-hosted","gpu"]')
-    labels = tuple(dict.fromkeys(name.strip() for name in names))
-    if not labels or not all(re.fullmatch(r"[\w.:/=-]{1,256}", label, re.ASCII) for label in labels):
+        found = None
+    is_list = isinstance(found, list) and bool(found)
+    if not is_list or not all(isinstance(label, str) and _LABEL.fullmatch(label) for label in found):
+        raise ConfigError(f'{text[:80]!r} is not a JSON list of labels such as ["self-hosted","gpu"]')
+    return tuple(dict.fromkeys(found))
+
+
+def parse_runner_labels(text: str, *, json_only: bool = False) -> tuple[str, ...]:
+    """Return the labels of `gpu,h100`, or of a JSON list, in their order. Raises ConfigError."""
+    if json_only or text.lstrip().startswith("["):
+        labels = labels_in_json(text)
+    else:
+        labels = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not all(map(_LABEL.fullmatch, labels)):
         raise ConfigError(f"{text[:80]!r}: a label has letters, digits, '-', '_', '.', ':', '/' and '='")
     if any(label.lower().startswith("codebuild-") for label in labels):
         raise ConfigError(
@@ -135,28 +146,21 @@ def is_self_hosted(labels: Sequence[str]) -> bool:
     return SELF_HOSTED in map(str.lower, labels)
 
 
-def labels_of_variable(text: str) -> tuple[str, ...]:
-    """The labels in the variable's value, which the workflow reads as JSON. Raises ConfigError."""
-    if not text.lstrip().startswith("["):
-        raise ConfigError(f'{text[:80]!r} is not a JSON list of labels such as ["self-hosted","gpu"]')
-    return parse_runner_labels(text)
-
-
 def labels_text(labels: Sequence[str]) -> str:
-    """The value of the variable."""
+    """Return the value of the variable."""
     return json.dumps(list(labels), separators=(",", ":"))
 
 
-def checked_store(url: str) -> str:
-    """`url` if it is a valid address of a store. Raises ConfigError."""
+def parse_store(url: str) -> str:
+    """Return a valid address of a store, without a slash at its end. Raises ConfigError."""
     form = "|".join(scheme.strict_pattern for scheme in STORE_SCHEMES.values())
     if len(url) > 1000 or not re.fullmatch(form, url):
         raise ConfigError(f"{url[:140]!r} is not a store such as {store_examples()}")
     return url.rstrip("/")
 
 
-def checked_variable(text: str) -> tuple[str, str]:
-    """Name and value of `NAME=VALUE`. Raises ConfigError for a name that the workflows do not read."""
+def parse_variable(text: str) -> tuple[str, str]:
+    """Return name and value of `NAME=VALUE`. Raises ConfigError for a name that the workflows do not read."""
     name, equals, value = text.partition("=")
     if not equals or not value:
         raise ConfigError(f"{text[:80]!r} is not NAME=VALUE")
@@ -170,8 +174,8 @@ def checked_variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def checked_secret(text: str) -> tuple[str, str]:
-    """Environment and name of `NAME` or `ENVIRONMENT/NAME`. Raises ConfigError."""
+def parse_secret(text: str) -> tuple[str, str]:
+    """Return environment and name of `NAME` or `ENVIRONMENT/NAME`. Raises ConfigError."""
     place, _, name = text.rpartition("/")
     if name not in SECRETS:
         raise ConfigError(
@@ -182,8 +186,8 @@ def checked_secret(text: str) -> tuple[str, str]:
     return place or SECRETS[name], name
 
 
-def checked_role(arn: str) -> str:
-    """`arn` if it is the ARN of a role. Raises ConfigError."""
+def parse_role(arn: str) -> str:
+    """Return a valid ARN of a role. Raises ConfigError."""
     if not re.fullmatch(r"arn:aws(-cn|-us-gov)?:iam::\d{12}:role/[\w+=,.@/-]{1,512}", arn, re.ASCII):
         raise ConfigError(f"{arn[:140]!r} is not a role such as arn:aws:iam::123456789012:role/trainyard-ci")
     return arn

@@ -1,5 +1,5 @@
-"""Any other training program: start it, read its metrics, find its complete checkpoints, stop it, resume it.
+"""Any other program than the trainer of this repository: start it, read its metrics, find its checkpoints.
 
-In: the program's command, its output and the files that it writes. Out: the records and checkpoints of a run
-directory. `checkpoints/` has the one table of checkpoint formats.
+In: a command, its output and the files that it writes. Out: the run directory, as the trainer writes it. The
+files decide what counts as saved; an event that a program reports is a hint.
 """

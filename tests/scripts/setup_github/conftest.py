@@ -1,4 +1,4 @@
-"""GitHub's API as `gh` asks for it: one repository that keeps what it is told, over HTTPS on the loopback
+"""GitHub's API as `gh` asks for it: one repository that keeps what it receives, over HTTPS on the loopback
 interface.
 
 The real `gh` speaks to it. What it answers follows https://docs.github.com/en/rest; a test can have any call
@@ -32,7 +32,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from trainyard.errors import ServiceTroubleError
+from trainyard.errors import ServiceError, ServiceTroubleError
+from trainyard.github.repository import get_repository
+from trainyard.github.settings import ChangePolicy, WantedSetup
+from trainyard.github.setup import Setup
+from trainyard.github.setup_step import SecretChange, SetupStep, exit_code_of_steps
 
 ROOT = Path(__file__).resolve().parents[3]
 GH = Path(sys.executable).parent / "gh"
@@ -155,8 +159,8 @@ def answer_or_fault(github: GitHub, fault: int | str, call: str, query: str, bod
         }
     if fault == "ignored":
         return 204, None
-    told = answer(github, method, path, {k: v[-1] for k, v in parse_qs(query).items()}, body)
-    return None if fault == "after" else told
+    reply = answer(github, method, path, {k: v[-1] for k, v in parse_qs(query).items()}, body)
+    return None if fault == "after" else reply
 
 
 def page(items: list[Any], key: str, query: dict[str, str]) -> dict[str, Any]:
@@ -384,14 +388,14 @@ def server(certificate: Path) -> Iterator[tuple[str, dict[str, GitHub]]]:
                 github.bodies.append(raw.decode())
             fault = github.fault(call)
             body = json.loads(raw) if raw else None
-            told: Answer | None = (401, {"message": "Bad credentials"})
+            reply: Answer | None = (401, {"message": "Bad credentials"})
             if self.headers.get("Authorization") == f"token {TOKEN}":
-                told = answer_or_fault(github, fault, call, split.query, body)
-            if told is None:
+                reply = answer_or_fault(github, fault, call, split.query, body)
+            if reply is None:
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
-            status, content = told
+            status, content = reply
             data = b"" if content is None else json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -471,7 +475,7 @@ def direct() -> Callable[[GitHub], Any]:
     """Asks the stand-in without `gh` and without a connection: by rule, hundreds of times."""
 
     @dataclass
-    class Told:
+    class Reply:
         status: int
         content: Any
 
@@ -480,19 +484,68 @@ def direct() -> Callable[[GitHub], Any]:
             return f"{self.status} {(self.content or {}).get('message', '')}"
 
     def asking(github: GitHub) -> Any:
-        def ask(method: str, path: str, body: Any = None) -> Told:
+        def ask(method: str, path: str, body: Any = None) -> Reply:
             path, _, query = f"/{path}".partition("?")
             call = f"{method} {path}"
             github.calls.append(call)
             fault = github.fault(call)
-            told = answer_or_fault(github, fault, call, query, json.loads(json.dumps(body)))
-            if told is None or fault == "limit":
+            reply = answer_or_fault(github, fault, call, query, json.loads(json.dumps(body)))
+            if reply is None or fault == "limit":
                 raise ServiceTroubleError(f"{call}: no answer")
-            return Told(*told)
+            return Reply(*reply)
 
         return ask
 
     return asking
+
+
+@dataclass
+class Done:
+    """The steps of one set-up."""
+
+    steps: list[SetupStep]
+
+    @property
+    def code(self) -> int:
+        return exit_code_of_steps(self.steps)
+
+    def __getitem__(self, name: str) -> SetupStep:
+        return next(step for step in self.steps if step.name == name)
+
+    def todo(self, name: str) -> str:
+        return "\n".join(f"{todo.note}: {todo.command}" for todo in self[name].todo)
+
+
+@pytest.fixture
+def set_up(direct: Any) -> Callable[..., Done]:
+    """Sets the stand-in up; `yes` is the answer of the person, `held` the policy of the role."""
+
+    def run(
+        github: GitHub,
+        wanted: WantedSetup,
+        held: Any = None,
+        *,
+        host: str = "github.com",
+        why: str = "no aws here",
+        yes: bool = True,
+        dry_run: bool = False,
+        ask: Any = None,
+    ) -> Done:
+        ask = ask or direct(github)
+        repository = get_repository(ask, host, REPOSITORY)
+
+        def set_secret(change: SecretChange) -> None:
+            place = f"environments/{change.environment}" if change.environment else "actions"
+            path = f"{repository.base}/{place}/secrets/{change.name}"
+            answer = ask("PUT", path, {"encrypted_value": "sealed"})
+            if answer.status > 299:
+                raise ServiceError(f"gh secret set {change.name}: {answer.message}")
+
+        policy = ChangePolicy(dry_run, lambda _: yes, lambda _: True, set_secret)
+        setup = Setup(ask, repository, wanted, policy, ask_aws=lambda _: (held, why))
+        return Done(list(setup.steps()))
+
+    return run
 
 
 @pytest.fixture

@@ -1,62 +1,20 @@
 """Kinds of copies: public, of an organisation, on a free plan, with a role in AWS, with many pages."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainyard.github import repository_api
-from trainyard.github.setup import Manner, Setup, WantedSetup
-from trainyard.github.setup_step import SecretChange, SetupStep, SetupVerdict, exit_code_of_steps
+from trainyard.github.settings import WantedSetup
+from trainyard.github.setup_step import SetupVerdict
 from trainyard.github.trust_policy import Form, Subject, trust_policy
 
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 BASE = "/repos/me/lab"
 
 
-@dataclass
-class Done:
-    """The steps of one set-up."""
-
-    steps: list[SetupStep]
-
-    @property
-    def code(self) -> int:
-        return exit_code_of_steps(self.steps)
-
-    def __getitem__(self, name: str) -> SetupStep:
-        return next(step for step in self.steps if step.name == name)
-
-    def todo(self, name: str) -> str:
-        return "\n".join(f"{todo.note}: {todo.command}" for todo in self[name].todo)
-
-
-SetUp = Callable[..., Done]
-
-
-@pytest.fixture
-def set_up(direct: Any) -> SetUp:
-    def run(
-        github: Any, wanted: WantedSetup, held: Any = None, host: str = "github.com", why: str = "no aws here"
-    ) -> Done:
-        ask = direct(github)
-        about, _ = repository_api.get_repository(ask, host, "me/lab")
-
-        def set_secret(change: SecretChange) -> None:
-            place = f"environments/{change.environment}" if change.environment else "actions"
-            ask("PUT", f"{about.base}/{place}/secrets/{change.name}", {"encrypted_value": "sealed"})
-
-        manner = Manner(False, lambda _: True, lambda _: True, set_secret)
-        return Done(list(Setup(ask, about, wanted, manner, ask_aws=lambda _: (held, why)).steps()))
-
-    return run
-
-
-def test_a_public_repository_gets_no_runner_unless_it_is_told(
-    fresh: Any, complete: Any, set_up: SetUp
-) -> None:
+def test_a_public_repository_gets_no_runner_unless_it_is_told(fresh: Any, complete: Any, set_up: Any) -> None:
     github = fresh(visibility="public", private=False)
     github.variables["TRAINYARD_STORE"] = "s3://ml-runs"
     refused = set_up(github, WantedSetup())
@@ -69,7 +27,7 @@ def test_a_public_repository_gets_no_runner_unless_it_is_told(
 
 @pytest.mark.parametrize("visibility", ["private", "internal"])
 def test_pull_requests_of_strangers_are_no_matter_where_there_are_none(
-    fresh: Any, complete: Any, set_up: SetUp, visibility: str
+    fresh: Any, complete: Any, set_up: Any, visibility: str
 ) -> None:
     done = set_up(complete(fresh(visibility=visibility)), WantedSetup())
     assert (done.code, [step.name for step in done.steps if step.name == "fork PRs"]) == (0, [])
@@ -82,7 +40,7 @@ def organisation(fresh: Any, complete: Any) -> Any:
 
 
 def test_a_runner_of_the_organisation_counts_if_the_repository_may_use_it(
-    fresh: Any, complete: Any, set_up: SetUp
+    fresh: Any, complete: Any, set_up: Any
 ) -> None:
     github = organisation(fresh, complete)
     github.groups = {1: [github.runner("cpu-1", "self-hosted")], 5: [github.runner("org-gpu")]}
@@ -96,7 +54,7 @@ def test_a_runner_of_the_organisation_counts_if_the_repository_may_use_it(
 
 
 def test_a_runner_that_lacks_a_label_is_named_with_the_call_that_gives_it(
-    fresh: Any, complete: Any, set_up: SetUp
+    fresh: Any, complete: Any, set_up: Any
 ) -> None:
     done = set_up(complete(fresh()), WantedSetup(labels=("self-hosted", "GPU", "h100")))
     assert "gpu-1 lacks h100" in done["runner"].text
@@ -106,7 +64,7 @@ def test_a_runner_that_lacks_a_label_is_named_with_the_call_that_gives_it(
     assert f"if gpu-1 is the intended runner: {wanted}" in done.todo("runner")
 
 
-def test_without_environments_secrets_are_the_repositorys(fresh: Any, complete: Any, set_up: SetUp) -> None:
+def test_without_environments_secrets_are_the_repositorys(fresh: Any, complete: Any, set_up: Any) -> None:
     github = complete(fresh())
     github.environments.clear()
     github.faults = {f"PUT {BASE}/environments/.*": [422]}
@@ -123,7 +81,7 @@ def test_without_environments_secrets_are_the_repositorys(fresh: Any, complete: 
 
 
 def test_a_limit_is_added_to_an_environment_and_what_else_it_has_is_kept(
-    fresh: Any, complete: Any, set_up: SetUp
+    fresh: Any, complete: Any, set_up: Any
 ) -> None:
     github = complete(fresh(enterprise=True))
     reviewers = [{"type": "User", "reviewer": {"id": 11, "login": "me"}}]
@@ -140,7 +98,7 @@ def test_a_limit_is_added_to_an_environment_and_what_else_it_has_is_kept(
     ]
 
 
-def test_a_plan_is_named_where_github_names_it(fresh: Any, complete: Any, set_up: SetUp) -> None:
+def test_a_plan_is_named_where_github_names_it(fresh: Any, complete: Any, set_up: Any) -> None:
     github = complete(fresh())
     github.faults = {f"GET {BASE}/environments/training": ["upgrade"]}
     done = set_up(github, WantedSetup())
@@ -148,9 +106,7 @@ def test_a_plan_is_named_where_github_names_it(fresh: Any, complete: Any, set_up
     assert "--no-environments" in done["env training"].text
 
 
-def test_the_command_for_a_machine_waits_for_the_store_whose_folder_it_makes(
-    fresh: Any, set_up: SetUp
-) -> None:
+def test_the_command_for_a_machine_waits_for_the_store_whose_folder_it_makes(fresh: Any, set_up: Any) -> None:
     github = fresh()
     done = set_up(github, WantedSetup())
     assert [done[name].verdict for name in ("store", "runner")] == [SetupVerdict.YOU, SetupVerdict.WAITS]
@@ -161,7 +117,7 @@ def test_the_command_for_a_machine_waits_for_the_store_whose_folder_it_makes(
     assert "  give '/mnt/a b'\n  give /mnt/runs\n" in known.todo("runner")
 
 
-def test_the_page_on_the_runner_has_a_row_for_every_step(fresh: Any, complete: Any, set_up: SetUp) -> None:
+def test_the_page_on_the_runner_has_a_row_for_every_step(fresh: Any, complete: Any, set_up: Any) -> None:
     github = complete(fresh(visibility="public", private=False))
     wanted = WantedSetup(role=ROLE, secrets=(("training", "WANDB_API_KEY"),), allow_public=True)
     page = (Path(__file__).resolve().parents[3] / "docs" / "runbooks" / "gpu_runner.md").read_text()
@@ -174,7 +130,7 @@ def test_the_page_on_the_runner_has_a_row_for_every_step(fresh: Any, complete: A
 
 @pytest.mark.parametrize(("found", "kept"), [("off", "off"), ("on", "on"), (None, "on")])
 def test_a_watchdog_that_somebody_switched_off_stays_off(
-    fresh: Any, complete: Any, set_up: SetUp, found: str | None, kept: str
+    fresh: Any, complete: Any, set_up: Any, found: str | None, kept: str
 ) -> None:
     github = complete(fresh(has_issues=False))
     del github.variables["TRAINYARD_WATCH"]
@@ -184,7 +140,7 @@ def test_a_watchdog_that_somebody_switched_off_stays_off(
     assert ("issues are off" in done["watchdog"].text) is (kept == "on")
 
 
-def test_lists_are_read_to_their_last_page(fresh: Any, complete: Any, set_up: SetUp) -> None:
+def test_lists_are_read_to_their_last_page(fresh: Any, complete: Any, set_up: Any) -> None:
     github = complete(fresh())
     github.variables = {f"A_{n}": "x" for n in range(65)} | github.variables
     github.runners = [github.runner(f"cpu-{n}", "self-hosted") for n in range(205)] + github.runners
@@ -194,7 +150,7 @@ def test_lists_are_read_to_their_last_page(fresh: Any, complete: Any, set_up: Se
 
 @pytest.mark.parametrize("value", ['["gpu"', "self-hosted,gpu", "[]", "gpu"])
 def test_variables_that_hold_no_labels_are_said_and_not_replaced(
-    fresh: Any, complete: Any, set_up: SetUp, value: str
+    fresh: Any, complete: Any, set_up: Any, value: str
 ) -> None:
     github = complete(fresh())
     github.variables["TRAINYARD_RUNNER_LABELS"] = value
@@ -222,7 +178,7 @@ def policy(form: Form) -> dict[str, Any]:
     ],
 )
 def test_the_role_is_judged_by_what_aws_holds_and_the_subject_that_github_gives(
-    fresh: Any, complete: Any, set_up: SetUp, immutable: bool, form: Form, right: bool
+    fresh: Any, complete: Any, set_up: Any, immutable: bool, form: Form, right: bool
 ) -> None:
     github = complete(fresh())
     github.subject = {"use_default": True, "use_immutable_subject": immutable}
@@ -238,7 +194,7 @@ def test_the_role_is_judged_by_what_aws_holds_and_the_subject_that_github_gives(
 
 
 def test_a_role_of_the_variable_is_judged_too_and_a_run_that_assumed_it_counts(
-    fresh: Any, complete: Any, set_up: SetUp
+    fresh: Any, complete: Any, set_up: Any
 ) -> None:
     github = complete(fresh())
     github.variables["TRAINYARD_AWS_ROLE"] = ROLE
@@ -258,14 +214,14 @@ def test_a_role_of_the_variable_is_judged_too_and_a_run_that_assumed_it_counts(
 
 @pytest.mark.parametrize(("host", "default"), [("git.example.org", True), ("github.com", False)])
 def test_a_subject_that_is_not_githubs_own_is_left_to_a_person(
-    fresh: Any, complete: Any, set_up: SetUp, host: str, default: bool
+    fresh: Any, complete: Any, set_up: Any, host: str, default: bool
 ) -> None:
     github = complete(fresh())
     github.subject = {"use_default": default}
-    done = set_up(github, WITH_ROLE, policy(Form.IMMUTABLE), host)
+    done = set_up(github, WITH_ROLE, policy(Form.IMMUTABLE), host=host)
     assert (done["aws role"].verdict, done.code) == (SetupVerdict.YOU, 1)
     github.train(role="success")
-    assert set_up(github, WITH_ROLE, None, host).code == 0
+    assert set_up(github, WITH_ROLE, host=host).code == 0
 
 
 @pytest.mark.parametrize(
@@ -279,7 +235,7 @@ def test_a_subject_that_is_not_githubs_own_is_left_to_a_person(
     ],
 )
 def test_actions_that_are_selected_must_hold_those_of_the_workflows(
-    fresh: Any, complete: Any, set_up: SetUp, selected: dict[str, Any], role: bool, right: bool
+    fresh: Any, complete: Any, set_up: Any, selected: dict[str, Any], role: bool, right: bool
 ) -> None:
     github = complete(fresh())
     github.actions, github.selected = {"enabled": True, "allowed_actions": "selected"}, selected
@@ -288,14 +244,14 @@ def test_actions_that_are_selected_must_hold_those_of_the_workflows(
 
 
 def test_the_branch_that_is_the_default_is_the_one_that_counts(
-    fresh: Any, complete: Any, set_up: SetUp
+    fresh: Any, complete: Any, set_up: Any
 ) -> None:
     github = fresh(default_branch="trunk")
     set_up(github, WantedSetup(store="s3://ml-runs"))
     assert [policy["name"] for policy in github.policies["training"]] == ["trunk"]
 
 
-def test_the_branch_rule_is_advice(fresh: Any, complete: Any, set_up: SetUp) -> None:
+def test_the_branch_rule_is_advice(fresh: Any, complete: Any, set_up: Any) -> None:
     github = complete(fresh())
     assert set_up(github, WantedSetup())["branch rule"].verdict is SetupVerdict.OPTIONAL
     checks = {"required_status_checks": [{"context": "ci"}]}

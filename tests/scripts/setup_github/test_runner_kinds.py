@@ -13,10 +13,10 @@ import pytest
 
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError
-from trainyard.github import repository_api, variables
+from trainyard.github import variables
 from trainyard.github.run_plan import DispatchInputs, resolve
-from trainyard.github.setup import Manner, Setup, WantedSetup
-from trainyard.github.setup_step import SetupStep, SetupVerdict, exit_code_of_steps
+from trainyard.github.settings import WantedSetup
+from trainyard.github.setup_step import SetupVerdict
 from trainyard.github.target import target_for
 from trainyard.github.variables import RunnerKind
 from trainyard.run.segment import Segment
@@ -65,28 +65,12 @@ def world(fresh: Any, kind: str, known: Kind) -> Any:
     return github
 
 
-@dataclass
-class Done:
-    steps: list[SetupStep]
-
-    @property
-    def code(self) -> int:
-        return exit_code_of_steps(self.steps)
-
-    def __getitem__(self, name: str) -> SetupStep:
-        return next(step for step in self.steps if step.name == name)
-
-
 @pytest.fixture
-def set_up(direct: Any) -> Any:
-    def run(github: Any, *, labels: str = "", flag: str = "", store: str = STORE, **more: Any) -> Done:
-        ask = direct(github)
-        about, _ = repository_api.get_repository(ask, "github.com", "me/lab")
+def set_up(set_up: Any) -> Any:
+    def run(github: Any, *, labels: str = "", flag: str = "", store: str = STORE, **more: Any) -> Any:
         given = variables.parse_runner_labels(labels) if labels else ()
         kind = RunnerKind(flag) if flag else None
-        wanted = WantedSetup(labels=given, kind=kind, store=store, **more)
-        manner = Manner(False, lambda _: True, lambda _: True, lambda _: None)
-        return Done(list(Setup(ask, about, wanted, manner, ask_aws=lambda _: (None, "no aws")).steps()))
+        return set_up(github, WantedSetup(labels=given, kind=kind, store=store, **more))
 
     return run
 

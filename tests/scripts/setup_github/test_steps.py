@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import ServiceError, ServiceTroubleError
-from trainyard.github import repository_api
-from trainyard.github.setup import Manner, Setup, WantedSetup
-from trainyard.github.setup_step import SetupStep, SetupVerdict, exit_code_of_steps
+from trainyard.errors import ServiceTroubleError
+from trainyard.github.settings import WantedSetup
+from trainyard.github.setup_step import SetupVerdict
 
 ROLE = "arn:aws:iam::123456789012:role/ci/trainyard-ci"
 WANTED = WantedSetup(
@@ -198,61 +197,45 @@ def prepared(case: Case, complete: Callable[[Any], Any], fresh: Callable[..., An
     return github
 
 
-def set_up(
-    github: Any, ask: Any, wanted: WantedSetup = WANTED, *, yes: bool = True, dry_run: bool = False
-) -> list[SetupStep]:
-    def set_secret(change: Any) -> None:
-        path = f"repos/me/lab/environments/{change.environment}/secrets/{change.name}"
-        answer = ask("PUT", path, {"encrypted_value": "sealed"})
-        if answer.status > 299:
-            raise ServiceError(f"gh secret set {change.name}: {answer.message}")
-
-    def can_ask(_: str) -> bool:
-        return True
-
-    about, _ = repository_api.get_repository(ask, "github.com", "me/lab")
-    manner = Manner(dry_run, lambda _: yes, can_ask, set_secret)
-    return list(Setup(ask, about, wanted, manner, ask_aws=lambda _: (None, "no aws here")).steps())
-
-
-def row_of(steps: list[SetupStep], case: Case) -> SetupStep:
-    return next(step for step in steps if step.name == case.row)
+@pytest.fixture
+def set_up(set_up: Any) -> Any:
+    return lambda github, wanted=WANTED, **more: set_up(github, wanted, **more)
 
 
 @pytest.mark.parametrize("yes", [True, False])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_step_is_done_and_read_back_or_left_to_a_person(
-    case: Case, yes: bool, complete: Any, fresh: Any, direct: Any
+    case: Case, yes: bool, complete: Any, fresh: Any, set_up: Any
 ) -> None:
     github = prepared(case, complete, fresh)
     before = github.changes()
-    steps = set_up(github, direct(github), yes=yes)
-    step = row_of(steps, case)
+    done = set_up(github, yes=yes)
+    step = done[case.row]
     if case.row == "branch rule":
-        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.OPTIONAL, 0)
+        assert (step.verdict, done.code) == (SetupVerdict.OPTIONAL, 0)
     elif case.follows == PERSON or (case.follows == CONSENT and not yes):
-        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.YOU, 1)
+        assert (step.verdict, done.code) == (SetupVerdict.YOU, 1)
         assert case.change == "" or github.changes() == before
     else:
-        assert (step.verdict, exit_code_of_steps(steps)) == (FINAL[case.follows], 0)
+        assert (step.verdict, done.code) == (FINAL[case.follows], 0)
     assert not any(call.startswith("DELETE") for call in github.calls)
-    if exit_code_of_steps(steps) == 0:
+    if done.code == 0:
         calls = len(github.changes())
-        again = set_up(github, direct(github), yes=False)
+        again = set_up(github, yes=False)
         assert len(github.changes()) == calls, "what is right is not touched"
-        assert {each.verdict for each in again} <= {SetupVerdict.OK, SetupVerdict.OPTIONAL}
+        assert {each.verdict for each in again.steps} <= {SetupVerdict.OK, SetupVerdict.OPTIONAL}
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_dry_run_changes_nothing_and_names_the_calls(
-    case: Case, complete: Any, fresh: Any, direct: Any
+    case: Case, complete: Any, fresh: Any, set_up: Any
 ) -> None:
     github = prepared(case, complete, fresh)
-    steps = set_up(github, direct(github), dry_run=True)
+    done = set_up(github, dry_run=True)
     assert github.changes() == []
-    step = row_of(steps, case)
+    step = done[case.row]
     if case.change and case.follows != PERSON:
-        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.WOULD, 1)
+        assert (step.verdict, done.code) == (SetupVerdict.WOULD, 1)
         method, path = case.change.split(" ")
         shown = [change.command_line("github.com", "me/lab") for change in step.changes]
         wanted = (
@@ -266,28 +249,28 @@ READS = [case for case in CASES if case.state == "right" and case.read]
 
 @pytest.mark.parametrize(("case", "fault"), list(product(READS, (403, 404, 500, "cut", "limit"))), ids=str)
 def test_a_read_that_is_refused_names_the_step_and_goes_on_where_it_can(
-    case: Case, fault: int | str, complete: Any, fresh: Any, direct: Any
+    case: Case, fault: int | str, complete: Any, fresh: Any, set_up: Any
 ) -> None:
     github = prepared(case, complete, fresh)
     github.faults = {case.read: [fault]}
-    steps = set_up(github, direct(github))
-    step = row_of(steps, case)
+    done = set_up(github)
+    step = done[case.row]
     absent_by_404 = fault == 404 and case.row.split()[0] in ("workflow", "gpu", "secret", "env")
     if isinstance(fault, str):
-        after = steps[[each.name for each in steps].index(case.row) :]
+        after = done.steps[[each.name for each in done.steps].index(case.row) :]
         shared = case.read.endswith("/variables")
         assert step.verdict is SetupVerdict.UNREACHED
         assert {each.verdict for each in after} == {SetupVerdict.UNREACHED} or shared
-        assert exit_code_of_steps(steps) == 4
+        assert done.code == 4
         github.faults = {}
-        assert exit_code_of_steps(set_up(github, direct(github))) == 0, "run again goes on"
+        assert set_up(github).code == 0, "run again goes on"
     elif absent_by_404:
         assert step.verdict not in (SetupVerdict.OK, SetupVerdict.DONE)
-        assert exit_code_of_steps(steps) in (1, 4)
+        assert done.code in (1, 4)
     else:
-        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.REFUSED, 4)
+        assert (step.verdict, done.code) == (SetupVerdict.REFUSED, 4)
         assert str(fault) in step.text
-        assert SetupVerdict.UNREACHED not in {each.verdict for each in steps}
+        assert SetupVerdict.UNREACHED not in {each.verdict for each in done.steps}
 
 
 CHANGES = [case for case in CASES if case.change and case.follows in (CHANGED, CONSENT)]
@@ -296,29 +279,29 @@ FAULTS: tuple[int | str, ...] = (403, 404, 422, 500, "cut", "after", "ignored", 
 
 @pytest.mark.parametrize(("case", "fault"), list(product(CHANGES, FAULTS)), ids=str)
 def test_a_change_that_is_refused_is_never_said_to_be_done(
-    case: Case, fault: int | str, complete: Any, fresh: Any, direct: Any
+    case: Case, fault: int | str, complete: Any, fresh: Any, set_up: Any
 ) -> None:
     github = prepared(case, complete, fresh)
     github.faults = {case.change: [fault]}
-    steps = set_up(github, direct(github))
-    step = row_of(steps, case)
+    done = set_up(github)
+    step = done[case.row]
     plan = case.row.startswith("env ") and fault in (404, 422, "ignored")  # of a private repository
     if fault == "after" and not (case.row.startswith("env ") and case.change.startswith("PUT")):
-        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.DONE, 0)
+        assert (step.verdict, done.code) == (SetupVerdict.DONE, 0)
     elif fault in ("cut", "after", "limit"):
-        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.UNREACHED, 4)
+        assert (step.verdict, done.code) == (SetupVerdict.UNREACHED, 4)
     elif plan:
-        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.YOU, 1)
+        assert (step.verdict, done.code) == (SetupVerdict.YOU, 1)
         assert "--no-environments" in step.text
     else:
-        assert (step.verdict, exit_code_of_steps(steps)) == (SetupVerdict.REFUSED, 4)
+        assert (step.verdict, done.code) == (SetupVerdict.REFUSED, 4)
     github.faults = {}
-    assert exit_code_of_steps(set_up(github, direct(github))) == 0, "nothing is lost: run again goes on"
+    assert set_up(github).code == 0, "nothing is lost: run again goes on"
 
 
 @pytest.mark.parametrize("calls", range(1, 16))
 def test_a_network_that_is_cut_after_any_change_loses_nothing(
-    calls: int, complete: Any, fresh: Any, direct: Any
+    calls: int, complete: Any, fresh: Any, direct: Any, set_up: Any
 ) -> None:
     github = fresh()
     ask, left = direct(github), [calls]
@@ -330,12 +313,11 @@ def test_a_network_that_is_cut_after_any_change_loses_nothing(
         return ask(method, path, body)
 
     wanted = replace(WANTED, secrets=())
-    first = set_up(github, cut_after, wanted)
-    assert exit_code_of_steps(first) == (4 if left[0] <= 0 else 1)
-    assert exit_code_of_steps(set_up(github, ask, wanted)) == 1
+    assert set_up(github, wanted, ask=cut_after).code == (4 if left[0] <= 0 else 1)
+    assert set_up(github, wanted).code == 1
     github.runners = [github.runner()]
     github.train()
-    final = set_up(github, ask, wanted)
-    assert exit_code_of_steps(final) == 0, final
-    reference = set_up(complete(fresh()), direct(complete(fresh())), wanted)
-    assert {step.name for step in reference} == {step.name for step in final}
+    final = set_up(github, wanted)
+    assert final.code == 0, final
+    reference = set_up(complete(fresh()), wanted)
+    assert {step.name for step in reference.steps} == {step.name for step in final.steps}

@@ -41,7 +41,7 @@ from trainyard.config.schema import ArtifactsConfig
 from trainyard.errors import ConfigError
 from trainyard.artifacts.store.store_address import names_a_store, open_store, require_address
 from trainyard.github.run_plan import _store
-from trainyard.github.variables import checked_store
+from trainyard.github.variables import parse_store
 
 
 def said(work):
@@ -58,7 +58,7 @@ print(json.dumps({
     "configured": ArtifactsConfig(store="shelf://top").store,
     "examples": fragment_of("artifacts.store")["anyOf"][0]["examples"],
     "planned": [said(lambda: _store("shelf://top")), said(lambda: _store("desk://top"))],
-    "set_up": [said(lambda: checked_store("shelf://top")), said(lambda: checked_store("desk://top"))],
+    "set_up": [said(lambda: parse_store("shelf://top")), said(lambda: parse_store("desk://top"))],
 }))
 """
 EXAMPLES = "s3://bucket/prefix or file:///folder or shelf://name"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import CheckFailedError, ConfigError, VerificationError
-from trainyard.github.release import CHECKSUMS, checked_files, checksums, read_release, write_tar
+from trainyard.github.release import CHECKSUMS, checksums, read_release, verified_files, write_tar
 
 LATER, OLD = "## 1.3.0, unreleased\n\n- later\n\n", "## 1.1.0, 2026-01-01\n\n- old\n"
 CHANGELOG = "# Changelog\n\n" + LATER + "## {}, {}\n\n- one\n- two\n\n" + OLD
@@ -33,11 +33,11 @@ def checkout(tmp_path: Path) -> Make:
 def test_a_release_has_the_notes_of_its_own_section(checkout: Make) -> None:
     release = read_release(checkout(), "v1.2.0")
     assert (release.version, release.notes, release.title) == ("1.2.0", "- one\n- two", "Trainyard 1.2.0")
-    assert not release.preliminary
+    assert not release.is_preliminary
 
 
 def test_a_candidate_is_preliminary(checkout: Make) -> None:
-    assert read_release(checkout("1.2.0rc1", "1.2.0rc1", "1.2.0rc1"), "v1.2.0rc1").preliminary
+    assert read_release(checkout("1.2.0rc1", "1.2.0rc1", "1.2.0rc1"), "v1.2.0rc1").is_preliminary
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_an_archive_is_reproducible_and_keeps_executable_bits(tmp_path: Path) ->
     entries = {"b/page": page, "a/tool": tool}
     archives = []
     for name in ("one.tar.gz", "two.tar.gz"):
-        write_tar(tmp_path / name, dict(reversed(entries.items())), moment=1_796_000_000)
+        write_tar(tmp_path / name, dict(reversed(entries.items())), time=1_796_000_000)
         page.touch()
         archives.append((tmp_path / name).read_bytes())
     assert archives[0] == archives[1]
@@ -98,11 +98,11 @@ def test_only_files_in_the_checksums_are_released(tmp_path: Path) -> None:
     said = checksums(tmp_path.iterdir())
     assert said.splitlines()[0].endswith("  a.tar.gz")
     (tmp_path / CHECKSUMS).write_text(said)
-    assert [path.name for path in checked_files(tmp_path)] == ["a.tar.gz", "b.whl", CHECKSUMS]
+    assert [path.name for path in verified_files(tmp_path)] == ["a.tar.gz", "b.whl", CHECKSUMS]
     (tmp_path / "b.whl").write_text("other")
     with pytest.raises(VerificationError, match="not those of SHA256SUMS"):
-        checked_files(tmp_path)
+        verified_files(tmp_path)
     (tmp_path / "b.whl").write_text("b.whl")
     (tmp_path / "c").write_text("nobody listed it")
     with pytest.raises(VerificationError):
-        checked_files(tmp_path)
+        verified_files(tmp_path)

@@ -9,8 +9,7 @@ import pytest
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.github.machine_plan import plan_on, usd_per_hour
-from trainyard.github.run_plan import DispatchInputs, RunPlan, overrides_in, resolve
+from trainyard.github.run_plan import DispatchInputs, RunPlan, overrides_in, plan_on, resolve, usd_per_hour
 from trainyard.github.target import Machine, Target
 from trainyard.report.plan.plan_text import read_plan
 from trainyard.report.plan.run_plan_summary import RunPreview, markdown_plan, summarize_expectations
@@ -139,7 +138,7 @@ def test_what_the_next_segment_needs_is_read_back(smoke: Config) -> None:
     )
     handover = read_handover(plan.outputs()["plan"])
     assert (handover.segment, handover.ref, handover.most_segments) == (FIRST, "main", 3)
-    following = handover.segment.next(step=5, died=False).told_in("C0123:1732140000.000100")
+    following = handover.segment.next(step=5, died=False).with_thread("C0123:1732140000.000100")
     inputs = handover.inputs_of(following, manifest="run-812-manifest.json")
     assert inputs["overrides"] == "a.b=1 c=2"
     assert inputs["epochs"] == "2"

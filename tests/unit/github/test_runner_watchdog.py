@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ServiceError, ServiceTroubleError
+from trainyard.gateways.github_api import GitHub
 from trainyard.github import runner_watchdog
 from trainyard.github.continuation import MOST_DEATHS
 from trainyard.github.runners import Job, Orphan, Outage
@@ -40,7 +41,7 @@ def at(minutes_ago: float) -> str:
 
 
 @dataclass
-class Memory:
+class Memory(GitHub):
     """The part of GitHub that a round uses; records every change."""
 
     lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class Memory:
         return self.plan.encode() if (artifact, name) == (31, "plan.json") else None
 
 
-def test_a_look_gathers_runners_and_the_jobs_that_wait_or_run() -> None:
+def test_a_poll_gathers_runners_and_the_jobs_that_wait_or_run() -> None:
     waits = {"status": "queued", "name": "Train and prove", "created_at": at(20), "html_url": "https://x/7"}
     runs = {"status": "in_progress", "name": "lint", "started_at": at(1), "html_url": "https://x/7"}
     github = Memory(

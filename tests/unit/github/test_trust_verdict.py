@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.github.trust_policy import ISSUER, Form, trust_policy
-from trainyard.github.trust_verdict import Trusted, is_immutable, subjects_of
+from trainyard.github.trust_policy import ISSUER, Form, Trusted, is_immutable, subjects_of, trust_policy
 
 ROLE = "arn:aws-cn:iam::123456789012:role/ci/trainyard-ci"
 

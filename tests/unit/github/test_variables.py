@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from trainyard.errors import ConfigError
-from trainyard.github import rules, variables
-from trainyard.github.trust_verdict import WORKFLOW
+from trainyard.github import settings, variables
+from trainyard.github.trust_policy import WORKFLOW
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -25,8 +25,8 @@ def test_variables_and_secrets_are_those_in_the_docs() -> None:
 def test_the_expected_job_and_step_names_are_those_of_the_workflow() -> None:
     text = (ROOT / ".github" / "workflows" / WORKFLOW).read_text()
     job = yaml.safe_load(text)["jobs"]["train"]
-    assert job["name"] == rules.TRAIN_JOB
-    assert {rules.CHECK_STEP, rules.ROLE_STEP} <= {step.get("name") for step in job["steps"]}
+    assert job["name"] == settings.TRAIN_JOB
+    assert {settings.CHECK_STEP, settings.ROLE_STEP} <= {step.get("name") for step in job["steps"]}
     files = (yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml"))
     used = [settings.get("environment") for file in files for settings in file["jobs"].values()]
     names = {each["name"] if isinstance(each, dict) else each for each in used if each}
@@ -59,7 +59,7 @@ def test_an_invalid_list_of_labels_is_refused(text: str) -> None:
     "url", ["s3://ml-runs", "s3://ml-runs/phase2/", "file:///mnt/storage/store", "file:///a b"]
 )
 def test_a_valid_store_is_accepted(url: str) -> None:
-    assert variables.checked_store(url) == url.rstrip("/")
+    assert variables.parse_store(url) == url.rstrip("/")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_valid_store_is_accepted(url: str) -> None:
 )
 def test_an_invalid_store_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is not a store"):
-        variables.checked_store(url)
+        variables.parse_store(url)
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_an_invalid_store_is_refused(url: str) -> None:
     ],
 )
 def test_a_secret_goes_to_its_environment(text: str, place: tuple[str, str]) -> None:
-    assert variables.checked_secret(text) == place
+    assert variables.parse_secret(text) == place

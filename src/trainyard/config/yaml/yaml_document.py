@@ -59,6 +59,11 @@ def read_document(path: Path, shown: str) -> Document | Fault:
         return _broken_document(
             Problem(Origin(shown, line), "", f"{found}; a configuration is a mapping of sections")
         )
+    return read_nodes(node, shown)
+
+
+def read_nodes(node: yaml.MappingNode, shown: str) -> Document:
+    """Return the values of `node`, of the file called `shown`."""
     reader = _Reader(shown)
     reader.document.values = reader.mapping(node, ())
     return reader.document

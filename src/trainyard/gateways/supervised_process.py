@@ -1,0 +1,251 @@
+"""Run a training program under supervision: read its output, stop its process group, leave nothing behind.
+
+    program, in a session of its own ──stdout and stderr──> log, terminal, `on_output`
+    SIGTERM, Ctrl-C or the deadline  ──SIGTERM──> its group ──grace──> SIGKILL
+
+Launchers such as `accelerate launch` do not pass signals on, so the signal goes to the complete group, and
+the program has ended only when the group is empty.
+"""
+
+import codecs
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.gateways.process import environment_without
+
+_CHUNK = 1 << 16
+"""Most bytes of output that are passed on at once; a longer line is passed on in pieces."""
+_LAST_OUTPUT_SECONDS = 5.0
+"""How long output is read after the end; a child in another session may hold the pipe open."""
+_LEFTOVER_SECONDS = 10.0
+"""How long processes that outlive the program have to end, before and after SIGTERM."""
+_SAME_SIGNAL_SECONDS = 2.0
+"""A terminal's Ctrl-C and the same signal passed on by a parent arrive together and count as one."""
+_PAUSE = 0.05
+
+
+@dataclass(frozen=True)
+class ProgramExit:
+    """How a supervised program ended."""
+
+    exit_code: int
+    """128 + N for signal N; 127 when it could not be started."""
+    stopped_by: str | None = None
+    """`SIGTERM`, `SIGINT` or `the deadline` if it was asked to stop; None if it ended by itself."""
+    was_killed: bool = False
+    """Whether it, or a process of its group, was still running when its grace period was over."""
+    problem: str | None = None
+    """Why it could not be started."""
+
+
+def run_supervised(
+    command: Sequence[str],
+    on_output: Callable[[str], None],
+    *,
+    log: Path,
+    environment: Mapping[str, str],
+    directory: Path | None = None,
+    without: Collection[str] = (),
+    grace: float = 30.0,
+    deadline: float | None = None,
+    poll: Callable[[], None] | None = None,
+    poll_seconds: float = 2.0,
+    on_stop: Callable[[str], None] | None = None,
+) -> ProgramExit:
+    """Run `command` in `directory`; show its output, append it to `log`, and pass it on to `on_output`.
+
+    `on_output` gets text that ends where a line ends, at a line feed or a carriage return.
+    It gets this process's environment with `environment` added, and without the variables `without` and
+    torchrun's own. `deadline` is in seconds from now, `grace` in seconds from SIGTERM to SIGKILL. `poll` is
+    called every `poll_seconds` on another thread while it runs. `on_stop` is called with the reason before
+    SIGTERM is sent. A second Ctrl-C kills the program at once.
+    """
+    stop = _Stop(grace, on_stop)
+    with stop:
+        try:
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                env={**environment_without(without), **environment},
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:  # ValueError: a NUL byte
+            what = getattr(error, "strerror", None) or str(error)
+            return ProgramExit(127, stop.reason, problem=f"{command[0]}: cannot be started ({what})")
+        stop.watch(process, deadline)
+        reader = threading.Thread(target=_pass_output_on, args=(process, on_output, log), daemon=True)
+        reader.start()
+        over = threading.Event()
+        poller = threading.Thread(target=_poll, args=(poll, poll_seconds, over), daemon=True)
+        poller.start()
+        code = process.wait()
+        stop.end_group()
+        over.set()
+        poller.join()
+        reader.join(_LAST_OUTPUT_SECONDS)
+    return ProgramExit(128 - code if code < 0 else code, stop.reason, was_killed=stop.has_killed)
+
+
+class _Stop:
+    """Takes SIGTERM and SIGINT while it is entered, and stops the program's group once, then kills it."""
+
+    def __init__(self, grace: float, on_stop: Callable[[str], None] | None) -> None:
+        self.reason: str | None = None
+        self.has_killed = False
+        self._grace, self._on_stop = grace, on_stop
+        self._group: int | None = None
+        self._asked_at = 0.0
+        self._timers: list[threading.Timer] = []
+
+    def __enter__(self) -> "_Stop":
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        self._before = {number: signal.signal(number, self._take) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        for timer in self._timers:
+            timer.cancel()
+
+    def watch(self, process: "subprocess.Popen[bytes]", deadline: float | None) -> None:
+        """Stop `process` from now on; at once if a signal came before it was started."""
+        self._group = process.pid
+        if self.reason is not None:
+            self._send(signal.SIGTERM)
+            self._after(self._grace, self._kill)
+        elif deadline is not None:
+            self._after(max(0.0, deadline), lambda: self._ask("the deadline"))
+
+    def end_group(self) -> None:
+        """Wait until no process of the group is left; end those that outlive the program."""
+        if self.reason is None and self._is_gone(_LEFTOVER_SECONDS / 10):
+            return
+        if self.reason is None:  # nobody asked them to end: a launcher that failed left its workers
+            self._send(signal.SIGTERM)
+            seconds = _LEFTOVER_SECONDS
+        else:
+            seconds = self._asked_at + self._grace - time.monotonic()
+        if not self._is_gone(seconds):
+            self._kill()
+            self._is_gone(_LEFTOVER_SECONDS)
+
+    def _take(self, number: int, _frame: object) -> None:
+        if self.reason is None:
+            self._ask(signal.Signals(number).name)
+        elif number == signal.SIGINT and time.monotonic() - self._asked_at > _SAME_SIGNAL_SECONDS:
+            self._kill()
+
+    def _ask(self, reason: str) -> None:
+        if self.reason is not None:
+            return
+        self.reason, self._asked_at = reason, time.monotonic()
+        if self._on_stop is not None:
+            self._on_stop(reason)
+        if self._group is not None:
+            self._send(signal.SIGTERM)
+            self._after(self._grace, self._kill)
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        timer = threading.Timer(seconds, call)
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
+
+    def _kill(self) -> None:
+        # torchrun starts each worker in a session of its own, out of the group.
+        below = _descendants(self._group) if self._group is not None else []
+        self.has_killed = self._send(signal.SIGKILL) or self.has_killed
+        for process in below:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+
+    def _send(self, number: int) -> bool:
+        """Send a signal to the group, and return whether any process was there."""
+        assert self._group is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._group, number)
+            return True
+        return False
+
+    def _is_gone(self, seconds: float) -> bool:
+        assert self._group is not None
+        until = time.monotonic() + seconds
+        while _has_members(self._group):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_PAUSE)
+        return True
+
+
+def _has_members(group: int) -> bool:
+    """Return whether a process of the group still runs. One that has ended and was not reaped does not."""
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    processes = _processes()
+    return processes is None or any(each[2] == group and each[0] not in "ZX" for each in processes.values())
+
+
+def _descendants(process: int) -> list[int]:
+    """Return the children of a process, theirs, and so on; empty where the system does not say."""
+    parents = {pid: facts[1] for pid, facts in (_processes() or {}).items()}
+    found = [process]
+    for parent in found:
+        found += [pid for pid, above in parents.items() if above == parent and pid not in found]
+    return found[1:]
+
+
+def _processes() -> dict[int, tuple[str, int, int]] | None:
+    """Return the state, the parent and the group of each process by its id; None outside Linux."""
+    proc, found = Path("/proc"), {}
+    if not (proc / "self" / "stat").exists():
+        return None
+    for folder in proc.iterdir():
+        if folder.name.isdecimal():
+            with contextlib.suppress(OSError, ValueError):
+                # pid (name) state ppid pgrp …; the name may hold blanks and parentheses
+                state, parent, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+                found[int(folder.name)] = (state, int(parent), int(group))
+    return found
+
+
+def _poll(poll: Callable[[], None] | None, seconds: float, over: threading.Event) -> None:
+    while not over.wait(seconds):
+        if poll is not None:
+            poll()
+
+
+def _pass_output_on(process: "subprocess.Popen[bytes]", on_output: Callable[[str], None], log: Path) -> None:
+    assert process.stdout is not None
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    pending = ""
+    with log.open("ab") as file, process.stdout as stream:
+        while chunk := os.read(stream.fileno(), _CHUNK):
+            # A full disk must not stop the reading, because the program would wait.
+            with contextlib.suppress(OSError):
+                file.write(chunk)
+                file.flush()
+            with contextlib.suppress(OSError):  # nobody reads the terminal any more
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+            pending += decode(chunk)
+            end = max(pending.rfind("\n"), pending.rfind("\r")) + 1
+            if end or len(pending) > _CHUNK:
+                end = end or len(pending)
+                on_output(pending[:end])
+                pending = pending[end:]
+    if pending:
+        on_output(pending)

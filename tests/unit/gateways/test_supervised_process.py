@@ -1,0 +1,181 @@
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.gateways.supervised_process import ProgramExit, run_supervised
+
+SAVES = """
+import os, signal, sys, time
+def save(number, frame):
+    time.sleep(0.3)
+    open("saved-" + sys.argv[1], "w").write(str(os.getpid()))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(60)
+"""
+IGNORES = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+class Supervision:
+    """Runs programs in a folder, and sends signals to this process once a program has printed `ready`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.output: list[str] = []
+        self._ready = threading.Event()
+        self.group: int | None = None
+
+    def run(
+        self, *command: str, send: tuple[int, ...] = (), pause: float = 2.5, **options: Any
+    ) -> ProgramExit:
+        sender = threading.Thread(target=self._send, args=(send, pause), daemon=True)
+        sender.start()
+        return run_supervised(
+            command,
+            self._read,
+            log=self.folder / "log",
+            directory=self.folder,
+            **{"environment": {}, "grace": 5.0, **options},
+        )
+
+    def python(self, code: str, *words: str, **options: Any) -> ProgramExit:
+        return self.run(sys.executable, "-c", code, *words, **options)
+
+    def _read(self, text: str) -> None:
+        self.output.append(text)
+        if "ready" in text:
+            self._ready.set()
+
+    def _send(self, numbers: tuple[int, ...], pause: float) -> None:
+        self._ready.wait(30)
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            time.sleep(pause)
+
+
+@pytest.fixture
+def supervision(tmp_path: Path) -> Supervision:
+    return Supervision(tmp_path)
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 75])
+def test_the_exit_code_is_that_of_the_program(supervision: Supervision, code: int) -> None:
+    assert supervision.python(f"raise SystemExit({code})") == ProgramExit(code)
+
+
+def test_a_program_that_cannot_be_started_has_a_reason(supervision: Supervision) -> None:
+    ended = supervision.run("no-such-program")
+
+    assert (ended.exit_code, ended.problem) == (
+        127,
+        "no-such-program: cannot be started (No such file or directory)",
+    )
+
+
+def test_output_ends_where_lines_end(supervision: Supervision) -> None:
+    words = "import sys; [(sys.stdout.write(c), sys.stdout.flush()) for c in ('a', 'b\\rü', 'c\\n', 'rest')]"
+
+    supervision.python(words)
+
+    assert "".join(supervision.output) == "ab\rüc\nrest"
+    assert all(text.endswith(("\r", "\n")) for text in supervision.output[:-1])
+    assert (supervision.folder / "log").read_text() == "ab\rüc\nrest".replace("\r", "\n")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_complete_group_as_sigterm(supervision: Supervision, number: int) -> None:
+    # The launcher dies of the signal at once, as `accelerate launch` does; its worker saves.
+    launcher = (
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {SAVES!r}, 'worker'])\ntime.sleep(60)"
+    )
+
+    ended = supervision.python(launcher, send=(number,))
+
+    assert (ended.exit_code, ended.stopped_by) == (143, signal.Signals(number).name)
+    assert not ended.was_killed
+    assert (supervision.folder / "saved-worker").exists()
+
+
+@pytest.mark.process
+def test_a_program_that_does_not_end_is_killed_after_its_grace(supervision: Supervision) -> None:
+    began = time.monotonic()
+
+    ended = supervision.python(IGNORES, send=(signal.SIGTERM,), grace=1.0)
+
+    assert ended == ProgramExit(137, "SIGTERM", was_killed=True)
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.process
+def test_workers_in_sessions_of_their_own_are_killed_with_their_launcher(supervision: Supervision) -> None:
+    launcher = (
+        "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid, flush=True)\n"
+        "print('ready', flush=True)\ntime.sleep(60)"
+    )
+
+    ended = supervision.python(launcher, send=(signal.SIGTERM,), grace=0.5)
+
+    assert ended.was_killed
+    pid = int("".join(supervision.output).split()[0])
+    assert (
+        not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    )
+
+
+@pytest.mark.process
+def test_a_second_ctrl_c_kills_at_once(supervision: Supervision) -> None:
+    ended = supervision.python(IGNORES, send=(signal.SIGINT, signal.SIGINT), grace=60.0)
+
+    assert ended == ProgramExit(137, "SIGINT", was_killed=True)
+
+
+@pytest.mark.process
+def test_the_same_signal_twice_within_a_moment_is_one(supervision: Supervision) -> None:
+    ended = supervision.python(SAVES, "here", send=(signal.SIGINT, signal.SIGINT), pause=0.05)
+
+    assert ended == ProgramExit(0, "SIGINT")
+    assert (supervision.folder / "saved-here").exists()
+
+
+def test_the_deadline_stops_it(supervision: Supervision) -> None:
+    reasons: list[str] = []
+
+    ended = supervision.python(SAVES, "here", deadline=3.0, on_stop=reasons.append)
+
+    assert ended == ProgramExit(0, "the deadline")
+    assert reasons == ["the deadline"]
+
+
+def test_processes_that_a_program_leaves_are_ended(supervision: Supervision) -> None:
+    leaves = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid)"
+
+    ended = supervision.python(leaves)
+
+    assert ended.exit_code == 0
+    pid = int("".join(supervision.output))
+    assert (
+        not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    )
+
+
+def test_it_is_polled_while_it_runs(supervision: Supervision) -> None:
+    polls: list[float] = []
+
+    supervision.python("import time; time.sleep(1)", poll=lambda: polls.append(0), poll_seconds=0.1)
+
+    assert len(polls) >= 2
