@@ -105,12 +105,15 @@ def test_an_example_is_stopped_and_resumed_and_learns(tmp_path: Path, example: E
 
 def test_an_own_loop_that_was_stopped_trains_as_one_that_was_not(tmp_path: Path) -> None:
     folder, _, arguments = copied("own_loop", tmp_path)
+    middle = str(folder / "twice" / "step-00000100.pt")
+    starts: dict[str, list[list[str]]] = {
+        "once": [[]],
+        "twice": [["--steps", "150"], ["--resume_from_checkpoint", middle]],
+    }
     losses = []
-    for name, runs in {"once": [[]], "twice": [["--steps", "150"], ["--resume_from_checkpoint"]]}.items():
-        for more in runs:
-            if more == ["--resume_from_checkpoint"]:
-                more = [*more, str(folder / "twice" / "step-00000100.pt")]
-            given = [*arguments, "--output_dir", name, *more]
+    for name, ways in starts.items():
+        for way in ways:
+            given = [*arguments, "--output_dir", name, *way]
             done = start(folder, *given, TRAINYARD_EVENTS=str(folder / f"{name}.jsonl"))
             output, _ = done.communicate(timeout=120)
             assert done.returncode == 0, output
