@@ -1,6 +1,211 @@
 """Trainyard: push a commit, get a trained model you can prove.
 
 The library behind `scripts/`. `docs/architecture.md` draws the way of the data through its folders.
+
+A training program may call five functions of this module, which needs nothing but Python's standard library:
+
+    import trainyard
+
+    start = load(trainyard.latest_checkpoint())          # None: train from the beginning
+    trainyard.begin(start, steps)
+    for step in range(start + 1, steps + 1):
+        trainyard.log(step=step, loss=train(step))
+        if step % 100 == 0 or (stop := trainyard.stop_requested()):
+            trainyard.checkpoint(save(step), step=step)  # after the file is on disk
+        if stop:
+            sys.exit(75)
+
+They append JSON lines to the file that the environment variable TRAINYARD_EVENTS names; rank 0 writes them.
+Without that variable they do nothing. No value, file or signal makes them raise an exception: a figure that
+is no number is left out, and a line that cannot be written is dropped.
 """
 
+import os
+import sys
+import time
+from types import ModuleType
+
 __version__ = "0.1.0"
+
+
+def begin(step: int, steps: int | None = None) -> None:
+    """Record that training starts after `step` steps, 0 for a new model, and is to end after `steps`.
+
+    `steps` is None where the program does not know it.
+    """
+    planned = {} if steps is None else {"steps": steps}
+    _append("begin", step, {**planned, "world_size": os.environ.get("WORLD_SIZE")})
+
+
+def log(*, step: int, **figures: object) -> None:
+    """Record figures of optimizer step `step`, the first one being 1: `loss`, `learning_rate`, any name.
+
+    A figure is a number, a scalar of NumPy or torch, or any object that `float` accepts.
+    """
+    _append("row", step, figures)
+
+
+def checkpoint(path: str | os.PathLike[str], *, step: int) -> None:
+    """Record that the file or folder `path` is completely written and holds the state after `step` steps.
+
+    Where several processes write it, call this after a barrier.
+    """
+    _append("saved", step, {}, path)
+
+
+def latest_checkpoint() -> str | None:
+    """Return the path of the newest complete checkpoint of this run, or None: train from the beginning."""
+    return (os.environ.get("TRAINYARD_CHECKPOINT") or None) if _events_file() else None
+
+
+def stop_requested() -> bool:
+    """Return whether to save a checkpoint now and exit with 75, because of SIGTERM or the run's deadline.
+
+    The first call handles SIGTERM from then on, and passes it to the handler that the program had set before.
+    The answer is that of this process. Where torch.distributed is initialized, all ranks get the same answer:
+    then every rank must call this in its main thread after the same steps.
+
+    SIGTERM reaches the worker processes of a DataLoader, too. Without them, the loader raises an exception: let
+    its `worker_init_fn` ignore the signal.
+    """
+    if not _events_file():
+        return False
+    try:
+        return _STOP.requested()
+    except Exception:
+        return _STOP.signal_received
+
+
+def _events_file() -> str:
+    return os.environ.get("TRAINYARD_EVENTS", "")
+
+
+def _append(
+    event: str, step: object, figures: dict[str, object], path: str | os.PathLike[str] | None = None
+) -> None:
+    """Append a line in one write. A line that another process left without its end is ended first."""
+    if not (file := _events_file()):
+        return
+    try:
+        if _rank() != 0:
+            return
+        import json
+
+        numbers = {name: number for name in figures if (number := _number(figures[name])) is not None}
+        fields: dict[str, object] = {**numbers, "event": event, "step": _whole(step), "time": time.time()}
+        if path is not None:
+            fields |= {"path": os.path.abspath(os.fsdecode(path)), "files": _files(os.fsdecode(path))}
+        line = json.dumps(fields).encode() + b"\n"
+        # A pipe without a reader or a terminal must not hold the program up.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        descriptor = os.open(file, flags, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            os.write(descriptor, b"\n" + line if is_torn else line)
+        finally:
+            os.close(descriptor)
+    except Exception:
+        return
+
+
+def _number(value: object) -> int | float | str | None:
+    """Return a figure as a number of JSON; `nan`, `inf` or `-inf` if it is not finite; None if it is none."""
+    try:
+        item = getattr(value, "item", None)
+        value = item() if callable(item) else value
+        if isinstance(value, int):
+            whole = int(value)
+            if abs(whole) > sys.float_info.max:
+                return "inf" if whole > 0 else "-inf"
+            return whole if abs(whole) < 1 << 63 else float(whole)
+        number = float(value)  # type: ignore[arg-type]
+        return number if abs(number) <= sys.float_info.max else str(number)
+    except Exception:
+        return None
+
+
+def _whole(value: object) -> int:
+    """Return a step as a whole number. Raises ValueError if it is none."""
+    number = _number(value)
+    if isinstance(number, str) or number is None or number != int(number) or number < 0:
+        raise ValueError(f"{value!r} is not the number of a step")
+    return int(number)
+
+
+def _files(path: str) -> dict[str, list[int]]:
+    """Return size and time of modification (ns) of a file, or of each file in a folder by its path there."""
+    if not os.path.isdir(path):
+        facts = os.stat(path)
+        return {os.path.basename(path): [facts.st_size, facts.st_mtime_ns]}
+    files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    facts_of = {file: os.stat(file) for file in files if os.path.exists(file)}
+    return {os.path.relpath(file, path): [f.st_size, f.st_mtime_ns] for file, f in facts_of.items()}
+
+
+def _rank() -> int:
+    distributed = _distributed()
+    return int(distributed.get_rank()) if distributed else int(os.environ.get("RANK") or 0)
+
+
+def _distributed() -> ModuleType | None:
+    """Return torch.distributed where the program has initialized it, else None. Torch is not imported."""
+    module = sys.modules.get("torch.distributed")
+    return module if module and module.is_available() and module.is_initialized() else None
+
+
+class _StopRequest:
+    """The request to stop: SIGTERM, or the file that TRAINYARD_STOP_FILE names."""
+
+    def __init__(self) -> None:
+        self.signal_received = False
+        self._is_agreed = self._is_installed = False
+        self._previous: object = None
+        self._vote: tuple[object, object] | None = None
+
+    def requested(self) -> bool:
+        if not self._is_agreed:
+            self._install()
+            file = os.environ.get("TRAINYARD_STOP_FILE")
+            wanted = self.signal_received or bool(file and os.path.exists(file))
+            self._is_agreed = self._agree(wanted)
+        return self._is_agreed
+
+    def _install(self) -> None:
+        import signal
+        import threading
+
+        if self._is_installed or threading.current_thread() is not threading.main_thread():
+            return
+        self._previous = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, self._receive)
+        self._is_installed = True
+        # A forked worker ends on SIGTERM as it did before.
+        os.register_at_fork(after_in_child=self._uninstall)
+
+    def _receive(self, number: int, frame: object) -> None:
+        self.signal_received = True
+        if callable(self._previous):
+            self._previous(number, frame)
+
+    def _uninstall(self) -> None:
+        import signal
+
+        if signal.getsignal(signal.SIGTERM) == self._receive:
+            signal.signal(signal.SIGTERM, self._previous)  # type: ignore[arg-type]
+            self._is_installed = False
+
+    def _agree(self, wanted: bool) -> bool:
+        """Return whether any rank wants to stop. The ranks vote in a group of their own, over gloo."""
+        distributed = _distributed()
+        if not distributed or distributed.get_world_size() == 1 or not distributed.is_gloo_available():
+            return wanted
+        world = distributed.group.WORLD
+        if self._vote is None or self._vote[0] is not world:
+            self._vote = (world, distributed.new_group(backend="gloo"))
+        vote = sys.modules["torch"].tensor([int(wanted)])
+        distributed.all_reduce(vote, op=distributed.ReduceOp.MAX, group=self._vote[1])
+        return bool(vote.item())
+
+
+_STOP = _StopRequest()

@@ -177,7 +177,80 @@ def accelerate(folder: Path, big: int = 1000, *, world: int = 1, adapter: bool =
     return folder
 
 
-def dcp(folder: Path, big: int = 1000, *, done: bool = True, world: int = 2) -> Path:
+def accelerate_diffusers(folder: Path, big: int = 1000) -> Path:
+    """A checkpoint of an example of diffusers: each model in a folder of its own, one random state."""
+    accelerate(folder, big)
+    (folder / "model.safetensors").unlink()
+    (folder / "unet").mkdir()
+    (folder / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(safetensors_bytes(big))
+    (folder / "unet" / "config.json").write_text("{}")
+    return folder
+
+
+def lightning_file(run: Path, step: int, big: int = 1000, *, weights_only: bool = False) -> Path:
+    path = run / f"epoch=0-step={step}.ckpt"
+    state = {"epoch": 0, "global_step": step, "pytorch-lightning_version": "2.6.6", "state_dict": {}}
+    archive(path, big, state if weights_only else {**state, "optimizer_states": [{}], "lr_schedulers": []})
+    return path
+
+
+def lightning_fsdp(run: Path, step: int, big: int = 1000, *, world: int = 2) -> Path:
+    folder = dcp(run / f"epoch=0-step={step}.ckpt", big, world=world, optimizer=True)
+    archive(folder / "meta.pt", 100, {"global_step": step})
+    return folder
+
+
+def lightning_deepspeed(run: Path, step: int, big: int = 1000, *, world: int = 2) -> Path:
+    folder = run / f"epoch=0-step={step}.ckpt"
+    deepspeed(folder, step, big, world=world).rename(folder / "checkpoint")
+    (folder / "latest").write_text("checkpoint")
+    return folder
+
+
+def nanogpt(run: Path, step: int, big: int = 1000) -> Path:
+    state = {"model": {}, "optimizer": {}, "model_args": {}, "iter_num": step, "config": {}}
+    archive(run / "ckpt.pt", big, state)
+    return run / "ckpt.pt"
+
+
+def nanochat(run: Path, step: int, big: int = 1000, *, world: int = 2) -> Path:
+    archive(run / f"model_{step:06d}.pt", big)
+    (run / f"meta_{step:06d}.json").write_text(json.dumps({"step": step, "val_bpb": 1.0}))
+    for rank in range(world):
+        archive(run / f"optim_{step:06d}_rank{rank}.pt", big)
+    return run / f"model_{step:06d}.pt"
+
+
+def automodel(run: Path, step: int, big: int = 1000, *, world: int = 2) -> Path:
+    """NeMo AutoModel counts from 0 in names."""
+    folder = run / f"epoch_0_step_{step - 1}"
+    safetensors(folder / "model", big, world=world)
+    dcp(folder / "optim", big, world=world, optimizer=True)
+    archive(folder / "rng.pt", 100)
+    (folder / "config.yaml").write_text("{}")
+    return folder
+
+
+def olmo_core(run: Path, step: int, big: int = 1000, *, world: int = 2) -> Path:
+    folder = run / f"step{step}"
+    for rank in range(world):
+        archive(folder / "train" / f"rank{rank}.pt", 100)
+    dcp(folder / "model_and_optim", big, world=world, optimizer=True)
+    (folder / ".metadata.json").write_text('{"version": "v1"}')
+    return folder
+
+
+def composer_file(run: Path, step: int, big: int = 1000, *, weights_only: bool = False) -> Path:
+    path = run / f"ep0-ba{step}-rank0.pt"
+    parts: dict[str, object] = {"model": {}, "timestamp": {}}
+    parts |= {} if weights_only else {"optimizers": {}}
+    archive(path, big, {"state": parts, "rng": []})
+    (run / "latest-rank0.pt").unlink(missing_ok=True)
+    (run / "latest-rank0.pt").symlink_to(path.name)
+    return path
+
+
+def dcp(folder: Path, big: int = 1000, *, done: bool = True, world: int = 2, optimizer: bool = False) -> Path:
     folder.mkdir(parents=True)
     names = [f"__{rank}_0.distcp" for rank in range(world)]
     for name in names:
@@ -187,6 +260,8 @@ def dcp(folder: Path, big: int = 1000, *, done: bool = True, world: int = 2) -> 
             f"weight.{n}": {"relative_path": name, "offset": 0, "length": big // 2}
             for n, name in enumerate(names)
         }
+        if optimizer:
+            storage["optimizer.state.weight.exp_avg"] = storage["weight.0"]
         (folder / ".metadata").write_bytes(pickle.dumps({"storage_data": storage}))
     return folder
 

@@ -142,7 +142,7 @@ class World:
     ) -> JobState:
         told: list[JobState] = [] if seen is None else seen
         return follow_job(
-            Api(self.access), namespace=NAMESPACE, name=name, kind=kind, seconds=seconds, tell=told.append
+            Api(self.access), namespace=NAMESPACE, name=name, kind=kind, seconds=seconds, on_state=told.append
         )
 
 

@@ -86,7 +86,7 @@ def test_objects_that_are_not_encrypted_as_they_should_be_are_counted_and_named(
     keys = [f"run-1/{letter}" for letter in "abc"]
 
     def found(expected: str = "AES256") -> tuple[bool | None, str]:
-        setup = open_setup(f"s3://{bucket}/p", encryption=expected, call_seconds=5).stored(keys)
+        setup = open_setup(f"s3://{bucket}/p", encryption=expected, call_seconds=5).check_objects(keys)
         assert setup.name == "stored objects"
         return setup.good, setup.found
 
@@ -94,13 +94,13 @@ def test_objects_that_are_not_encrypted_as_they_should_be_are_counted_and_named(
         for key in names:
             endpoint.client.put_object(Bucket=bucket, Key=f"p/{key}", Body=b"x", **how)
 
-    assert found() == (None, "none of 3 could be looked at")
+    assert found() == (None, "none of 3 could be read")
     put(*keys, ServerSideEncryption="AES256")
     assert found() == (True, "3 of the newest run, all encrypted")
     assert found("aws:kms") == (False, "3 of 3: AES256, such as run-1/a; copy them anew")
     described = open_store(f"s3://{bucket}/p", encryption="aws:kms").describe("run-1/a")
     assert described is not None
-    assert not described.encrypted_as_asked
+    assert not described.has_requested_encryption
     monkeypatch.setattr("trainyard.gateways.s3.bucket_setup._MOST_OBJECTS", 2)
     assert found() == (True, "2 of the newest run, all encrypted")
 
@@ -111,9 +111,9 @@ def test_objects_that_say_nothing_of_encryption_are_plain_at_amazon_and_not_know
     from trainyard.gateways.s3.bucket import Bucket
 
     monkeypatch.setattr(Bucket, "about", lambda *_, **__: ({}, ""))
-    assert setup(bucket, "").stored(["a", "b"]).good is None
+    assert setup(bucket, "").check_objects(["a", "b"]).good is None
     monkeypatch.setattr(Bucket, "is_aws", True)
-    found = setup(bucket, "").stored(["a", "b"])
+    found = setup(bucket, "").check_objects(["a", "b"])
     assert (found.good, found.found) == (False, "2 of 2: not encrypted, such as a; copy them anew")
 
 
@@ -154,7 +154,7 @@ def test_the_script_ends_with_1_then_0_and_says_each_setting(
     assert "stored objects       ok         12 of the newest run, all encrypted" in capsys.readouterr().out
     monkeypatch.setattr("trainyard.artifacts.record.chain.used_numbers", refuse)
     assert script.main(["--store", f"s3://{bucket}"]) == 0
-    assert "stored objects were not looked at: no" in capsys.readouterr().err
+    assert "stored objects were not checked: no" in capsys.readouterr().err
 
 
 def refuse(_store: object) -> None:

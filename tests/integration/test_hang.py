@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests import warm_start
 
-HOUSE = Path(__file__).resolve().parents[2]
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 CONFIG = f"""
-extends: {HOUSE}/configs/smoke.yaml
+extends: {REPOSITORY_ROOT}/configs/smoke.yaml
 model:
   device: cpu
   architecture: {{hidden_size: 32, intermediate_size: 48, num_layers: 2, vocab_size: 257}}
@@ -117,13 +117,19 @@ class Trainer:
         (self._folder / "sitecustomize.py").write_text(play)
         paths = ("train_path=train.txt", "validation_path=validation.txt", "prepared_directory=prepared")
         settings = [f"data.{path.replace('=', f'={self._folder}/')}" for path in paths]
-        command = [sys.executable, str(HOUSE / "scripts" / "train.py"), "--run-dir", str(self.run), *more]
+        command = [
+            sys.executable,
+            str(REPOSITORY_ROOT / "scripts" / "train.py"),
+            "--run-dir",
+            str(self.run),
+            *more,
+        ]
         command += ["--config", str(self._folder / "config.yaml")]
         command += [word for setting in settings for word in ("--set", setting)]
         search = os.pathsep.join(filter(None, [str(self._folder), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "CI": "true", "PYTHONPATH": search, "STUCK_RANK": stuck_rank}
         environment["GITHUB_OUTPUT"] = str(self.output)
-        done = warm_start.run(command, cwd=HOUSE, env=environment, timeout=300)
+        done = warm_start.run(command, cwd=REPOSITORY_ROOT, env=environment, timeout=300)
         return done.returncode, done.stdout, done.stderr
 
     def events(self) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.scripted_aws import ACCOUNT, REGION, ScriptedAws
 
 from trainyard.gateways.images.ecr import MANIFEST_TYPES
-from trainyard.gateways.images.held_image import look_for
+from trainyard.gateways.images.held_image import find_held_image
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def held(registry: ScriptedAws) -> str:
 def test_an_image_that_is_held_is_evidence_and_one_that_is_gone_is_a_reason(registry: ScriptedAws) -> None:
     digest = held(registry)
     name = f"{registry.host}/team/image"
-    assert look_for(name, digest) == (None, f"{registry.host} holds the image under that digest")
-    assert look_for(f"{name}:tag", digest)[0] is None
-    problem, _ = look_for(name, "sha256:" + "0" * 64)
+    assert find_held_image(name, digest) == (None, f"{registry.host} holds the image under that digest")
+    assert find_held_image(f"{name}:tag", digest)[0] is None
+    problem, _ = find_held_image(name, "sha256:" + "0" * 64)
     assert problem is not None
     assert "it was deleted, or never pushed" in problem
 
@@ -44,7 +44,7 @@ def test_an_image_that_is_held_is_evidence_and_one_that_is_gone_is_a_reason(regi
 def test_bytes_that_have_another_digest_are_not_the_image(registry: ScriptedAws) -> None:
     digest = held(registry)
     registry.registry[f"/v2/team/image/manifests/{digest}"] = b"{}"
-    problem, _ = look_for(f"{registry.host}/team/image", digest)
+    problem, _ = find_held_image(f"{registry.host}/team/image", digest)
     assert problem is not None
     assert "has the digest" in problem
 
@@ -52,9 +52,9 @@ def test_bytes_that_have_another_digest_are_not_the_image(registry: ScriptedAws)
 @pytest.mark.parametrize("name", ["team/im\nage", "/image", "x" * 100_000, "../image", "team/../../image"])
 def test_what_is_no_name_of_an_image_is_asked_of_nobody(registry: ScriptedAws, name: str) -> None:
     for digest in ("sha256:" + "0" * 64, "latest", "0" * 64, ""):
-        problem, said = look_for(f"{registry.host}/{name}", digest)
+        problem, said = find_held_image(f"{registry.host}/{name}", digest)
         assert problem is None or digest.endswith("0" * 64)
-        assert problem or "asked" in said
+        assert problem or "queried" in said
 
 
 def test_a_digest_without_its_algorithm_is_still_one(registry: ScriptedAws) -> None:
@@ -62,9 +62,9 @@ def test_a_digest_without_its_algorithm_is_still_one(registry: ScriptedAws) -> N
     digest = held(registry)
     bare = digest.removeprefix("sha256:")
     registry.registry[f"/v2/team/image/manifests/{bare}"] = b"{}"
-    assert "holds the image" in look_for(f"{registry.host}/team/image", bare)[1]
+    assert "holds the image" in find_held_image(f"{registry.host}/team/image", bare)[1]
     registry.registry[f"/v2/team/image/manifests/{'0' * 64}"] = b"{}"
-    assert look_for(f"{registry.host}/team/image", "0" * 64)[0] is not None
+    assert find_held_image(f"{registry.host}/team/image", "0" * 64)[0] is not None
 
 
 @pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"])
@@ -84,7 +84,7 @@ def test_a_registry_that_never_ends_its_answer_is_not_waited_for(first: bytes) -
         threading.Thread(target=drip, daemon=True).start()
         began = time.monotonic()
         name = f"127.0.0.1:{server.getsockname()[1]}/team/image"
-        problem, said = look_for(name, "sha256:" + "0" * 64, seconds=0.5)
+        problem, said = find_held_image(name, "sha256:" + "0" * 64, seconds=0.5)
         assert time.monotonic() - began < 5
         assert problem is None
         assert "did not answer within" in said
@@ -92,9 +92,9 @@ def test_a_registry_that_never_ends_its_answer_is_not_waited_for(first: bytes) -
 
 @pytest.mark.parametrize("name", ["", "trainer", "127.0.0.1:1/team/image"])
 def test_a_registry_that_cannot_be_asked_is_said_and_nothing_more(name: str) -> None:
-    problem, said = look_for(name, "sha256:" + "0" * 64)
+    problem, said = find_held_image(name, "sha256:" + "0" * 64)
     assert problem is None
-    assert "asked" in said
+    assert "queried" in said
 
 
 def test_ecr_is_asked_by_the_call_of_a_pull(moto: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,15 +105,15 @@ def test_ecr_is_asked_by_the_call_of_a_pull(moto: Any, monkeypatch: pytest.Monke
         ecr, repository = boto3.client("ecr"), f"team/image-{time.time_ns()}"
         name = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{repository}"
         gone = "sha256:" + "0" * 64
-        assert "it was deleted, or never pushed" in str(look_for(name, gone)[0])  # no such repository
+        assert "it was deleted, or never pushed" in str(find_held_image(name, gone)[0])  # no such repository
         ecr.create_repository(repositoryName=repository)
         made = ecr.put_image(repositoryName=repository, imageManifest=MANIFEST, imageTag="1")
         digest = str(made["image"]["imageId"]["imageDigest"])
-        assert "holds the image under that digest" in look_for(name, digest)[1]
-        assert "it was deleted, or never pushed" in str(look_for(name, gone)[0])
+        assert "holds the image under that digest" in find_held_image(name, digest)[1]
+        assert "it was deleted, or never pushed" in str(find_held_image(name, gone)[0])
         for code in ("AccessDeniedException", "ThrottlingException", "ServerException"):
             aws.refusals = {"BatchGetImage": [(code, "because")] * 9}
-            problem, observation = look_for(name, digest)
+            problem, observation = find_held_image(name, digest)
             assert problem is None and code in observation
         aws.refusals = {}
         assert {call for call in aws.calls if "Image" in call} == {"BatchGetImage", "PutImage"}

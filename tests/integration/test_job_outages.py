@@ -105,7 +105,7 @@ def test_connections_that_are_cut_are_opened_again(here: World) -> None:
             name="cut",
             kind="pytorchjob",
             seconds=120.0,
-            tell=seen.append,
+            on_state=seen.append,
         )
         here.running("cut")
         time.sleep(6.0)

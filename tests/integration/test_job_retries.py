@@ -45,8 +45,8 @@ def send(cluster: World, name: str, budget: int) -> None:
 
 
 def heal(cluster: World, name: str, seconds: float = 240.0) -> RetryOutcome:
-    healing = RetryLoop(Api(cluster.access), tell=lambda _: None, newest_step=lambda _: None)
-    return healing.to_the_end(NAMESPACE, name, "pytorchjob", seconds)
+    healing = RetryLoop(Api(cluster.access), on_state=lambda _: None, newest_step=lambda _: None)
+    return healing.follow_to_end(NAMESPACE, name, "pytorchjob", seconds)
 
 
 def names(cluster: World, first: str) -> list[str]:

@@ -18,9 +18,9 @@ import pytest
 from tests import warm_start
 from tests.warm_start import descendants, environment_of
 
-HOUSE = Path(__file__).resolve().parents[2]
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 CONFIG = f"""
-extends: {HOUSE}/configs/smoke.yaml
+extends: {REPOSITORY_ROOT}/configs/smoke.yaml
 model:
   device: cpu
   architecture: {{hidden_size: 32, intermediate_size: 48, num_layers: 2, vocab_size: 257}}
@@ -126,14 +126,14 @@ class Nodes:
         nodes: list[subprocess.Popen[str]] = []
         for own, run_dir in zip(environments, run_dirs, strict=True):
             clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-            command = [sys.executable, str(HOUSE / "scripts" / "train.py"), *words, *more]
+            command = [sys.executable, str(REPOSITORY_ROOT / "scripts" / "train.py"), *words, *more]
             command += ["--config", f"{self.folder}/config.yaml", "--run-dir", str(self.folder / run_dir)]
             node = warm_start.Popen(
                 command,
                 stderr=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 text=True,
-                cwd=HOUSE,
+                cwd=REPOSITORY_ROOT,
                 env={**clean, "CI": "true", **own},
             )
             nodes.append(node)

@@ -17,7 +17,7 @@ import pytest
 
 from trainyard.config.load import dump_yaml, load_config
 
-HOUSE = Path(__file__).resolve().parents[2]
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 BEFORE = ("check_environment", "check_readiness", "prepare_data")
 """Before there is a run to report on."""
 STEPS = (*BEFORE, "train", "training_artifact_sync", "prove_run")
@@ -71,7 +71,7 @@ class Stage:
     def line(self, target: str, *words: str) -> list[str]:
         stand_in = [f"VENV={self.folder}", "-o", f"{self.folder}/training.stamp"]
         slack = "SET=notifications.slack.enabled=true"
-        return ["make", "-C", str(HOUSE), target, *stand_in, f"RUN_DIR={self.run}", slack, *words]
+        return ["make", "-C", str(REPOSITORY_ROOT), target, *stand_in, f"RUN_DIR={self.run}", slack, *words]
 
     @property
     def calls(self) -> list[str]:
@@ -120,7 +120,7 @@ def test_a_run_that_is_there_already_is_reported_on_also_when_it_does_not_go_on(
 ) -> None:
     stage.run.mkdir(parents=True)
     (stage.run / "run.json").write_text("{}")
-    config = load_config(HOUSE / "configs" / "smoke.yaml", []).config
+    config = load_config(REPOSITORY_ROOT / "configs" / "smoke.yaml", []).config
     (stage.run / "config.yaml").write_text(dump_yaml(config))
     (stage.folder / step).write_text("2")
     done = subprocess.run(stage.line("resume"), env=ENVIRONMENT, capture_output=True, text=True, timeout=60)

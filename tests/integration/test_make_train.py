@@ -17,7 +17,7 @@ from trainyard.commands.run import parse_args, pipeline_of, settings
 from trainyard.config.load import dump_yaml, load_config
 from trainyard.errors import ConfigError
 
-HOUSE = Path(__file__).resolve().parents[2]
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = Path(sys.executable).parent.parent
 INSTALLED = ("-o", ".venv/training.stamp", "-o", ".venv/development.stamp")
 """Words for make: the environment is up to date."""
@@ -36,12 +36,21 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("clone") / "my yard, 100%"
     folder.mkdir()
-    command = ["git", "-C", str(HOUSE), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    command = [
+        "git",
+        "-C",
+        str(REPOSITORY_ROOT),
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
     listed = subprocess.run(command, capture_output=True, check=True).stdout.decode().split("\0")
-    for name in filter(lambda name: name and (HOUSE / name).is_file(), listed):
+    for name in filter(lambda name: name and (REPOSITORY_ROOT / name).is_file(), listed):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes((HOUSE / name).read_bytes())
-        (folder / name).chmod((HOUSE / name).stat().st_mode)
+        (folder / name).write_bytes((REPOSITORY_ROOT / name).read_bytes())
+        (folder / name).chmod((REPOSITORY_ROOT / name).stat().st_mode)
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     for words in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "Clone"]):
         subprocess.run(["git", "-C", str(folder), *words], check=True)
@@ -160,7 +169,7 @@ def three_runs(tmp_path: Path) -> Path:
     runs = tmp_path / "all runs"
     for name, age in (("gh-77", 300), ("20260101-120000-aaaa", 100), ("20260301-120000-bbbb", 200)):
         (runs / name).mkdir(parents=True)
-        config = load_config(HOUSE / "configs" / "smoke.yaml", []).config
+        config = load_config(REPOSITORY_ROOT / "configs" / "smoke.yaml", []).config
         (runs / name / "config.yaml").write_text(dump_yaml(config))
         (runs / name / "run.json").write_text("{}")
         os.utime(runs / name / "run.json", (time.time() - age,) * 2)
@@ -282,7 +291,7 @@ def test_without_a_store_a_folder_of_the_working_directory_is_the_store(
     folder = tmp_path / "my yard, 100%"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    config = ["--config", str(HOUSE / "configs" / "smoke.yaml")]
+    config = ["--config", str(REPOSITORY_ROOT / "configs" / "smoke.yaml")]
     url = pipeline_of(parse_args(config)).store
     assert unquote(url) == f"file://{folder}/trainyard-store"
     set_store = ["--set", "artifacts.store=s3://ml-runs/config"]
@@ -312,4 +321,4 @@ def test_the_kernels_are_built_by_their_script_and_cleaned_away(clone: Path) -> 
 )
 def test_what_the_commands_write_is_no_change_of_the_repository(name: str) -> None:
     line = ["git", "check-ignore", "--quiet", f"{name}/file"]
-    assert subprocess.run(line, cwd=HOUSE, timeout=120).returncode == 0
+    assert subprocess.run(line, cwd=REPOSITORY_ROOT, timeout=120).returncode == 0

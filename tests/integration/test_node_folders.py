@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests import warm_start
-from tests.integration.test_launchers import HOUSE, Nodes, ended, free_port, trainjob
+from tests.integration.test_launchers import REPOSITORY_ROOT, Nodes, ended, free_port, trainjob
 from tests.warm_start import descendants
 
 APART = "checkpointing.shared=false"
@@ -40,10 +40,15 @@ class Machines(Nodes):
         return ended(begun)
 
     def script(self, script: str, *words: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, str(HOUSE / "scripts" / script), *words]
+        command = [sys.executable, str(REPOSITORY_ROOT / "scripts" / script), *words]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
         started = warm_start.Popen(
-            command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, cwd=HOUSE, env=environment
+            command,
+            stderr=subprocess.STDOUT,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY_ROOT,
+            env=environment,
         )
         self._started.append(started)
         return started

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests import warm_start
-from tests.integration.test_launchers import HOUSE, OURS, Nodes, free_port, trainjob
+from tests.integration.test_launchers import OURS, REPOSITORY_ROOT, Nodes, free_port, trainjob
 from tests.warm_start import descendants
 
 NAME = "llama"
@@ -53,7 +53,7 @@ class Pods(Nodes):
         clean = {name: value for name, value in os.environ.items() if not name.startswith((*OURS, "GITHUB_"))}
         begun: list[subprocess.Popen[str]] = []
         for rank, own in enumerate(trainjob(free_port(), per_node="1")):
-            line = [sys.executable, str(HOUSE / "scripts" / "run_pod.py"), *words, "--grace", grace]
+            line = [sys.executable, str(REPOSITORY_ROOT / "scripts" / "run_pod.py"), *words, "--grace", grace]
             line += ["--config", f"{self.folder}/config.yaml", "--run-dir", str(self.pod(rank).absolute())]
             variables = {**clean, "CI": "true", "TRAINYARD_RUN_ID": NAME, **own}
             variables["PYTHONPATH"] = str(self.folder)
@@ -63,7 +63,7 @@ class Pods(Nodes):
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
-                    cwd=HOUSE,
+                    cwd=REPOSITORY_ROOT,
                     env=variables,
                 )
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests import warm_start
 
-HOUSE = Path(__file__).resolve().parents[2]
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 STEPS = 10
 CONFIG = """
 extends: {house}/configs/smoke.yaml
@@ -29,12 +29,18 @@ monitoring: {{tensorboard: false, log_steps: 1}}
 def train(folder: Path, name: str, *settings: str, processes: int = 1) -> list[float]:
     """The losses of a run of the shipped trainer."""
     words = [word for setting in settings for word in ("--set", setting)]
-    command = [sys.executable, f"{HOUSE}/scripts/train.py", "--config", f"{folder}/config.yaml", *words]
+    command = [
+        sys.executable,
+        f"{REPOSITORY_ROOT}/scripts/train.py",
+        "--config",
+        f"{folder}/config.yaml",
+        *words,
+    ]
     command += ["--run-dir", f"{folder}/{name}"]
     if processes > 1:
         command += ["--nproc-per-node", str(processes)]
     environment = {**os.environ, "CI": "true", "HF_HUB_OFFLINE": "1", "HF_HOME": f"{folder}/home"}
-    result = warm_start.run(command, cwd=HOUSE, env=environment, timeout=240)
+    result = warm_start.run(command, cwd=REPOSITORY_ROOT, env=environment, timeout=240)
     assert result.returncode == 0, result.stderr
     lines = (folder / name / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines]
@@ -45,7 +51,7 @@ def test_a_stream_goes_on_from_two_processes_to_one_with_the_numbers_of_one(tmp_
     (tmp_path / "texts").mkdir()
     rows = [{"text": f"text {number} of " + "some words " * (number % 11)} for number in range(700)]
     (tmp_path / "texts" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "config.yaml").write_text(CONFIG.format(house=HOUSE, folder=tmp_path))
+    (tmp_path / "config.yaml").write_text(CONFIG.format(house=REPOSITORY_ROOT, folder=tmp_path))
     twice = "training.gradient_accumulation_steps=2"
     alone = train(tmp_path, "alone", twice, "compute.strategy=single")
     train(tmp_path, "parallel", "training.max_steps=5", processes=2)

@@ -16,10 +16,10 @@ import pytest
 from tests import warm_start
 from tests.warm_start import descendants, environment_of
 
-HOUSE = Path(__file__).resolve().parents[2]
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 STEPS = 12
 CONFIG = f"""
-extends: {HOUSE}/configs/smoke.yaml
+extends: {REPOSITORY_ROOT}/configs/smoke.yaml
 model:
   device: cpu
   architecture: {{hidden_size: 32, intermediate_size: 48, num_layers: 2, vocab_size: 257}}
@@ -63,7 +63,7 @@ class Runs:
         popen: type[subprocess.Popen[str]] = warm_start.Popen,
     ) -> "subprocess.Popen[str]":
         """Trains in `processes` of the script's own launcher, or in the one that `launcher` starts."""
-        command = [sys.executable, *launcher, str(HOUSE / "scripts" / "train.py")]
+        command = [sys.executable, *launcher, str(REPOSITORY_ROOT / "scripts" / "train.py")]
         command += ["--config", f"{self.folder}/config.yaml"]
         paths = {
             "train_path": "train.txt",
@@ -76,7 +76,7 @@ class Runs:
         if processes > 1:
             command += ["--nproc-per-node", str(processes)]
         environment = {**os.environ, "CI": "true"}
-        return popen(command, stderr=subprocess.PIPE, text=True, cwd=HOUSE, env=environment)
+        return popen(command, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY_ROOT, env=environment)
 
     def finish(
         self, name: str, *settings: str, processes: int, more: tuple[str, ...] = ()

@@ -296,7 +296,7 @@ def test_a_check_that_was_killed_and_one_that_is_not_ours(
     for theirs in (b"{}", b"not JSON", b"[" * 100_000, b""):
         seaweedfs.client.put_object(Bucket=bucket, Key=READINESS, Body=theirs)
         (problem,) = probe_store(store, "new").problems
-        assert "was not written by a check, and was left alone" in problem
+        assert "was not written by a check, and was not changed" in problem
         assert seaweedfs.client.get_object(Bucket=bucket, Key=READINESS)["Body"].read() == theirs
 
 
@@ -323,6 +323,6 @@ def test_nothing_that_looks_at_runs_comes_across_what_a_check_left(
     assert listed.problems == ()
     assert listed.objects == len(keys(seaweedfs, bucket)) - 1
     assert list(list_promotions(store)) == []
-    assert plan_pruning(store, [1], RetentionRules(keep_last=5))[0].doomed == []
+    assert plan_pruning(store, [1], RetentionRules(keep_last=5))[0].removals == []
     assert f"p/{READINESS}" in keys(seaweedfs, bucket)
     assert standing_of(store, "another", None, may_be_stored=True).number == 2

@@ -16,7 +16,7 @@ import pytest
 
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.artifacts.store_probe import PART_BYTES, StoreAnswer, ask_store
+from trainyard.artifacts.store_probe import PART_BYTES, StoreAnswer, query_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 from trainyard.errors import TrainyardError
@@ -146,7 +146,7 @@ def opened(url: str) -> Any:
 
 
 def checked(url: str) -> StoreAnswer:
-    return ask_store(lambda: opened(url), "run-new", None, may_be_stored=False, writes=True)
+    return query_store(lambda: opened(url), "run-new", None, may_be_stored=False, writes=True)
 
 
 def sync_problem(url: str, run: Any) -> str:
@@ -246,7 +246,7 @@ def test_an_object_of_somebody_else_under_a_name_of_the_check_is_left_alone(
     bucket = server.new_bucket()
     server.client.put_object(Bucket=bucket, Key=key, Body=b"theirs")
     answer = checked(f"s3://{bucket}")
-    assert "was not written by a check, and was left alone" in " ".join(answer.problems)
+    assert "was not written by a check, and was not changed" in " ".join(answer.problems)
     assert left_in(server, bucket) == ([key], [])
 
 

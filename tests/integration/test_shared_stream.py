@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-HOUSE = Path(__file__).resolve().parents[2]
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 STEPS, CUT = 60, 37
 INTERLEAVED = (1, 4)
 
@@ -47,7 +47,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, 
         [sys.executable, str(script), str(folder)],
         capture_output=True,
         text=True,
-        cwd=HOUSE,
+        cwd=REPOSITORY_ROOT,
         env=environment,
         timeout=500,
         check=False,

@@ -22,7 +22,7 @@ import pytest
 
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.restore import restore as restoring
-from trainyard.artifacts.restore.download import Landing
+from trainyard.artifacts.restore.download import Downloader
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.store_address import open_store
@@ -344,11 +344,11 @@ def test_a_restore_that_a_sync_overtakes_has_the_newer_bytes(
     monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
     store, run = open_store(f"s3://{seaweedfs.new_bucket()}"), make_run(size=3000, files=FILES)
     sync_run(store, run, 1)
-    land, landed = restoring._land_checkpoint, list[str]()
+    download, landed = restoring._download_checkpoint, list[str]()
 
-    def overtaken(store: Any, checkpoint: Any, landing: Any) -> list[str]:
+    def overtaken(store: Any, checkpoint: Any, downloader: Any) -> list[str]:
         landed.append(checkpoint.name)
-        wrong = land(store, checkpoint, landing)
+        wrong = download(store, checkpoint, downloader)
         if len(landed) == 1:
             for step in (100, 200):
                 shutil.rmtree(run.checkpoint(step))
@@ -356,7 +356,7 @@ def test_a_restore_that_a_sync_overtakes_has_the_newer_bytes(
             assert sync_run(store, run, 1).problems == ()
         return wrong
 
-    monkeypatch.setattr(restoring, "_land_checkpoint", overtaken)
+    monkeypatch.setattr(restoring, "_download_checkpoint", overtaken)
     restore(store, Selection(1), tmp_path / "back")
     assert len(landed) > 2
     assert files_of(tmp_path / "back") == files_of(run.path)
@@ -365,7 +365,7 @@ def test_a_restore_that_a_sync_overtakes_has_the_newer_bytes(
 def test_what_came_before_is_compared_again_each_time(
     seaweedfs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: list[str]
 ) -> None:
-    """By one `Landing`: another digest, a file that was removed, another place, one key at two places."""
+    """By one `Downloader`: another digest, a file that was removed, another place, one key at two places."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
     store = open_store(f"s3://{seaweedfs.new_bucket()}")
     old = write_files(tmp_path / "old", tuple(f"n{number}" for number in range(FILES)), 3000)
@@ -380,15 +380,15 @@ def test_what_came_before_is_compared_again_each_time(
         }
 
     folder = tmp_path / "back"
-    with Landing(store, folder) as landing:
+    with Downloader(store, folder) as downloader:
         for files, places in ((old, 1), (new, 1), (new, 2), (old, 3)):
             wanted = entries(files, places)
-            assert landing.land(wanted) == []
+            assert downloader.download(wanted) == []
             assert {place: (folder / place).read_bytes() for place in wanted} == {
                 place: files[entry.key].read_bytes() for place, entry in wanted.items()
             }
             (folder / "p0" / "n3").unlink()
-            assert landing.land(wanted) == []
+            assert downloader.download(wanted) == []
             assert (folder / "p0" / "n3").read_bytes() == files["n3"].read_bytes()
     assert len(moved) > 4 * FILES
 

@@ -14,10 +14,10 @@ import pytest
 from tests import warm_start
 from tests.conditions import COMPILES
 
-HOUSE = Path(__file__).resolve().parents[2]
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 STEPS = 40
 CONFIG = f"""
-extends: {HOUSE}/configs/smoke.yaml
+extends: {REPOSITORY_ROOT}/configs/smoke.yaml
 model:
   device: cpu
   architecture: {{hidden_size: 32, intermediate_size: 48, num_layers: 2, max_position_embeddings: 32}}
@@ -48,13 +48,23 @@ class Training:
             f"data.validation_path={self.folder}/validation.txt",
             f"data.prepared_directory={self.folder}/prepared",
         ]
-        command = [sys.executable, str(HOUSE / "scripts" / "train.py"), "--config", str(self.config)]
+        command = [
+            sys.executable,
+            str(REPOSITORY_ROOT / "scripts" / "train.py"),
+            "--config",
+            str(self.config),
+        ]
         command += [word for override in overrides for word in ("--set", override)]
         command += ["--run-dir", str(self.folder / name), *arguments]
         environment = {**os.environ, "CI": "true"}
         # A session of its own, so that a signal to its group reaches nothing else.
         return popen(
-            command, stderr=subprocess.PIPE, text=True, cwd=HOUSE, env=environment, start_new_session=True
+            command,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY_ROOT,
+            env=environment,
+            start_new_session=True,
         )
 
     def finish(self, name: str, *arguments: str) -> tuple[int, str]:

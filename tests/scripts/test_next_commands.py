@@ -22,7 +22,7 @@ from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.report.jobs.job_actions import state_markdown
 from trainyard.report.jobs.job_text import status_lines
-from trainyard.run.commands import cluster_target
+from trainyard.run.suggested_commands import cluster_target
 from trainyard.watch.failure_classes import FailureClass
 
 Load = Callable[[str], Any]

@@ -169,7 +169,7 @@ def test_the_pod_names_the_parts_that_do_not_hold(
     pod.answers = {"prove_run": 1}
     assert pod.start() == 6
     said = capsys.readouterr().err
-    assert "The run is not proven: no proof was written; the lines above say why" in said
+    assert "The run is not proven: no proof was written; the lines above have the cause" in said
     monkeypatch.setattr(
         pod.script, "failing_parts", lambda _pod: [("network", "no channel\nnames EFA"), ("stored", "b")]
     )

@@ -22,8 +22,8 @@ from tests.unit.jobs.recipe_orders import recipe_config
 from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.gateways.process import HandedOn
-from trainyard.jobs.recipes import verl
+from trainyard.gateways.supervised_process import ProgramExit
+from trainyard.jobs.recipes import RECORDED, verl
 from trainyard.jobs.recipes.wrapped_program import ProgramDescription
 from trainyard.proof.completion import completion_problem
 from trainyard.proof.recorded_events import course_of
@@ -71,7 +71,7 @@ class Played:
     paper: Losses = field(default_factory=dict)
     """What was printed of the steps up to that of the model."""
 
-    def play(self, attempt: Attempt, read: Callable[[str], None]) -> HandedOn:
+    def play(self, attempt: Attempt, read: Callable[[str], None]) -> ProgramExit:
         start = self.newest if attempt.resumes else 0
         self.model = dict(self.saved.get(start, {}))
         self.paper = {step: loss for step, loss in self.paper.items() if step <= start}
@@ -88,7 +88,7 @@ class Played:
             read(line(attempt.nan_twice, "nan"))
             for steps in (self.model, self.paper, *self.saved.values()):
                 steps.update({attempt.nan_twice: "nan"} if attempt.nan_twice in steps else {})
-        return HandedOn(attempt.exit_code, told=False)
+        return ProgramExit(attempt.exit_code)
 
     def _save(self, step: int) -> None:
         target = self._of(step)
@@ -113,7 +113,7 @@ class Played:
 
 
 def line(step: int, loss: str) -> str:
-    return f"step:{step} - actor/pg_loss:{loss} - critic/score/mean:0.5"
+    return f"step:{step} - actor/pg_loss:{loss} - critic/score/mean:0.5\n"
 
 
 @cache
@@ -139,10 +139,10 @@ class Runs:
         self.played = Played(own)
 
     def attempt(self, attempt: Attempt, *, node: NodeLauncher | None = None, **sheet: Any) -> int:
-        def play(_command: Any, read: Callable[[str], None], **_: Any) -> HandedOn:
+        def play(_command: Any, read: Callable[[str], None], **_: Any) -> ProgramExit:
             return self.played.play(attempt, read)
 
-        self._monkeypatch.setattr("trainyard.gateways.process.run_handing_on", play)
+        self._monkeypatch.setattr("trainyard.gateways.supervised_process.run_supervised", play)
         described = ProgramDescription(
             **{
                 "recipe": "verl",
@@ -155,9 +155,13 @@ class Runs:
             }
         )
         run = self._script.ProgramRun(
-            described, verl, config_of(attempt.steps), node or NodeLauncher(1, 0, 1), self.directory
+            described.program(RECORDED[verl.NAME], Path.cwd()),
+            config_of(attempt.steps),
+            node or NodeLauncher(1, 0, 1),
+            self.directory,
+            nodes=described.nodes,
         )
-        return int(run.run([]))
+        return int(run.run("played"))
 
     @property
     def record(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def test_a_run_is_planned_restored_and_proven_again(
     report = json.loads(done.stdout)
     assert (report["steps"], report["run_number"], report["kept"]) == ([10, 20], 7, 0)
     assert "restored: run 7 → " in done.stderr
-    assert f"go on: {report['go_on']}" in done.stderr
+    assert f"resume: {report['go_on']}" in done.stderr
     assert (tmp_path / "back" / "run.json").read_bytes() == finished_run.run_file.read_bytes()
     proof = program("verify_artifact.py", "--store", store, "--run-dir", "back", "--depth", "full")
     assert proof.returncode == 0, proof.stderr

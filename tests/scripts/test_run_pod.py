@@ -87,7 +87,7 @@ def test_a_pod_whose_grace_period_was_too_short_before_says_a_longer_one(
     outcome = {} if needed is None else {"grace_seconds_needed": needed}
     (tmp_path / "run.json").write_text(json.dumps({"run_id": "a", "outcome": outcome}))
     with caplog.at_level("INFO"):
-        script.tell_short_grace(tmp_path, grace)
+        script.warn_of_short_grace(tmp_path, grace)
     text = caplog.text
     assert ("grace_seconds=" in text) is (wanted is not None)
     if wanted is not None:

@@ -142,9 +142,9 @@ def test_a_program_that_did_every_step_has_trained_and_nothing_more_is_claimed(
 @pytest.mark.parametrize(
     ("changes", "code", "status", "reason"),
     [
-        ({"exit": 9}, 9, "failed", "exit code 9 after step 4 of 4"),
+        ({"exit": 9}, 1, "failed", "exit code 9 after step 4 of 4"),
         ({"until": 3, "saves": []}, 1, "failed", "exit code 0 after step 3 of 4"),
-        ({"until": 0, "saves": []}, 1, "failed", "exit code 0 after no step in its log"),
+        ({"until": 0, "saves": []}, 1, "failed", "exit code 0 after no step in its records"),
     ],
 )
 def test_a_program_that_did_less_has_failed(
@@ -161,18 +161,20 @@ def test_a_part_of_a_checkpoint_is_not_taken_and_the_difference_is_stated(world:
     done = world.run(cut=4)
     assert done.returncode == 0, done.stderr
     assert world.outcome()["checkpoint"]["step"] == 2
-    assert world.events() == ["started", "checkpoint_rejected", "checkpoint_saved", "finished"]
+    assert world.events() == ["started", "checkpoint_saved", "checkpoint_rejected", "finished"]
     missing = "global_step_4 is not complete: global_step_4/actor/model_world_size_1_rank_0.pt is cut short"
-    assert f"{missing}; global_step_2 is newest" in done.stderr
+    rejected = [json.loads(line) for line in (world.run_dir / "events.jsonl").read_text().splitlines()][2]
+    assert rejected["reason"] == f"{missing}; global_step_2 is newest"
     assert not (world.run_dir / "checkpoints" / "step-00000004").exists()
 
 
 def test_a_loss_that_is_not_finite_is_no_training(world: World, program: Program) -> None:
     done = world.run(losses={"3": "nan"})
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
+    assert "step 3: the loss is nan" in world.outcome()["reason"]
     assert world.rows()[2]["loss"] == "nan"
     proven = program("prove_run.py", "--run-dir", world.run_dir, "--json")
-    assert "loss is 'nan' at step 3" in json.loads(proven.stdout)["parts"][0]["evidence"]
+    assert "step 3: the loss is nan" in json.loads(proven.stdout)["parts"][0]["evidence"]
 
 
 def test_a_program_goes_on_from_its_own_checkpoint(world: World, program: Program) -> None:

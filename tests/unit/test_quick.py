@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-HOUSE = Path(__file__).resolve().parents[2]
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
 import multiprocessing, os, subprocess, sys
 import pytest
@@ -58,7 +58,7 @@ def test_quick_skips_what_starts_a_process(tmp_path: Path, options: list[str], o
     chosen = "test" if "--quick" in options else "slow"
     ran = subprocess.run(
         [*line, chosen, *own],
-        cwd=HOUSE,
+        cwd=REPOSITORY_ROOT,
         capture_output=True,
         text=True,
         check=False,

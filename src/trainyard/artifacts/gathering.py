@@ -26,7 +26,7 @@ _CUT = b"\n[... the middle of this file was left out ...]\n"
 
 
 @dataclass
-class Gathered:
+class RecordCopy:
     """The copy of a run's directory, and its files; names are relative to that directory."""
 
     source: Path
@@ -54,7 +54,7 @@ class Gathered:
             self.shortened.append(name.as_posix())
 
 
-def gather_records(directory: RunDirectory, target: Path) -> Gathered:
+def gather_records(directory: RunDirectory, target: Path) -> RecordCopy:
     """Copy the report and the records of a run into the new folder `target`.
 
     Missing files are skipped. Raises ConfigError when `target` exists.
@@ -62,14 +62,14 @@ def gather_records(directory: RunDirectory, target: Path) -> Gathered:
     if os.path.lexists(target):
         raise ConfigError(f"{target} exists already; name a folder that does not, or remove it")
     make_folder(target)
-    gathered = Gathered(directory.path, target)
+    gathered = RecordCopy(directory.path, target)
     for path in _files(directory.path, "run.json", "config.yaml", "report/**/*"):
-        gathered.put(path, _whole(path))
+        gathered.put(path, _full_content(path))
     for path in _files(directory.path, "metrics.jsonl", "events.jsonl"):
         gathered.put(path, _last_rows(path))
     end = gathered.size + LARGEST_LOGS
     for path in sorted(_files(directory.path, "logs/*"), key=lambda path: path.stat().st_size):
-        content = _ends(path) if path.suffix in _TEXTS else _whole(path)
+        content = _both_ends(path) if path.suffix in _TEXTS else _full_content(path)
         fits = content is not None and gathered.size + len(content) <= end
         gathered.put(path, content if fits else None)
     return gathered
@@ -80,7 +80,7 @@ def _files(folder: Path, *patterns: str) -> Iterator[Path]:
         yield from sorted(path for path in folder.glob(pattern) if path.is_file() and not path.is_symlink())
 
 
-def _whole(path: Path) -> bytes | None:
+def _full_content(path: Path) -> bytes | None:
     return path.read_bytes() if path.stat().st_size <= LARGEST_FILE else None
 
 
@@ -94,7 +94,7 @@ def _last_rows(path: Path) -> bytes:
         return file.read()
 
 
-def _ends(path: Path) -> bytes:
+def _both_ends(path: Path) -> bytes:
     """Return the file, or its beginning and its end."""
     size, half = path.stat().st_size, (LARGEST_LOG - len(_CUT)) // 2
     with path.open("rb") as file:

@@ -81,11 +81,13 @@ def list_runs(
     names = list(list_promotions(store))
     with ThreadPoolExecutor(_RUNS_AT_ONCE) as pool:
         return list(
-            pool.map(lambda number: _look(store, number, names, price=price, depth=depth), sorted(numbers))
+            pool.map(
+                lambda number: _list_run(store, number, names, price=price, depth=depth), sorted(numbers)
+            )
         )
 
 
-def _look(
+def _list_run(
     store: Store, number: int, names: Sequence[Promotion], *, price: float | None, depth: Depth | None
 ) -> ListedRun:
     _, manifest, problems = newest_manifest(store, number)
@@ -163,7 +165,7 @@ def _row(run: ListedRun) -> tuple[str, ...]:
     ]
     shown = steps if len(steps) <= 4 else [steps[0], "…", *steps[-2:]]
     shown += [step for step in steps if "(" in step and step not in shown]
-    verdict = f"whole ({run.depth})" if run.ok else f"{len(run.problems)} wrong: {run.problems[0]}"
+    verdict = f"complete ({run.depth})" if run.ok else f"{len(run.problems)} wrong: {run.problems[0]}"
     cost = "" if run.usd_per_month is None else f"{run.usd_per_month:,.2f}"
     text = f"{len(steps)}: {', '.join(shown)}" if steps else "none"
     return (

@@ -1,7 +1,7 @@
 """Names for checkpoints that matter (`best`, `production`): a small object that points at one by its digest.
 
 In a store, a name means one checkpoint of one run. A conditional put moves it: when two people move it at
-once, one of them gets an error. The checkpoint is verified before it gets the name. Afterwards it is looked
+once, one of them gets an error. The checkpoint is verified before it gets the name. Afterwards it is read
 up once more, because retention may have removed it meanwhile. From then on the digest identifies it.
 """
 
@@ -21,8 +21,8 @@ from trainyard.artifacts.store.layout import PROMOTED, promotion_key
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, ServiceError, VerificationError
-from trainyard.run.commands import trainyard_command
 from trainyard.run.record_models import OF_A_FILE, Count, Number, SchemaNumber, Text, validate_record
+from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import parse_json_object
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
@@ -129,7 +129,7 @@ def promote(
     old, before = _pointer(store, name)
     moved = _move(store, promotion, old=old, before=before)
     if not _is_held(store, moved):
-        now = _undone(store, moved, old)
+        now = _undo_promotion(store, moved, old)
         raise RunConflictError(
             f"{checkpoint.prefix} was removed by retention, or stored again, while it was promoted: "
             f"{now}. Promote another one."
@@ -163,7 +163,7 @@ def _move(store: Store, promotion: Promotion, *, old: bytes | None, before: Prom
         promotion = replace(promotion, previous={field: getattr(before, field) for field in fields})
     if not _put(store, promotion.name, old=old, new=promotion.content):
         raise RunConflictError(
-            f"{promotion.name} was moved by somebody else meanwhile. Look at it, then try again."
+            f"{promotion.name} was moved by somebody else meanwhile. Check it, then try again."
         )
     return promotion
 
@@ -190,7 +190,7 @@ def _is_held(store: Store, promotion: Promotion) -> bool:
     return any(each.marker is None or store.describe(each.marker.key) is not None for each in match)
 
 
-def _undone(store: Store, moved: Promotion, old: bytes | None) -> str:
+def _undo_promotion(store: Store, moved: Promotion, old: bytes | None) -> str:
     """Take the name from a checkpoint that is gone; return a sentence about the result.
 
     The name goes back to the previous checkpoint, unless that was removed as well; then to nothing.

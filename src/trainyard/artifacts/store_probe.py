@@ -3,7 +3,7 @@
     list ─> put if absent, read ─> send a small file, send a file in two parts, read ─> abort ─> remove
 
 The objects have fixed keys in each store (`layout.READINESS`), outside every run, so that checks do not pile
-up when the role may not delete. What another check left there is replaced; anything else is left alone. The
+up when the role may not delete. What another check left there is replaced; anything else is not changed. The
 run number is looked up and not claimed: the first sync claims it.
 """
 
@@ -39,7 +39,7 @@ PART_BYTES = 5 << 20
 _REST_BYTES = 1 << 10
 _SIZES = {READINESS_SMALL: _REST_BYTES, READINESS_PARTS: PART_BYTES + _REST_BYTES}
 _JOINED_BYTES = 1
-"""What `can_abort` leaves where uploads may not be aborted."""
+"""Bytes of the upload that `can_abort` starts and may not abort."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class StoreAnswer:
     """False if the store cannot do what storing a run needs, now or later."""
 
 
-def ask_store(
-    opened: Callable[[], Store],
+def query_store(
+    open_store: Callable[[], Store],
     run_id: str,
     wanted: int | None,
     *,
@@ -87,7 +87,7 @@ def ask_store(
     """
     answer = StoreAnswer()
     try:
-        store = opened()
+        store = open_store()
         probe = probe_store(store, secrets.token_hex(8) if writes else None, for_files=for_files)
         answer = StoreAnswer(probe.problems, probe.notes, is_able=probe.is_able)
         if probe.answers:
@@ -104,32 +104,35 @@ def probe_store(store: Store, token: str | None, *, for_files: Callable[[], Stor
     `token` distinguishes this check's object from those of simultaneous checks; with None nothing is written.
     `for_files` opens the store for calls that send a file.
     """
-    asked = _Asked()
-    asked.ask(lambda: next(iter(store.folders()), None))
+    attempts = _Attempts()
+    attempts.run(lambda: next(iter(store.folders()), None))
     made: list[str] = []
-    written = token is not None and asked.ask(lambda: _write_and_read(store, token, made))
+    written = token is not None and attempts.run(lambda: _write_and_read(store, token, made))
     if not written:
-        asked.ask(lambda: store.read_object(READINESS))
-    elif asked.ask(lambda: _send_as_a_run(for_files() if for_files else store, made)) and not _can_abort(
+        attempts.run(lambda: store.read_object(READINESS))
+    elif attempts.run(lambda: _send_as_a_run(for_files() if for_files else store, made)) and not _can_abort(
         store
     ):
-        asked.notes.append(
+        attempts.notes.append(
             "an upload in parts cannot be aborted here: after one that failed, its parts stay until the "
             "bucket's lifecycle rule removes them"
         )
     if remaining := _delete(store, made):
-        asked.notes.append(
+        attempts.notes.append(
             f"{', '.join(remaining)}: stays in the store, at most 5 MiB, and the next check replaces it "
             "(this role may not delete, which is how it should be set up)"
         )
     return Probe(
-        tuple(dict.fromkeys(asked.problems)), tuple(asked.notes), asked.may_go_on, is_able=asked.is_able
+        tuple(dict.fromkeys(attempts.problems)),
+        tuple(attempts.notes),
+        attempts.may_continue,
+        is_able=attempts.is_able,
     )
 
 
-def leave_nothing(store: Store) -> None:
+def remove_probe(store: Store) -> None:
     """Abort and remove what an interrupted check has written, as far as that is permitted."""
-    store.give_up_uploads()
+    store.abort_uploads()
     with contextlib.suppress(ServiceError, VerificationError):
         there = store.read_object(READINESS)
         _delete(store, [READINESS] if there is not None and _is_ours(there) else [])
@@ -170,23 +173,23 @@ def standing_of(store: Store, run_id: str, wanted: int | None, *, may_be_stored:
 
 
 @dataclass
-class _Asked:
-    """Asks one question after another, until one fails in a way in which all others would fail too."""
+class _Attempts:
+    """Runs one call after another, until one fails in a way in which all others would fail too."""
 
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    may_go_on: bool = True
+    may_continue: bool = True
     is_able: bool = True
 
-    def ask(self, question: Callable[[], object]) -> bool:
-        """Return whether the question succeeded; record the reason if not."""
-        if not self.may_go_on:
+    def run(self, attempt: Callable[[], object]) -> bool:
+        """Return whether the call succeeded; record the reason if not."""
+        if not self.may_continue:
             return False
         try:
-            question()
+            attempt()
         except TrainyardError as error:
             self.problems.append(str(error))
-            self.may_go_on = isinstance(error, PermissionRefusedError | UnsupportedOperationError)
+            self.may_continue = isinstance(error, PermissionRefusedError | UnsupportedOperationError)
             self.is_able = self.is_able and not isinstance(error, UnsupportedOperationError)
             return False
         return True
@@ -238,7 +241,7 @@ def _require_ours(store: Store, key: str) -> None:
     there = store.describe(key)
     if there is not None and there.size not in (_SIZES[key], _JOINED_BYTES):
         raise VerificationError(
-            f"{key} in {store.url} was not written by a check, and was left alone. "
+            f"{key} in {store.url} was not written by a check, and was not changed. "
             "Move it away: this name is reserved for checks."
         )
 
@@ -282,7 +285,7 @@ def _put(store: Store, content: bytes) -> bool:
         return False
     if not _is_ours(there):
         raise VerificationError(
-            f"{READINESS} in {store.url} was not written by a check, and was left alone. "
+            f"{READINESS} in {store.url} was not written by a check, and was not changed. "
             "Move it away: this name is reserved for checks."
         )
     return store.swap(READINESS, there, content, metadata={})

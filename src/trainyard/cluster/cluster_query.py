@@ -136,8 +136,8 @@ class ClusterQuery:
             "slices": lambda: self._list(dra, "resourceslices", api_objects.slice_of),
             "allocated": lambda: self._allocations(dra),
             "namespace": self._namespace,
-            "quotas": lambda: self.api.whole_list(f"{space}/resourcequotas", api_objects.quota_of),
-            "limits": lambda: _flat(self.api.whole_list(f"{space}/limitranges", api_objects.limits_of)),
+            "quotas": lambda: self.api.list_all(f"{space}/resourcequotas", api_objects.quota_of),
+            "limits": lambda: _flat(self.api.list_all(f"{space}/limitranges", api_objects.limits_of)),
             "volume": self._volume,
             "drivers": lambda: self._names("/apis/storage.k8s.io/v1/csidrivers"),
             "priority_classes": lambda: self._names("/apis/scheduling.k8s.io/v1/priorityclasses"),
@@ -169,10 +169,10 @@ class ClusterQuery:
         return str(answer["gitVersion"])
 
     def _nodes(self) -> Any:
-        return self.api.whole_list("/api/v1/nodes", api_objects.node_of)
+        return self.api.list_all("/api/v1/nodes", api_objects.node_of)
 
     def _pods(self) -> Any:
-        return self.api.whole_list("/api/v1/pods", api_objects.pod_of, fieldSelector=LIVE)
+        return self.api.list_all("/api/v1/pods", api_objects.pod_of, fieldSelector=LIVE)
 
     def _read_served_apis(self, pool: ThreadPoolExecutor) -> ServedApis:
         groups = self._read(self._groups)
@@ -209,10 +209,10 @@ class ClusterQuery:
         return permission if isinstance(answer, MissingData) else apply_review(permission, answer)
 
     def _list(self, root: str | MissingData, what: str, reduce: Callable[[Json], Any]) -> Any:
-        return root if isinstance(root, MissingData) else self.api.whole_list(f"{root}/{what}", reduce)
+        return root if isinstance(root, MissingData) else self.api.list_all(f"{root}/{what}", reduce)
 
     def _workloads(self, path: str, kind: str) -> Any:
-        return self.api.whole_list(path, lambda raw: api_objects.read_workload(raw, kind))
+        return self.api.list_all(path, lambda raw: api_objects.read_workload(raw, kind))
 
     def _allocations(self, root: str | MissingData) -> Any:
         found = self._list(root, "resourceclaims", api_objects.allocations_of)
@@ -225,7 +225,7 @@ class ClusterQuery:
     def _hooks(self) -> frozenset[str]:
         root = "/apis/admissionregistration.k8s.io/v1"
         kinds = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
-        found = (self.api.whole_list(f"{root}/{kind}", api_objects.hook_targets_of) for kind in kinds)
+        found = (self.api.list_all(f"{root}/{kind}", api_objects.hook_targets_of) for kind in kinds)
         return frozenset(_flat(_flat(found)))
 
     def _namespace(self) -> Namespace:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.config.cluster import ClusterConfig
 from trainyard.plan.instances import HYPERPOD
-from trainyard.run.commands import DEFAULT_CLUSTER, ClusterTarget, cluster_target
+from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget, cluster_target
 
 if TYPE_CHECKING:
     from trainyard.cluster.needed_apis import ServedKind

@@ -19,7 +19,7 @@ from trainyard.cluster.fitness import assess
 from trainyard.cluster.needed_apis import choose_kind
 from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.errors import ConfigError, ExitCode
-from trainyard.run.commands import ClusterTarget
+from trainyard.run.suggested_commands import ClusterTarget
 
 
 class Readiness(StrEnum):

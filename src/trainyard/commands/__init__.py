@@ -19,6 +19,7 @@ from trainyard.errors import ConfigError, ExitCode
 COMMANDS = {
     "run": "run",
     "train": "train",
+    "pod": "run_pod",
     "prove": "prove_run",
     "report": "training_dashboard",
     "tell": "notify_slack",

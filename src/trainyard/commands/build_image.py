@@ -80,10 +80,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, ask and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, request and change nothing")
     args = parser.parse_args(argv)
     if args.image and args.dockerfile and len(args.dockerfile) > 1:
-        parser.error("--image names one image; leave it out where several Dockerfiles are built")
+        parser.error("--image names one image; omit it where several Dockerfiles are built")
     return args
 
 

@@ -92,9 +92,9 @@ def run(phase: str, line: list[str]) -> None:
 
     done = run_program(line, seconds=STEP_SECONDS)
     if not done.ok:
-        said = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip())))
+        printed = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip())))
         kind = ConfigError if phase == "configure" else CheckFailedError
-        raise kind(f"{said}\n{shlex.join(line)} failed ({phase}); its output is above.")
+        raise kind(f"{printed}\n{shlex.join(line)} failed ({phase}); its output is above.")
     command_output.announce(phase, summary(phase, done.stdout), "ok")
 
 

@@ -34,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import annotate_problems
 
-    files = args.files or [shown(path) for path in sorted((REPOSITORY_ROOT / "configs").rglob("*.yaml"))]
+    files = args.files or [
+        relative_path(path) for path in sorted((REPOSITORY_ROOT / "configs").rglob("*.yaml"))
+    ]
     if not files:
         raise ConfigError(f"{REPOSITORY_ROOT / 'configs'}: there is no configuration to check")
     problems = {str(path): problem_with(path) for path in files}
@@ -44,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         annotate_problems(problem)
     if args.json:
         output.print_json(problems)
-    said = f"{len(files) - len(wrong)} of {len(files)} can be used"
-    output.announce("configs", said, "failed" if wrong else "ok")
+    summary = f"{len(files) - len(wrong)} of {len(files)} can be used"
+    output.announce("configs", summary, "failed" if wrong else "ok")
     return ExitCode.USAGE if wrong else ExitCode.DONE
 
 
@@ -66,6 +68,6 @@ def problem_with(path: Path, *weights: str) -> str:
     return ""
 
 
-def shown(path: Path) -> Path:
+def relative_path(path: Path) -> Path:
     """Return the path relative to the working directory, as GitHub annotations need it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -17,6 +17,7 @@ Example:    scripts/check_environment.py --config configs/smoke.yaml
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.config.registries import COMMAND
 from trainyard.errors import CheckFailedError
 
 if TYPE_CHECKING:
@@ -50,12 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.artifacts.store.store_address import require_address
+    from trainyard.config.load import load_config
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
 
     if args.store:
         require_address(args.store)
-    with terminal.show_live(PhaseDisplay("environment", "asking the packages, the driver and torch")):
+    given = load_config(args.config, args.set).config
+    if given.recipe == COMMAND:
+        return check_program(args, given)
+    with terminal.show_live(PhaseDisplay("environment", "checking the packages, the driver and torch")):
         from trainyard.machine.preflight import PreflightVerdict, judge_machine, worst_verdict
         from trainyard.machine.preflight_text import (
             refusal_line,
@@ -83,6 +89,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def check_program(args: argparse.Namespace, config: "Config") -> int:
+    """Check that another program can be started here: its folder, its first word, its lock and its data.
+
+    Its packages are its own, so nothing is compared with the lock of this repository.
+    """
+    from trainyard.gateways import local_machine
+    from trainyard.gateways.nvidia import query_gpus
+    from trainyard.programs.inputs import find_data
+    from trainyard.programs.program import program_of
+
+    program = program_of(config, Path.cwd())
+    path = program.environment.get("PATH", os.environ.get("PATH"))
+    first = program.command[0]
+    place = str(program.directory / first) if "/" in first else first
+    if shutil.which(place, path=path) is None:
+        raise CheckFailedError(
+            f"program.command: {first} is not a program that can be run in {program.directory}. Activate its "
+            "environment, or name the path of its interpreter, such as .venv/bin/python. Nothing was started."
+        )
+    find_data(program.directory, program.data or ())
+    gpus = [gpu.name for gpu in query_gpus().gpus]
+    free = local_machine.free_bytes(args.run_dir) / 1e9
+    line = f"{first}, {f'{len(gpus)} × {gpus[0]}' if gpus else 'no GPU'}, {free:,.0f} GB free"
+    if args.json:
+        print(json.dumps({"verdict": "ok", "summary": line, "findings": []}))
+    output.announce("environment", line, "ok")
+    return 0
+
+
 def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) -> "MachineFacts":
     """Collect the facts about this machine that the checks need."""
     from trainyard.artifacts.store.store_address import local_store_folder
@@ -98,9 +133,9 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     pins = read_pins(read_named_text(lock, "--lock names the lock to compare with"))
     driver = query_gpus()
     drives = bool(driver.gpus or driver.trouble or local_machine.has_nvidia_driver())
-    # Importing torch takes seconds; without a driver its files say enough.
-    torch, cuda, memory = ask_torch() if drives else (*local_machine.installed_torch(), ())
-    is_new = not (run_dir / "run.json").exists()  # the store may hold a part of a run that has begun
+    # Importing torch takes seconds; without a driver its files are enough.
+    torch, cuda, memory = query_torch() if drives else (*local_machine.installed_torch(), ())
+    is_new = not (run_dir / "run.json").exists()  # the store may hold a part of a run that has started
     store_folder = local_store_folder(store or config.artifacts.store or "") if is_new else None
     return MachineFacts(
         python=sys.version.split()[0],
@@ -152,7 +187,7 @@ def memory_of(config: "Config", *, gpus: int) -> "Memory | None":
     )
 
 
-def ask_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
+def query_torch() -> tuple[str | None, str | None, tuple[int, ...]]:
     """Return torch's version, CUDA release and GPU memories; all unknown if torch cannot be imported."""
     try:
         from trainyard.training.runtime.torch_device import torch_facts

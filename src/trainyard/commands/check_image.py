@@ -123,9 +123,9 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
     from trainyard.image.release.check_levels import MODEL, probe_answers, probe_request
 
     packages = packages_of(args, facts)
-    asked = probe_request(args.level, packages, cpu=args.cpu, efa=args.efa, model=MODEL)
+    request = probe_request(args.level, packages, cpu=args.cpu, efa=args.efa, model=MODEL)
     source = PROBE.read_text(encoding="utf-8")
-    command = [args.python or PYTHON, "-", json.dumps(asked)]
+    command = [args.python or PYTHON, "-", json.dumps(request)]
     started = time.monotonic()
     done = builder.run(args.image, command, stdin=source, seconds=args.time_limit, gpus=args.gpus)
     _logger.info("the probe ended with %s after %.0f s", done.exit_code, time.monotonic() - started)
@@ -133,7 +133,7 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
     how = "it did not end in time"
     if done.exit_code is not None:
         how = f"the container ended with {done.exit_code}"
-    return probe_answers(asked["checks"], done.stdout, f"{how}: {words}" if words else how)
+    return probe_answers(request["checks"], done.stdout, f"{how}: {words}" if words else how)
 
 
 def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict[str, str]] | None:

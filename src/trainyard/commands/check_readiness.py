@@ -9,7 +9,7 @@ their names start with trainyard-readiness, and the next check replaces them. No
 
 Reads:      --config for artifacts.store and artifacts.encryption; --run-dir (run.json); TRAINYARD_RUN_ID;
             TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless; AWS_*
-Writes:     three objects in the store, for a moment; with --json every finding on stdout; in GitHub
+Writes:     three temporary objects in the store; with --json every finding on stdout; in GitHub
             Actions, if a check failed, an annotation, the job summary, and the step output `reason`
 Exit codes: 0 ready (degraded findings are reported); 1 a check failed; 2 the configuration or usage is wrong
 Example:    scripts/check_readiness.py --store s3://ml-runs/phase2 --run-number 812
@@ -52,7 +52,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--role", default="", metavar="ARN", help="the role that an earlier step assumed")
     parser.add_argument("--role-outcome", default="success", metavar="TEXT", help="the outcome of that step")
-    limit = f"time limit of all questions to the store; default: {SECONDS:.0f}s"
+    limit = f"time limit of all requests to the store; default: {SECONDS:.0f}s"
     parser.add_argument("--timeout", type=arguments.duration, default=SECONDS, metavar="DURATION", help=limit)
     grace = "from a signal until the trainer is killed; compared with earlier stops; default: 30s"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.machine.preflight import PreflightVerdict, worst_verdict
     from trainyard.machine.readiness import judge_readiness, store_line
 
-    answers = ask(args)
+    answers = collect_answers(args)
     findings = judge_readiness(answers)
     verdict = worst_verdict(findings)
     if args.json:
@@ -100,38 +100,40 @@ def refuse(findings: Any) -> None:
     raise CheckFailedError(refusal_text(findings))
 
 
-def ask(args: argparse.Namespace) -> "Answers":
+def collect_answers(args: argparse.Namespace) -> "Answers":
     """Collect the facts about the store and the signing key that the checks need."""
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.store.store_address import names_a_store, open_store
-    from trainyard.artifacts.store_probe import PART_BYTES, ask_store
+    from trainyard.artifacts.store_probe import PART_BYTES, query_store
     from trainyard.machine.readiness import Answers, hanging_message
-    from trainyard.run.commands import script_command
     from trainyard.run.identity import grace_needed
+    from trainyard.run.suggested_commands import script_command
 
     url, encryption = store_of(args)
-    run_id, is_begun = run_of(args.run_dir)
+    run_id, may_be_stored = run_of(args.run_dir)
     number, writes = parse_run_number(args.run_number), not args.dry_run
 
     stores: list[Store] = []
 
-    def opened(**limits: float) -> "Store":
+    def open_limited(**limits: float) -> "Store":
         options: dict[str, Any] = {"attempts": ATTEMPTS, "part_bytes": PART_BYTES, **limits}
         stores.append(open_store(url, encryption=encryption, **options))
         return stores[-1]
 
-    def asked() -> "StoreAnswer":
-        quick = partial(opened, call_seconds=CALL_SECONDS)
-        return ask_store(quick, run_id, number, may_be_stored=is_begun, writes=writes, for_files=opened)
+    def query() -> "StoreAnswer":
+        quick = partial(open_limited, call_seconds=CALL_SECONDS)
+        return query_store(
+            quick, run_id, number, may_be_stored=may_be_stored, writes=writes, for_files=open_limited
+        )
 
     assumed = args.role_outcome == "success"
     try:
-        facts = asdict(time_limits.within(args.timeout, asked)) if assumed else {"asked": False}
+        facts = asdict(time_limits.within(args.timeout, query)) if assumed else {"queried": False}
     except KeyboardInterrupt:
-        leave_nothing_in(stores[-1:] if writes else (), args.timeout)
+        remove_probe_objects(stores[-1:] if writes else (), args.timeout)
         raise
     except WaitTimeoutError:
-        leave_nothing_in(stores[-1:] if writes else (), args.timeout)
+        remove_probe_objects(stores[-1:] if writes else (), args.timeout)
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         facts = {"problems": (hanging_message(url, args.timeout, endpoint),)}
     return Answers(
@@ -145,17 +147,17 @@ def ask(args: argparse.Namespace) -> "Answers":
         grace_seconds=args.grace,
         grace_needed=grace_needed(args.run_dir),
         **facts,
-        **ask_signer(args.timeout),
+        **query_signer(args.timeout),
     )
 
 
-def leave_nothing_in(stores: "Sequence[Store]", seconds: float) -> None:
+def remove_probe_objects(stores: "Sequence[Store]", seconds: float) -> None:
     """Remove what an interrupted check has written, within some seconds: the store may not answer."""
-    from trainyard.artifacts.store_probe import leave_nothing
+    from trainyard.artifacts.store_probe import remove_probe
 
     for store in stores:
         with contextlib.suppress(WaitTimeoutError):
-            time_limits.within(min(seconds, 2 * CALL_SECONDS), partial(leave_nothing, store))
+            time_limits.within(min(seconds, 2 * CALL_SECONDS), partial(remove_probe, store))
 
 
 def store_of(args: argparse.Namespace) -> tuple[str, str]:
@@ -184,7 +186,7 @@ def run_of(directory: Path | None) -> tuple[str, bool]:
     return choose_run_id(directory), "TRAINYARD_RUN_ID" in os.environ
 
 
-def ask_signer(seconds: float) -> dict[str, Any]:
+def query_signer(seconds: float) -> dict[str, Any]:
     """Return the signing settings of the environment as fields of `Answers`; signing reads the key itself."""
     from trainyard.gateways.model_signing import METHOD, signer_from
 

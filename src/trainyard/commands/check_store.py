@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     setup = open_setup(args.store, encryption=args.encryption, call_seconds=args.call_seconds)
     findings = []
-    for finding in chain(setup.findings(fix=args.fix), _stored(setup, args)):
+    for finding in chain(setup.findings(fix=args.fix), _encryption_findings(setup, args)):
         findings.append(finding)
         if not args.json:
             output.print_text(finding.text())
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.NO if bad else ExitCode.DONE
 
 
-def _stored(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
+def _encryption_findings(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
     """Return the encryption of the newest run's objects; nothing without a stored or readable run."""
     from trainyard.artifacts.record.chain import newest_run
     from trainyard.artifacts.store.store_address import open_store
@@ -63,7 +63,7 @@ def _stored(setup: Any, args: argparse.Namespace) -> Iterator[Any]:
     try:
         newest = newest_run(open_store(args.store, call_seconds=args.call_seconds))
     except ServiceError as error:
-        output.print_remarks([f"stored objects were not looked at: {error}"])
+        output.print_remarks([f"stored objects were not checked: {error}"])
         return
     if newest is not None:
-        yield setup.stored([entry.key for entry in newest.objects])
+        yield setup.check_objects([entry.key for entry in newest.objects])

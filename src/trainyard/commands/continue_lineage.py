@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         set_output("reason", f"no further segment: {decision.reason}")
         output.announce("next", decision.reason, "failed")
         return ExitCode.NO
-    inputs = plan.inputs_of(decision.next.told_in(args.thread), manifest=args.manifest)
+    inputs = plan.inputs_of(decision.next.with_thread(args.thread), manifest=args.manifest)
     if args.dry_run:
         output.print_json({"ref": plan.ref, "inputs": inputs})
         return ExitCode.DONE

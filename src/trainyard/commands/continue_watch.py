@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import set_output
     from trainyard.gateways.github_api import github_from
-    from trainyard.run.commands import cluster_target
+    from trainyard.run.suggested_commands import cluster_target
 
     if args.watch >= MOST_WATCHES:
         again = cluster_target(vars(args)).command("manage_training_job.py", "status", args.job, "--follow")

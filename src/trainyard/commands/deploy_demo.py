@@ -2,7 +2,7 @@
 
     control plane, two nodes, training operator ──> deploy_training_job.py --monitor ──> prove_run.py ──> gone
 
-The kit in the folder $TRAINYARD_CONTROL_PLANE brings the cluster: API server, kubelets and containerd. It
+The kit in the folder $TRAINYARD_CONTROL_PLANE makes the cluster: API server, kubelets and containerd. It
 needs no container engine and no network. The image of the pods is this machine, with this environment. The
 demonstration uses the same scripts and objects as any other cluster; there is no GPU.
 
@@ -70,7 +70,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     several = "change values: KEY=VALUE words, quoted as in a shell"
     parser.add_argument("--settings", default="", metavar="WORDS", help=several)
     parser.add_argument("--keep-logs", action="store_true", help="leave the logs of cluster and operator")
-    parser.add_argument("--dry-run", action="store_true", help="only say whether this machine can show it")
+    parser.add_argument("--dry-run", action="store_true", help="only report whether this machine can show it")
     args = parser.parse_args(argv)
     args.set += settings(args.settings)
     return args
@@ -80,14 +80,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     started = time.monotonic()
-    kit = required_kit(os.environ.get(VARIABLE, ""))
+    kit = load_kit(os.environ.get(VARIABLE, ""))
     if args.dry_run:
         output.announce("demo", "this machine can show it", "ok")
         return ExitCode.DONE
     volume = args.runs.resolve() / time.strftime("demo-%Y%m%d-%H%M%S")
     folder = Path(tempfile.mkdtemp(prefix="trainyard-demo-"))
     try:
-        code = shown(args, kit, folder=folder, volume=volume)
+        code = run_demo(args, kit, folder=folder, volume=volume)
     finally:
         if args.keep_logs:
             output.announce("logs", str(folder))
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def required_kit(folder: str) -> Any:
+def load_kit(folder: str) -> Any:
     """Return the kit's module of real nodes. Raises ConfigError that names what this machine lacks."""
     if not folder:
         raise ConfigError(
@@ -125,12 +125,12 @@ def required_kit(folder: str) -> Any:
     return module
 
 
-def shown(args: argparse.Namespace, kit: Any, *, folder: Path, volume: Path) -> int:
+def run_demo(args: argparse.Namespace, kit: Any, *, folder: Path, volume: Path) -> int:
     """Make the cluster, deploy the job, prove it from outside, and remove the cluster."""
     from trainyard.gateways.process import run_passing_signals
 
     compile_packages()
-    with cluster_of(kit, folder, volume) as cluster:
+    with make_cluster(kit, folder, volume) as cluster:
         job = ["--kubeconfig", str(cluster.kubeconfig), "--namespace", NAMESPACE]
         settings = [f"--set={key}={value}" for key, value in SETTINGS.items()]
         deploy = [
@@ -176,7 +176,7 @@ def compile_packages() -> None:
 
 
 @contextmanager
-def cluster_of(kit: Any, folder: Path, volume: Path) -> Iterator[Any]:
+def make_cluster(kit: Any, folder: Path, volume: Path) -> Iterator[Any]:
     """A cluster of two nodes with the training operator, this machine as an image, and one volume."""
     output.announce("cluster", "API server, scheduler, and two nodes with kubelet and containerd")
     with ExitStack() as held:

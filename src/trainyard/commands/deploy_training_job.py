@@ -1,11 +1,11 @@
-"""Send a training job to a cluster: check the cluster, plan, apply, and wait for its end if asked to.
+"""Send a training job to a cluster: check the cluster, plan, apply, and wait for its end if requested.
 
     preflight ──> storage and queue, if the configuration says how ──> plan ──> apply ──> watch
 
 All problems are reported at once, before anything is sent. A job that would train to its end and fail its
 proof (EFA between machines cannot be proven yet) is one of them, unless --accept names the part, such as
-network. The command continues with a job of the same name and plan. --dry-run asks a cluster only if one is
-named. A command of your own can follow after --.
+network. The command continues with a job of the same name and plan. --dry-run queries a cluster only if one
+is named. A command of your own can follow after --.
 
 Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image
 Writes:     the objects of the job into the cluster; --json prints the plan and the job's state; in GitHub
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_request import JobRequest
     from trainyard.jobs.state.job_state import JobState
     from trainyard.proof.reachable_parts import UnreachablePart
-    from trainyard.run.commands import ClusterTarget
+    from trainyard.run.suggested_commands import ClusterTarget
 
 _logger = logging.getLogger("trainyard.deploy_training_job")
 TEXTS = (
@@ -61,7 +61,7 @@ TEXTS = (
     ("--hf-token-secret", "NAME[:KEY]", "a Secret with a token for the Hugging Face Hub; default key: token"),
     ("--ray-cluster", "NAME", "with raycluster: the name of a cluster that several jobs share"),
 )
-WHOLE = (
+NUMBERS = (
     ("--num-nodes", arguments.positive, 1, "default: 1"),
     ("--gpu-per-node", arguments.natural_number, None, "default: all GPUs of a node; 0 for none"),
     ("--nproc-per-node", arguments.processes, None, "processes per pod; default: one per GPU"),
@@ -83,7 +83,7 @@ SWITCHES = (
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True)
-    for flag, kind, default, meaning in WHOLE:
+    for flag, kind, default, meaning in NUMBERS:
         parser.add_argument(flag, type=kind, default=default, metavar="N", help=meaning)
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
@@ -106,44 +106,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.github import refusal_in_summary
-    from trainyard.jobs.job_request import configured
+    from trainyard.jobs.job_request import load_job_config
 
     with refusal_in_summary("Nothing was sent"):
-        config, args.kind = configured(vars(args))
-        return sent(args, config)
+        config, args.kind = load_job_config(vars(args))
+        return check_and_deploy(args, config)
 
 
-def sent(args: argparse.Namespace, config: "Config") -> int:
+def check_and_deploy(args: argparse.Namespace, config: "Config") -> int:
     """Check, plan, and send the job or show it."""
     from trainyard.cluster.verdict import require_checks
     from trainyard.proof.reachable_parts import PARTS
 
     require_checks(accepted_checks(args), others=PARTS)
     if args.dry_run and not (args.kubeconfig or args.context or args.cluster):
-        return show(args, planned(args, config, asked(args, config)), api=None)
-    from trainyard.gateways.github import tell_step
+        return show(args, make_plan(args, config, job_request(args, config)), api=None)
+    from trainyard.gateways.github import report_step
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
-    from trainyard.jobs.existing_job import stands
+    from trainyard.gateways.kubernetes.cluster_connection import requested_access
+    from trainyard.jobs.existing_job import is_deployed
     from trainyard.jobs.job_submission import find
     from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
     from trainyard.run.untrusted_files import read_yaml
 
-    access = access_asked_for(vars(args), read=read_yaml)
+    access = requested_access(vars(args), read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
-    found = checked(args, config, access, api)
+    found = check_cluster(args, config, access, api)
     place = found.query.demand.namespace
-    seen = asked(args, config).seen(kind=found.kind, namespace=place, image=found.image, room=found.room)
-    plan = planned(args, config, seen)
+    seen = job_request(args, config).with_cluster_facts(
+        kind=found.kind, namespace=place, image=found.image, room=found.room
+    )
+    plan = make_plan(args, config, seen)
     data, store = plan.to_json(), config.artifacts.store or ""
-    tell_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if args.dry_run else "")
+    report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if args.dry_run else "")
     # If the job exists already, its own pods may fill the cluster.
-    if found.exit_code and (args.dry_run or not stands(partial(find, api), plan)):
+    if found.exit_code and (args.dry_run or not is_deployed(partial(find, api), plan)):
         return found.exit_code
     return show(args, plan, api=api) if args.dry_run else deploy(args, plan, api)
 
 
-def asked(args: argparse.Namespace, config: "Config") -> "JobRequest":
+def job_request(args: argparse.Namespace, config: "Config") -> "JobRequest":
     from trainyard.gateways.git import git_facts
     from trainyard.gateways.images.image_record import runs_code_of
     from trainyard.jobs.job_request import make_job_request, provenance_of
@@ -161,7 +163,7 @@ def image_of(args: argparse.Namespace, config: "Config") -> str:
     return image_or_newest(args.image_uri or config.cluster.image or "", os.environ, region=args.region)
 
 
-def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Preflight":
+def check_cluster(args: argparse.Namespace, config: "Config", access: "Access", api: "Api") -> "Preflight":
     from trainyard.cluster.cluster_query import ClusterQuery
     from trainyard.cluster.demand import demand_of
     from trainyard.cluster.fix import supplies_of
@@ -178,11 +180,11 @@ def checked(args: argparse.Namespace, config: "Config", access: "Access", api: "
 
     given = {**vars(args), "image_uri": image_of(args, config)}
     demand = demand_of(given, config.cluster, KINDS.values(), namespace=access.namespace)
-    look = ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
+    query = ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
     supplies = supplies_of(config.cluster, read_yaml_documents)
     change = None if args.dry_run else apply
     accepted = accepted_checks(args)
-    found = preflight(look, supplies, accepted, find_digest=find_digest, apply=change)
+    found = preflight(query, supplies, accepted, find_digest=find_digest, apply=change)
     if found.exit_code:
         print("\n".join(verdict_lines(found.record, width=terminal.width())), file=sys.stderr)
     status = "failed" if found.exit_code else "degraded" if found.verdict.exit_code else "ok"
@@ -198,12 +200,12 @@ def accepted_checks(args: argparse.Namespace) -> list[str]:
     return [name for name in args.accept if name not in PARTS]
 
 
-def planned(args: argparse.Namespace, config: "Config", request: "JobRequest") -> "JobPlan":
+def make_plan(args: argparse.Namespace, config: "Config", request: "JobRequest") -> "JobPlan":
     from trainyard.jobs.job_environment import job_findings
     from trainyard.jobs.job_planning import plan_job, warnings_of
 
     plan = plan_job(config, request)
-    state_unproven(args, config, plan)
+    check_provable(args, config, plan)
     for warning in warnings_of(plan):
         _logger.warning("%s", warning)
     for found in job_findings(plan):
@@ -213,7 +215,7 @@ def planned(args: argparse.Namespace, config: "Config", request: "JobRequest") -
     return plan
 
 
-def state_unproven(args: argparse.Namespace, config: "Config", plan: "JobPlan") -> None:
+def check_provable(args: argparse.Namespace, config: "Config", plan: "JobPlan") -> None:
     """Warn of the parts of the proof that cannot hold; refuse those that would make the job fail.
 
     Raises ConfigError.
@@ -238,13 +240,13 @@ def state_unproven(args: argparse.Namespace, config: "Config", plan: "JobPlan") 
 
 
 def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart, ...]":
-    from trainyard.jobs.recipes import own_command, trainyard_trainer
+    from trainyard.jobs.recipes import any_program, own_command, trainyard_trainer
     from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 
     name = plan.program.name
     return unreachable_parts(
         PlannedRun(
-            recipe=config.recipe if name == trainyard_trainer.NAME else name,
+            recipe=config.recipe if name in (trainyard_trainer.NAME, any_program.NAME) else name,
             nodes=plan.nodes,
             processes=plan.processes_per_node,
             network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,
@@ -267,8 +269,8 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
         from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
         print(kubernetes_yaml(manifests.all), end="")
-    asked = manifests.before_job if kind.needs_runtime else manifests.all
-    problems = refusals(api, asked) if api else []
+    checked = manifests.before_job if kind.needs_runtime else manifests.all
+    problems = refusals(api, checked) if api else []
     for problem in problems:
         _logger.error("%s", problem)
     return ExitCode.NO if problems else ExitCode.DONE
@@ -276,15 +278,15 @@ def show(args: argparse.Namespace, plan: "JobPlan", *, api: "Api | None") -> int
 
 def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     """Send the job unless it exists already, and wait for its end if requested."""
-    from trainyard.jobs.existing_job import stands
+    from trainyard.jobs.existing_job import is_deployed
     from trainyard.jobs.job_reader import JobReader
     from trainyard.jobs.job_submission import find, submit
     from trainyard.jobs.kinds import KINDS
-    from trainyard.run.commands import cluster_target
+    from trainyard.run.suggested_commands import cluster_target
 
     target = cluster_target(vars(args))
     manifests, kind = KINDS[plan.kind].render(plan), KINDS[plan.kind].followed
-    if there := stands(partial(find, api), plan):
+    if there := is_deployed(partial(find, api), plan):
         output.announce("job", f"{plan.name} exists already, with the same plan")
     else:
         submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)
@@ -293,8 +295,8 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
     code: int = ExitCode.DONE
     waits = args.wait or args.monitor
     if waits or (there and JobReader(api).state(plan.namespace, plan.name, kind).ended):
-        heals = waits and args.auto_retry > 0
-        state = follow_job(plan, api, kind, seconds=args.timeout, heals=heals, target=target)
+        retries = waits and args.auto_retry > 0
+        state = follow_job(plan, api, kind, seconds=args.timeout, retries=retries, target=target)
         code, data = state.exit_code, data | state.record()
         output.announce("job", f"{state.state.value}: {state.reason}", "failed" if code else "ok")
     else:
@@ -307,10 +309,10 @@ def deploy(args: argparse.Namespace, plan: "JobPlan", api: "Api") -> int:
 
 
 def follow_job(
-    plan: "JobPlan", api: "Api", kind: str, *, seconds: float, heals: bool, target: "ClusterTarget"
+    plan: "JobPlan", api: "Api", kind: str, *, seconds: float, retries: bool, target: "ClusterTarget"
 ) -> "JobState":
     """Return the state at the end of the job, or of the last job sent instead of it, or at the time limit."""
     from trainyard.jobs.follow.job_retries import follow_and_announce
 
     job: dict[str, Any] = {"namespace": plan.namespace, "name": plan.name, "kind": kind, "seconds": seconds}
-    return follow_and_announce(api, **job, heals=heals, announce=output.announce, target=target)
+    return follow_and_announce(api, **job, retries=retries, announce=output.announce, target=target)

@@ -1,4 +1,4 @@
-"""Find the cause of a failed training in its logs, or say that it is unknown.
+"""Find the cause of a failed training in its logs, or report that it is unknown.
 
 Reads:      the logs of one run or job, of any trainer; with --events the events of Kubernetes or of a run, as
             JSON or as text; - is stdin
@@ -55,12 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         output.print_json(found.record())
     else:
-        healing = (
+        verdict = (
             "a retry from the newest good checkpoint can recover from it"
             if found.retryable
             else "no retry recovers from it"
         )
-        print(f"{found.klass}: {healing}")
+        print(f"{found.klass}: {verdict}")
         print("\n".join(f"  {line}" for line in found.evidence))
     return ExitCode.DONE
 

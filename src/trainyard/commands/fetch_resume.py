@@ -50,15 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.artifacts.record.run_numbers import parse_run_number
-    from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, fetch_resume_source
+    from trainyard.artifacts.restore.resume_source import ResumeRequest, Resumption, fetch_resume_source
     from trainyard.artifacts.store.store_address import open_store, require_address
     from trainyard.gateways.github import refusal_in_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.run.directory import RunDirectory
 
     require_address(args.store)
-    display = PhaseDisplay("goes on", "looking for the newest checkpoint")
-    wanted = WantedResume(
+    display = PhaseDisplay("resume", "searching for the newest checkpoint")
+    wanted = ResumeRequest(
         directory=RunDirectory(args.run_dir),
         run_id=args.run_dir.name,
         resume=args.resume,
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             terminal.show_live(display),
         ):
             found = fetch_resume_source(wanted, open_store)
-    output.announce("goes on", f"{found.resume}: {found.reason}")
+    output.announce("resume", f"{found.resume}: {found.reason}")
     if not args.dry_run:
         set_output("resume", found.resume)
     output.print_json(asdict(found)) if args.json else print(found.resume)

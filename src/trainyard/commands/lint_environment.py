@@ -1,7 +1,7 @@
 """Find mistakes in the network environment of training: NCCL, EFA and torch variables, and manifests.
 
 The name of a file decides how it is read: manifests (.yaml, .yml, .json), Dockerfiles, else NAME=value lines.
-A manifest says itself where it runs (instance type, EFA interfaces, nodes); for other files the options say
+A manifest states where it runs (instance type, EFA interfaces, nodes); for other files the options state
 it. Each variable that must not be set, has no effect or was renamed is reported with its fix.
 
 Reads:      the files

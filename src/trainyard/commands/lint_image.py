@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if difference and not args.dry_run:
         write_bytes_atomically(args.dockerfile, after.encode())
     declared = read_declared(args, after, locked)
-    return tell(args, declared, judge_versions(declared, machine), difference)
+    return report(args, declared, judge_versions(declared, machine), difference)
 
 
 def named_packages(locks: Sequence[Path]) -> dict[str, tuple[str, int, str]]:
@@ -164,7 +164,7 @@ def machine_of(args: argparse.Namespace) -> "TargetMachine":
     )
 
 
-def tell(
+def report(
     args: argparse.Namespace,
     declared: "DeclaredVersions",
     findings: "Sequence[ImageFinding]",

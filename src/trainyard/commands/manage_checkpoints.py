@@ -1,7 +1,7 @@
 """List, find and copy checkpoints of any trainer on a cluster, without kubectl; create the volume for them.
 
 `list` shows all checkpoints of a job, claim or pod with a verdict; `find` shows the newest complete one of
-each run. `copy` brings one to a folder or a store and hashes each file on both ends; after an interruption
+each run. `copy` copies one to a folder or a store and hashes each file on both ends; after an interruption
 the same command continues. A volume that no pod uses is read by a small pod, which is removed afterwards.
 `create-volume` makes a claim. Known formats: ours, verl, Megatron-LM, NeMo, DeepSpeed, DCP, Hugging Face.
 
@@ -26,11 +26,11 @@ from trainyard.errors import CheckpointError, ConfigError, ExitCode
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.jobs.volumes.volume_source import VolumeSource
-    from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
+    from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
 
 COMMANDS = ("create-volume", "find", "list", "copy")
 MODES = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
-LOOK = ("find", "list", "copy")
+READ_COMMANDS = ("find", "list", "copy")
 PLACES = (
     ("--job", "NAME", "a job sent by deploy_training_job.py: its claim and folder are known"),
     ("--claim", "NAME", "a PersistentVolumeClaim; with create-volume: the new one"),
@@ -45,7 +45,7 @@ TEXTS = (
     ("--size", "SIZE", "with create-volume, such as 1200Gi"),
 )
 ONLY_FOR = {
-    **dict.fromkeys(("--job", "--pod", "--path", "--container", "--image"), LOOK),
+    **dict.fromkeys(("--job", "--pod", "--path", "--container", "--image"), READ_COMMANDS),
     **dict.fromkeys(("--checkpoint", "--step", "--to"), ("copy",)),
     **dict.fromkeys(("--storage-class", "--size", "--access-mode"), ("create-volume",)),
     "--dry-run": ("copy", "create-volume"),
@@ -105,26 +105,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
+    from trainyard.gateways.kubernetes.cluster_connection import requested_access
     from trainyard.run.untrusted_files import read_yaml
 
     deliverer = target_of(args) if args.command == "copy" else None
-    access = access_asked_for(vars(args), read=read_yaml)
+    access = requested_access(vars(args), read=read_yaml)
     args.namespace = args.namespace or access.namespace or "default"
     api = Api(access, call_seconds=args.call_seconds)
     if args.command == "create-volume":
         return create_volume(args, api)
-    with looked(args, api) as (source, found):
+    with open_checkpoints(args, api) as (source, found):
         if args.command == "copy":
             return copy(args, source, found, deliverer)
         return show(args, source, found)
 
 
 @contextmanager
-def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
+def open_checkpoints(
+    args: argparse.Namespace, api: "Api"
+) -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
     """Open the place that the options name; yield it and its checkpoints."""
     from trainyard.jobs.volumes.checkpoint_search import Where, open_found_folder
-    from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
+    from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
 
     names = ("namespace", "pod", "container", "claim", "job", "path", "image", "python")
     where = Where(**{name: vars(args)[name] for name in names}, seconds=args.timeout)
@@ -133,8 +135,8 @@ def looked(args: argparse.Namespace, api: "Api") -> "Iterator[tuple[VolumeSource
 
 
 def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
+    from trainyard.programs.checkpoints.checkpoint_formats import newest_of_each_run
     from trainyard.report.jobs.checkpoint_text import checkpoint_lines
-    from trainyard.run.checkpoints.checkpoint_formats import newest_of_each_run
 
     shown = newest_of_each_run(found) if args.command == "find" else found
     records = [each.record() for each in shown]
@@ -149,9 +151,9 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]", store: Any) -> int:
     from trainyard.artifacts.upload.verified_copy import StoreDelivery
     from trainyard.jobs.volumes.checkpoint_copy import copy_checkpoint
+    from trainyard.programs.checkpoints.checkpoint_formats import choose_checkpoint
     from trainyard.report.jobs.checkpoint_text import copy_line
     from trainyard.report.terminal.phase import PhaseDisplay
-    from trainyard.run.checkpoints.checkpoint_formats import choose_checkpoint
 
     checkpoint = choose_checkpoint(found, args.checkpoint, arguments.step(args.step))
     data: dict[str, Any] = {**checkpoint.record(), "from": str(source), "to": args.to}

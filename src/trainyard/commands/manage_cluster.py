@@ -1,10 +1,10 @@
 """Check a cluster before a job is sent: is it ready for the plan, what is free, which nodes are healthy.
 
-`check` says yes or no, with evidence and a remedy for each finding. `capacity` shows what is free, whether
+`check` answers yes or no, with evidence and a remedy for each finding. `capacity` shows what is free, whether
 the plan fits, who uses the rest, and when Kueue would admit the job. `nodes` lists the nodes that the plan
 can use. `list` lists the EKS and HyperPod clusters of the account. `fix` plans the remedies; with --apply it
 carries out those that only add something missing, and prints the others as commands. Nothing else changes a
-cluster: jobs and pods are sent as dry runs. The aws CLI is not needed. docs/clusters.md says more.
+cluster: jobs and pods are sent as dry runs. The aws CLI is not needed. See docs/clusters.md.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for --image-uri; --config
 Writes:     with fix --apply the missing objects; in GitHub Actions the verdict in the job summary
@@ -94,10 +94,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command == "list":
         return show_clusters(args)
     settings = load_config(args.config, args.set).config.cluster if args.config else ClusterConfig()
-    look = opened(args, settings)
+    query = make_query(args, settings)
     if args.command == "fix":
-        return fix(args, settings, look)
-    return check(args, look) if args.command == "check" else show_usage(args, look)
+        return fix(args, settings, query)
+    return check(args, query) if args.command == "check" else show_usage(args, query)
 
 
 def show_clusters(args: argparse.Namespace) -> int:
@@ -110,19 +110,19 @@ def show_clusters(args: argparse.Namespace) -> int:
     pods = HyperPod(args.region)
     described = [(found, pods.nodes(found["ClusterName"])) for found in pods.clusters()]
     data = [*eks, *(hyperpod_record(found, nodes, pods.region) for found, nodes in described)]
-    return say(args, {"clusters": data}, cluster_lines)
+    return print_data(args, {"clusters": data}, cluster_lines)
 
 
-def check(args: argparse.Namespace, look: "ClusterQuery") -> int:
+def check(args: argparse.Namespace, query: "ClusterQuery") -> int:
     from trainyard.cluster.verdict import judge_cluster, verdict_record
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.gateways.images.ecr import find_digest
     from trainyard.report.cluster.verdict_text import verdict_lines, verdict_markdown, verdict_refusal
 
-    snapshot = look.snapshot(find_digest)
-    verdict = judge_cluster(snapshot, look.demand)
-    data = {**verdict_record(verdict), **look.record(snapshot)}
-    say(args, data, verdict_lines)
+    snapshot = query.snapshot(find_digest)
+    verdict = judge_cluster(snapshot, query.demand)
+    data = {**verdict_record(verdict), **query.record(snapshot)}
+    print_data(args, data, verdict_lines)
     append_summary(verdict_markdown(data))
     if verdict.exit_code:
         set_output("reason", verdict_refusal(data))
@@ -130,7 +130,7 @@ def check(args: argparse.Namespace, look: "ClusterQuery") -> int:
     return verdict.exit_code
 
 
-def show_usage(args: argparse.Namespace, look: "ClusterQuery") -> int:
+def show_usage(args: argparse.Namespace, query: "ClusterQuery") -> int:
     """Show free capacity, for the whole plan (`capacity`) or per node (`nodes`)."""
     from trainyard.cluster.capacity import measure
     from trainyard.cluster.hyperpod import measured_use
@@ -138,20 +138,20 @@ def show_usage(args: argparse.Namespace, look: "ClusterQuery") -> int:
     from trainyard.gateways.prometheus import Prometheus
     from trainyard.report.cluster.capacity_text import capacity_lines, node_lines
 
-    snapshot = look.usage()
-    capacity = measure(snapshot, look.demand)
+    snapshot = query.usage()
+    capacity = measure(snapshot, query.demand)
     use: Mapping[str, Figures] = {}
     if args.prometheus:
         workspace = Prometheus(args.prometheus, region=args.region or snapshot.region)
         use = measured_use(capacity.node_names, workspace.query)
-    data = {**look.record(snapshot), **usage_record(capacity, look.demand, snapshot, use=use)}
+    data = {**query.record(snapshot), **usage_record(capacity, query.demand, snapshot, use=use)}
     if args.command == "nodes":
-        return say(args, data, node_lines)
-    say(args, data, capacity_lines)
+        return print_data(args, data, node_lines)
+    print_data(args, data, capacity_lines)
     return capacity.exit_code
 
 
-def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "ClusterQuery") -> int:
+def fix(args: argparse.Namespace, settings: "ClusterConfig", query: "ClusterQuery") -> int:
     from trainyard.cluster.fix import plan_fix, steps_record, supplies_of
     from trainyard.cluster.server_side_apply import apply_all
     from trainyard.cluster.verdict import judge_cluster
@@ -159,30 +159,30 @@ def fix(args: argparse.Namespace, settings: "ClusterConfig", look: "ClusterQuery
     from trainyard.report.cluster.fix_text import fix_lines
     from trainyard.run.untrusted_files import read_yaml_documents
 
-    snapshot = look.snapshot(find_digest)
-    steps = plan_fix(judge_cluster(snapshot, look.demand), supplies_of(settings, read_yaml_documents))
+    snapshot = query.snapshot(find_digest)
+    steps = plan_fix(judge_cluster(snapshot, query.demand), supplies_of(settings, read_yaml_documents))
     if args.apply:
         for step in steps:
-            apply_all(look.api, step.objects)
-    data = {**look.record(snapshot), "applied": args.apply, "steps": steps_record(steps, applied=args.apply)}
-    say(args, data, fix_lines)
+            apply_all(query.api, step.objects)
+    data = {**query.record(snapshot), "applied": args.apply, "steps": steps_record(steps, applied=args.apply)}
+    print_data(args, data, fix_lines)
     return ExitCode.DONE if all(step.automatic and args.apply for step in steps) else ExitCode.NO
 
 
-def opened(args: argparse.Namespace, settings: "ClusterConfig") -> "ClusterQuery":
+def make_query(args: argparse.Namespace, settings: "ClusterConfig") -> "ClusterQuery":
     from trainyard.cluster.cluster_query import ClusterQuery
     from trainyard.cluster.demand import demand_of
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
+    from trainyard.gateways.kubernetes.cluster_connection import requested_access
     from trainyard.jobs.kinds import KINDS
     from trainyard.run.untrusted_files import read_yaml
 
-    access = access_asked_for(vars(args), read=read_yaml)
+    access = requested_access(vars(args), read=read_yaml)
     api = Api(access, call_seconds=args.call_seconds)
     demand = demand_of(vars(args), settings, KINDS.values(), namespace=access.namespace)
     return ClusterQuery(api, demand, server=access.server, context=access.context, now=time.time())
 
 
-def say(args: argparse.Namespace, data: dict[str, Any], lines: "Callable[..., list[str]]") -> int:
+def print_data(args: argparse.Namespace, data: dict[str, Any], lines: "Callable[..., list[str]]") -> int:
     output.print_result(data, lambda data, width: lines(data, width=width), as_json=args.json)
     return ExitCode.DONE

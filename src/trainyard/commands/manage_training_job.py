@@ -4,7 +4,8 @@
 and can be started again at any time. `logs` prints or saves the logs of all pods. `events` shows the events
 of the cluster. `cancel` stops the pods, which may save first, and keeps the job. `delete` saves the logs and
 removes the job and its objects. `resubmit` sends the job again under the next name. `retry` follows a job
-that was sent with --auto-retry, and sends it again after failures that can heal. See docs/runbooks/jobs.md.
+that was sent with --auto-retry, and sends it again after failures that a retry can recover from. See
+docs/runbooks/jobs.md.
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
 Writes:     with logs --save and with delete, files of logs; cancel, delete, resubmit, retry change the
@@ -83,43 +84,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.cluster_connection import access_asked_for
+    from trainyard.gateways.kubernetes.cluster_connection import requested_access
     from trainyard.jobs.job_reader import JobReader
     from trainyard.run.untrusted_files import read_yaml
 
-    access = access_asked_for(vars(args), read=read_yaml)
+    access = requested_access(vars(args), read=read_yaml)
     args.namespace = args.namespace or access.namespace or "default"
-    look = JobReader(Api(access, call_seconds=args.call_seconds))
+    reader = JobReader(Api(access, call_seconds=args.call_seconds))
     if args.command == "list":
-        return show_jobs(args, look)
+        return show_jobs(args, reader)
     commands = (show_status, show_logs, show_events, cancel, delete, resubmit, retry)
-    job = look.found(args.namespace, args.job, args.kind)
-    return commands[COMMANDS.index(args.command) - 1](args, look, job)
+    job = reader.find_job(args.namespace, args.job, args.kind)
+    return commands[COMMANDS.index(args.command) - 1](args, reader, job)
 
 
-def show_jobs(args: argparse.Namespace, look: "JobReader") -> int:
+def show_jobs(args: argparse.Namespace, reader: "JobReader") -> int:
     from trainyard.jobs.job_reader import listed_record
     from trainyard.jobs.state.state_machine import judge_job
     from trainyard.report.jobs.job_text import list_lines
 
-    found = look.jobs("" if args.all_namespaces else args.namespace)
-    seen = [look.look_from(job) for job in found if args.kind in (None, job.kind.name)]
+    found = reader.jobs("" if args.all_namespaces else args.namespace)
+    seen = [reader.observe_found(job) for job in found if args.kind in (None, job.kind.name)]
     records = [listed_record(judge_job(observed), observed) for observed in seen]
-    return say(args, {"jobs": records}, lambda data, width: list_lines(data["jobs"], width=width))
+    return print_data(args, {"jobs": records}, lambda data, width: list_lines(data["jobs"], width=width))
 
 
-def show_status(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
-    from trainyard.gateways.github import tell_step
+def show_status(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
+    from trainyard.gateways.github import report_step
     from trainyard.jobs.state.state_machine import judge_job
     from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
     from trainyard.report.jobs.job_text import status_lines
-    from trainyard.run.commands import cluster_target
+    from trainyard.run.suggested_commands import cluster_target
 
     target = cluster_target(vars(args))
-    state = follow(args, look, job) if args.follow else judge_job(look.look(job))
+    state = follow(args, reader, job) if args.follow else judge_job(reader.observe(job))
     data, code = state.record(), state.exit_code
-    say(args, data, lambda data, width: status_lines(data, width=width, target=target))
-    tell_step(
+    print_data(args, data, lambda data, width: status_lines(data, width=width, target=target))
+    report_step(
         state_outputs(data, exit_code=code),
         state_markdown(data, target),
         error=state_error(data, exit_code=code),
@@ -127,33 +128,33 @@ def show_status(args: argparse.Namespace, look: "JobReader", job: "FoundJob") ->
     return code if state.ended or args.follow else ExitCode.DONE
 
 
-def follow(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> "JobState":
+def follow(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> "JobState":
     from trainyard.jobs.follow.job_follower import follow_job
     from trainyard.report.jobs.job_text import progress_line
 
     return follow_job(
-        look.api,
+        reader.api,
         **job.place,
         seconds=args.timeout or 24 * 3600.0,
-        tell=lambda state: output.announce("job", progress_line(state.record())),
+        on_state=lambda state: output.announce("job", progress_line(state.record())),
     )
 
 
-def show_logs(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+def show_logs(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
     from trainyard.jobs.follow.pod_logs import container_logs, read_log, save_logs
 
     if args.follow:
-        return follow_logs(args, look, job)
-    pods = [p for p in look.raw_pods(job) if args.pod in (None, p["metadata"]["name"])]
+        return follow_logs(args, reader, job)
+    pods = [p for p in reader.raw_pods(job) if args.pod in (None, p["metadata"]["name"])]
     if args.save:
-        return told_saved(save_logs(look.api, job.namespace, pods, args.save), args.save)
+        return report_saved_logs(save_logs(reader.api, job.namespace, pods, args.save), args.save)
     for log in container_logs(pods, previous=args.previous):
-        for line in read_log(look.api, job.namespace, log, tail=args.tail):
+        for line in read_log(reader.api, job.namespace, log, tail=args.tail):
             print(f"{log.title}  {line}")
     return ExitCode.DONE
 
 
-def follow_logs(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+def follow_logs(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.jobs.follow.log_follower import CONNECTIONS, LogFollower, write_log_files
 
@@ -162,79 +163,79 @@ def follow_logs(args: argparse.Namespace, look: "JobReader", job: "FoundJob") ->
             print(f"{log.title}  {line.decode(errors='replace')}", flush=True)
 
     sink = write_log_files(args.save, show) if args.save else show
-    api = Api(look.api.access, connections=CONNECTIONS)
+    api = Api(reader.api.access, connections=CONNECTIONS)
     with LogFollower(api, job.namespace, job.pod_selector, sink):
-        return follow(args, look, job).exit_code
+        return follow(args, reader, job).exit_code
 
 
-def show_events(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+def show_events(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
     from trainyard.jobs.job_reader import event_records
     from trainyard.report.jobs.job_text import event_lines
 
-    observed = look.look(job)
-    records = event_records(look.all_events(observed), now=observed.now)
-    return say(args, {"events": records}, lambda data, width: event_lines(data["events"], width=width))
+    observed = reader.observe(job)
+    records = event_records(reader.all_events(observed), now=observed.now)
+    return print_data(args, {"events": records}, lambda data, width: event_lines(data["events"], width=width))
 
 
-def cancel(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+def cancel(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
     from trainyard.jobs.follow.job_changes import JobEditor
 
-    return told(args, JobEditor(look, job).cancel(dry_run=args.dry_run))
+    return report_changes(args, JobEditor(reader, job).cancel(dry_run=args.dry_run))
 
 
-def delete(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+def delete(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
     from trainyard.jobs.follow.job_changes import JobEditor
     from trainyard.jobs.follow.pod_logs import save_logs
 
-    changing = JobEditor(look, job)
+    editor = JobEditor(reader, job)
     if args.dry_run:
-        return told(args, changing.deletions(keep_claims=args.keep_claims))
+        return report_changes(args, editor.deletions(keep_claims=args.keep_claims))
     if not args.no_logs:
         folder = args.save or Path("runs", "jobs", job.namespace, job.name, "logs")
-        if told_saved(save_logs(look.api, job.namespace, look.raw_pods(job), folder), folder):
+        if report_saved_logs(save_logs(reader.api, job.namespace, reader.raw_pods(job), folder), folder):
             raise CheckFailedError("Nothing was deleted. Try again, or delete without the logs: --no-logs")
-    return told(args, changing.delete(keep_claims=args.keep_claims, seconds=args.timeout or 600.0))
+    return report_changes(args, editor.delete(keep_claims=args.keep_claims, seconds=args.timeout or 600.0))
 
 
-def resubmit(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+def resubmit(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
     from trainyard.jobs.follow.job_changes import JobEditor
 
-    changing = JobEditor(look, job)
-    new = changing.resubmission()
-    return told(args, new.lines if args.dry_run else changing.create(new))
+    editor = JobEditor(reader, job)
+    new = editor.resubmission()
+    return report_changes(args, new.lines if args.dry_run else editor.create(new))
 
 
-def retry(args: argparse.Namespace, look: "JobReader", job: "FoundJob") -> int:
+def retry(args: argparse.Namespace, reader: "JobReader", job: "FoundJob") -> int:
     from trainyard.jobs.follow.job_retries import follow_with_retries, make_retry_loop
     from trainyard.report.jobs.job_text import status_lines
-    from trainyard.run.commands import cluster_target
+    from trainyard.run.suggested_commands import cluster_target
 
     target = cluster_target(vars(args))
     if args.dry_run:
-        print(make_retry_loop(look.api, output.announce, target).preview(job))
+        print(make_retry_loop(reader.api, output.announce, target).preview(job))
         return ExitCode.DONE
     seconds = args.timeout or 86400.0
     state = follow_with_retries(
-        look.api, **job.place, seconds=seconds, announce=output.announce, target=target
+        reader.api, **job.place, seconds=seconds, announce=output.announce, target=target
     )
-    say(args, state.record(), lambda data, width: status_lines(data, width=width, target=target))
+    print_data(args, state.record(), lambda data, width: status_lines(data, width=width, target=target))
     return state.exit_code
 
 
-def told(args: argparse.Namespace, changes: Sequence[str]) -> int:
+def report_changes(args: argparse.Namespace, changes: Sequence[str]) -> int:
     from trainyard.report.jobs.job_text import change_lines
 
     data = {"job": args.job, "namespace": args.namespace, "changed": not args.dry_run, "changes": [*changes]}
-    return say(args, data, lambda data, _width: change_lines(data))
+    return print_data(args, data, lambda data, _width: change_lines(data))
 
 
-def told_saved(saved: Any, folder: Path) -> int:
+def report_saved_logs(saved: Any, folder: Path) -> int:
     for missing in saved.missing:
         output.announce("logs", f"not saved: {missing}", "degraded")
     output.announce("logs", f"{len(saved.files)} files in {folder}", "degraded" if saved.missing else "ok")
     return ExitCode.NO if saved.missing else ExitCode.DONE
 
 
-def say(args: argparse.Namespace, data: Any, lines: Callable[[Any, int], list[str]]) -> int:
+def print_data(args: argparse.Namespace, data: Any, lines: Callable[[Any, int], list[str]]) -> int:
     output.print_result(data, lines, as_json=args.json)
     return ExitCode.DONE

@@ -2,7 +2,7 @@
 
 With a bot token, `started` opens a thread in the channel. `succeeded` and `failed` reply in it and in the
 channel, and the first message then shows how the build ended. A webhook has no threads, so its messages
-stand alone.
+are separate.
 
 Reads:   --result, written by build_image.py --output; --memory (the thread and the posted events);
          SLACK_BOT_TOKEN with SLACK_CHANNEL, or SLACK_WEBHOOK_URL; SLACK_API_URL (another server for the
@@ -25,13 +25,13 @@ from trainyard.errors import TrainyardError
 if TYPE_CHECKING:
     from trainyard.report.slack.image_message import ImageBuild
 
-MOMENTS = ("started", "succeeded", "failed")
+EVENTS = ("started", "succeeded", "failed")
 _logger = logging.getLogger("trainyard.notify_image")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("moment", choices=MOMENTS, help="the event")
+    parser.add_argument("event", choices=EVENTS, help="the event")
     parser.add_argument(
         "--dockerfile", type=arguments.path, required=True, metavar="FILE", help="Dockerfile of the image"
     )
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.report.slack.slack_thread import PostResult, post_once, read_thread
 
     thread, result = read_thread(args.memory), PostResult.NOT_CONFIGURED
-    event = image_event(SLACK_EVENTS[args.moment], build_of(args), thread)
+    event = image_event(SLACK_EVENTS[args.event], build_of(args), thread)
     try:
         if not args.dry_run:
             result, thread = post_once(event, slack, args.memory)
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_of(args: argparse.Namespace) -> "ImageBuild":
-    """Return the facts about the build; a result that cannot be read is left out with a warning."""
+    """Return the facts about the build; a result that cannot be read is ignored with a warning."""
     from trainyard.report.slack.image_message import ImageBuild
     from trainyard.run.identity import ci_facts
     from trainyard.run.untrusted_files import read_json_object
@@ -93,6 +93,6 @@ def build_of(args: argparse.Namespace) -> "ImageBuild":
             found = read_json_object(args.result).get("builds")
             results = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
         except (TrainyardError, OSError) as error:
-            _logger.warning("%s was left out: %s", args.result, error)
+            _logger.warning("%s was ignored: %s", args.result, error)
     name = args.image or args.dockerfile.parent.name or str(args.dockerfile)
     return ImageBuild(name, str(args.dockerfile), ci_facts(), results, args.reason)

@@ -1,12 +1,12 @@
 """Post the state of a run to Slack, in one thread per lineage. A failure of Slack never fails a run.
 
 With a bot token, `started` opens a thread in the channel. `resumed`, `degraded` and `stopped` reply in it;
-`succeeded` and `failed` reply in it and in the channel. The first message always shows the current state.
-A webhook has no threads, so its messages stand alone. An event is posted once. A `started` in a lineage that
-has begun is posted as `resumed`. A `degraded` without a reason, and without trouble on record, is not posted.
-With --needs the reason and the next step come from the results of a workflow's jobs and from GitHub's
-annotations on them; a `failed` is then not posted if each job reported its own end, and is a `cancelled` if a
-person cancelled the run.
+`succeeded` and `failed` reply in it and in the channel. The first message always shows the current state. A
+webhook has no threads, so its messages are separate. An event is posted once. A `started` in a lineage that
+has started before is posted as `resumed`. A `degraded` without a reason, and without trouble on record, is
+not posted. With --needs the reason and the next step come from the results of a workflow's jobs and from
+GitHub's annotations on them; a `failed` is then not posted if each job reported its own end, and is a
+`cancelled` if a person cancelled the run.
 
 Reads:   the run directory, if there is one, and its slack.json (the thread and the posted events);
          SLACK_BOT_TOKEN with SLACK_CHANNEL or notifications.slack.channel, or SLACK_WEBHOOK_URL;
@@ -45,7 +45,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     from trainyard.report.slack.slack_events import SLACK_EVENTS
 
     parser = script_parser(__doc__)
-    parser.add_argument("moment", choices=tuple(SLACK_EVENTS), help="the event")
+    parser.add_argument("event", choices=tuple(SLACK_EVENTS), help="the event")
     parser.add_argument(
         "--run-dir", type=arguments.path, required=True, help="the run's directory; need not exist yet"
     )
@@ -63,7 +63,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="GitHub's job.status of this job; for `cancelled` the reason comes from how long it ran",
     )
     parser.add_argument("--plan", metavar="FILE|JSON", help="the output of plan_training.py --json")
-    parser.add_argument("--thread", metavar="CHANNEL:TS", help="the thread, if another machine began it")
+    parser.add_argument("--thread", metavar="CHANNEL:TS", help="the thread, if another machine started it")
     parser.add_argument("--dry-run", action="store_true", help="print the message, send nothing")
     parser.add_argument("--json", action="store_true", help="print the message as JSON")
     return parser.parse_args(argv)
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     result = PostResult.NOT_CONFIGURED
     try:
         facts = facts_if_any(args.run_dir)
-        event = event_of(SLACK_EVENTS[args.moment], facts, surroundings_of(args), thread)
+        event = event_of(SLACK_EVENTS[args.event], facts, surroundings_of(args), thread)
         if event is not None and not args.dry_run:
             result, thread = post(event, facts, args.run_dir / FILE_NAME)
     except (TrainyardError, OSError) as error:
@@ -129,10 +129,10 @@ def add_end(args: argparse.Namespace) -> bool:
     run, attempt = (os.environ.get(name, "") for name in ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT"))
     end = unreported_end(needs, run=run, attempt=attempt, annotations=lambda title: annotations(run, title))
     if end is None:
-        return bool(args.moment != "failed")
+        return bool(args.event != "failed")
     args.reason, args.next_step = end.reason, end.next_step
-    if end.by_person and args.moment == "failed":
-        args.moment = "cancelled"
+    if end.by_person and args.event == "failed":
+        args.event = "cancelled"
     return True
 
 
@@ -143,7 +143,7 @@ def annotations(run: str, title: str) -> list[str]:
     try:
         api = github_from()
         jobs = api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
-        # GitHub names a job of a called workflow `CALLER / JOB`; either is asked for.
+        # GitHub names a job of a called workflow `CALLER / JOB`; `title` may be either.
         found = [job for job in jobs if title in str(job["name"]).split(" / ")]
         return [
             str(note.get("message"))
@@ -176,16 +176,16 @@ def surroundings_of(args: argparse.Namespace) -> "Surroundings":
     from trainyard.run.identity import ci_facts
 
     plan = read_plan(args.plan) if args.plan else {}
-    told = {name: getattr(args, name) for name in ("lineage", "segment", "reason", "next_step")}
+    fields = {name: getattr(args, name) for name in ("lineage", "segment", "reason", "next_step")}
     return Surroundings(
-        args.run_dir.name, ci_facts(), os.environ.get("RUNNER_NAME"), plan=plan, now=time.time(), **told
+        args.run_dir.name, ci_facts(), os.environ.get("RUNNER_NAME"), plan=plan, now=time.time(), **fields
     )
 
 
 def post(
     event: "ThreadEvent", facts: "RunFacts | None", thread_file: Path
 ) -> "tuple[PostResult, SlackThread]":
-    """Send the event, unless the configuration of the run says no, and announce the result."""
+    """Send the event, unless the configuration of the run disables it, and announce the result."""
     from trainyard.gateways import slack
     from trainyard.gateways.github import set_output
     from trainyard.report.facts.resolved_config import config_value

@@ -79,7 +79,7 @@ def unproven(config: "Config", rented: "RentedMachines") -> list[dict[str, str]]
 
 
 def rented_device(config: "Config", instance: "InstanceType") -> "tuple[Device, int]":
-    """Return the instance's GPU and their number, or its processors if the configuration asks for a CPU."""
+    """Return the instance's GPU and their number, or its processors if the configuration requests a CPU."""
     from trainyard.plan.device import cpu_of, gpu_of
 
     return (cpu_of(instance), 1) if config.model.device == "cpu" else (gpu_of(instance), instance.gpus)

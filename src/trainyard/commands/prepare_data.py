@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     display = PhaseDisplay("data", "reading the configuration")
     with refusal_in_summary("Not started: the data could not be prepared"), terminal.show_live(display):
-        found = prepared(args, display)
+        found = prepare(args, display)
     output.announce("data", found.text, "" if found.is_plan else "ok")
     if args.json:
         output.print_json(found.facts)
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @dataclass(frozen=True)
-class Found:
+class DataSummary:
     """Amounts of training and validation data."""
 
     text: str
@@ -63,7 +63,7 @@ class Found:
     """Whether this was a dry run that wrote nothing."""
 
 
-def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
+def prepare(args: argparse.Namespace, display: "PhaseDisplay") -> DataSummary:
     """Prepare the data, open the stream, or only plan; each branch imports only what it needs."""
     from trainyard.config.registries import data_module
     from trainyard.training.weights.pretrained import load_with_weights
@@ -72,25 +72,25 @@ def prepared(args: argparse.Namespace, display: "PhaseDisplay") -> Found:
     if module := data_module(config.recipe):
         questions = import_module(module).questions_of(config)
         text = f"{questions.name}: {questions.count:,} questions per epoch, generated during training"
-        return Found(text, questions.to_json(), is_plan=args.dry_run)
+        return DataSummary(text, questions.to_json(), is_plan=args.dry_run)
     if config.data.hugging_face.dataset:
         from trainyard.training.data.streamed_dataset import open_stream
 
         display.begin(f"opening {config.data.hugging_face.dataset}")
         stream = open_stream(config.data, config.model)
-        return Found(f"{stream.name}: read while training, nothing to prepare", stream.to_json())
+        return DataSummary(f"{stream.name}: read while training, nothing to prepare", stream.to_json())
     if args.dry_run:
         from trainyard.training.data.preparation import plan_preparation
 
         plan = plan_preparation(config.data, config.model)
-        return Found(planned_text(plan), plan.to_json(), is_plan=True)
+        return DataSummary(plan_text(plan), plan.to_json(), is_plan=True)
     from trainyard.training.data.tokenize_corpus import prepare_data
 
     data = prepare_data(config.data, config.model, display)
-    return Found(prepared_text(data), prepared_facts(data))
+    return DataSummary(data_text(data), data_facts(data))
 
 
-def prepared_text(data: "PreparedData") -> str:
+def data_text(data: "PreparedData") -> str:
     """Summarise the data: `Python 3.11 standard library: 729 files, 10.9 MB train, 1.2 MB validation`."""
     from trainyard.report.facts.quantities import format_data_files
 
@@ -107,7 +107,7 @@ def amount(file: "TokenFile") -> str:
     return f"{file.tokens / scale:,.1f} {prefix}{unit}"
 
 
-def prepared_facts(data: "PreparedData") -> dict[str, Any]:
+def data_facts(data: "PreparedData") -> dict[str, Any]:
     return {
         **data.to_json(),
         "train_path": str(data.train.path),
@@ -118,7 +118,7 @@ def prepared_facts(data: "PreparedData") -> dict[str, Any]:
     }
 
 
-def planned_text(plan: "Preparation") -> str:
+def plan_text(plan: "Preparation") -> str:
     from trainyard.report.facts.quantities import format_count, format_size
 
     held_out = "a part of each" if plan.split == "within" else f"{len(plan.validation):,}"

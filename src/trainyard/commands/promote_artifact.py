@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         output.announce("promoted", f"{what}; nothing was changed", "ok")
         return ExitCode.DONE
-    pointer = promote(store, args.name, checkpoint, run_id=run_id, by=_by(args), depth=depth)
+    pointer = promote(store, args.name, checkpoint, run_id=run_id, by=_promoter(args), depth=depth)
     was = pointer.previous
     before = f", before: step {was['step']} of run {was['run_number']}" if was else ""
     output.announce("promoted", what + before, "ok")
@@ -89,7 +89,7 @@ def _withdraw(args: argparse.Namespace) -> int:
 
     store = open_store(args.store, call_seconds=args.call_seconds)
     had = read_promotion(store, args.name)
-    pointer = had if args.dry_run and had else withdraw(store, args.name, by=_by(args))
+    pointer = had if args.dry_run and had else withdraw(store, args.name, by=_promoter(args))
     end = "would be taken back; nothing was changed" if args.dry_run else "taken back"
     output.announce(
         "promoted", f"{args.name} of step {pointer.step} of run {pointer.run_number}: {end}", "ok"
@@ -99,5 +99,5 @@ def _withdraw(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _by(args: argparse.Namespace) -> str:
+def _promoter(args: argparse.Namespace) -> str:
     return str(args.by or os.environ.get("GITHUB_ACTOR") or getpass.getuser())

@@ -1,11 +1,11 @@
-"""Prove a run: it trained, its network is known, the store holds it whole, and it can be repeated.
+"""Prove a run: it trained, its network is known, the store holds all of it, and it can be repeated.
 
 Reads:   --run-dir; --store, else artifacts.store of the run's config.yaml; the store itself; AWS_*; the
          registry of the image that the run was trained in.
 Writes:  report/proof.json in the run directory, unless --dry-run; --json prints the same; in GitHub Actions
          the step outputs `proven`, `stored` and `step`, and an annotation for each part that does not hold.
 Exit codes: 0 all four parts hold (with --only: those that it names); 1 one does not, named with the next
-         step; 2 no such run directory, or no such kind of store; 4 the store could not be asked, and all
+         step; 2 no such run directory, or no such kind of store; 4 the store could not be read, and all
          else holds.
 Example: scripts/prove_run.py --run-dir runs/20261120-214501-7c1f --store s3://ml-runs --run-number 812
 """
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     directory = RunDirectory(args.run_dir)
     records, store = JudgedRecords(directory), store_of(args)
     run, rows, events = records.run, records.rows(), list(records.events())
-    found = look_into_store(store, str(run["run_id"]), directory=directory, args=args)
+    found = inspect_store(store, str(run["run_id"]), directory=directory, args=args)
     proof = prove(
         run,
         rows,
@@ -77,14 +77,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             records.digests, *final_state(run, directory, found, store), *data(directory), *image(run)
         ),
     )
-    sum(1 for _ in rows)  # read to the end, so that the digest covers the whole file
+    sum(1 for _ in rows)  # read to the end, so that the digest covers the complete file
     where = {"run_number": found.run_number, "store": store, "records": records.digests()}
     record = proof.to_json(now=time.time()) | {
         key: value for key, value in where.items() if value is not None
     }
     if not args.dry_run:
         save(record, directory)
-    tell(proof, directory)
+    report(proof, directory)
     if args.json:
         output.print_json(record)
     failing = [name for name in args.only if name not in proof.holding]
@@ -103,7 +103,7 @@ def store_of(args: argparse.Namespace) -> str | None:
         return None
 
 
-def look_into_store(
+def inspect_store(
     url: str | None, run_id: str, *, directory: "RunDirectory", args: argparse.Namespace
 ) -> "Inspection":
     from trainyard.artifacts.record.run_numbers import parse_run_number
@@ -124,11 +124,11 @@ def look_into_store(
 
 def image(run: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return why the run's image cannot be pulled again (None if it can), and what its registry holds."""
-    from trainyard.gateways.images.held_image import look_for
+    from trainyard.gateways.images.held_image import find_held_image
 
     if "image_digest" not in run:
         return None, ""
-    return look_for(str(run.get("image_name", "")), str(run["image_digest"]))
+    return find_held_image(str(run.get("image_name", "")), str(run["image_digest"]))
 
 
 def final_state(
@@ -199,12 +199,12 @@ def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:
         output.print_remarks([f"{path} was not written, and no report will show this proof: {error}"])
 
 
-def tell(proof: "Proof", directory: "RunDirectory") -> None:
+def report(proof: "Proof", directory: "RunDirectory") -> None:
     """Show the sample and the proof; in GitHub Actions write the outputs and annotations."""
     from trainyard.gateways.github import Level, annotate, set_outputs
     from trainyard.report.facts.run_facts import read_facts
     from trainyard.report.terminal.closing_lines import is_copied, proof_lines, sample_lines
-    from trainyard.run.commands import made_by
+    from trainyard.run.suggested_commands import made_by
 
     live = terminal.on_terminal()
     facts = read_facts(directory.path)

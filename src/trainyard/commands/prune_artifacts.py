@@ -2,7 +2,7 @@
 
 --keep-last and --keep-every name checkpoints that are kept; --max-age removes older ones all the same. The
 newest checkpoint of a run that verifies is always kept. Promoted checkpoints, and those that another run was
-started from, are kept unless options say otherwise. A run that is followed stores its records with each
+started from, are kept unless an option removes them. A run that is followed stores its records with each
 checkpoint; only the newest records are kept. Before any object is deleted, a new manifest is stored that
 lists the removed checkpoints as removed, so that the run verifies at any moment.
 
@@ -81,10 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.print_json({"store": store.url, "runs": [plan.to_json() for plan in plans]})
     else:
         output.print_text("\n".join(line for plan in plans for line in plan.lines()))
-    count, size = sum(len(plan.doomed) for plan in plans), size_text(sum(plan.bytes for plan in plans))
+    count, size = sum(len(plan.removals) for plan in plans), size_text(sum(plan.bytes for plan in plans))
     problems = [f"run {plan.run_number}: {plan.problem}" for plan in plans if plan.problem]
     if args.apply:
-        display.begin("removing", sum(len(plan.doomed) for plan in plans), "checkpoints")
+        display.begin("removing", sum(len(plan.removals) for plan in plans), "checkpoints")
         with terminal.show_live(display):
             problems += _apply(store, plans, rules, by=args.by, progress=display)
     output.print_remarks(problems)
@@ -102,5 +102,5 @@ def _apply(store: Any, plans: Sequence[Any], rules: Any, *, by: str | None, prog
     for plan in plans:
         if plan.changes:
             problems += prune(store, plan, by=who, rules=rules, signer=signer)
-            progress.advance(len(plan.doomed))
+            progress.advance(len(plan.removals))
     return problems

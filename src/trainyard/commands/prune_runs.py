@@ -64,13 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         words = {True: "kept", False: "removed"}
         output.print_text("\n".join(f"{each.path.name}: {words[each.keep]}: {each.reason}" for each in plan))
-    doomed = [each for each in plan if not each.keep]
+    removals = [each for each in plan if not each.keep]
     problems = []
     if args.apply:
         with terminal.show_live(PhaseDisplay("old runs", "removing")):
             problems = [problem for _, problem in remove_directories(plan) if problem]
     output.print_remarks(problems)
-    what = f"{len(doomed) - len(problems)} of {len(plan)}, {size_text(sum(each.size for each in doomed))},"
+    what = (
+        f"{len(removals) - len(problems)} of {len(plan)}, {size_text(sum(each.size for each in removals))},"
+    )
     ending = "removed" if args.apply else "would be removed; nothing was changed; --apply removes them"
     output.announce("old runs", f"{what} {ending}", "failed" if problems else "ok")
     return ExitCode.NO if problems else ExitCode.DONE

@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.print_json(plan) if args.json else print("\n".join(f"  {key}: {v}" for key, v in plan.items()))
         return ExitCode.DONE
     named = dict.fromkeys(args.region) or [os.environ.get("AWS_REGION", "")]
-    places = [place_of(args, region, builder) for region in ([""] if args.registry else named)]
+    places = [open_release_place(args, region, builder) for region in ([""] if args.registry else named)]
     content = facts.labels.get(CONTENT_LABEL, "")
     found = release(
         places,
@@ -137,8 +137,8 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> "lis
     )
 
 
-def place_of(args: argparse.Namespace, region: str, builder: "LocalBuilder") -> "ReleasePlace":
-    """Ask for the repository and log in, before anything is pushed anywhere."""
+def open_release_place(args: argparse.Namespace, region: str, builder: "LocalBuilder") -> "ReleasePlace":
+    """Look up the repository and log in, before anything is pushed anywhere."""
     from trainyard.gateways.images.ecr import EcrRepository
     from trainyard.gateways.images.local_builder import Login
     from trainyard.gateways.images.registry import Registry
@@ -166,8 +166,8 @@ def scan_result(args: argparse.Namespace, ecr: "EcrRepository", digest: str) -> 
     scan = ecr.scan(digest, seconds=seconds)
     verdict = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
     if not verdict.ok:
-        raise CheckFailedError(f"{args.repository}@{digest} in {ecr.region}: {verdict.says}.")
-    return verdict.says
+        raise CheckFailedError(f"{args.repository}@{digest} in {ecr.region}: {verdict.text}.")
+    return verdict.text
 
 
 def record_facts(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:

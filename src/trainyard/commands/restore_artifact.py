@@ -68,16 +68,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         output.print_json(plan.to_json()) if args.json else output.print_text(plan.text())
         return ExitCode.DONE
-    tell_workflow(store, report.run_number)
+    set_manifest_outputs(store, report.run_number)
     output.announce("restored", report.summary(), "degraded" if report.passed_over else "ok")
     if report.go_on:
-        output.announce("go on", report.go_on, copied=True)
+        output.announce("resume", report.go_on, copied=True)
     if args.json:
         output.print_json(report.to_json())
     return ExitCode.DONE
 
 
-def tell_workflow(store: "Store", run_number: int) -> None:
+def set_manifest_outputs(store: "Store", run_number: int) -> None:
     """Write the newest manifest of the run, and its digest, as outputs of a step in GitHub Actions."""
     from trainyard.artifacts.record.manifest import read_chain
     from trainyard.gateways.github import in_actions, set_outputs

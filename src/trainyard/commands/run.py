@@ -9,8 +9,12 @@ stopped early with a good checkpoint (75) is stored and reported as stopped. A c
 store only for a run with a number there, or if --resume names a manifest. Slack is notified if the
 configuration enables it. Without --config, the run in --run-dir resumes with its own configuration.
 
+`trainyard run -- python train.py` trains with any program: no file is needed, and nothing of Trainyard in its
+repository. docs/bring_your_own.md says what it reads and what it proves.
+
 Reads:      the configuration, the data, a checkpoint, the store; the variables of the steps (docs/scripts.md)
-Writes:     the run directory, with the proof and the reports; the store; a Slack message
+Writes:     the run directory, with the proof and the reports; the store; a Slack message; --json prints the
+            outcome and the proof, and everything else goes to stderr
 Exit codes: 0 trained, stored and proven; else that of the step that failed: 1 failed, or not proven; 2 wrong
             configuration or usage; 4 a service refused; 5 timed out; 75 stopped, run it again;
             130 interrupted
@@ -18,20 +22,26 @@ Example:    trainyard run --config configs/smoke.yaml --set training.max_steps=5
 """
 
 import argparse
+import json
 import os
 import shlex
 import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.config.registries import COMMAND
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
+
+if TYPE_CHECKING:
+    from trainyard.config.schema import Config
 
 NEWEST = "newest"
 LOCAL_STORE = "trainyard-store"
@@ -61,7 +71,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     deadline = "when training saves and stops, such as 8h"
     parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help=deadline)
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
-    args = parser.parse_args(argv)
+    parser.add_argument("--json", action="store_true", help="print the outcome and the proof as JSON")
+    parser.usage = f"{parser.prog} [options] [-- COMMAND ...]"
+    words = list(sys.argv[1:] if argv is None else argv)
+    at = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:at])
+    args.command = words[at + 1 :]
+    if at < len(words) and not args.command:
+        parser.error("-- COMMAND: name the program after --, such as -- python train.py")
     args.set += settings(args.settings)
     return args
 
@@ -76,8 +93,47 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.print_text("\n".join(shlex.join(step) for step in steps))
         return ExitCode.DONE
     # What failures suggest is this command again, which also stores and proves.
-    os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *stored_in(args)]))
-    return run_pipeline(pipeline)
+    words = ["--store", args.store] if args.store else []
+    os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *words]))
+    place_configuration(args, pipeline)
+    if not args.json:
+        return run_pipeline(pipeline)
+    code = run_pipeline(replace(pipeline, prints=False))
+    output.print_json(summary_of(pipeline.run_dir, code))
+    return code
+
+
+def place_configuration(args: argparse.Namespace, pipeline: "Pipeline") -> None:
+    """Write the configuration of a `-- COMMAND` without a file into its run directory, where steps read it.
+
+    Folders that are made here for runs and for the store are ignored by git, as caches are.
+    """
+    from trainyard.run.atomic_files import make_folder
+
+    folders = [args.runs] if args.run_dir is None else []
+    for folder in (*folders, *([Path(LOCAL_STORE)] if pipeline.store == local_store() else [])):
+        if not folder.exists():
+            make_folder(folder)
+            (folder / ".gitignore").write_text("*\n")
+    if args.command and not pipeline.config.is_file():
+        make_folder(pipeline.run_dir)
+        pipeline.config.write_text("recipe: command\n")
+
+
+def summary_of(run_dir: Path, code: int) -> dict[str, Any]:
+    """Return what --json prints: where the run is, how it ended, and its proof as far as there is one."""
+    from trainyard.report.facts.proof_record import read_proof
+    from trainyard.run.directory import RunDirectory
+    from trainyard.run.identity import read_run
+
+    found: dict[str, Any] = {"run_dir": str(run_dir), "exit_code": int(code)}
+    with suppress(OSError, TrainyardError):
+        run = read_run(run_dir / "run.json")
+        found |= {"run_id": run["run_id"], "outcome": run.get("outcome", {})}
+        proof = read_proof(RunDirectory(run_dir), run)
+        if proof is not None:
+            found["proof"] = json.loads((run_dir / "report" / "proof.json").read_bytes())
+    return found
 
 
 def settings(text: str) -> list[str]:
@@ -95,23 +151,30 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
     """Return the pipeline of a command line. Raises ConfigError when it names no run and no configuration."""
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.store.store_address import require_address
-    from trainyard.config.load import load_config
     from trainyard.run.identity import choose_run_id
 
     directory: Path | None = args.run_dir
+    if args.command:
+        args.set += ["recipe=command", f"program.command={json.dumps(args.command)}"]
     if directory == Path(NEWEST):
         records = sorted(args.runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
         if not records:
             raise ConfigError(f"There is no run in {args.runs} yet. `make train` starts a run.")
         directory = records[-1].parent
-    if args.config is None:
+    if args.config is None and args.command:
+        directory = directory or args.runs / choose_run_id(None)
+        args.config = directory / "config.yaml"
+    elif args.config is None:
         if directory is None:
-            raise ConfigError("Name a configuration (--config FILE), or a run to resume (--run-dir DIR).")
+            raise ConfigError(
+                "Name a program (-- python train.py), a configuration (--config FILE), or a run to resume "
+                "(--run-dir DIR)."
+            )
         args.config = directory / "config.yaml"
         if not args.config.is_file():
             raise ConfigError(f"There is no {args.config}. `make train` starts a run.")
         output.announce("resume", str(directory))
-    config = load_config(args.config, args.set).config
+    config = load_given(args)
     store = args.store or config.artifacts.store
     if store:
         require_address(store)
@@ -120,7 +183,7 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
         run_dir=directory or args.runs / choose_run_id(None),
         config=args.config,
         changes=tuple(args.set),
-        store=store or Path(LOCAL_STORE).absolute().as_uri(),
+        store=store or local_store(),
         run_number=args.run_number,
         resume=args.resume,
         deadline=args.deadline,
@@ -128,11 +191,23 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
         segment=args.segment,
         may_begin=args.may_begin,
         notifies=config.notifications.slack.enabled,
+        prepares=config.recipe != COMMAND,
     )
 
 
-def stored_in(args: argparse.Namespace) -> list[str]:
-    return ["--store", args.store] if args.store else []
+def load_given(args: argparse.Namespace) -> "Config":
+    """Return the configuration; that of a `-- COMMAND` without a file has no other values than `--set`."""
+    from trainyard.config.load import load_config
+
+    if not args.command or args.config.is_file():
+        return load_config(args.config, args.set).config
+    with tempfile.TemporaryDirectory() as folder:
+        (file := Path(folder) / "command.yaml").write_text("recipe: command\n")
+        return load_config(file, args.set).config
+
+
+def local_store() -> str:
+    return Path(LOCAL_STORE).absolute().as_uri()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,22 +235,27 @@ class Pipeline:
     """`true` lets a later segment start if the earlier ones stored nothing."""
     notifies: bool = False
     """Whether the configuration enables Slack."""
+    prepares: bool = True
+    """Whether there is data to prepare; another program prepares its own."""
+    prints: bool = True
+    """Whether steps print to stdout; else to stderr."""
 
     @property
     def configuration(self) -> list[str]:
         return ["--config", str(self.config), *(word for each in self.changes for word in ("--set", each))]
 
     @property
-    def stored(self) -> list[str]:
+    def store_options(self) -> list[str]:
         return ["--run-dir", str(self.run_dir), "--store", self.store, "--run-number", self.run_number]
 
     def before(self) -> list[list[str]]:
         """Return the steps before the training: check the machine and the store, prepare the data."""
         where = ["--run-dir", str(self.run_dir), "--store", self.store]
+        prepare = [step("prepare_data", *self.configuration)] if self.prepares else []
         return [
             step("check_environment", *self.configuration, *where),
             step("check_readiness", *self.configuration, *where, "--run-number", self.run_number),
-            step("prepare_data", *self.configuration),
+            *prepare,
         ]
 
     @property
@@ -186,7 +266,7 @@ class Pipeline:
     def fetch(self) -> list[str]:
         """Return the step that restores the checkpoint to resume from, and prints it."""
         words = ["--resume", self.resume, "--fetch", "true", "--segment", str(self.segment)]
-        return step("fetch_resume", *self.stored, *words, "--may-begin", self.may_begin)
+        return step("fetch_resume", *self.store_options, *words, "--may-begin", self.may_begin)
 
     def train(self) -> list[str]:
         words = [*self.configuration, "--run-dir", str(self.run_dir)]
@@ -198,7 +278,7 @@ class Pipeline:
         return step("train", *words, "--resume", self.resume)
 
     def store_run(self) -> list[str]:
-        return step("training_artifact_sync", *self.stored, "--once")
+        return step("training_artifact_sync", *self.store_options, "--once")
 
     @property
     def required_parts(self) -> tuple[str, ...]:
@@ -209,10 +289,11 @@ class Pipeline:
 
     def prove(self) -> list[str]:
         only = ["--only", ",".join(self.required_parts)] if self.program else []
-        return step("prove_run", *self.stored, *only)
+        return step("prove_run", *self.store_options, *only)
 
     def report(self) -> list[str]:
-        return step("training_dashboard", str(self.run_dir), "--write")
+        summary = ["--github-summary"] if os.environ.get("GITHUB_STEP_SUMMARY") else []
+        return step("training_dashboard", str(self.run_dir), "--write", *summary)
 
     def after(self) -> list[list[str]]:
         """Return the steps after a training that is done: store, prove, report."""
@@ -223,6 +304,10 @@ class Pipeline:
         lineage = ["--lineage", self.lineage] if self.lineage else []
         line = step("notify_slack", event, "--run-dir", str(self.run_dir), *lineage, *words)
         return [line] if self.notifies else []
+
+    def run(self, commands: Sequence[list[str]]) -> int:
+        """Run steps in order until one fails; return its exit code, else 0."""
+        return run_steps(commands, stdout=None if self.prints else sys.stderr)
 
 
 def step(name: str, *words: str) -> list[str]:
@@ -238,23 +323,25 @@ def step(name: str, *words: str) -> list[str]:
 
 def run_pipeline(pipeline: Pipeline) -> int:
     """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
-    from trainyard.gateways.process import PassedSignals
+    from trainyard.gateways.process import SignalForwarder
 
-    with PassedSignals() as between:  # a signal between two steps must not end the pipeline without a report
-        if code := run_steps(pipeline.before()):
+    with (
+        SignalForwarder() as between
+    ):  # a signal between two steps must not end the pipeline without a report
+        if code := pipeline.run(pipeline.before()):
             return finish_unstarted(pipeline, code)
         code, resume = fetch_checkpoint(pipeline) if pipeline.has_fetch else (ExitCode.DONE, pipeline.resume)
         if code:
             return finish_unstarted(pipeline, code)
         if between.passed:
             return ExitCode.INTERRUPTED
-        run_steps(pipeline.notify("resumed" if pipeline.segment > 1 else "started"))
-        code = run_steps([replace(pipeline, resume=resume).train()])
+        pipeline.run(pipeline.notify("resumed" if pipeline.segment > 1 else "started"))
+        code = pipeline.run([replace(pipeline, resume=resume).train()])
         if code not in (ExitCode.DONE, ExitCode.STOPPED):
             return finish(pipeline, code, prove=True)
-        if stored := run_steps([pipeline.store_run()]):
-            return finish(pipeline, code or stored, prove=code == ExitCode.DONE)
-        return finish(pipeline, code or run_steps([pipeline.prove()]))
+        if failure := pipeline.run([pipeline.store_run()]):
+            return finish(pipeline, code or failure, prove=code == ExitCode.DONE)
+        return finish(pipeline, code or pipeline.run([pipeline.prove()]))
 
 
 def fetch_checkpoint(pipeline: Pipeline) -> tuple[int, str]:
@@ -269,23 +356,23 @@ def finish_unstarted(pipeline: Pipeline, code: int) -> int:
     """Report that the training was not started, and return `code`."""
     if pipeline.lineage and not (pipeline.run_dir / "run.json").exists():
         reason = f"it could not start (exit code {code}); the log has the cause"
-        run_steps(pipeline.notify("failed", "--reason", reason))
+        pipeline.run(pipeline.notify("failed", "--reason", reason))
     return finish(pipeline, code)
 
 
 def finish(pipeline: Pipeline, code: int, *, prove: bool = False) -> int:
     """Report on the run, if it exists, and return `code`: what fails here does not hide it."""
     if code == ExitCode.DONE:
-        return run_steps([pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify("succeeded")])
+        return pipeline.run([pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify("succeeded")])
     if (pipeline.run_dir / "run.json").exists():
         event = "stopped" if code == ExitCode.STOPPED else "failed"
         proof = [pipeline.prove()] if prove else []
         for each in (*proof, pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify(event)):
-            run_steps([each])
+            pipeline.run([each])
     return code
 
 
-def run_steps(commands: Sequence[list[str]], *, stdout: IO[bytes] | None = None) -> int:
+def run_steps(commands: Sequence[list[str]], *, stdout: IO[Any] | None = None) -> int:
     """Run the commands in order until one fails; return its exit code, else 0. Pass signals on to each."""
     from trainyard.gateways.process import run_passing_signals
 

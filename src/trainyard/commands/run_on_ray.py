@@ -3,7 +3,7 @@
 Ray places one task on each node, with its GPUs. Each task runs the command as a separate process and shows
 its output. The first node's address becomes PET_MASTER_ADDR. When one command fails, the others are ended,
 because they would wait for it. After a failure all of them start again, at most --restarts times, on the
-same Ray cluster: KubeRay looks at no exit code, so it would repeat a failure that a restart cannot help.
+same Ray cluster: KubeRay reads no exit code, so it would repeat a failure that a restart cannot help.
 This is the entrypoint of a RayJob; Ray must be installed.
 
 Reads:      TRAINYARD_FILES (JSON, path -> text: files that every node needs); the variables of the driver

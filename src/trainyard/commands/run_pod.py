@@ -16,7 +16,7 @@ Writes:     the run directory, the store and the proof, through these scripts
 Exit codes: that of the first script that does not end with 0: 1 training failed; 2 wrong configuration;
             4 the store refused; 6 trained and stored, but not proven: an end, which operators do not restart;
             75 stopped, the same pod resumes when it is started again. With --restart-by operator, 128 or more
-            asks the operator for a restart, and the last line names the exit code that it stands for
+            requests a restart from the operator, and the last line names the exit code that it replaces
 Example:    scripts/run_pod.py --config /etc/trainyard/config.yaml --run-dir /checkpoints/llama --grace 285s
 """
 
@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.commands.run import Pipeline, run_steps, step
+from trainyard.config.registries import COMMAND
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from trainyard.run.node_folder import NodeFolder
 
 OUTCOME_SECONDS = 120.0
-# How long pods that start again wait for each other to store what they have left of the time before.
+# How long pods that start again wait for each other to store what they had before their restart.
 SETTLE_SECONDS = 60
 # The pod itself knows when training ends, so a follower waits for anything else as long as it takes.
 ENDLESS = "3650d"
@@ -55,8 +56,8 @@ class Pod(Pipeline):
                              on the main machine: ──> prove, report
 
     Without a shared directory (`checkpointing.shared: false`) every pod stores its own part of each
-    checkpoint while it trains. A pod that starts again first stores what it has left of the time before, so
-    that the main machine can list it, and then fetches the newest checkpoint that is stored completely.
+    checkpoint while it trains. A pod that starts again first stores what it had before its restart, so that
+    the main machine can list it, and then fetches the newest checkpoint that is stored completely.
     """
 
     grace: float = 30.0
@@ -66,11 +67,11 @@ class Pod(Pipeline):
 
         `node` is the mark that an earlier start left in the directory; None in a fresh one.
         """
-        fetch = step("fetch_resume", *self.stored, "--resume", "auto", "--fetch", "true")
+        fetch = step("fetch_resume", *self.store_options, "--resume", "auto", "--fetch", "true")
         if node is None:
             return [fetch]
         settle = f"{SETTLE_SECONDS}s"
-        left = step("training_artifact_sync", *self.stored, "--once", "--others", settle)
+        left = step("training_artifact_sync", *self.store_options, "--once", "--others", settle)
         return [left, fetch if node.is_main else [*fetch, "--wait", settle]]
 
     def beside(self) -> list[str]:
@@ -79,7 +80,7 @@ class Pod(Pipeline):
         At the end the main machine waits for parts of others as long as their pods may live.
         """
         waits = ("--silence", ENDLESS, "--outage", ENDLESS, "--others", f"{self.grace:.3f}s")
-        return step("training_artifact_sync", *self.stored, "--follow", *waits)
+        return step("training_artifact_sync", *self.store_options, "--follow", *waits)
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -96,7 +97,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     restarts = "most restarts after a failure that a restart can help; default: 0, leave it to the operator"
     parser.add_argument("--restarts", type=arguments.natural_number, default=0, metavar="N", help=restarts)
-    by = "who restarts: this process in place, or an operator that looks at exit codes; default: itself"
+    by = "who restarts: this process in place, or an operator that reads exit codes; default: itself"
     parser.add_argument("--restart-by", choices=("itself", "operator"), default="itself", help=by)
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
     return parser.parse_args(argv)
@@ -121,7 +122,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(pod, apart=apart)
     if args.restart_by == "itself":
         return restart_in_place(
-            lambda: run(pod, apart=apart), args.restarts, tell_restart, last=REQUESTED_END_CODES
+            lambda: run(pod, apart=apart),
+            args.restarts,
+            lambda text: output.announce("pod", text, "degraded"),
+            last=REQUESTED_END_CODES,
         )
     if not is_first_node(os.environ):  # the operator restarts and counts the containers of the others
         return run(pod, apart=apart)
@@ -130,13 +134,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(pod: Pod, *, apart: bool) -> int:
     """Train unless that is done, then store and prove; return the exit code of this pod."""
-    if apart and (code := fetched(pod)) != ExitCode.DONE:
+    if apart and (code := restore_checkpoint(pod)) != ExitCode.DONE:
         return code
     if is_trained(pod):
         output.announce("training", "was done by an earlier start of this job, and is not done again", "ok")
         return finish(pod, after(pod, apart=apart))
-    tell_short_grace(pod.run_dir, pod.grace)
-    if (code := trained(pod, apart=apart)) != ExitCode.DONE:
+    warn_of_short_grace(pod.run_dir, pod.grace)
+    if (code := train(pod, apart=apart)) != ExitCode.DONE:
         return code
     following = after(pod, apart=apart)
     if len(following) > 1:
@@ -150,7 +154,7 @@ def finish(pod: Pod, commands: Sequence[list[str]]) -> int:
 
     for command in commands:
         code = run_steps([command])
-        if code == ExitCode.NO and Path(command[1]).name == "prove_run.py":
+        if code == ExitCode.NO and command == pod.prove():
             output.announce("proof", describe_not_proven(failing_parts(pod)), "failed")
             return ExitCode.NOT_PROVEN
         if code != ExitCode.DONE:
@@ -201,10 +205,6 @@ def run_counted(run_once: Callable[[], int], run_dir: Path, restarts: int) -> in
     return code_for_restart(code)
 
 
-def tell_restart(text: str) -> None:
-    output.announce("pod", text, "degraded")
-
-
 def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
     return Pod(
         run_dir=args.run_dir,
@@ -214,6 +214,7 @@ def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
         grace=args.grace,
         processes=args.nproc_per_node,
         program=args.program,
+        prepares=config.recipe != COMMAND,
     )
 
 
@@ -221,7 +222,7 @@ def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     """Return whether this is one of several pods that have run directories of their own."""
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
-    if args.program or config.checkpointing.shared:
+    if args.program or config.recipe == COMMAND or config.checkpointing.shared:
         return False
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     if not isinstance(place, NodeLauncher) or place.nodes == 1:
@@ -254,26 +255,26 @@ def plan_of(pod: Pod, *, apart: bool) -> dict[str, Any]:
     return {"commands": commands, **({"beside_training": pod.beside()} if apart and trains else {})}
 
 
-def fetched(pod: Pod) -> int:
-    """Store what an earlier start of this pod left, and bring the newest stored checkpoint."""
+def restore_checkpoint(pod: Pod) -> int:
+    """Store what an earlier start of this pod has not stored, and restore the newest stored checkpoint."""
     from trainyard.run.directory import RunDirectory
     from trainyard.run.node_folder import forget_node
 
     if is_trained(pod):
         return ExitCode.DONE
-    *left, bring = pod.restore(node_of(pod.run_dir))
+    *left, fetch = pod.restore(node_of(pod.run_dir))
     code = run_steps(left)
     if code == ExitCode.NO:  # such as the part of a machine that is gone
-        said = "not all that was saved could be stored; the run goes on from the newest that is stored whole"
-        output.announce("artifacts", said, "degraded")
+        text = "not everything could be stored; the run resumes from the newest complete stored checkpoint"
+        output.announce("artifacts", text, "degraded")
     elif code != ExitCode.DONE:
         return code
-    if (code := run_steps([bring])) == ExitCode.DONE and not is_trained(pod):
+    if (code := run_steps([fetch])) == ExitCode.DONE and not is_trained(pod):
         forget_node(RunDirectory(pod.run_dir))  # the trainer marks it again, and is followed from then on
     return code
 
 
-def trained(pod: Pod, *, apart: bool) -> int:
+def train(pod: Pod, *, apart: bool) -> int:
     """Train, and without a shared directory store this machine's parts beside it."""
     from trainyard.gateways.process import run_beside, run_passing_signals
 
@@ -293,7 +294,7 @@ def after(pod: Pod, *, apart: bool) -> list[list[str]]:
     return pod.after() if is_first_node(os.environ) else []
 
 
-def tell_short_grace(run_dir: Path, grace: float) -> None:
+def warn_of_short_grace(run_dir: Path, grace: float) -> None:
     """Warn when a stop of this run took longer before than this pod has from a signal to its end."""
     from trainyard.jobs.recipes.wrapped_program import grace_seconds
     from trainyard.run.identity import grace_needed
@@ -312,7 +313,8 @@ def is_trained(pod: Pod) -> bool:
     """Return whether this configuration was trained to its end in the run directory."""
     from trainyard.training.data.config_of_run import has_been_trained
 
-    return has_been_trained(pod.run_dir, pod.config, pod.changes, by_program=pod.program is not None)
+    by_program = pod.program is not None or not pod.prepares
+    return has_been_trained(pod.run_dir, pod.config, pod.changes, by_program=by_program)
 
 
 def node_of(run_dir: Path) -> "NodeFolder | None":

@@ -1,18 +1,20 @@
-"""Run another training program on one node of a job, and keep a run directory for it.
+"""Run any training program on one machine, and keep a run directory for it.
 
-    first node    run.json, config.yaml, events ──> program ──> rows, its last checkpoint, outcome
+    first node    run.json, config.yaml, events ──> program ──> rows, its checkpoints, outcome
     other nodes   program ──> rows, if this node prints them ──> its exit code
 
-Rows of metrics are read from the program's output, which is also shown and kept in logs/node-N.log. The run
-has succeeded only when the program ended with 0 on every node and its log shows the last step. docs/jobs.md
-says what such a record proves.
+The program is that of `recipe: command` in the configuration, or the one that a plan wrote for a job
+(--program). Its rows of metrics come from its output, from the files that it writes, or from
+`trainyard.log`. Its checkpoints are copied into the run directory as soon as they are complete by the rules
+of their format. It resumes from the newest one. SIGTERM, Ctrl-C and --deadline reach all of its processes.
+docs/bring_your_own.md explains what is proven.
 
-Reads:      --program (the JSON that the plan wrote); --config; the operator's variables
-Writes:     the run directory; what the program writes
-Exit codes: 0 every step was done; 1 steps are missing, or another node failed; 2 wrong usage or
-            configuration; 75 stopped with a checkpoint, run it again to resume; else that of the program
-Example:    scripts/run_program.py --program /etc/trainyard/program.json --config /etc/trainyard/config.yaml
-            --run-dir /checkpoints/llama --nproc-per-node 8
+Reads:      --config; --program (JSON); what the program writes; an operator's variables
+Writes:     the run directory; logs/node-N.log
+Exit codes: 0 every step was done; 1 it failed, steps are missing, or another node failed; 2 wrong usage or
+            configuration; 75 stopped with a new checkpoint, run it again to resume; 130 interrupted; 128 + N
+            when signal N ended it
+Example:    scripts/train.py --config trainyard.yaml --run-dir runs/first
 """
 
 import argparse
@@ -20,147 +22,361 @@ import logging
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.errors import ConfigError, TrainyardError
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.gateways.process import HandedOn
-    from trainyard.jobs.recipes.recipe_order import RecordedRecipe
-    from trainyard.jobs.recipes.wrapped_program import ProgramDescription
+    from trainyard.gateways.supervised_process import ProgramExit
+    from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoints
+    from trainyard.programs.metric_rows import MetricRowWriter
+    from trainyard.programs.metrics.program_metrics import ProgramMetrics
+    from trainyard.programs.program import Program
+    from trainyard.programs.program_records import TakenCheckpoint
+    from trainyard.programs.run_checkpoints import ResumePoint
     from trainyard.run.directory import RunDirectory
-    from trainyard.run.foreign.metric_rows import MetricRowWriter
-    from trainyard.run.foreign.own_checkpoint import OwnCheckpoint, OwnCheckpoints
     from trainyard.run.launch_environment import NodeLauncher
 
 LOG = logging.getLogger(__name__)
-LOCKS = {"verl": "requirements-verl.txt"}
-"""Recipe -> the lock of its image, if that is not the training lock."""
 ENDS_SECONDS = 120.0
+POLL_SECONDS = 2.0
+TAKE_SECONDS = 10.0
+"""Seconds between two searches for new checkpoints while the program runs."""
+LOCAL_STORE = "trainyard-store"
+NO_METRICS = (
+    'no metrics were seen: print {"step": 10, "loss": 2.31} for each logged step, name a file with '
+    "program.metrics, or call trainyard.log"
+)
+EVENTS_FILE = "program-events.jsonl"
+STOP_FILE = "stop-requested"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True)
+    program = "program of a job, as JSON; default: program.command of the configuration"
+    parser.add_argument("--program", type=arguments.path, metavar="FILE", help=program)
+    parser.add_argument("--run-dir", type=arguments.path, metavar="DIR", help="default: runs/<run id>")
     parser.add_argument(
-        "--program", type=arguments.path, required=True, metavar="FILE", help="program to run, as JSON"
+        "--resume", type=str, default="auto", metavar="none|auto|CHECKPOINT", help="default: auto"
     )
     parser.add_argument(
-        "--run-dir", type=arguments.path, required=True, metavar="DIR", help="directory of the run"
+        "--nproc-per-node", type=arguments.processes, metavar="N", help="processes of this machine"
     )
-    parser.add_argument(
-        "--nproc-per-node", type=arguments.processes, default=1, metavar="N", help="processes of this node"
-    )
-    grace = "from SIGTERM to the end of the program; default: 30s"
+    grace = "from SIGTERM until the program is killed; default: 30s"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
+    deadline = "when the program is asked to stop, such as 8h"
+    parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help=deadline)
     parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    return run(args)
+
+
+def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
+    """Run the program of the arguments, and return the exit code of this node."""
+    from trainyard.command.time_limits import job_seconds
     from trainyard.config.load import load_config
-    from trainyard.jobs.recipes import RECORDED
-    from trainyard.jobs.recipes.wrapped_program import read_description
     from trainyard.run.directory import RunDirectory
+    from trainyard.run.identity import choose_run_id, read_run
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
-    from trainyard.training.data.config_of_run import has_been_trained
+    from trainyard.run.run_lock import locked
 
-    sheet = read_description(args.program, RECORDED)
-    recipe, config = RECORDED[sheet.recipe], load_config(args.config, args.set).config
-    is_done = has_been_trained(args.run_dir, args.config, args.set, by_program=True)
-    if not args.dry_run and is_done and is_same_program(args.run_dir, sheet):
-        LOG.info("%s: all steps were done before, so the program is not started again", args.run_dir)
-        return 0
+    config = load_config(args.config, args.set).config
+    program, nodes = program_for(args, config, program_file)
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
-    node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, args.nproc_per_node)
-    command = command_of(sheet, node, args)
+    node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, program.processes)
+    run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
+    directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
+    deadline = None if args.deadline is None else args.deadline - job_seconds()
+    supervised = ProgramRun(
+        program, config, node, directory, nodes=nodes, resume=args.resume, grace=args.grace, deadline=deadline
+    )
     if args.dry_run:
-        output.print_json({"command": command, "environment": sheet.environment})
+        command = supervised.command(supervised.checkpoint_to_resume())
+        output.print_json({"command": command, "environment": dict(program.environment)})
         return 0
-    return ProgramRun(sheet, recipe, config, node, RunDirectory(args.run_dir.absolute())).run(command)
+    if is_done(directory, program):
+        LOG.info("%s: all steps were done before, so the program is not started again", directory.path)
+        code = 0
+    elif node.rank:
+        code = supervised.run(run_id)
+    else:
+        with locked(directory.path):
+            code = supervised.run(run_id)
+    if args.json and directory.run_file.is_file():
+        output.print_json(read_run(directory.run_file).get("outcome", {}))
+    return code
 
 
-def is_same_program(run_dir: Path, sheet: "ProgramDescription") -> bool:
-    """Return whether the run on record had these steps, this command and these variables."""
+def program_for(
+    args: argparse.Namespace, config: "Config", file: Path | None
+) -> tuple["Program", int | None]:
+    """Return the program, and the nodes that it uses if the plan of a job says so."""
+    from trainyard.config.registries import COMMAND
+    from trainyard.programs.program import program_of
+
+    if file := file or args.program:
+        from trainyard.jobs.recipes import RECORDED
+        from trainyard.jobs.recipes.wrapped_program import read_description
+
+        sheet = read_description(file, RECORDED)
+        return sheet.program(RECORDED[sheet.recipe], REPOSITORY_ROOT), sheet.nodes
+    if config.recipe != COMMAND:
+        raise ConfigError(
+            f"recipe: {config.recipe} trains with the trainer of this repository. Set recipe: command and "
+            "program.command to run another program, or start scripts/train.py."
+        )
+    return program_of(config, Path.cwd()), None
+
+
+def is_done(directory: "RunDirectory", program: "Program") -> bool:
+    """Return whether the run on record did all steps of this program with this configuration of it."""
     from trainyard.run.identity import read_run
 
-    run = read_run(run_dir / "run.json")
-    recorded = run.get("program_sha256", program_sha256(sheet))  # older runs have no digest
-    return bool(run["plan"]["steps"] == sheet.steps and recorded == program_sha256(sheet))
+    try:
+        run = read_run(directory.run_file)
+    except (OSError, TrainyardError):
+        return False
+    recorded = run.get("program_sha256", program.sha256)  # older runs have no digest
+    asked = run.get("plan", {}).get("steps")
+    succeeded = run.get("outcome", {}).get("status") == "succeeded"
+    return bool(succeeded and asked == program.steps and recorded == program.sha256)
 
 
-def program_sha256(sheet: "ProgramDescription") -> str:
-    """Return the digest of the program's command and variables."""
-    from trainyard.config.load import values_sha256
-
-    return values_sha256({"command": list(sheet.command), "environment": dict(sheet.environment)})
-
-
-def command_of(sheet: "ProgramDescription", node: "NodeLauncher", args: argparse.Namespace) -> list[str]:
-    from trainyard.run.launch_environment import launcher_options
-
-    if not sheet.torchrun:
-        return list(sheet.command)
-    options = launcher_options(node, args.nproc_per_node, grace_seconds=max(1, int(args.grace)))
-    launcher = [node.agent[0]] if node.agent else [sys.executable, "-m", "torch.distributed.run"]
-    return [*launcher, *options, *sheet.command]
-
-
-@dataclass(frozen=True)
+@dataclass
 class ProgramRun:
     """A run of the program on this node, and its record."""
 
-    sheet: "ProgramDescription"
-    recipe: "RecordedRecipe"
+    program: "Program"
     config: "Config"
     node: "NodeLauncher"
     directory: "RunDirectory"
+    nodes: int | None = None
+    """Nodes that the program uses, also if it is started on one of them; None if not known."""
+    resume: str = "auto"
+    grace: float = 30.0
+    deadline: float | None = None
+    _taken: "TakenCheckpoint | None" = None
+    _taken_state: str = ""
+    _skipped: tuple[str, ...] = ()
+    _last_search: float = 0.0
+    _fault: str | None = None
+    _announced: int | None = None
+    _reports_rows: bool = False
+    _has_rows: bool = False
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def run(self, command: list[str]) -> int:
+    @property
+    def is_first(self) -> bool:
+        return not self.node.rank
+
+    def run(self, run_id: str) -> int:
         """Run the program between the first and the last record; return the exit code of this node."""
-        from trainyard.gateways.process import run_handing_on
+        from trainyard.gateways.supervised_process import run_supervised
+        from trainyard.programs.node_exit_codes import write_end
+        from trainyard.programs.program_events import ProgramEvents
         from trainyard.run.atomic_files import make_folder
-        from trainyard.run.foreign.node_exit_codes import tell_end
         from trainyard.run.launch_environment import VARIABLES
 
-        make_folder(self.directory.logs)
-        first, number = not self.node.rank, self.node.rank or 0
-        own = self.own_checkpoints().newest
-        if first:
-            self.begin(own)
-        rows = self.rows_of(own)
+        for folder in (self.directory.path, self.directory.logs):
+            make_folder(folder)
+        started = time.time()
+        found = self.checkpoint_to_resume()
+        if self.is_first:
+            self.begin(found, run_id)
+            if (code := self.finish_if_complete(found)) is not None:
+                return code
+        number, resumed_at = self.node.rank or 0, found.step if found else 0
+        rows, metrics = self.rows_writer(found), self.metrics_reader(started)
+        events = ProgramEvents(self.directory.logs / EVENTS_FILE)
+        self.directory.logs.joinpath(STOP_FILE).unlink(missing_ok=True)
 
-        def read(line: str) -> None:
-            row = self.recipe.row_of(line) if first or not self.recipe.ON_FIRST_NODE else None
-            if row is not None and rows.keep(row):
-                LOG.info(
-                    "step %s of %s: loss %s", row["step"], self.sheet.steps, row.get("loss", "not shown")
-                )
+        def read(text: str) -> None:
+            with self._lock:
+                self.keep(metrics.take(text), rows)
+
+        def poll() -> None:
+            with self._lock:
+                self.read_events(events, rows)
+                self.keep(metrics.poll(), rows)
+                self.note_announced(metrics)
+            if self.is_first and time.monotonic() - self._last_search >= TAKE_SECONDS:
+                self.take_newest(rows.newest)
+                self._last_search = time.monotonic()
 
         began = time.monotonic()
-        ended = run_handing_on(
-            command,
+        ended = run_supervised(
+            self.command(found),
             read,
             log=self.directory.logs / f"node-{number}.log",
-            environment=self.sheet.environment,
-            without=() if self.node.agent or not self.sheet.torchrun else VARIABLES,
+            environment=self.environment(found),
+            directory=self.program.directory,
+            without=() if self.node.agent or not self.is_launched else VARIABLES,
+            grace=self.grace,
+            deadline=self.deadline,
+            poll=poll,
+            poll_seconds=POLL_SECONDS,
+            on_stop=lambda _: self.directory.logs.joinpath(STOP_FILE).touch(),
         )
-        rows.close()
-        tell_end(self.directory, number, ended.exit_code)
-        return self.finish(ended, seconds=time.monotonic() - began) if first else ended.exit_code
+        with self._lock:
+            self.read_events(events, rows)
+            self.keep(metrics.close(), rows)
+            rows.close()
+        write_end(self.directory, number, ended.exit_code)
+        if not self.is_first:
+            return ended.exit_code
+        return self.finish(
+            ended, metrics, logged=rows.newest, resumed_at=resumed_at, seconds=time.monotonic() - began
+        )
 
-    def rows_of(self, own: "OwnCheckpoint | None") -> "MetricRowWriter":
-        """The writer of the rows; it records when they show that the program did not resume from `own`."""
-        from trainyard.run.foreign.foreign_records import note_other_rows
-        from trainyard.run.foreign.metric_rows import MetricRowWriter
+    @property
+    def is_launched(self) -> bool:
+        """Whether torchrun starts the program."""
+        launched = self.program.torchrun
+        return self.processes * self.node.nodes > 1 if launched is None else launched
+
+    @property
+    def processes(self) -> int:
+        """Processes of this node."""
+        return self.node.processes if isinstance(self.node.processes, int) else self.program.processes
+
+    def command(self, found: "ResumePoint | None") -> list[str]:
+        """Return the command line, with torchrun where it starts the program."""
+        from trainyard.programs.program import interpreter_of, without_interpreter
+        from trainyard.run.launch_environment import launcher_options
+
+        words = self.program.resumed_from(found.path if found else None)
+        if not self.is_launched:
+            return list(words)
+        options = launcher_options(self.node, self.processes, grace_seconds=max(1, int(self.grace)))
+        # The plan's command is a script and its arguments already.
+        worker = words if self.is_exact else without_interpreter(words) or ("--no-python", *words)
+        python = sys.executable if self.is_exact else interpreter_of(words)
+        launcher = [self.node.agent[0]] if self.node.agent else [python, "-m", "torch.distributed.run"]
+        return [*launcher, *options, *worker]
+
+    def environment(self, found: "ResumePoint | None") -> dict[str, str]:
+        """Return the variables that are added to the environment of the program."""
+        ours = {
+            "PYTHONUNBUFFERED": "1",
+            "TRAINYARD_RUN_DIR": str(self.directory.path),
+            "TRAINYARD_EVENTS": str(self.directory.logs / EVENTS_FILE),
+            "TRAINYARD_STOP_FILE": str(self.directory.logs / STOP_FILE),
+            "TRAINYARD_CHECKPOINT": str(found.path) if found else "",
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, int(self.grace) - 1)),
+        }
+        return {**ours, **self.program.environment}
+
+    def begin(self, found: "ResumePoint | None", run_id: str) -> None:
+        """Write the records of the start."""
+        from trainyard.config.load import config_sha256, dump_yaml
+        from trainyard.programs.node_exit_codes import forget_ends
+        from trainyard.programs.program_records import begin, program_facts
+        from trainyard.run.identity import collect_provenance
+
+        program = self.program
+        known = {"steps": program.steps, "log_steps": self.log_steps if self.is_exact else None}
+        facts = program_facts(
+            collect_provenance(self.code(), lock=program.lock, config_file=self.directory.config_file),
+            recipe=program.recipe,
+            seed=self.config.training.seed if self.is_exact else None,
+            config_sha256=config_sha256(self.config),
+            plan={name: value for name, value in known.items() if value is not None},
+            hardware=self.hardware(),
+            data=self.data(),
+            program=None if self.is_exact else program.facts,
+        )
+        facts["program_sha256"] = program.sha256
+        resumed_at = found.step if found else None
+        state = found.state if found else None
+        parent = found.parent_sha256 if found else None
+        if found is not None and parent is not None:
+            facts["parent"] = {"checkpoint": str(found.path), "manifest_sha256": parent}
+        begin(
+            self.directory,
+            run_id,
+            facts,
+            dump_yaml(self.config),
+            resumed_at=resumed_at,
+            state=state,
+            parent_sha256=parent,
+        )
+        forget_ends(self.directory)
+        (self.directory.logs / EVENTS_FILE).unlink(missing_ok=True)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the plan decides the steps and how often they are logged, so that every row is due."""
+        return self.program.log_form is not None
+
+    @property
+    def log_steps(self) -> int:
+        return self.config.monitoring.log_steps if self.is_exact else 1
+
+    def code(self) -> dict[str, Any]:
+        """Return the facts about the code of the program."""
+        from trainyard.gateways.git import program_git_facts, repository_facts
+        from trainyard.gateways.images.image_record import code_facts
+
+        if self.is_exact:
+            return program_git_facts(self.program.command)
+        return repository_facts(self.program.directory) or code_facts(self.program.directory)
+
+    def data(self) -> dict[str, Any] | None:
+        """Return the fingerprint of the files that the program reads; None if it did not name them."""
+        from trainyard.programs.inputs import read_data
+
+        if self.program.data is None:
+            return None
+        found = read_data(self.program.directory, self.program.data)
+        return {"fingerprint": found.fingerprint, "files": found.files, "bytes": found.size}
+
+    def changed_inputs(self) -> tuple[str, ...]:
+        """Return the inputs whose bytes are no longer those at the start."""
+        from trainyard.run.atomic_files import sha256_of_file
+        from trainyard.run.identity import read_run
+
+        run, lock, changed = read_run(self.directory.run_file), self.program.lock, []
+        if lock is not None and run.get("lock_sha256") is not None:
+            with suppress(OSError):
+                if sha256_of_file(lock) != run["lock_sha256"]:
+                    changed.append(f"the lock {lock.name}")
+        try:
+            now = self.data()
+        except (ConfigError, OSError):
+            now = {}
+        if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
+            changed.append("the data")
+        return tuple(changed)
+
+    def hardware(self) -> dict[str, int]:
+        """The processes of the complete run, as far as known, and those of this node."""
+        nodes = max(self.node.nodes, self.nodes or 0)
+        if (
+            self.is_exact and self.nodes is None and not self.is_launched
+        ):  # it may have workers on other nodes
+            return {"local_world_size": self.processes}
+        return {"world_size": nodes * self.processes, "local_world_size": self.processes}
+
+    def rows_writer(self, found: "ResumePoint | None") -> "MetricRowWriter":
+        """The writer of the rows; it records when they show that the program did not resume from `found`."""
+        from trainyard.programs.metric_rows import MetricRowWriter
+        from trainyard.programs.program_records import note_other_rows
 
         def note(step: int) -> None:
             LOG.warning("step %s is trained again, so the newest checkpoint was not resumed from", step)
@@ -168,78 +384,182 @@ class ProgramRun:
 
         return MetricRowWriter(
             self.directory.metrics_file,
-            log_steps=self.config.monitoring.log_steps,
-            last=self.sheet.steps,
-            resumed_at=own.step if own else 0,
+            log_steps=self.log_steps,
+            last=self.program.steps or 0,
+            resumed_at=found.step if found else 0,
             on_other_row=note,
         )
 
-    def begin(self, own: "OwnCheckpoint | None") -> None:
-        from trainyard.config.load import config_sha256, dump_yaml
-        from trainyard.gateways.git import program_git_facts
-        from trainyard.run.foreign.foreign_records import begin, program_facts
-        from trainyard.run.foreign.node_exit_codes import forget_ends
-        from trainyard.run.foreign.own_checkpoint import state_of
-        from trainyard.run.identity import choose_run_id, collect_provenance
+    def metrics_reader(self, started: float) -> "ProgramMetrics":
+        from trainyard.programs.metrics.log_reader import LogReader
+        from trainyard.programs.metrics.metric_files import MetricFiles
+        from trainyard.programs.metrics.program_metrics import ProgramMetrics
 
-        lock = REPOSITORY_ROOT / LOCKS.get(self.sheet.recipe, "requirements-training.txt")
-        git = program_git_facts(self.sheet.command)
-        facts = program_facts(
-            collect_provenance(git, lock=lock, config_file=self.directory.config_file),
-            recipe=self.sheet.recipe,
-            seed=self.config.training.seed,
-            config_sha256=config_sha256(self.config),
-            plan={"steps": self.sheet.steps, "log_steps": self.config.monitoring.log_steps},
-            hardware=self.hardware(),
+        log = LogReader(self.program.log_form or "auto")
+        ignored = (self.directory.path, Path(LOCAL_STORE).absolute())
+        # The plan of an exact program has the form of its log, so its files are not searched.
+        place = self.directory.tensorboard if self.is_exact else self.program.directory
+        return ProgramMetrics(log, MetricFiles(place, started, self.program.metrics, ignored=ignored))
+
+    def keep(
+        self, rows: Sequence[dict[str, Any]], writer: "MetricRowWriter", *, reported: bool = False
+    ) -> None:
+        """Write rows; those that the program reports itself win over those that were read elsewhere."""
+        from trainyard.programs.metrics.program_metrics import row_fault
+
+        if (self._reports_rows and not reported) or not self.prints_rows:
+            return
+        for row in rows:
+            self._has_rows = True
+            if writer.keep(row) and self._fault is None and (fault := row_fault(row)) is not None:
+                self._fault = fault
+
+    def note_announced(self, metrics: "ProgramMetrics") -> None:
+        """Record the steps that the program says it trains, once they are known."""
+        from trainyard.programs.program_records import note_announced_steps
+
+        if self.is_first and not self.is_exact and (steps := self._announced or metrics.steps_asked):
+            self._announced = steps
+            note_announced_steps(self.directory, steps)
+
+    @property
+    def prints_rows(self) -> bool:
+        """Whether the rows of this node count."""
+        return self.is_first or not self.program.rows_on_first_node
+
+    def read_events(self, events: "Any", writer: "MetricRowWriter") -> None:
+        """Take what the program reports by `trainyard.log` and its siblings."""
+        from trainyard.programs.program_events import LoggedFigures, TrainingBegin, WrittenCheckpoint
+
+        for event in events.poll():
+            if isinstance(event, TrainingBegin):
+                self._announced = event.steps or self._announced
+            elif isinstance(event, LoggedFigures) and not event.is_summary:
+                self._reports_rows = True
+                self.keep([event.row()], writer, reported=True)
+            elif isinstance(event, WrittenCheckpoint):
+                self._last_search = 0.0
+
+    def own_checkpoints(self, *, quiet_seconds: float = 2.0) -> "ProgramCheckpoints":
+        """Return the checkpoints that the program has written in this run."""
+        from trainyard.programs.run_checkpoints import find_run_checkpoints
+
+        return find_run_checkpoints(
+            self.program.directory,
+            self.program.checkpoints,
+            since=self.created,
+            ignored=(self.directory.path, Path(LOCAL_STORE).absolute()),
+            formats=self.program.formats,
+            quiet_seconds=quiet_seconds,
         )
-        facts["program_sha256"] = program_sha256(self.sheet)
-        run_id = choose_run_id(self.directory.path, several=self.node.nodes > 1)
-        begin(
-            self.directory,
-            run_id,
-            facts,
-            dump_yaml(self.config),
-            resumed_at=own.step if own else None,
-            state=state_of(own) if own else None,
-        )
-        forget_ends(self.directory)
 
-    def hardware(self) -> dict[str, int]:
-        """The processes of the whole run, as far as known, and those of this node."""
-        here = self.node.processes if isinstance(self.node.processes, int) else 1
-        nodes = max(self.node.nodes, self.sheet.nodes or 0)
-        if self.sheet.nodes is None and not self.sheet.torchrun:  # it may have workers on other nodes
-            return {"local_world_size": here}
-        return {"world_size": nodes * here, "local_world_size": here}
+    @property
+    def created(self) -> float:
+        """When the run was created, in Unix seconds; the folder of an exact program has only its own."""
+        from trainyard.run.identity import read_run
 
-    def finish(self, ended: "HandedOn", *, seconds: float) -> int:
-        from trainyard.run.foreign.foreign_records import ProgramEnd, finish, has_other_rows
-        from trainyard.run.foreign.node_exit_codes import wait_for_ends
-        from trainyard.run.foreign.own_checkpoint import state_of, take_newest
+        with suppress(OSError, TrainyardError):
+            if not self.is_exact:
+                return float(read_run(self.directory.run_file).get("created", 0.0)) - 1.0
+        return 0.0
+
+    def checkpoint_to_resume(self) -> "ResumePoint | None":
+        """Return the newest checkpoint of this run that the program can resume from, or the one named."""
+        from trainyard.programs.run_checkpoints import named_point, newest_taken, resume_point
+        from trainyard.run.records import read_rows
+
+        if self.resume == "none":
+            return None
+        if self.resume != "auto":
+            return named_point(Path(self.resume))
+        points = []
+        if self.is_exact or self.directory.run_file.is_file():
+            found = self.own_checkpoints()
+            for note in found.notes():
+                LOG.warning("%s", note)
+            if (own := found.newest if self.is_exact else found.newest_resumable) is not None:
+                rows = read_rows(self.directory.metrics_file)
+                points.append(resume_point(own, logged=int(rows[-1]["step"]) if rows else 0))
+        if not self.is_exact and (taken := newest_taken(self.directory)) is not None:
+            points.append(taken)
+        return max(points, key=lambda point: point.step, default=None)
+
+    def take_newest(self, logged: int, *, quiet_seconds: float = 2.0) -> None:
+        """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.
+
+        `logged` is the last step with a row: the step of a checkpoint whose name has none.
+        """
+        from trainyard.programs.checkpoints.program_checkpoints import state_of
+        from trainyard.programs.checkpoints.taken_checkpoint import take_newest
+        from trainyard.programs.program_records import has_other_rows, note_checkpoint
+        from trainyard.run.checkpoint_retention import remove_old_checkpoints
+
+        found = self.own_checkpoints(quiet_seconds=quiet_seconds)
+        self._skipped = found.rejections()
+        newest = found.newest
+        if newest is None or (state := state_of(newest)) == self._taken_state:
+            return
+        if has_other_rows(self.directory, state):
+            LOG.error("%s: not taken, because its steps were trained again after it was saved", newest.path)
+            return
+        if newest.step is None and logged < 1:
+            return
+        taken = take_newest(found, self.directory, step=logged)
+        if taken is not None:
+            self._taken, self._taken_state = taken, state
+            note_checkpoint(self.directory, taken)
+            remove_old_checkpoints(self.directory, self.config.checkpointing.keep_last, newest=taken.step)
+
+    def fault_without_step(self, metrics: "ProgramMetrics") -> str | None:
+        """Return a fault in a row of which nothing shows the step."""
+        from trainyard.programs.metrics.program_metrics import row_fault
+
+        return next(filter(None, map(row_fault, metrics.rows_without_step)), None)
+
+    def finish_if_complete(self, found: "ResumePoint | None") -> int | None:
+        """Write the outcome of a run that has its last checkpoint but no outcome; None if steps are left.
+
+        A program that resumes at its last step trains one more, and saves it.
+        """
+        from trainyard.programs.program_records import ProgramEnd, announced_steps, finish
+
+        if self.is_exact or found is None:
+            return None
+        total = self.program.steps or announced_steps(self.directory)
+        if total is None or found.step < total:
+            return None
+        LOG.info("%s is of the last step, %s, so the program is not started again", found.path, total)
+        self.take_newest(found.step)
+        end = ProgramEnd(0, checkpoint=self._taken, announced=total, changed=self.changed_inputs())
+        return finish(self.directory, end, seconds=0.0)
+
+    def finish(
+        self, ended: "ProgramExit", metrics: "ProgramMetrics", *, logged: int, resumed_at: int, seconds: float
+    ) -> int:
+        """Write the outcome, and return the exit code of the run."""
+        from trainyard.programs.node_exit_codes import wait_for_ends
+        from trainyard.programs.program_records import ProgramEnd, finish
         from trainyard.run.waiting import describe_wait
 
+        if not self._has_rows and ended.problem is None:
+            LOG.error("metrics: %s", metrics.describe())
         others = None
-        if self.sheet.torchrun and ended.exit_code == 0:
+        if self.is_launched and ended.exit_code == 0:
             with describe_wait("the exit codes of the other nodes", ENDS_SECONDS):
                 others = wait_for_ends(self.directory, range(1, self.node.nodes), seconds=ENDS_SECONDS)
-        found = self.own_checkpoints()
-        own = found.newest
-        if own is not None and has_other_rows(self.directory, state_of(own)):
-            LOG.error("%s: not taken, because its steps were trained again after it was saved", own.path)
-            own = None
-        taken = take_newest(own, self.directory)
+        self._taken_state = ""
+        self.take_newest(logged, quiet_seconds=0)
         end = ProgramEnd(
-            ended.exit_code, told=ended.told, others=others, checkpoint=taken, skipped=found.notes()
+            ended.exit_code,
+            stopped_by=ended.stopped_by,
+            others=others,
+            checkpoint=self._taken,
+            skipped=self._skipped,
+            resumed_at=resumed_at,
+            announced=None if self.is_exact else self._announced or metrics.steps_asked,
+            fault=self._fault or self.fault_without_step(metrics),
+            unread=NO_METRICS,
+            problem=ended.problem,
+            changed=() if self.is_exact else self.changed_inputs(),
         )
         return finish(self.directory, end, seconds=seconds)
-
-    def own_checkpoints(self) -> "OwnCheckpoints":
-        """The program's own checkpoints; newer ones that are not complete are logged with the reason."""
-        from trainyard.jobs.volumes.volume_source import list_checkpoint_folder
-        from trainyard.run.foreign.own_checkpoint import find_own_checkpoints
-
-        folder = Path(self.sheet.checkpoints)
-        found = find_own_checkpoints(folder, list_checkpoint_folder(folder), self.recipe.CHECKPOINTS)
-        for note in found.notes():
-            LOG.warning("%s: %s", folder, note)
-        return found

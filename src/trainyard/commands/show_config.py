@@ -34,11 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trainyard.training.weights.pretrained import load_with_weights
 
     loaded = load_with_weights(args.config, args.set)
-    sys.stdout.write(rendered(loaded, explain=args.explain, as_json=args.json))
+    sys.stdout.write(render(loaded, explain=args.explain, as_json=args.json))
     return 0
 
 
-def rendered(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
+def render(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
     """Return the configuration in the requested format."""
     from trainyard.config import explanation
     from trainyard.config.load import dump_yaml

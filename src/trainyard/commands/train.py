@@ -1,5 +1,7 @@
 """Train a model into a run directory, or resume the run in it.
 
+With `recipe: command` another program trains, which scripts/run_program.py describes.
+
 Reads:   the configuration, the data, a checkpoint; the variables of an operator (docs/multi_node.md);
          TRAINYARD_RUN_ID (the identity of a new run), _JOB_STARTED (Unix seconds from which --deadline
          counts; default: now), _GPU_LOCK (a file; only one run that names it trains at a time),
@@ -61,9 +63,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, and report the exit code to the launcher of the workers and to the workflow."""
-    from trainyard.gateways.gpu_lock import in_turn
+    from trainyard.gateways.gpu_lock import with_gpu_lock
 
-    code = left(handler.exit_code_of(in_turn(lambda: run(argv))))
+    code = report_exit_code(handler.exit_code_of(with_gpu_lock(lambda: run(argv))))
     if (world := sys.modules.get("trainyard.training.runtime.world")) is not None:
         world.end_if_joined(code)
     if (
@@ -73,23 +75,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def left(code: int) -> int:
+def report_exit_code(code: int) -> int:
     from trainyard.gateways.github import set_output
-    from trainyard.gateways.torchrun import leave_exit_code
+    from trainyard.gateways.torchrun import write_exit_code
 
-    return leave_exit_code(code, output=set_output)
+    return write_exit_code(code, output=set_output)
 
 
 def run(argv: Sequence[str] | None) -> int:
     args = parse_args(argv)
     is_worker = "LOCAL_RANK" in os.environ
     output.configure_logging("error" if is_worker and not IS_MAIN else args.log_level)
-    if os.environ.get("LOCAL_RANK") == "0":  # one process of each machine says what it waits for
+    if os.environ.get("LOCAL_RANK") == "0":  # one process of each machine reports what it waits for
         logging.getLogger("trainyard.run.waiting").setLevel((args.log_level or "info").upper())
+    if not is_worker and is_of_another_program(args):
+        from trainyard.commands import run_program
+
+        args.program = None
+        return run_program.run(args)
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
-    told = signals.end_at_signals(silently=is_worker)  # so that half-prepared data is removed
+    arrived_signal = signals.end_at_signals(silently=is_worker)  # so that half-prepared data is removed
     if isinstance(place, NodeLauncher):
         processes = processes_of(place, args)
         if args.dry_run:
@@ -99,13 +106,13 @@ def run(argv: Sequence[str] | None) -> int:
             print_recorded_outcome(args)
             return 0
         elif place.nodes * processes > 1 or place.agent:
-            return launched(args, argv, place, processes=processes)
+            return launch_workers(args, argv, place, processes=processes)
     from trainyard.report.terminal.training_progress import ProgressDisplay, summary_line
 
     display = ProgressDisplay(live=terminal.can_redraw())
     display.begin("reading the configuration")
     with terminal.show_live(display) if IS_MAIN else nullcontext():
-        outcome = trained(args, display, told)
+        outcome = run_training(args, display, arrived_signal)
     if args.dry_run:
         output.print_json(outcome)
     elif IS_MAIN:
@@ -114,8 +121,16 @@ def run(argv: Sequence[str] | None) -> int:
     return 0
 
 
+def is_of_another_program(args: argparse.Namespace) -> bool:
+    """Return whether the configuration names another program than the trainer of this repository."""
+    from trainyard.config.load import load_config
+    from trainyard.config.registries import COMMAND
+
+    return load_config(args.config, args.set).config.recipe == COMMAND
+
+
 def was_trained_here(args: argparse.Namespace, processes: int) -> bool:
-    """Return whether the run is finished. The other nodes may have ended, so they are not asked."""
+    """Return whether the run is finished. The other nodes may have ended, so they are not waited for."""
     from trainyard.training.data.config_of_run import has_been_trained, has_changed_since
 
     if args.run_dir is None or not has_been_trained(args.run_dir, args.config, args.set):
@@ -144,7 +159,7 @@ def processes_of(node: "NodeLauncher", args: argparse.Namespace) -> int:
     return processes
 
 
-def launched(
+def launch_workers(
     args: argparse.Namespace, argv: Sequence[str] | None, node: "NodeLauncher", *, processes: int
 ) -> int:
     """Start the workers of this node, and return the exit code of the run."""
@@ -167,10 +182,10 @@ def launched(
     )
 
 
-def trained(
-    args: argparse.Namespace, display: "ProgressDisplay", told: Callable[[], str | None]
+def run_training(
+    args: argparse.Namespace, display: "ProgressDisplay", arrived_signal: Callable[[], str | None]
 ) -> dict[str, Any]:
-    """Train and return the outcome, or with --dry-run the plan. `told` returns a signal that arrived."""
+    """Train and return the outcome, or with --dry-run the plan. `arrived_signal` returns a signal or None."""
     from trainyard.training.runtime.before_torch import before_torch
 
     digest_of = before_torch(args.run_dir, args.resume if IS_MAIN and not args.dry_run else "none")
@@ -186,7 +201,7 @@ def trained(
     display.begin("importing torch")
     run_id = choose_run_id(args.run_dir)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
-    asked = requested(args, config, directory, run_id=run_id, digest_of=digest_of)
+    request_of = request_factory(args, config, directory, run_id=run_id, digest_of=digest_of)
 
     def prepare() -> Any:
         """Fetch weights and prepare data. This may take hours; the other processes have joined and wait."""
@@ -195,15 +210,17 @@ def trained(
 
     if args.dry_run:
         require_weights(config, directory, args.resume)
-        return rehearse(config, asked, processes=args.nproc_per_node)
+        return rehearse(config, request_of, processes=args.nproc_per_node)
     train = trainer_of(config)
-    with join_processes(config, directory, is_stopping=lambda: told() is not None, listener=display) as world:
-        request = asked(world.run_on_each(prepare) if world else prepare())
-        stop.listen(told)
+    with join_processes(
+        config, directory, is_stopping=lambda: arrived_signal() is not None, listener=display
+    ) as world:
+        request = request_of(world.run_on_each(prepare) if world else prepare())
+        stop.listen(arrived_signal)
         return train(request, stop=stop, listener=display, world=world)
 
 
-def requested(
+def request_factory(
     args: argparse.Namespace,
     config: "Config",
     directory: "RunDirectory",
@@ -242,5 +259,5 @@ def requested(
         **measures_of(config),
         profile=args.profile or range(0),
         on_outcome=output.print_json if args.json else lambda _: None,
-        leave=lambda code: handler.end_at_once(lambda: left(code)),
+        leave=lambda code: handler.end_at_once(lambda: report_exit_code(code)),
     )

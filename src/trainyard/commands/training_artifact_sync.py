@@ -86,7 +86,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where.add_argument("--s3-bucket", dest="store", metavar="NAME", type="s3://{}".format, help=bucket)
     number = "N, or auto: the number that the run has, else a free one"
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help=number)
-    _add_ways(parser)
+    _add_follow_options(parser)
     parser.add_argument(
         "--encryption", type=_encryption, choices=ENCRYPTIONS, help="the encryption requested from S3"
     )
@@ -99,12 +99,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--call-seconds", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args(argv)
-    if (reason := _impossible(args)) is not None:
+    if (reason := _option_conflict(args)) is not None:
         parser.error(reason)
     return args
 
 
-def _add_ways(parser: argparse.ArgumentParser) -> None:
+def _add_follow_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose between one pass and following the run."""
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="one pass; this is also the default")
@@ -122,7 +122,7 @@ def _add_ways(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-rate", type=arguments.rate, default=200, help=rate)
 
 
-def _impossible(args: argparse.Namespace) -> str | None:
+def _option_conflict(args: argparse.Namespace) -> str | None:
     """Return why these options do not go together; None if they do."""
     if args.checkpoint and not args.metrics:
         return "--checkpoint needs --metrics, its metrics"
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level or ("warning" if watched else "info"))
     from trainyard.report.terminal.phase import PhaseDisplay
 
-    with terminal.show_live(PhaseDisplay("artifacts", "looking into the store")) as display:
+    with terminal.show_live(PhaseDisplay("artifacts", "reading the store")) as display:
         from trainyard.artifacts.record import run_numbers
         from trainyard.artifacts.upload import node_parts, preview, sync
         from trainyard.gateways import github, model_signing

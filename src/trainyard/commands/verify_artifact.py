@@ -73,11 +73,11 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
     directory = RunDirectory(run_dir)
     if not directory.run_file.is_file():
         raise ConfigError(f"{directory.run_file}: missing, so {run_dir} is not a run directory")
-    with terminal.show_live(PhaseDisplay("local", "looking for checkpoints")) as display:
+    with terminal.show_live(PhaseDisplay("local", "searching for checkpoints")) as display:
         found = verify_directory(directory, display)
     steps = ", ".join(str(step) for step in found.steps) or "none"
-    what = "checkpoints, this machine's part of each" if found.parts else "whole checkpoints"
-    _tell("local", f"{len(found.steps)} {what} (steps {steps}) in {run_dir}", found.problems)
+    what = "checkpoints, this machine's part of each" if found.parts else "complete checkpoints"
+    _announce("local", f"{len(found.steps)} {what} (steps {steps}) in {run_dir}", found.problems)
     return found.to_json()
 
 
@@ -105,8 +105,8 @@ def _verify_store(args: argparse.Namespace) -> dict[str, Any]:
     signature = _verify_signature(args.public_key, store, number)
     with terminal.show_live(PhaseDisplay("lineage", "reading the parent checkpoints")) as display:
         lineage = walk_lineage(with_progress(store, display), number, depth=Depth(args.depth))
-    _tell("lineage", lineage.summary(), lineage.problems, notes=lineage.notes)
-    _tell("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
+    _announce("lineage", lineage.summary(), lineage.problems, notes=lineage.notes)
+    _announce("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
     return {"stored": found.to_json(), "signature": signature, "lineage": lineage.to_json()}
 
 
@@ -119,11 +119,11 @@ def _verify_signature(public_key: Path | None, store: Any, number: int) -> dict[
 
         verifier = KeyVerifier(public_key)
     signature = check_signature(store, number, verifier)
-    _tell("signature", signature.text(), signature.problems, "ok" if signature.checked else "")
+    _announce("signature", signature.text(), signature.problems, "ok" if signature.checked else "")
     return signature.to_json()
 
 
-def _tell(
+def _announce(
     phase: str, text: str, problems: Sequence[str], good: str = "ok", *, notes: Sequence[str] = ()
 ) -> None:
     output.print_remarks((*notes, *problems))

@@ -321,7 +321,7 @@ class ProgramConfig(Section):
     """Another program than the trainer of this repository; recipes pretrain and grpo ignore this section."""
 
     command: Words | None = None
-    """With recipe: command: the program and its arguments, a text each; no shell reads them."""
+    """With recipe: command: the program and its arguments; {training.seed} becomes that value."""
     directory: Name = "."
     """The folder in which the command runs; the paths below are relative to it."""
     environment: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)

@@ -13,7 +13,7 @@ SHOWN_CHARACTERS = 80
 """The most characters of an address that a message repeats."""
 
 
-def joined(key: str, chunks: Iterable[bytes]) -> bytes:
+def join_chunks(key: str, chunks: Iterable[bytes]) -> bytes:
     """Return the bytes of a small object. Raises VerificationError when it is too large for a record."""
     pieces, size = list[bytes](), 0
     for chunk in chunks:

@@ -9,7 +9,7 @@ SECONDS = 60
 
 
 def trust_policy_of(role: str) -> tuple[dict[str, Any] | None, str]:
-    """The trust policy of the role named `role`; or None, and the reason why it could not be read."""
+    """Return the trust policy of the role named `role`; or None, and the reason why it could not be read."""
     done = run_program(
         ["aws", "iam", "get-role", "--role-name", role, "--output", "json", "--no-cli-pager"],
         seconds=SECONDS,

@@ -89,7 +89,7 @@ class AwsAccount:
                 raise NoRegionError
             validate_region_name(self._session.region_name)
         except BotoCoreError as error:
-            raise unsent(error, "start", region=region) from None
+            raise connection_error(error, "start", region=region) from None
         self.region = str(self._session.region_name)
         self._clients: dict[str, Any] = {}
 
@@ -105,10 +105,10 @@ class AwsAccount:
     ) -> Any:
         """Return the answer to one call; None when AWS answers with one of the error codes in `absent`.
 
-        The other arguments are those of `ask_aws`. Raises ConfigError, ServiceError and its subclasses.
+        The other arguments are those of `call_aws`. Raises ConfigError, ServiceError and its subclasses.
         """
         named = f"carry out {service}:{''.join(word.capitalize() for word in operation.split('_'))}"
-        return ask_aws(
+        return call_aws(
             lambda: getattr(self.client(service), operation)(**arguments),
             what or named,
             service=service,
@@ -131,13 +131,13 @@ class AwsAccount:
             try:
                 self._clients[service] = self._session.client(service, config=settings)
             except BotoCoreError as error:
-                raise unsent(error, f"use {service}", region=self.region) from None
+                raise connection_error(error, f"use {service}", region=self.region) from None
             except ValueError as error:
                 raise ConfigError(f"The AWS settings cannot be used: {error}") from None
         return self._clients[service]
 
 
-def ask_aws(
+def call_aws(
     work: Callable[[], Any],
     what: str,
     *,
@@ -146,10 +146,10 @@ def ask_aws(
     absent: Collection[str] = (),
     missing: Mapping[str, str] | None = None,
 ) -> Any:
-    """The answer of `work`; None where AWS answers with one of the error codes `absent`.
+    """Return the answer of `work`; None where AWS answers with one of the error codes `absent`.
 
     `what` completes "AWS in us-west-2 refused to …". Raises ConfigError with the text that `missing` has for
-    the error code, and the errors of `_refusal` and `unsent`.
+    the error code, and the errors of `_refusal` and `connection_error`.
     """
     from boto3.exceptions import S3UploadFailedError
     from botocore.exceptions import BotoCoreError, ClientError
@@ -157,28 +157,28 @@ def ask_aws(
     try:
         return work()
     except ClientError as error:
-        code, said = code_of(error)
+        code, message = code_of(error)
     except S3UploadFailedError as error:
         found = _UPLOAD_ERROR.search(str(error))
-        code, said = (found[1], found[2]) if found else ("", str(error))
+        code, message = (found[1], found[2]) if found else ("", str(error))
     except BotoCoreError as error:
-        raise unsent(error, what, region=region) from None
+        raise connection_error(error, what, region=region) from None
     if code in absent:
         return None
     if missing and code in missing:
         raise ConfigError(missing[code])
-    raise _refusal(code, said, what, service=service, region=region)
+    raise _refusal(code, message, what, service=service, region=region)
 
 
 def code_of(error: Any) -> tuple[str, str]:
-    """The code and the message of botocore's ClientError."""
+    """Return the code and the message of botocore's ClientError."""
     found: Mapping[str, Any] = error.response.get("Error", {})
     return str(found.get("Code", "")), str(found.get("Message", "")).strip()
 
 
-def _refusal(code: str, said: str, what: str, *, service: str, region: str) -> ServiceError:
-    """The error for a refused call; `what` completes "AWS in us-west-2 cannot …"."""
-    where, told = f"AWS in {region} refused to {what}", f"{code}: {said}" if said else code
+def _refusal(code: str, message: str, what: str, *, service: str, region: str) -> ServiceError:
+    """Return the error for a refused call; `what` completes "AWS in us-west-2 cannot …"."""
+    where, stated = f"AWS in {region} refused to {what}", f"{code}: {message}" if message else code
     if code in _EXPIRED or (service == "s3" and code == "400"):  # an answer to HEAD has no other word for it
         return CredentialsRefusedError(
             f"{where}: the session of these credentials has expired ({code}). Log in again (aws sso login), "
@@ -186,57 +186,57 @@ def _refusal(code: str, said: str, what: str, *, service: str, region: str) -> S
         )
     if code in _REGION_OFF:
         return PermissionRefusedError(
-            f"{where}: the region is off for the account ({told}). Enable it in the account settings (AWS "
+            f"{where}: the region is off for the account ({stated}). Enable it in the account settings (AWS "
             "Regions), or name another with --region."
         )
     if code in _UNKNOWN_CALLER:
         return CredentialsRefusedError(
             f"{where}: it does not know these credentials ({code}). They are wrong or were deactivated "
-            "(aws sts get-caller-identity tells), or the region is off for the account: enable it in the "
+            "(aws sts get-caller-identity shows it), or the region is off for the account: enable it in the "
             "account settings (AWS Regions), or name another with --region."
         )
     if code in _WRONG_CLOCK:
         return CredentialsRefusedError(
-            f"{where}: the clock of this machine is wrong ({told}). Set it (timedatectl), and try again."
+            f"{where}: the clock of this machine is wrong ({stated}). Set it (timedatectl), and try again."
         )
     if code in _DENIED:
         return PermissionRefusedError(
-            f"{where}: this is not allowed ({told}). What the role needs is in "
+            f"{where}: this is not allowed ({stated}). What the role needs is in "
             "docs/runbooks/permissions.md#images."
         )
     if code in _QUOTA:
         names = _QUOTA_NAMES.get(service, "the quotas of the service")
         return ServiceError(
-            f"{where}: a quota of the account is used up ({told}). Wait for what runs, remove what is not "
-            f"needed, or ask for more in Service Quotas ({names})."
+            f"{where}: a quota of the account is used up ({stated}). Wait for what runs, remove what is not "
+            f"needed, or request more in Service Quotas ({names})."
         )
     if code in _BUSY:
         return ServiceTroubleError(
-            f"{where}, after several attempts: too many requests ({told}). Try again in some minutes, with "
+            f"{where}, after several attempts: too many requests ({stated}). Try again in some minutes, with "
             "less at a time."
         )
     if code in _FAULT:
         return ServiceTroubleError(
-            f"{where}, after several attempts: a fault of its own ({told}). Try again; health.aws.amazon.com "
-            "tells when a service is in trouble."
+            f"{where}, after several attempts: a fault of its own ({stated}). Try again; "
+            "health.aws.amazon.com shows when a service is in trouble."
         )
-    return ServiceError(f"{where} ({told or 'without a reason'})")
+    return ServiceError(f"{where} ({stated or 'without a reason'})")
 
 
-def unsent(error: Exception, what: str, *, region: str) -> ConfigError | ServiceError:
-    """The error for a call that botocore could not make: no credentials, wrong settings, no answer."""
+def connection_error(error: Exception, what: str, *, region: str) -> ConfigError | ServiceError:
+    """Return the error for a call that botocore could not make: no credentials, wrong settings, no answer."""
     from botocore import exceptions as botocore
 
-    said = str(error).rstrip(".")
+    message = str(error).rstrip(".")
     if isinstance(error, botocore.ProfileNotFound):
-        return ConfigError(f"{said}: set AWS_PROFILE to one of `aws configure list-profiles`")
+        return ConfigError(f"{message}: set AWS_PROFILE to one of `aws configure list-profiles`")
     if isinstance(error, botocore.NoRegionError | botocore.InvalidRegionError):
-        return ConfigError(f"{said}; name a region with --region, such as us-west-2")
+        return ConfigError(f"{message}; name a region with --region, such as us-west-2")
     if isinstance(error, botocore.ParamValidationError):
-        return ConfigError(f"Cannot {what}: {' '.join(said.split())}")
+        return ConfigError(f"Cannot {what}: {' '.join(message.split())}")
     settings = (botocore.ConfigNotFound, botocore.ConfigParseError, botocore.InvalidConfigError)
     if isinstance(error, settings):
-        return ConfigError(f"The AWS settings cannot be used to {what}: {said} (AWS_CONFIG_FILE, ~/.aws)")
+        return ConfigError(f"The AWS settings cannot be used to {what}: {message} (AWS_CONFIG_FILE, ~/.aws)")
     if isinstance(error, botocore.NoCredentialsError):
         return CredentialsRefusedError(
             f"There are no AWS credentials to {what} with; set AWS_PROFILE, or log in with aws sso login"
@@ -247,10 +247,10 @@ def unsent(error: Exception, what: str, *, region: str) -> ConfigError | Service
     )
     if isinstance(error, credentials):
         return CredentialsRefusedError(
-            f"The AWS credentials cannot be used to {what}: {said}. Log in again (aws sso login), or set "
+            f"The AWS credentials cannot be used to {what}: {message}. Log in again (aws sso login), or set "
             "AWS_PROFILE to another profile."
         )
     return ServiceTroubleError(
-        f"AWS in {region} could not be reached to {what}: {said}. If the name of the region is right, look "
-        "at the network."
+        f"AWS in {region} could not be reached to {what}: {message}. If the name of the region is right, "
+        "check the network."
     )

@@ -96,7 +96,7 @@ class CloudFormationStack:
         return self._aws("cloudformation", operation, absent=absent, **arguments)
 
     def state(self) -> StackState | None:
-        """The stack; None if there is none of this name."""
+        """Return the stack; None if there is none of this name."""
         # AWS has no code of its own for "does not exist", and nothing else about a name is invalid.
         answer = self._call("describe_stacks", absent=("ValidationError",), StackName=self.name)
         if answer is None or answer["Stacks"][0]["StackStatus"] == "DELETE_COMPLETE":
@@ -117,7 +117,7 @@ class CloudFormationStack:
             self._wait(deadline, f"stack {self.name} is still {state.status}")
 
     def resources(self) -> dict[str, StackResource]:
-        """The resources of the stack by their logical names."""
+        """Return the resources of the stack by their logical names."""
         found = {}
         for each in self._pages("list_stack_resources", "StackResourceSummaries", StackName=self.name):
             name = each["LogicalResourceId"]
@@ -126,7 +126,7 @@ class CloudFormationStack:
         return found
 
     def template(self) -> str | Mapping[str, Any]:
-        """The template of the stack: the text, or the object if it was written as JSON."""
+        """Return the template of the stack: the text, or the object if it was written as JSON."""
         found: str | Mapping[str, Any] = self._call("get_template", StackName=self.name)["TemplateBody"]
         return found
 
@@ -190,7 +190,7 @@ class CloudFormationStack:
         )
 
     def _validation_errors(self, arn: str, reason: str) -> list[str]:
-        """The findings of the early validation, which the reason of a change set only mentions."""
+        """Return the findings of the early validation, which the reason of a change set only mentions."""
         if "validation" not in reason.lower():
             return []
         events = self._pages(
@@ -236,7 +236,7 @@ class CloudFormationStack:
         yield from self._follow(stack_id, before)
 
     def _follow(self, stack_id: str, before: str) -> Iterator[StackEvent]:
-        """Poll the events: the stack's status itself may be the old one for a moment after a request."""
+        """Poll the events: the stack's status itself may be the old one for a short time after a request."""
         deadline, settled = self._clock() + _STACK_SECONDS, False
         while True:
             events, before = self._events_since(stack_id, before)
@@ -253,7 +253,7 @@ class CloudFormationStack:
         return events[0]["EventId"] if events else ""
 
     def _events_since(self, stack_id: str, before: str) -> tuple[list[StackEvent], str]:
-        """The events after the one with the id `before`, oldest first, and the id of the newest."""
+        """Return the events after the one with the id `before`, oldest first, and the id of the newest."""
         found = []
         for each in self._pages("describe_stack_events", "StackEvents", StackName=stack_id):
             if each["EventId"] == before:

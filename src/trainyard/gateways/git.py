@@ -1,7 +1,7 @@
 """Facts from git about code: commit, branch, and whether the working tree is dirty.
 
-Git is asked about the repository around a folder. Variables such as GIT_DIR, which a hook of git sets, would
-make it answer for another one, so it does not get them.
+Git is queried about the repository around a folder. Variables such as GIT_DIR, which a hook of git sets,
+would make it answer for another one, so it does not get them.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def git_facts(directory: Path) -> dict[str, Any]:
 
     A folder of which the repository around it tracks nothing is outside. Untracked files make the tree dirty
     if they can change what runs; others, such as a run's own files, do not. If git or a file cannot be read,
-    the dirty flag is left out, because unknown is not clean.
+    the dirty flag is omitted, because unknown is not clean.
     """
     if not _git(directory, "ls-tree", "-z", "HEAD"):
         return {}
@@ -69,18 +69,18 @@ def is_older_than_head(path: Path) -> bool:
     files = [each for each in place.rglob("*") if each.is_file()] if place.is_dir() else [place]
     try:
         return not committed.isdecimal() or any(int(each.stat().st_mtime) < int(committed) for each in files)
-    except OSError:  # whoever reads the files says what is wrong with them
+    except OSError:  # whoever reads the files reports what is wrong with them
         return True
 
 
 def program_git_facts(command: Sequence[str]) -> dict[str, Any]:
-    """The same facts about the repository that holds the script of a command; empty for a module."""
+    """Return the same facts about the repository that holds the script of a command; empty for a module."""
     script = next((Path(word) for word in command if word.endswith(".py") and Path(word).is_file()), None)
     return {} if script is None else repository_facts(script)
 
 
 def tags_at_head(directory: Path) -> list[str]:
-    """The git tags of the commit that is checked out."""
+    """Return the git tags of the commit that is checked out."""
     return (_git(directory, "tag", "--points-at", "HEAD") or "").split()
 
 
@@ -120,12 +120,12 @@ def _state_of_tree(
 
 
 def _untracked(directory: Path, code: Sequence[str]) -> list[list[str] | None]:
-    """The names of untracked code files; None if unknown."""
+    """Return the names of untracked code files; None if unknown."""
     return [_names(directory, "--others", "--exclude-standard", "--", *code)]
 
 
 def _ignored_code(directory: Path) -> list[str] | None:
-    """The names of ignored files that Python can import; None if unknown."""
+    """Return the names of ignored files that Python can import; None if unknown."""
     return _names(directory, "--others", "--exclude-standard", "--ignored", "--", *_IGNORED_CODE)
 
 
@@ -135,9 +135,9 @@ def _names(directory: Path, *options: str) -> list[str] | None:
 
 
 def _unwatched(directory: Path, code: Sequence[str]) -> list[str] | None:
-    """The names of files that git was told not to compare (assume-unchanged, skip-worktree); None if unknown.
+    """Return the names of files that git must not compare (assume-unchanged, skip-worktree); None if unknown.
 
-    A sparse checkout marks the files that it leaves out.
+    A sparse checkout marks the files that it omits.
     """
     listed = _git(directory, "ls-files", "-z", "-v", "--", *code)
     if listed is None:
@@ -148,7 +148,7 @@ def _unwatched(directory: Path, code: Sequence[str]) -> list[str] | None:
 
 
 def _contents(directory: Path, names: list[str] | None) -> str | None:
-    """The names with the hashes of the files' contents; None if one cannot be read."""
+    """Return the names with the hashes of the files' contents; None if one cannot be read."""
     if names is None:
         return None
     lines = []
@@ -161,7 +161,7 @@ def _contents(directory: Path, names: list[str] | None) -> str | None:
 
 
 def _content(path: Path) -> str | None:
-    """A file's hash, or a broken link's target; None if it cannot be read or is not a file."""
+    """Return a file's hash, or a broken link's target; None if it cannot be read or is not a file."""
     try:
         if path.is_symlink() and not path.exists():
             return f"-> {path.readlink()}"

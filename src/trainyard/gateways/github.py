@@ -18,7 +18,7 @@ from trainyard.errors import TrainyardError
 SUMMARY_BYTES = 1024 * 1024
 _SHOWN_PROBLEMS = 9
 _PLACED = re.compile(r"(?P<file>[^\s:][^:]*\.ya?ml):(?P<line>[1-9]\d*): (?P<text>.+)")
-_LEFT_OUT = "\n\n*The rest was left out: a job summary ends at 1 MiB.*\n"
+_LEFT_OUT = "\n\n*The rest was omitted: a job summary ends at 1 MiB.*\n"
 
 
 class Level(StrEnum):
@@ -30,7 +30,7 @@ class Level(StrEnum):
 
 
 def in_actions(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process runs in a workflow step."""
+    """Return whether this process runs in a workflow step."""
     return environment.get("GITHUB_ACTIONS") == "true"
 
 
@@ -49,7 +49,7 @@ def set_outputs(values: Mapping[str, str], environment: Mapping[str, str] = os.e
 def append_summary(markdown: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Append to the job summary; False outside Actions.
 
-    Text beyond GitHub's limit is cut off at a line, because GitHub refuses a longer summary as a whole.
+    Text beyond GitHub's limit is cut off at a line, because GitHub refuses a longer summary completely.
     """
     name = environment.get("GITHUB_STEP_SUMMARY")
     if not name:
@@ -59,7 +59,7 @@ def append_summary(markdown: str, environment: Mapping[str, str] = os.environ) -
     return True
 
 
-def tell_step(
+def report_step(
     outputs: Mapping[str, str],
     summary: str = "",
     *,
@@ -138,7 +138,7 @@ def _append(environment: Mapping[str, str], variable: str, text: str) -> None:
 
 
 def _cut(text: str, room: int) -> str:
-    """`text` if it fits into `room` bytes, else its first lines and a note that the rest was left out."""
+    """`text` if it fits into `room` bytes, else its first lines and a note that the rest was omitted."""
     content = text.encode()
     if len(content) <= room:
         return text

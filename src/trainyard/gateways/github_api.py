@@ -1,8 +1,8 @@
 """The calls of GitHub's REST API that workflows need, with the standard library only.
 
 Every call has a time limit. Reads and idempotent changes are retried, a dispatch is not. The token is sent
-only to GitHub and never to the target of a redirect, and appears in no error. The callers decide what to ask.
-https://docs.github.com/en/rest
+only to GitHub and never to the target of a redirect, and appears in no error. The callers decide what to
+request. https://docs.github.com/en/rest
 """
 
 import io
@@ -41,7 +41,7 @@ class GitHub:
         self._opener: OpenerDirector = build_opener(HTTPRedirectHandler)
 
     def get(self, path: str, **query: str | int) -> Any:
-        """The answer to a read. Raises ServiceError when GitHub refuses or cannot be reached."""
+        """Return the answer to a read. Raises ServiceError when GitHub refuses or cannot be reached."""
         return self._json("GET", path, query=query)
 
     def pages(self, path: str, key: str = "", **query: str | int) -> Iterator[Json]:
@@ -54,11 +54,11 @@ class GitHub:
                 return
 
     def post(self, path: str, body: Json | None = None, *, again: bool = False) -> Any:
-        """The answer to a change; with `again` it is retried, so it must be idempotent."""
+        """Return the answer to a change; with `again` it is retried, so it must be idempotent."""
         return self._json("POST", path, body=body or {}, again=again)
 
     def patch(self, path: str, body: Json) -> Any:
-        """The answer to a change of something that exists; it is retried."""
+        """Return the answer to a change of something that exists; it is retried."""
         return self._json("PATCH", path, body=body, again=True)
 
     def dispatch(self, workflow: str, *, ref: str, inputs: Mapping[str, str]) -> str:
@@ -71,7 +71,7 @@ class GitHub:
         return str((answer or {}).get("html_url") or "")
 
     def artifact_file(self, artifact: int, name: str) -> bytes | None:
-        """The content of the file `name` in an artifact; None when the artifact does not have it."""
+        """Return the content of the file `name` in an artifact; None when the artifact does not have it."""
         archive = self._call("GET", f"/actions/artifacts/{artifact}/zip", again=True)
         try:
             with zipfile.ZipFile(io.BytesIO(archive)) as files:
@@ -124,7 +124,7 @@ class GitHub:
 
 
 def github_from(environment: Mapping[str, str] = os.environ, *, variable: str = "GITHUB_TOKEN") -> GitHub:
-    """The repository of the running workflow, with the token in the environment's `variable`.
+    """Return the repository of the running workflow, with the token in the environment's `variable`.
 
     Raises ConfigError when a variable of a workflow run is missing.
     """

@@ -1,6 +1,6 @@
 """Make REST calls and set secrets on GitHub through its command line `gh`, with the login of the person.
 
-`gh` knows the login, the host and the proxy; this module holds no token. The callers decide what to ask.
+`gh` knows the login, the host and the proxy; this module holds no token. The callers decide what to request.
 A secret's value goes from the person, or from the environment, straight to `gh`, which encrypts it.
 https://cli.github.com/manual/gh_api
 """
@@ -39,7 +39,7 @@ class CliAnswer:
 
     @property
     def message(self) -> str:
-        """The status and GitHub's own text, which says why a call was refused."""
+        """The status and GitHub's own text, which states why a call was refused."""
         text = self.content.get("message", "") if isinstance(self.content, dict) else ""
         return " ".join(f"{self.status} {text}".split())[:300]
 
@@ -57,7 +57,7 @@ class GitHubCli:
         self._environment = kept | {"GH_HOST": host, "NO_COLOR": "1", "GH_NO_UPDATE_NOTIFIER": "1"}
 
     def require_login(self) -> None:
-        """Raise ConfigError when `gh` is missing, or has no login for the host. It does not ask GitHub.
+        """Raise ConfigError when `gh` is missing, or has no login for the host. It does not query GitHub.
 
         Without a login, GitHub would only answer that the repository does not exist.
         """
@@ -71,7 +71,7 @@ class GitHubCli:
             raise ConfigError(f"gh is not logged in to {self._host}: gh auth login --hostname {self._host}")
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> CliAnswer:
-        """Make one call. A read is retried after errors that can heal; a change is sent once.
+        """Make one call. A read is retried after errors that a retry can fix; a change is sent once.
 
         Raises ServiceTroubleError when there is no answer, or GitHub's rate limit is reached.
         """
@@ -88,18 +88,18 @@ class GitHubCli:
         raise AssertionError("the last attempt returns or raises")
 
     def set_secret(self, name: str, place: list[str], value: str | None) -> None:
-        """Set a secret to `value`; if that is None, `gh` asks the person for the value.
+        """Set a secret to `value`; if that is None, `gh` prompts for the value.
 
         `place` has the arguments that name the repository and the environment. Raises ServiceError.
         """
         line = ["gh", "secret", "set", name, *place]
         if value is None:
-            code, said = run_attended(line, environment=self._environment), "see above"
+            code, message = run_attended(line, environment=self._environment), "see above"
         else:
             done = run_program(line, seconds=CALL_SECONDS, stdin=value, environment=self._environment)
-            code, said = done.exit_code, done.stderr.replace(value, "***") if value else done.stderr
+            code, message = done.exit_code, done.stderr.replace(value, "***") if value else done.stderr
         if code != 0:
-            raise ServiceError(f"gh secret set {name}: {' '.join(said.split())[:300]}")
+            raise ServiceError(f"gh secret set {name}: {' '.join(message.split())[:300]}")
 
     def _once(self, method: str, path: str, body: Mapping[str, Any] | None) -> CliAnswer:
         line = ["gh", "api", "--include", "--method", method, "-H", "X-GitHub-Api-Version: 2022-11-28", path]
@@ -110,15 +110,15 @@ class GitHubCli:
             stdin=text,
             environment=self._environment | {"GH_PROMPT_DISABLED": "1"},
         )
-        parsed = _parsed(done.stdout)
+        parsed = _parse_answer(done.stdout)
         if parsed is not None:
             return parsed
-        said = " ".join(done.stderr.split())[:300]
-        raise ServiceTroubleError(f"{self._host} could not be reached: {said or 'no answer'}")
+        message = " ".join(done.stderr.split())[:300]
+        raise ServiceTroubleError(f"{self._host} could not be reached: {message or 'no answer'}")
 
 
-def _parsed(output: str) -> CliAnswer | None:
-    """The answer in the output of `gh api --include`; None when GitHub did not answer.
+def _parse_answer(output: str) -> CliAnswer | None:
+    """Return the answer in the output of `gh api --include`; None when GitHub did not answer.
 
     Raises RateLimitError.
     """
@@ -132,20 +132,20 @@ def _parsed(output: str) -> CliAnswer | None:
     except ValueError:
         content = None
     answer = CliAnswer(int(found[1]), content)
-    if answer.status in (403, 429) and (_spent(headers) or "rate limit" in answer.message.lower()):
-        raise RateLimitError(f"GitHub's rate limit is reached ({answer.message}){_again(headers)}")
+    if answer.status in (403, 429) and (_is_limit_reached(headers) or "rate limit" in answer.message.lower()):
+        raise RateLimitError(f"GitHub's rate limit is reached ({answer.message}){_retry_hint(headers)}")
     return answer
 
 
-def _spent(headers: Mapping[str, str]) -> bool:
+def _is_limit_reached(headers: Mapping[str, str]) -> bool:
     return headers.get("x-ratelimit-remaining") == "0" or "retry-after" in headers
 
 
-def _again(headers: Mapping[str, str]) -> str:
-    """When to ask again, to be appended to the message; empty if GitHub does not say."""
+def _retry_hint(headers: Mapping[str, str]) -> str:
+    """Return when to try again, to be appended to the message; empty if GitHub does not report it."""
     if headers.get("retry-after", "").isdecimal():
-        return f": ask again in {headers['retry-after']} seconds"
+        return f": try again in {headers['retry-after']} seconds"
     if headers.get("x-ratelimit-reset", "").isdecimal():
         when = datetime.fromtimestamp(int(headers["x-ratelimit-reset"]), UTC)
-        return f": ask again after {when:%H:%M} UTC"
+        return f": try again after {when:%H:%M} UTC"
     return ""

@@ -18,11 +18,11 @@ from trainyard.errors import ConfigError, WaitTimeoutError
 VARIABLE = "TRAINYARD_GPU_LOCK"
 LONGEST_SECONDS = 7 * 3600.0
 """The longest wait, of the eight hours that a job has; the rest would be too short to start training."""
-_POLL_SECONDS, _SAID_EVERY = 5.0, 600.0
+_POLL_SECONDS, _LOG_SECONDS = 5.0, 600.0
 _logger = logging.getLogger(__name__)
 
 
-def in_turn(work: Callable[[], int], environment: Mapping[str, str] = os.environ) -> Callable[[], int]:
+def with_gpu_lock(work: Callable[[], int], environment: Mapping[str, str] = os.environ) -> Callable[[], int]:
     """Wrap `work` so that it waits for the lock on the file in TRAINYARD_GPU_LOCK; if unset, it runs at once.
 
     The worker processes of a launcher do not take the lock, because the launcher holds it for them.
@@ -31,11 +31,11 @@ def in_turn(work: Callable[[], int], environment: Mapping[str, str] = os.environ
     if not name or "LOCAL_RANK" in environment:
         return work
 
-    def waiting() -> int:
+    def run_locked() -> int:
         with gpu_lock(Path(name), owner=environment.get("GITHUB_REPOSITORY", "a training")):
             return work()
 
-    return waiting
+    return run_locked
 
 
 @contextmanager
@@ -52,29 +52,29 @@ def gpu_lock(path: Path, *, owner: str, longest: float = LONGEST_SECONDS) -> Ite
             "able to write it: install -m 666 /dev/null FILE"
         ) from None
     with file:
-        _take(file, path, time.monotonic() + longest)
+        _wait_for_lock(file, path, time.monotonic() + longest)
         file.truncate(0)
         file.write(f"{owner}, process {os.getpid()}")
         file.flush()
         yield
 
 
-def _take(file: TextIO, path: Path, end: float) -> None:
-    said = 0.0
-    while not _taken(file):
+def _wait_for_lock(file: TextIO, path: Path, end: float) -> None:
+    next_log = 0.0
+    while not _try_lock(file):
         file.seek(0)
         holder = file.read().strip() or "another training"
         if time.monotonic() >= end:
             raise WaitTimeoutError(
                 f"The GPU of this machine was held by {holder} all the time ({path}). Nothing was started."
             )
-        if time.monotonic() >= said:
+        if time.monotonic() >= next_log:
             _logger.info("waiting for the GPU of this machine: %s holds %s", holder, path)
-            said = time.monotonic() + _SAID_EVERY
+            next_log = time.monotonic() + _LOG_SECONDS
         time.sleep(min(_POLL_SECONDS, max(0.01, end - time.monotonic())))
 
 
-def _taken(file: TextIO) -> bool:
+def _try_lock(file: TextIO) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

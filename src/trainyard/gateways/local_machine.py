@@ -1,6 +1,6 @@
 """Facts about this machine from the standard library: packages, compilers, memory, disk, sizes of folders.
 
-The gateway `nvidia` asks for GPUs, the trainer imports torch, and `preflight` judges the facts.
+The gateway `nvidia` queries the GPUs, the trainer imports torch, and `preflight` judges the facts.
 """
 
 import importlib.util
@@ -41,7 +41,7 @@ def has_nvidia_driver(devices: Path = Path("/dev")) -> bool:
 
 
 def installed_torch() -> tuple[str | None, str | None]:
-    """The installed torch's version and the CUDA release it was built for, without importing it."""
+    """Return the installed torch's version and the CUDA release it was built for, without importing it."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return None, None
@@ -53,13 +53,13 @@ def installed_torch() -> tuple[str | None, str | None]:
 
 
 def missing_for_compiling(*, on_gpu: bool, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The missing system packages that torch.compile needs: a compiler, the headers of this Python.
+    """Return the missing system packages that torch.compile needs: a compiler, the headers of this Python.
 
     For a GPU, Triton compiles its launchers as C. For a CPU, the kernels themselves are C++.
     """
-    asked = environment.get("CC" if on_gpu else "CXX")
+    requested = environment.get("CC" if on_gpu else "CXX")
     known = ("gcc", "clang") if on_gpu else ("clang++",) if sys.platform == "darwin" else ("g++",)
-    names = (asked,) if asked else known
+    names = (requested,) if requested else known
     missing = []
     if not any(shutil.which(name, path=environment.get("PATH")) for name in names):
         missing.append(" or ".join(names))
@@ -69,7 +69,7 @@ def missing_for_compiling(*, on_gpu: bool, environment: Mapping[str, str] = os.e
 
 
 def _python_header() -> Path:
-    """The path of Python.h. Debian's own scheme names a folder that its package leaves empty."""
+    """Return the path of Python.h. Debian's own scheme names a folder that its package leaves empty."""
     scheme = sysconfig.get_default_scheme()
     paths = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)
     return Path(paths["include"], "Python.h")
@@ -130,7 +130,7 @@ def _limits(mounted: Path, path: str, names: tuple[str, str, str]) -> Iterator[_
 
 
 def _text_of(path: Path) -> str:
-    """The text of a file; empty if it is missing or may not be read."""
+    """Return the text of a file; empty if it is missing or may not be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -143,7 +143,7 @@ def _number(path: Path) -> int:
 
 
 def _numbers_of(path: Path, *, unit: int = 1) -> dict[str, int]:
-    """The values of the lines `name: 12 kB` or `name 12` in a file, multiplied by `unit`."""
+    """Return the values of the lines `name: 12 kB` or `name 12` in a file, multiplied by `unit`."""
     words = (line.replace(":", " ").split() for line in _text_of(path).splitlines())
     return {found[0]: int(found[1]) * unit for found in words if len(found) > 1 and found[1].isdecimal()}
 
@@ -154,7 +154,7 @@ def free_bytes(path: Path) -> int:
 
 
 def file_system_of(path: Path) -> int:
-    """A number that is equal for all paths on one file system."""
+    """Return a number that is equal for all paths on one file system."""
     return _existing(path).stat().st_dev
 
 
@@ -164,7 +164,7 @@ def _existing(path: Path) -> Path:
 
 
 def measure_path(path: Path) -> int:
-    """The size in bytes of a file or of all files below a folder; 0 when it does not exist."""
+    """Return the size in bytes of a file or of all files below a folder; 0 when it does not exist."""
     if path.is_dir():
         return sum(p.lstat().st_size for p in path.rglob("*") if p.is_file())
     return path.stat().st_size if path.is_file() else 0

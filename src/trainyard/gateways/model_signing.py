@@ -30,7 +30,7 @@ _NAMED = 5
 
 
 def signer_from(environment: Mapping[str, str] = os.environ) -> "ModelSigner | None":
-    """The signer that the environment variables set up; None when they ask for no signature.
+    """Return the signer that the environment variables set up; None when they request no signature.
 
     TRAINYARD_SIGNING_KEY holds the private key itself (PEM, P-256, P-384 or P-521), or
     TRAINYARD_SIGNING_KEY_FILE names its file. TRAINYARD_SIGNING=keyless signs with the workflow's own
@@ -38,7 +38,7 @@ def signer_from(environment: Mapping[str, str] = os.environ) -> "ModelSigner | N
     """
     method = environment.get(METHOD, "")
     if method not in ("", _KEYLESS):
-        raise ConfigError(f"{METHOD}: {method!r} is not known; it can be {_KEYLESS}, or be left out")
+        raise ConfigError(f"{METHOD}: {method!r} is not known; it can be {_KEYLESS}, or be omitted")
     if method == _KEYLESS:
         return ModelSigner(_keyless_configuration(environment))
     given, file = environment.get(KEY, ""), environment.get(KEY_FILE, "")
@@ -52,7 +52,7 @@ def signer_from(environment: Mapping[str, str] = os.environ) -> "ModelSigner | N
     configuration: Any = signing.Config
     try:
         secret = password.encode() or None
-        with _readable(text) as path:
+        with _open_secret(text) as path:
             key = configuration().use_elliptic_key_signer(private_key=path, password=secret)
         return ModelSigner(key)
     except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):  # also UnicodeEncodeError
@@ -66,13 +66,13 @@ class ModelSigner:
         self._configuration = configuration
 
     def sign(self, name: str, digests: Mapping[str, str]) -> bytes:
-        """The bundle for these files. Raises ServiceError when a certificate cannot be obtained."""
+        """Return the bundle for these files. Raises ServiceError when a certificate cannot be obtained."""
         from sigstore.errors import Error as SigstoreError
 
         with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
             target = Path(folder) / "bundle"
             try:
-                self._configuration.set_hashing_config(_Known(name, digests)).sign(folder, target)
+                self._configuration.set_hashing_config(_KnownDigests(name, digests)).sign(folder, target)
             except (SigstoreError, OSError) as error:
                 raise ServiceError(
                     f"The manifest could not be signed ({type(error).__name__}: {error})."
@@ -101,32 +101,32 @@ class KeyVerifier:
         self._name = str(public_key)
 
     def problem(self, bundle: bytes, digests: Mapping[str, str]) -> str | None:
-        """Why the bundle is not a valid signature of these files; None if it is."""
+        """Return why the bundle is not a valid signature of these files; None if it is."""
         from cryptography.exceptions import InvalidSignature
 
         with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
             path = Path(folder) / "bundle"
             path.write_bytes(bundle)
             try:
-                self._configuration.set_hashing_config(_Known("run", digests)).verify(folder, path)
+                self._configuration.set_hashing_config(_KnownDigests("run", digests)).verify(folder, path)
             except InvalidSignature:
                 return "the signature is not that of its own statement: one of the two was changed"
             except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-                return self._explained(str(error), bundle, digests)
+                return self._explain(str(error), bundle, digests)
         return None
 
-    def _explained(self, message: str, bundle: bytes, digests: Mapping[str, str]) -> str:
+    def _explain(self, message: str, bundle: bytes, digests: Mapping[str, str]) -> str:
         if message.startswith("Key mismatch"):
             return f"was made with another key than the one of {self._name}"
         if not message.startswith("Signature mismatch"):
             return "is not a readable signature that a key has made"
-        signed = _signed(bundle)
+        signed = _signed_files(bundle)
         other = sorted(key for key in {*signed, *digests} if signed.get(key) != digests.get(key))
         more = f" and {len(other) - _NAMED} more" if len(other) > _NAMED else ""
         return f"is the signature of other bytes: {', '.join(other[:_NAMED])}{more}"
 
 
-class _Known:
+class _KnownDigests:
     """Replaces the hashing of model-signing, because the digests are known already."""
 
     def __init__(self, name: str, digests: Mapping[str, str]) -> None:
@@ -147,7 +147,7 @@ class _Known:
 
 
 def _text_of(file: str) -> str:
-    """The key in a file. Raises ConfigError when it cannot be read."""
+    """Return the key in a file. Raises ConfigError when it cannot be read."""
     if Path(file).exists() and not Path(file).is_file():
         raise ConfigError(f"{KEY_FILE}: {file} is not a regular file")
     try:
@@ -158,7 +158,7 @@ def _text_of(file: str) -> str:
 
 
 def _mistake(text: str, password: str) -> str:
-    """Why a text is not a usable signing key, and what to do. The answer never quotes the text."""
+    """Return why a text is not a usable signing key, and what to do. The answer never quotes the text."""
     name = (re.findall(r"-----BEGIN ([A-Z ]{1,40})-----", text) or [""])[0]
     is_encrypted = "ENCRYPTED" in name or "Proc-Type: 4,ENCRYPTED" in text
     if name.endswith("PUBLIC KEY"):
@@ -175,7 +175,7 @@ def _mistake(text: str, password: str) -> str:
     if name and r"\n" in text:
         return "has a backslash and an n where its lines should end. Give the file: gh secret set NAME < FILE"
     if name.endswith("PRIVATE KEY") and password:
-        return f"is not encrypted, or no elliptic curve key, and {PASSWORD} is set. Leave the password out."
+        return f"is not encrypted, or no elliptic curve key, and {PASSWORD} is set. Omit the password."
     return (
         "is not a private key in PEM on the curve P-256, P-384 or P-521. "
         "Make one: openssl ecparam -genkey -name prime256v1 -noout"
@@ -199,7 +199,7 @@ def _keyless_configuration(environment: Mapping[str, str]) -> Any:
 
 
 @contextlib.contextmanager
-def _readable(secret: str) -> Iterator[str]:
+def _open_secret(secret: str) -> Iterator[str]:
     """A path from which the secret can be read once, without writing it to a disk."""
     content = secret.encode()
     reader, writer = os.pipe()
@@ -211,7 +211,7 @@ def _readable(secret: str) -> Iterator[str]:
         os.close(reader)
 
 
-def _signed(bundle: bytes) -> dict[str, str]:
-    """The files and digests in a bundle whose signature was verified."""
+def _signed_files(bundle: bytes) -> dict[str, str]:
+    """Return the files and digests in a bundle whose signature was verified."""
     payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
     return {entry["name"]: entry["digest"] for entry in payload["predicate"]["resources"]}

@@ -44,7 +44,7 @@ class NvidiaAnswer:
 
 
 def query_gpus() -> NvidiaAnswer:
-    """Ask the driver for its GPUs; a machine without `nvidia-smi` has none."""
+    """Query the driver for its GPUs; a machine without `nvidia-smi` has none."""
     done = run_program(
         ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], seconds=_SECONDS
     )
@@ -52,13 +52,13 @@ def query_gpus() -> NvidiaAnswer:
     if done.exit_code is None and shutil.which("nvidia-smi") is None:
         return NvidiaAnswer((), None)
     if done.exit_code not in (0, _INFOROM_CORRUPTED):
-        said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0]
-        return NvidiaAnswer((), f"nvidia-smi failed (exit code {done.exit_code}): {said}")
+        message = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0]
+        return NvidiaAnswer((), f"nvidia-smi failed (exit code {done.exit_code}): {message}")
     return read_answer(done.stdout)
 
 
 def read_answer(text: str) -> NvidiaAnswer:
-    """The GPUs in the CSV answer; any other row (`ERR!`, `[Unknown Error]`) sets `trouble`."""
+    """Return the GPUs in the CSV answer; any other row (`ERR!`, `[Unknown Error]`) sets `trouble`."""
     gpus = []
     for line in filter(None, map(str.strip, text.splitlines())):
         fields = [field.strip() for field in line.split(",")]
@@ -72,7 +72,7 @@ def read_answer(text: str) -> NvidiaAnswer:
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ, *, devices: Path = Path("/dev")) -> int:
-    """The number of GPUs that a program of this environment may use, without importing torch.
+    """Return the number of GPUs that a program of this environment may use, without importing torch.
 
     CUDA_VISIBLE_DEVICES decides if it is set. An image may lack `nvidia-smi`; the device files count then.
     """
@@ -99,7 +99,7 @@ def processes_here(asked: int | str, *, on_cpu: bool) -> int:
     gpus = 0 if on_cpu and asked == "auto" else visible_gpus()
     if asked == "gpu" and not gpus:
         raise ConfigError(
-            "PET_NPROC_PER_NODE=gpu asks for one process per GPU, and this machine shows none. Request "
+            "PET_NPROC_PER_NODE=gpu requests one process per GPU, and this machine shows none. Request "
             "nvidia.com/gpu for the pod, or give a number. Nothing was started."
         )
     return max(1, gpus)
@@ -108,7 +108,8 @@ def processes_here(asked: int | str, *, on_cpu: bool) -> int:
 def gpu_sampler(*, seconds: float) -> Callable[[], dict[str, float]]:
     """A function that returns the first GPU's utilization and temperature as metrics, at most `seconds` old.
 
-    A thread asks `nvidia-smi`, so that the caller never waits. The result is empty while there is no answer.
+    A thread queries `nvidia-smi`, so that the caller never waits. The result is empty while there is no
+    answer.
     """
     latest: dict[str, float] = {}
 

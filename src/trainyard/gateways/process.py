@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO
 
 _TORCHRUN_PREFIX = "PET_"
-"""torchrun takes a variable of this prefix for an option that its command line leaves out."""
+"""torchrun takes a variable of this prefix for an option that its command line omits."""
 _END_SECONDS = 5.0
-"""Seconds that a program may take to end after it was asked to."""
+"""Seconds that a program may take to end after the request."""
 _logger = logging.getLogger(__name__)
 _OF_ONE_REPOSITORY = frozenset(
     f"GIT_{name}"
@@ -99,7 +99,7 @@ def _end_gently(process: "subprocess.Popen[bytes]") -> None:
 
 
 @contextlib.contextmanager
-def _killed_after(seconds: float, group: int) -> Iterator[threading.Event]:
+def _kill_after(seconds: float, group: int) -> Iterator[threading.Event]:
     """Kill a group of processes if the body takes longer than `seconds`; the event is then set."""
     late = threading.Event()
 
@@ -134,7 +134,7 @@ def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[s
         on_line(f"{command[0]}: {error.strerror}")
         return None
     assert process.stdout is not None
-    with _killed_after(seconds, process.pid) as late:
+    with _kill_after(seconds, process.pid) as late:
         try:
             for line in process.stdout:
                 on_line(line.decode(errors="replace").rstrip("\r\n"))
@@ -155,7 +155,7 @@ def run_passing_signals(
     is passed on too. `always` is passed on whichever signal came: on a terminal a Ctrl-C reaches the command
     by itself, and a second SIGINT would be a second Ctrl-C.
     """
-    with PassedSignals(always=always) as signals:
+    with SignalForwarder(always=always) as signals:
         return _run(command, signals, stdout)
 
 
@@ -167,7 +167,7 @@ def run_beside(
     A `companion` that ends while `command` runs is started again after `pause` seconds. When `command` has
     ended, `companion` gets SIGTERM, and SIGKILL if it runs `patience` seconds longer.
     """
-    with PassedSignals() as signals:
+    with SignalForwarder() as signals:
         beside = _Companion(companion, pause)
         try:
             return _run(command, signals)
@@ -175,18 +175,18 @@ def run_beside(
             beside.end(patience)
 
 
-def _run(command: Sequence[str], signals: "PassedSignals", stdout: IO[bytes] | None = None) -> int:
+def _run(command: Sequence[str], signals: "SignalForwarder", stdout: IO[bytes] | None = None) -> int:
     process = subprocess.Popen(list(command), stdout=stdout)
     signals.pass_to(process)
     return _status(process.wait())
 
 
 def _status(code: int) -> int:
-    """The exit status that a shell gives: 128 + N for signal N."""
+    """Return the exit status that a shell gives: 128 + N for signal N."""
     return 128 - code if code < 0 else code
 
 
-class PassedSignals:
+class SignalForwarder:
     """Takes SIGTERM and SIGINT while it is entered, and passes them on to a process.
 
     Enter it before the process starts: a signal in between would end this process and leave that one behind.
@@ -198,7 +198,7 @@ class PassedSignals:
         self._always = always
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> "PassedSignals":
+    def __enter__(self) -> "SignalForwarder":
         numbers = (signal.SIGTERM, signal.SIGINT)
         self._before = {number: signal.signal(number, self._take) for number in numbers}
         return self
@@ -230,7 +230,7 @@ class _Companion:
         self._keeper.start()
 
     def end(self, patience: float) -> None:
-        """Ask it to end, and end it after `patience` seconds."""
+        """Request its end, and end it after `patience` seconds."""
         with self._turn:
             self._over.set()
             process = self._process

@@ -1,6 +1,6 @@
 """Amazon Managed Service for Prometheus: instant queries, signed for one region.
 
-The callers decide what to ask. Nothing is written.
+The callers decide what to request. Nothing is written.
 """
 
 import json
@@ -35,7 +35,7 @@ class Prometheus:
         self._region = region
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The series of an instant query, as Prometheus returns them: `metric` and `value`.
+        """Return the series of an instant query, as Prometheus returns them: `metric` and `value`.
 
         Raises PermissionRefusedError, ServiceError when it is refused, ServiceTroubleError when it failed.
         """
@@ -47,9 +47,9 @@ class Prometheus:
                 return _series(answer)
             if status not in _HEALS:
                 break
-        said = answer[:300].decode(errors="replace")
+        message = answer[:300].decode(errors="replace")
         kind = PermissionRefusedError if status in (401, 403) else ServiceError
-        raise kind(f"Prometheus in {self._region} answered {status}: {said}")
+        raise kind(f"Prometheus in {self._region} answered {status}: {message}")
 
     def _once(self, address: str, body: bytes, *, last: bool) -> tuple[int, bytes]:
         from botocore.exceptions import BotoCoreError
@@ -57,14 +57,14 @@ class Prometheus:
 
         try:
             session = URLLib3Session(timeout=(5.0, _SECONDS))
-            answer = session.send(self._signed(address, body).prepare())
+            answer = session.send(self._sign(address, body).prepare())
         except BotoCoreError as error:
             if last:
                 raise ServiceTroubleError(f"Prometheus at {address} could not be reached: {error}") from None
             return 503, b""
         return int(answer.status_code), bytes(answer.content)
 
-    def _signed(self, address: str, body: bytes) -> Any:
+    def _sign(self, address: str, body: bytes) -> Any:
         import boto3
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
@@ -72,7 +72,7 @@ class Prometheus:
         credentials = boto3.session.Session().get_credentials()
         if credentials is None:
             raise PermissionRefusedError(
-                "There are no AWS credentials to ask Prometheus with; set AWS_PROFILE, or AWS_ACCESS_KEY_ID "
+                "There are no AWS credentials for Prometheus; set AWS_PROFILE, or AWS_ACCESS_KEY_ID "
                 "and AWS_SECRET_ACCESS_KEY"
             )
         headers = {"Content-Type": "application/x-www-form-urlencoded"}

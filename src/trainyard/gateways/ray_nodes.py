@@ -17,7 +17,7 @@ from trainyard.errors import ConfigError, WaitTimeoutError
 LOG = logging.getLogger(__name__)
 PORT = 29500
 _END_SECONDS = 300.0
-"""Seconds that commands may take to end when they are told to; enough for a last save."""
+"""Seconds that commands may take to end when a stop is requested; enough for a last save."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class NodeCommand:
     """Path -> text of files that the command needs."""
 
 
-def _say_nothing(_what: str, _seconds: float) -> AbstractContextManager[None]:
+def _ignore_wait(_what: str, _seconds: float) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -42,11 +42,11 @@ def run_on_nodes(
     nodes: int,
     *,
     seconds: float,
-    describe_wait: Callable[[str, float], AbstractContextManager[None]] = _say_nothing,
+    describe_wait: Callable[[str, float], AbstractContextManager[None]] = _ignore_wait,
 ) -> int:
     """Run `command` on `nodes` nodes and return 0, or the exit code of the first one that failed.
 
-    `describe_wait` says what is waited for, while it is entered.
+    `describe_wait` reports what is waited for, while it is entered.
     Raises ConfigError without Ray, WaitTimeoutError if the nodes are not available within `seconds`.
     """
     try:
@@ -61,7 +61,7 @@ def run_on_nodes(
         group = placement_group([dict(bundle) for _ in range(nodes)], strategy="STRICT_SPREAD")
         with describe_wait(f"{nodes} nodes of the Ray cluster with {command.gpus} GPUs each", seconds):
             ray.get(group.ready(), timeout=seconds)
-        return _wait_for_end(ray, _started(ray, group, command, nodes))
+        return _wait_for_end(ray, _start(ray, group, command, nodes))
     except GetTimeoutError:
         raise WaitTimeoutError(
             f"{nodes} nodes with {command.gpus} GPUs each were not free within {seconds:.0f} s: "
@@ -71,8 +71,8 @@ def run_on_nodes(
         ray.shutdown()  # the nodes are free again, for another start
 
 
-def _started(ray: Any, group: Any, command: NodeCommand, nodes: int) -> list[Any]:
-    """The actors of the nodes, in order of their ranks, each with its command running."""
+def _start(ray: Any, group: Any, command: NodeCommand, nodes: int) -> list[Any]:
+    """Return the actors of the nodes, in order of their ranks, each with its command running."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     actor = ray.remote(_node_class())
@@ -110,7 +110,7 @@ def _wait_for_end(ray: Any, placed: list[Any]) -> int:
         code = _code_of(ray, done[0], rank)
         if code and not failed:
             failed = code
-            LOG.error("node %d ended with exit code %d; the others are told to end", rank, code)
+            LOG.error("node %d ended with exit code %d; the others are stopped", rank, code)
             for other in waiting.values():
                 placed[other].end.remote(_END_SECONDS)
     return failed
@@ -146,7 +146,7 @@ def _node_class() -> type:
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 own = Path(f"{name}.{variables['PET_NODE_RANK']}")
                 own.write_text(text)
-                own.replace(name)  # whole at once: another node may read it, where they share a disk
+                own.replace(name)  # complete at once: another node may read it, where they share a disk
             environment = {**os.environ, **command["environment"], **variables}
             for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
                 environment.pop(name, None)

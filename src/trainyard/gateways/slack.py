@@ -35,9 +35,9 @@ from trainyard.errors import ServiceError
 CALL_SECONDS = 4
 """The time limit per call."""
 TOTAL_SECONDS = 10.0
-"""The time limit per message with retries and name resolution, but without the waits that Slack asks for."""
+"""The time limit per message with retries and name resolution, but without the waits that Slack requests."""
 RATE_LIMIT_SECONDS = 60.0
-"""The limit of all waits that Slack asks for (429, Retry-After); it allows about one message per second."""
+"""The limit of all waits that Slack requests (429, Retry-After); it allows about one message per second."""
 _RETRIES = 2
 # slack_sdk logs the webhook's URL in some messages, so it gets a logger that discards everything.
 _SILENT = logging.Logger("slack_sdk", level=logging.CRITICAL + 1)
@@ -54,7 +54,7 @@ class MessageAddress(Protocol):
 
 
 @dataclass(frozen=True)
-class Posted:
+class PostedMessage:
     """The address of a posted message; both fields are empty after a webhook, which does not return them."""
 
     channel: str = ""
@@ -71,7 +71,7 @@ def post(
     thread: MessageAddress | None = None,
     broadcast: bool = False,
     environment: Mapping[str, str] = os.environ,
-) -> Posted | None:
+) -> PostedMessage | None:
     """Send a message; None when neither SLACK_BOT_TOKEN nor SLACK_WEBHOOK_URL is set.
 
     A token is preferred to a webhook if a channel is known: SLACK_CHANNEL, else `channel`. The message is a
@@ -94,7 +94,7 @@ def post(
             "SLACK_BOT_TOKEN is set, but no channel: set SLACK_CHANNEL or notifications.slack.channel"
         )
     _bounded(lambda time_left: _post_to_webhook(webhook.strip(), text, message, time_left))
-    return Posted()
+    return PostedMessage()
 
 
 def edit(
@@ -116,8 +116,8 @@ def edit(
     return True
 
 
-class _TimeLeft:
-    """The time left for one message; only a wait that Slack asks for extends it."""
+class _Deadline:
+    """The time left for one message; only a wait that Slack requests extends it."""
 
     def __init__(self) -> None:
         now = time.monotonic()
@@ -134,10 +134,10 @@ class _TimeLeft:
         return True
 
 
-class _WhileTimeLasts(RetryHandler):
+class _DeadlineRetryHandler(RetryHandler):
     """Wraps a retry handler of slack_sdk; it gives up when a wait would exceed the message's time limit."""
 
-    def __init__(self, inner: RetryHandler, time_left: _TimeLeft) -> None:
+    def __init__(self, inner: RetryHandler, time_left: _Deadline) -> None:
         super().__init__(inner.max_retry_count)
         self._inner, self._time_left = inner, time_left
 
@@ -149,8 +149,8 @@ class _WhileTimeLasts(RetryHandler):
         response: HttpResponse | None = None,
         error: Exception | None = None,
     ) -> bool:
-        heals = self._inner.can_retry(state=state, request=request, response=response, error=error)
-        if not heals or (response is not None and not self._time_left.put_off(_retry_after(response))):
+        retries = self._inner.can_retry(state=state, request=request, response=response, error=error)
+        if not retries or (response is not None and not self._time_left.put_off(_retry_after(response))):
             return False
         return self._time_left.seconds() > 0
 
@@ -165,25 +165,27 @@ class _WhileTimeLasts(RetryHandler):
         self._inner.prepare_for_next_attempt(state=state, request=request, response=response, error=error)
 
 
-def _retry_handlers(time_left: _TimeLeft) -> list[RetryHandler]:
+def _retry_handlers(time_left: _Deadline) -> list[RetryHandler]:
     """The retries of one message. A timeout is not retried, because the message may have been posted."""
     handlers = (
         RateLimitErrorRetryHandler(_RETRIES),
         ConnectionErrorRetryHandler(_RETRIES),
         ServerErrorRetryHandler(_RETRIES),
     )
-    return [_WhileTimeLasts(handler, time_left) for handler in handlers]
+    return [_DeadlineRetryHandler(handler, time_left) for handler in handlers]
 
 
 def _retry_after(response: HttpResponse | None) -> float:
-    """The seconds that Slack asks to wait; 0 when it does not ask."""
+    """Return the seconds that Slack requests to wait; 0 without a request."""
     for name, values in (response.headers if response is not None else {}).items():
         if name.lower() == "retry-after" and values and values[0].strip().isdecimal():
             return float(values[0]) + 1  # slack_sdk adds a random wait of up to a second
     return 0.0
 
 
-def _post_to_webhook(address: str, text: str, blocks: list[dict[str, Any]], time_left: _TimeLeft) -> Posted:
+def _post_to_webhook(
+    address: str, text: str, blocks: list[dict[str, Any]], time_left: _Deadline
+) -> PostedMessage:
     _check_address("SLACK_WEBHOOK_URL", address)
     handlers = _retry_handlers(time_left)
     client = WebhookClient(address, timeout=CALL_SECONDS, logger=_SILENT, retry_handlers=handlers)
@@ -191,13 +193,13 @@ def _post_to_webhook(address: str, text: str, blocks: list[dict[str, Any]], time
     answer = client.send(text=text, blocks=blocks)
     if answer.status_code != 200:
         raise ServiceError(f"Slack answered {answer.status_code}: {' '.join(answer.body.split())[:200]}")
-    return Posted()
+    return PostedMessage()
 
 
-def _call(method: str, body: dict[str, Any], token: str, environment: Mapping[str, str]) -> Posted:
+def _call(method: str, body: dict[str, Any], token: str, environment: Mapping[str, str]) -> PostedMessage:
     server = environment.get("SLACK_API_URL") or WebClient.BASE_URL
 
-    def send(time_left: _TimeLeft) -> Posted:
+    def send(time_left: _Deadline) -> PostedMessage:
         _check_address("SLACK_API_URL", server)
         client = WebClient(token, base_url=server, timeout=CALL_SECONDS, logger=_SILENT)
         client.retry_handlers = _retry_handlers(time_left)
@@ -205,9 +207,9 @@ def _call(method: str, body: dict[str, Any], token: str, environment: Mapping[st
         try:
             answer = client.api_call(method, json=body)
         except SlackApiError as error:
-            said = f"Slack refused the message for {body['channel']}: {_refusal(error)}"
-            raise ServiceError(said) from None
-        return Posted(str(answer.get("channel") or body["channel"]), str(answer.get("ts") or ""))
+            message = f"Slack refused the message for {body['channel']}: {_refusal(error)}"
+            raise ServiceError(message) from None
+        return PostedMessage(str(answer.get("channel") or body["channel"]), str(answer.get("ts") or ""))
 
     return _bounded(send)
 
@@ -226,10 +228,10 @@ def _check_address(variable: str, address: str) -> None:
         raise ServiceError(f"{variable} is not an http or https address")
 
 
-def _bounded(send: Callable[[_TimeLeft], Posted]) -> Posted:
+def _bounded(send: Callable[[_Deadline], PostedMessage]) -> PostedMessage:
     """Run `send` within the time limit; in a thread, because name resolution has no time limit of its own."""
-    outcome: queue.SimpleQueue[Posted | Exception] = queue.SimpleQueue()
-    time_left = _TimeLeft()
+    outcome: queue.SimpleQueue[PostedMessage | Exception] = queue.SimpleQueue()
+    time_left = _Deadline()
 
     def attempt() -> None:
         try:
@@ -244,7 +246,7 @@ def _bounded(send: Callable[[_TimeLeft], Posted]) -> Posted:
     raise ServiceError(f"Slack did not answer within {TOTAL_SECONDS:.0f} seconds")
 
 
-def _checked(answer: Posted | Exception) -> Posted:
+def _checked(answer: PostedMessage | Exception) -> PostedMessage:
     if isinstance(answer, ServiceError):
         raise answer
     if isinstance(answer, Exception):
@@ -253,7 +255,7 @@ def _checked(answer: Posted | Exception) -> Posted:
 
 
 def _cause(failure: Exception) -> str:
-    """The cause of a failure, without error texts that may quote the webhook's URL."""
+    """Return the cause of a failure, without error texts that may quote the webhook's URL."""
     reason = failure.reason if isinstance(failure, URLError) else failure
     if isinstance(reason, TimeoutError):
         return f"no answer within {CALL_SECONDS} seconds"

@@ -164,7 +164,12 @@ class _Stop:
         timer.start()
 
     def _kill(self) -> None:
+        # torchrun starts each worker in a session of its own, out of the group.
+        below = _descendants(self._group) if self._group is not None else []
         self.has_killed = self._send(signal.SIGKILL) or self.has_killed
+        for process in below:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
 
     def _send(self, number: int) -> bool:
         """Send a signal to the group, and return whether any process was there."""
@@ -190,18 +195,31 @@ def _has_members(group: int) -> bool:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    proc = Path("/proc")
-    if not proc.is_dir():  # not Linux
-        return True
+    processes = _processes()
+    return processes is None or any(each[2] == group and each[0] not in "ZX" for each in processes.values())
+
+
+def _descendants(process: int) -> list[int]:
+    """Return the children of a process, theirs, and so on; empty where the system does not say."""
+    parents = {pid: facts[1] for pid, facts in (_processes() or {}).items()}
+    found = [process]
+    for parent in found:
+        found += [pid for pid, above in parents.items() if above == parent and pid not in found]
+    return found[1:]
+
+
+def _processes() -> dict[int, tuple[str, int, int]] | None:
+    """Return the state, the parent and the group of each process by its id; None outside Linux."""
+    proc, found = Path("/proc"), {}
+    if not (proc / "self" / "stat").exists():
+        return None
     for folder in proc.iterdir():
-        if not folder.name.isdecimal():
-            continue
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            # pid (name) state ppid pgrp …; the name may hold blanks and parentheses
-            state, _, pgrp = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
-            if int(pgrp) == group and state not in "ZX":
-                return True
-    return False
+        if folder.name.isdecimal():
+            with contextlib.suppress(OSError, ValueError):
+                # pid (name) state ppid pgrp …; the name may hold blanks and parentheses
+                state, parent, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+                found[int(folder.name)] = (state, int(parent), int(group))
+    return found
 
 
 def _poll(poll: Callable[[], None] | None, seconds: float, over: threading.Event) -> None:

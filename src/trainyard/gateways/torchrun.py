@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from trainyard.errors import ExitCode
-from trainyard.gateways.process import PassedSignals, environment_without
+from trainyard.gateways.process import SignalForwarder, environment_without
 
 EXIT_CODE_FOLDER = "TRAINYARD_EXIT_CODE_FOLDER"
 _logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def launch(
         # torchrun does not remove its log folder; inside ours, it is removed too.
         program = [agent] if agent else [sys.executable, "-m", "trainyard.training.runtime.torchrun_main"]
         command = [*program, *options, "--no-python", f"--log-dir={name}", sys.executable, *arguments]
-        with PassedSignals(always=signal.SIGTERM) as signals:
+        with SignalForwarder(always=signal.SIGTERM) as signals:
             # In its own session, so that Ctrl-C reaches the workers only once, through torchrun.
             process = subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603
             signals.pass_to(process)
@@ -58,16 +58,16 @@ def launch(
     if code == ExitCode.DONE and process.returncode == ExitCode.NO and not signals.passed:
         _logger.error(
             "A worker died after the last step; the message above names it. The run has its last checkpoint: "
-            "start it again, and it confirms that nothing is left to do."
+            "start it again, and it confirms that nothing remains to do."
         )
         return ExitCode.NO
     return code
 
 
 def _code_of_all(folder: Path, *, told: bool) -> int:
-    """The run's exit code from the codes of this machine's workers, by local rank, in `folder`.
+    """Return the run's exit code from the codes of this machine's workers, by local rank, in `folder`.
 
-    `told` says that a signal was passed on to them.
+    `told` states that a signal was passed on to them.
     """
     files = sorted(folder.glob("exit-code-*"), key=lambda path: path.stat().st_mtime_ns)
     codes = {path.name.rpartition("-")[2]: int(path.read_text()) for path in files}
@@ -78,7 +78,7 @@ def _code_of_all(folder: Path, *, told: bool) -> int:
     return next((code for code in codes.values() if code not in ended), main or ExitCode.NO)
 
 
-def leave_exit_code(code: int, *, output: Callable[[str, str], None]) -> int:
+def write_exit_code(code: int, *, output: Callable[[str, str], None]) -> int:
     """Write `code` to a file for the launcher, if there is one; return the status to exit with.
 
     The main worker, the launcher and a single process set the `output` `exit_code`. A worker that stopped

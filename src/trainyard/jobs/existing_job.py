@@ -22,7 +22,7 @@ _BY_CHECKOUT = ("commit", "dirty", "version")
 """A job sent from another place, with the same configuration, is the same job."""
 
 
-def stands(find: Callable[[Json], Json | None], plan: JobPlan) -> bool:
+def is_deployed(find: Callable[[Json], Json | None], plan: JobPlan) -> bool:
     """Return whether the planned job exists; `find` returns the cluster's object under an object's name.
 
     Raises ConfigError if an object of that name exists and differs from the plan; it is not changed.
@@ -58,7 +58,7 @@ def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifest
 
 
 def _is_part(found: Json, part: Json) -> bool:
-    """Whether `found` was created as this part of a job with the same name and kind."""
+    """Return whether `found` was created as this part of a job with the same name and kind."""
     there, ours = read_labels(found), read_labels(part)
     return all(there.get(label) == ours[label] for label in (*MANAGED_BY, JOB_LABEL, KIND_LABEL))
 
@@ -70,12 +70,12 @@ def require_same_plan(found: Json, plan: JobPlan) -> None:
     if text is None:
         raise ConfigError(f"{name} is there already, and was not made by Trainyard. {_ANOTHER_NAME}")
     try:
-        before = _compared(plan_from_json(json.loads(text)))
+        before = _comparable_plan(plan_from_json(json.loads(text)))
     except (ValueError, DamagedFileError):
         raise ConfigError(
             f"{name} is there already, with a plan that cannot be read. {_ANOTHER_NAME}"
         ) from None
-    now = _compared(plan)
+    now = _comparable_plan(plan)
     different = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
     if different:
         raise ConfigError(
@@ -91,13 +91,13 @@ def require_same_cluster(found: Json, wanted: Json) -> None:
     if annotations_of(found).get(CLUSTER_DIGEST) == annotations_of(wanted)[CLUSTER_DIGEST]:
         return
     raise ConfigError(
-        f"{wanted['kind']} {name_of(found)} is there already, with another specification, and is left alone. "
-        "Nothing was sent. Name another one with --ray-cluster, or delete it first"
+        f"{wanted['kind']} {name_of(found)} is there already, with another specification, and is not "
+        "changed. Nothing was sent. Name another one with --ray-cluster, or delete it first"
     )
 
 
-def _compared(plan: JobPlan) -> dict[str, Any]:
-    """The plan as flat keys, without those that may differ when one job is sent twice."""
+def _comparable_plan(plan: JobPlan) -> dict[str, Any]:
+    """Return the plan as flat keys, without those that may differ when one job is sent twice."""
     found = plan.to_json()
     for name in _BY_NODES:
         found["resources"].pop(name)

@@ -61,12 +61,12 @@ class OwnedObjects:
 
 
 def completion_index(pod: Json) -> int | None:
-    """The rank of a pod of an indexed Job; None if it has none."""
+    """Return the rank of a pod of an indexed Job; None if it has none."""
     return whole_number(read_labels(pod).get(COMPLETION_INDEX) or annotations_of(pod).get(COMPLETION_INDEX))
 
 
 def whole_number(text: object) -> int | None:
-    """The number that a label holds; None for anything else."""
+    """Return the number that a label holds; None for anything else."""
     return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
 
 
@@ -112,7 +112,7 @@ class JobKind(ServedKind):
         return self.submitted_as or self.name
 
     def path(self, namespace: str, name: str = "") -> str:
-        """The API path of these jobs in a namespace (empty: in all), or of one job."""
+        """Return the API path of these jobs in a namespace (empty: in all), or of one job."""
         space = f"/namespaces/{namespace}" if namespace else ""
         return f"/apis/{self.api.group_version}{space}/{self.api.resource}" + (f"/{name}" if name else "")
 
@@ -129,6 +129,6 @@ class JobKind(ServedKind):
         return dict(patch)
 
     def pod_selector(self, job: Json) -> str:
-        """The label selector of the job's pods: our label if the job has it, else the operator's."""
+        """Return the label selector of the job's pods: our label if the job has it, else the operator's."""
         own = read_labels(job).get(JOB_LABEL)
         return f"{JOB_LABEL}={own}" if own else f"{self.pod_label}={self.pod_owner(job)}"

@@ -14,7 +14,7 @@ CLUSTER_DIGEST = "trainyard.dev/cluster-sha256"
 RETRIES = "trainyard.dev/retries"
 """How many times we submitted the job again."""
 AUTO_RETRY = "trainyard.dev/auto-retry"
-"""How many times the job may be submitted again after failures that can heal."""
+"""How many times the job may be submitted again after failures that a retry can recover from."""
 CANCELLED = "trainyard.dev/cancelled"
 """The time at which somebody cancelled the job."""
 FOLLOWED_BY = "trainyard.dev/followed-by"
@@ -31,10 +31,10 @@ _PROVENANCE = "trainyard.dev/"
 
 
 def make_labels(job: str, kind: str) -> dict[str, str]:
-    """The labels of every object and pod of the job."""
+    """Return the labels of every object and pod of the job."""
     return {**MANAGED_BY, "app.kubernetes.io/name": "trainyard-job", JOB_LABEL: job, KIND_LABEL: kind}
 
 
 def provenance_annotations(provenance: Mapping[str, str]) -> dict[str, str]:
-    """Annotations with the origin of a job: commit, lock and so on; unknown facts are left out."""
+    """Annotations with the origin of a job: commit, lock and so on, as far as known."""
     return {_PROVENANCE + name: value for name, value in provenance.items() if value}

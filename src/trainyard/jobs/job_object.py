@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
-    """The job's own object: its labels, its queue, and a record of its plan and origin."""
+    """Return the job's own object: its labels, its queue, and a record of its plan and origin."""
     body = part_object(plan, api_version, kind, name=plan.name, spec=spec)
     labels = body["metadata"]["labels"]
     if plan.queue:
@@ -30,7 +30,7 @@ def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
 
 
 def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **content: Json) -> Json:
-    """An object that the job needs, with the field that its kind has (`spec` or `data`)."""
+    """Return an object that the job needs, with the field that its kind has (`spec` or `data`)."""
     metadata = {"name": name, "namespace": plan.namespace, "labels": make_labels(plan.name, plan.kind)}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
 
@@ -40,12 +40,12 @@ def find_problems_without_ray(plan: JobPlan) -> Iterator[str]:
     if plan.ray_cluster:
         yield (
             f"--ray-cluster {plan.ray_cluster}: a job of --kind {plan.kind} runs on no RayCluster; use "
-            "--kind raycluster, or leave it out"
+            "--kind raycluster, or omit it"
         )
 
 
 def make_files_config_map(plan: JobPlan) -> tuple[Json, ...]:
-    """The ConfigMap with the program's files; nothing if it has no files."""
+    """Return the ConfigMap with the program's files; nothing if it has no files."""
     if not plan.program.files:
         return ()
     return (part_object(plan, "v1", "ConfigMap", name=files_name(plan), data=dict(plan.program.files)),)

@@ -52,8 +52,9 @@ class Program:
 
     @property
     def keeps_run(self) -> bool:
-        """Whether `scripts/run_pod.py` runs it, which stores and proves, and knows the exit codes of pods."""
-        return any(word.endswith("run_pod.py") for word in self.command)
+        """Whether `run_pod` runs it, which stores and proves, and knows the exit codes of pods."""
+        started_by = self.command[1:4] == ("-m", "trainyard", "pod")
+        return started_by or any(word.endswith("run_pod.py") for word in self.command)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class JobPlan:
 
 
 def plan_from_json(value: object) -> JobPlan:
-    """The plan that `to_json` wrote. Raises DamagedFileError for anything else."""
+    """Return the plan that `to_json` wrote. Raises DamagedFileError for anything else."""
     try:
         if not isinstance(value, dict) or value.get("schema") != SCHEMA:
             raise ValueError(f"schema {SCHEMA} is expected")

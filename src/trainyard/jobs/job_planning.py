@@ -5,13 +5,14 @@ Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every p
 
 from trainyard.config.cluster import ClusterPodConfig
 from trainyard.config.load import config_sha256
+from trainyard.config.registries import COMMAND
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan, PodResources, SecretVariable
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.plan_problems import find_plan_problems
-from trainyard.jobs.recipes import RECIPES, find_job_recipe, own_command, trainyard_trainer
+from trainyard.jobs.recipes import RECIPES, any_program, find_job_recipe, own_command, trainyard_trainer
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
 from trainyard.jobs.recipes.trainyard_trainer import settled_config
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
@@ -33,9 +34,9 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
     room = request.room or room_of_type(request.instance_type)
     gpus = _gpus(config, request, room)
     settled = _with_volume(config, request)
-    processes = request.processes_per_node or max(1, gpus)
+    processes = request.processes_per_node or _processes(config, request, gpus)
     recipe = find_job_recipe(config, own=bool(request.command))
-    plan, order = _drafted(settled, request, room, gpus=gpus, processes=processes)
+    plan, order = _draft_plan(settled, request, room, gpus=gpus, processes=processes)
     problems = [*find_plan_problems(settled, request, plan, room), *recipe.problems(order)]
     if problems:
         errors = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
@@ -57,7 +58,7 @@ def decides_the_end(part: str, plan: JobPlan, *, store: str) -> bool:
     """
     if not store or plan.program.name == own_command.NAME:
         return False
-    return plan.program.name == trainyard_trainer.NAME or part in PROVEN_OF_PROGRAMS
+    return plan.program.name in (trainyard_trainer.NAME, any_program.NAME) or part in PROVEN_OF_PROGRAMS
 
 
 def warnings_of(plan: JobPlan) -> list[str]:
@@ -80,15 +81,20 @@ def warnings_of(plan: JobPlan) -> list[str]:
             "NNODES and NPROC_PER_NODE only, which torchrun does not read"
         )
     gpus, processes = plan.resources.gpus, plan.processes_per_node
+    if plan.program.name == any_program.NAME and processes < gpus:
+        found.append(
+            f"{gpus} GPUs per pod, and {processes} started by Trainyard: the program must use them itself, "
+            f"as accelerate launch does. Set program.processes={gpus} for torchrun to start one per GPU"
+        )
     if plan.program.name == trainyard_trainer.NAME and processes < gpus:
         found.append(
             f"{gpus} GPUs per pod, and {processes} of them used: --nproc-per-node decides how many train. "
-            f"Leave it out, or hold fewer with --gpu-per-node {processes}"
+            f"Omit it, or hold fewer with --gpu-per-node {processes}"
         )
     return found
 
 
-def _drafted(
+def _draft_plan(
     config: Config, request: JobRequest, room: NodeRoom | None, *, gpus: int, processes: int
 ) -> tuple[JobPlan, RecipeOrder]:
     """Return the plan, whether or not it can be sent, and the order that its recipe received."""
@@ -142,6 +148,12 @@ def _drafted(
 
 def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:
     return nodes > 1 and gpus > 0 and config.compute.network != "tcp"
+
+
+def _processes(config: Config, request: JobRequest, gpus: int) -> int:
+    """Processes per node: what any program says, and else one per GPU."""
+    any_program_starts = config.recipe == COMMAND and not request.command
+    return config.program.processes if any_program_starts else max(1, gpus)
 
 
 def _gpus(config: Config, request: JobRequest, room: NodeRoom | None) -> int:
@@ -202,9 +214,9 @@ def pod_resources(room: NodeRoom | None, settings: ClusterPodConfig, *, gpus: in
     )
 
 
-def _share(whole: int, share: float) -> int:
+def _share(total: int, share: float) -> int:
     """A share, rounded down to whole hundreds above a thousand, because the last digits mean nothing."""
-    part = int(whole * share)
+    part = int(total * share)
     return part - part % 100 if part > 1000 else part
 
 

@@ -66,7 +66,7 @@ class JobReader:
         self.api = api
         self._kueue: str | None = None
 
-    def found(self, namespace: str, name: str, kind: str | None = None) -> FoundJob:
+    def find_job(self, namespace: str, name: str, kind: str | None = None) -> FoundJob:
         """The job of this name. If a RayJob runs on a RayCluster of the same name, the RayJob is the job.
 
         Raises ConfigError if there is none, ServiceError if that cannot be known.
@@ -88,33 +88,33 @@ class JobReader:
         raise ConfigError(f"There is no job {name} in {namespace}; list shows those that are there")
 
     def jobs(self, namespace: str) -> list[FoundJob]:
-        """The jobs that we submitted to a namespace; an empty name means all. Raises ServiceError."""
+        """Return the jobs that we submitted to a namespace; an empty name means all. Raises ServiceError."""
         selector = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
         space, found = path_part(namespace) if namespace else "", list[FoundJob]()
         for kind in filter(self._serves, KINDS.values()):
-            with _left_out(f"{kind.api_kind}s are not listed", logging.WARNING):
-                raws = self.api.whole_list(kind.path(space), dict, labelSelector=selector)
+            with _skip_invisible(f"{kind.api_kind}s are not listed", logging.WARNING):
+                raws = self.api.list_all(kind.path(space), dict, labelSelector=selector)
                 found += [
                     FoundJob(kind, str(raw["metadata"]["namespace"]), name_of(raw), raw) for raw in raws
                 ]
         return list(_without_clusters_of_jobs(found))
 
-    def look(self, job: FoundJob) -> Observed:
+    def observe(self, job: FoundJob) -> Observed:
         """Everything about one job, read again. Raises ServiceError if the job cannot be seen."""
         raw = self.api.get(job.path)
         if raw is None:
             return Observed(job.kind, job.namespace, job.name, None, now=self.api.cluster_time())
-        return self.look_from(replace(job, raw=raw))
+        return self.observe_found(replace(job, raw=raw))
 
     def state(self, namespace: str, name: str, kind: str) -> JobState:
-        """The present state of a job. Raises ConfigError if it does not exist."""
-        return judge_job(self.look(self.found(namespace, name, kind)))
+        """Return the present state of a job. Raises ConfigError if it does not exist."""
+        return judge_job(self.observe(self.find_job(namespace, name, kind)))
 
-    def look_from(self, job: FoundJob) -> Observed:
+    def observe_found(self, job: FoundJob) -> Observed:
         """Everything about a job whose object was just read."""
-        return self.around(Observed(job.kind, job.namespace, job.name, job.raw, self.pods(job)))
+        return self.observe_around(Observed(job.kind, job.namespace, job.name, job.raw, self.pods(job)))
 
-    def around(self, observed: Observed) -> Observed:
+    def observe_around(self, observed: Observed) -> Observed:
         """This observation with the objects between the job and its pods, its events, and the time added."""
         owned = tuple(self._owned(observed)) if observed.job is not None else ()
         events = tuple(self._events(observed, owned))
@@ -122,12 +122,12 @@ class JobReader:
 
     def pods(self, job: FoundJob) -> tuple[PodFacts, ...]:
         path = f"/api/v1/namespaces/{path_part(job.namespace)}/pods"
-        return tuple(self._listed(path, partial(pod_facts, kind=job.kind), labelSelector=job.pod_selector))
+        return tuple(self._list(path, partial(pod_facts, kind=job.kind), labelSelector=job.pod_selector))
 
     def raw_pods(self, job: FoundJob) -> tuple[Json, ...]:
-        """The pods as the API returns them. Raises ServiceError."""
+        """Return the pods as the API returns them. Raises ServiceError."""
         path = f"/api/v1/namespaces/{path_part(job.namespace)}/pods"
-        return self.api.whole_list(path, dict, labelSelector=job.pod_selector)
+        return self.api.list_all(path, dict, labelSelector=job.pod_selector)
 
     def all_events(self, observed: Observed) -> list[Json]:
         """Every event about the job, its pods of all times, and the objects it owns. Raises ServiceError."""
@@ -138,7 +138,7 @@ class JobReader:
             involved = str((raw.get("involvedObject") or {}).get("name") or "")
             return raw if involved in names or involved.startswith(f"{observed.name}-") else None
 
-        return list(self.api.whole_list(path, about))
+        return list(self.api.list_all(path, about))
 
     def _owned(self, observed: Observed) -> Iterator[Json]:
         space = f"namespaces/{path_part(observed.namespace)}"
@@ -154,9 +154,9 @@ class JobReader:
     def _owned_as(self, objects: OwnedObjects, space: str, job: Json) -> Iterator[Json]:
         path = f"{objects.root}/{space}/{objects.resource}"
         if objects.selector_in is not None:
-            yield from self._listed(path, dict, labelSelector=objects.selector_in(job))
+            yield from self._list(path, dict, labelSelector=objects.selector_in(job))
         elif objects.name_in is not None and (name := objects.name_in(job)):
-            with _left_out(f"{path}/{name} is not seen"):
+            with _skip_invisible(f"{path}/{name} is not seen"):
                 found = self.api.get(f"{path}/{path_part(name)}")
                 yield from () if found is None else (found,)
 
@@ -182,14 +182,14 @@ class JobReader:
         path = f"/api/v1/namespaces/{path_part(observed.namespace)}/events"
         names = dict.fromkeys((observed.name, *(name_of(raw) for raw in owned)))
         for name in names:
-            yield from self._listed(path, dict, fieldSelector=f"involvedObject.name={name}")
+            yield from self._list(path, dict, fieldSelector=f"involvedObject.name={name}")
         troubled = [p for p in observed.pods if p.phase in ("Pending", "Failed") and p.uid]
         for pod in troubled[:_MOST_PODS_ASKED]:
-            yield from self._listed(path, dict, fieldSelector=f"involvedObject.uid={pod.uid}")
+            yield from self._list(path, dict, fieldSelector=f"involvedObject.uid={pod.uid}")
 
-    def _listed(self, path: str, reduce: Any, **query: str) -> Iterator[Any]:
-        with _left_out(f"{path} is not seen"):
-            yield from self.api.whole_list(path, reduce, **query)
+    def _list(self, path: str, reduce: Any, **query: str) -> Iterator[Any]:
+        with _skip_invisible(f"{path} is not seen"):
+            yield from self.api.list_all(path, reduce, **query)
 
     def _serves(self, kind: JobKind) -> bool:
         answer = self.api.get(f"/apis/{kind.api.group_version}") or {}
@@ -197,8 +197,8 @@ class JobReader:
 
 
 @contextmanager
-def _left_out(message: str, level: int = logging.DEBUG) -> Iterator[None]:
-    """Log and leave out what may not be seen, unless our credentials were refused."""
+def _skip_invisible(message: str, level: int = logging.DEBUG) -> Iterator[None]:
+    """Log and skip what may not be seen, unless our credentials were refused."""
     try:
         yield
     except CredentialsRefusedError:
@@ -216,7 +216,7 @@ def _without_clusters_of_jobs(found: list[FoundJob]) -> Iterator[FoundJob]:
 
 
 def listed_record(state: JobState, observed: Observed) -> dict[str, Any]:
-    """The record of a job in a list: its state and its age."""
+    """Return the record of a job in a list: its state and its age."""
     created = time_of(((observed.job or {}).get("metadata") or {}).get("creationTimestamp"))
     age = None if created is None else max(0.0, observed.now - created)
     return {**state.record(), "age_seconds": age}

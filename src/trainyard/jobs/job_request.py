@@ -49,13 +49,15 @@ class JobRequest:
     room: NodeRoom | None = None
     """The resources of the cluster's nodes; None if no cluster was looked at."""
 
-    def seen(self, *, kind: str, namespace: str, image: str, room: NodeRoom | None) -> "JobRequest":
-        """The request after the cluster's facts were added."""
+    def with_cluster_facts(
+        self, *, kind: str, namespace: str, image: str, room: NodeRoom | None
+    ) -> "JobRequest":
+        """Return the request after the cluster's facts were added."""
         return replace(self, kind=kind, namespace=namespace, image=image, room=room)
 
 
-def configured(given: Mapping[str, Any]) -> tuple[Config, str | None]:
-    """The configuration for a command line, with its recipe, settings and requested kind.
+def load_job_config(given: Mapping[str, Any]) -> tuple[Config, str | None]:
+    """Return the configuration for a command line, with its recipe, settings and requested kind.
 
     Raises ConfigError.
     """
@@ -70,7 +72,7 @@ def configured(given: Mapping[str, Any]) -> tuple[Config, str | None]:
 def make_job_request(
     given: Mapping[str, Any], config: Config, *, image: str, origin: Mapping[str, str]
 ) -> JobRequest:
-    """The request of a command line (`given`), which overrides the configuration; it asks no cluster."""
+    """The request of a command line (`given`), which overrides the configuration; it queries no cluster."""
     cluster = config.cluster
     return JobRequest(
         name=given["job_name"] or name_from(config.model.name),
@@ -97,7 +99,7 @@ def make_job_request(
 
 
 def name_from(text: str) -> str:
-    """A job name derived from the name of a model."""
+    """Return a job name derived from the name of a model."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return (plain if plain[:1].isalpha() else f"job-{plain}".strip("-"))[:40].rstrip("-")
 

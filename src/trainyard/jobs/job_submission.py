@@ -39,7 +39,7 @@ def submit(api: "Api", job: Json, *, parts: Iterable[Json] = (), shared: Iterabl
 
 
 def refusals(api: "Api", objects: Iterable[Json]) -> list[str]:
-    """The API server's refusals, in its own words: every object is sent as a dry run."""
+    """Return the API server's refusals, in its own words: every object is sent as a dry run."""
     found = []
     for body in objects:
         name = f"{body['kind']}/{body['metadata']['name']}"
@@ -54,7 +54,7 @@ def refusals(api: "Api", objects: Iterable[Json]) -> list[str]:
 
 
 def reference_to(made: Mapping[str, Any]) -> Json:
-    """The owner reference to an object of the API server."""
+    """Return the owner reference to an object of the API server."""
     meta = made["metadata"]
     return {
         "apiVersion": made["apiVersion"],
@@ -66,5 +66,5 @@ def reference_to(made: Mapping[str, Any]) -> Json:
 
 
 def owned_by(part: Mapping[str, Any], owner: Json) -> Json:
-    """The object with its owner, with which it is deleted."""
+    """Return the object with its owner, with which it is deleted."""
     return {**part, "metadata": {**part["metadata"], "ownerReferences": [owner]}}

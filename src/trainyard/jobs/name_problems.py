@@ -1,7 +1,7 @@
 """Find names of a job that Kubernetes refuses, by the rules that the keys of the YAML have.
 
 The API server accepts some of these names in a job and refuses only the pods that are made from it, so such a
-job would wait for ever. Whether an object of that name exists is not asked here; preflight does.
+job would wait for ever. Whether an object of that name exists is not checked here; preflight does.
 """
 
 import re
@@ -94,6 +94,6 @@ def _is_taint_key(key: str) -> bool:
 
 
 def quote_name(name: str) -> str:
-    """The first characters of a wrong name, in quotes unless it is one plain word."""
+    """Return the first characters of a wrong name, in quotes unless it is one plain word."""
     shown = name[:_MOST_SHOWN]
     return (shown if _PLAIN.fullmatch(shown) else repr(shown)) + ("…" if shown != name else "")

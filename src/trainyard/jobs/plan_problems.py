@@ -66,7 +66,7 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
 
 
 def _reserved(name: str, plan: JobPlan) -> str:
-    """The reason why a variable is not the user's to set; empty if it is."""
+    """Return the reason why a variable is not the user's to set; empty if it is."""
     counted = bool(KINDS[plan.kind].agent) or plan.program.name != own_command.NAME
     if _OPERATORS.fullmatch(name) or (counted and _COUNTS.fullmatch(name)):
         return "set by the operator of the job"
@@ -102,7 +102,7 @@ def _room_problems(
 
 
 def _unknown_room(config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
-    """Sizes that nothing tells. A command of the user's own may do without a GPU; other programs say so."""
+    """Sizes that nothing states. Only a command of the user's own may do without a GPU."""
     if room is not None or request.instance_type:
         return
     pod, lacking, keys = config.cluster.pod, [], []
@@ -115,7 +115,7 @@ def _unknown_room(config: Config, request: JobRequest, plan: JobPlan, room: Node
         keys.append("--gpu-per-node (0 for none)")
     if lacking:
         yield (
-            f"nothing says {' and '.join(lacking)} a pod may have: name --instance-type, or set "
+            f"nothing states {' and '.join(lacking)} a pod may have: name --instance-type, or set "
             f"{', and '.join(keys)}"
         )
 
@@ -194,15 +194,15 @@ def _problems_apart(config: Config, plan: JobPlan) -> Iterator[str]:
     if plan.claim:
         yield (
             f"checkpointing.shared: false, but the claim {plan.claim} is one folder for all {plan.nodes} "
-            "pods: leave out --volume (cluster.volume.claim), or set checkpointing.shared to true"
+            "pods: omit --volume (cluster.volume.claim), or set checkpointing.shared to true"
         )
 
 
 def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
-    """EFA that was asked for, or that the type has, and that the pods would not get; EFA that it has not."""
+    """EFA that was requested, or that the type has, and that the pods would not get; EFA that it has not."""
     if plan.network == "tcp" or not plan.several_nodes:
         return
-    known, asked = instance_called(plan.instance_type), plan.network == "efa"
+    known, requested = instance_called(plan.instance_type), plan.network == "efa"
     if plan.resources.efa:
         if known is not None and room is not None and room.efa > known.efa:
             yield (
@@ -211,7 +211,7 @@ def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None)
                 "compute.network=tcp"
             )
     elif not plan.resources.gpus:
-        if asked:
+        if requested:
             yield "compute.network: efa joins GPUs, and --gpu-per-node is 0 or not known; use auto or tcp"
     elif known is not None and known.efa:
         yield (
@@ -219,13 +219,13 @@ def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None)
             "has, so the job would train over TCP; install the EFA device plugin on all of them, or accept "
             "that with compute.network=tcp"
         )
-    elif asked and (room is not None or known is not None):
+    elif requested and (room is not None or known is not None):
         yield (
             f"compute.network: efa, but {plan.instance_type or 'a node'} has no EFA interface; use another "
             "instance type, or tcp"
         )
-    elif asked and not request.instance_type:
+    elif requested and not request.instance_type:
         yield (
-            "compute.network: efa, but nothing says that the nodes have EFA interfaces; name "
+            "compute.network: efa, but nothing states that the nodes have EFA interfaces; name "
             "--instance-type, or use tcp"
         )

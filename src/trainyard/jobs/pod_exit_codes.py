@@ -1,9 +1,9 @@
-"""The exit codes of pods: which of them end a job, and how a pod asks its operator for a restart.
+"""The exit codes of pods: which of them end a job, and how a pod requests a restart from its operator.
 
     final       0 done, 2 configuration, 3 bug, 6 trained and stored but not proven: again would be the same
     restart     everything else, at most `cluster.pod.restarts` times
 
-Who distinguishes them depends on the kind of job; each module of `kinds` says it.
+Who distinguishes them depends on the kind of job; each module of `kinds` defines it.
 """
 
 import re
@@ -57,11 +57,11 @@ def code_on_record(code: int | None, message: str) -> int | None:
 def describe_not_proven(parts: Sequence[tuple[str, str]]) -> str:
     """Return the line that names the parts of the proof that do not hold, with their evidence."""
     named = "; ".join(f"{name} ({shorten(why, _LONGEST_EVIDENCE, placeholder='…')})" for name, why in parts)
-    return f"The run is not proven: {named or 'no proof was written; the lines above say why'}"
+    return f"The run is not proven: {named or 'no proof was written; the lines above have the cause'}"
 
 
 def not_proven_on_record(code: int | None, lines: Sequence[str]) -> str | None:
-    """Return what a pod that trained and stored says is not proven; None if it ended for another reason."""
+    """Return what a pod that trained and stored reports as not proven; None after another end."""
     if code != ExitCode.NOT_PROVEN:
         return None
     found = [match[1] for line in lines if (match := _NOT_PROVEN.search(line))]
@@ -69,12 +69,12 @@ def not_proven_on_record(code: int | None, lines: Sequence[str]) -> str | None:
 
 
 def restart_in_place(
-    run: Callable[[], int], restarts: int, tell: Callable[[str], None], *, last: Collection[int] = ()
+    run: Callable[[], int], restarts: int, on_restart: Callable[[str], None], *, last: Collection[int] = ()
 ) -> int:
     """Run until the exit code is final or in `last`, at most 1 + `restarts` times; return the last one."""
     for number in range(1, restarts + 1):
         code = run()
         if is_final(code) or code in last:
             return code
-        tell(f"ended with exit code {code}; restart {number} of {restarts}")
+        on_restart(f"ended with exit code {code}; restart {number} of {restarts}")
     return run()

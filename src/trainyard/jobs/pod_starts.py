@@ -2,7 +2,7 @@
 
 The training operator restarts a pod by its exit code without a limit. The count is a file beside the run
 directory, one for each pod. It begins anew when the run has a newer checkpoint than at the start before, and
-after hours, because the file may be left by an earlier job of the same name.
+after hours, because the file may be of an earlier job of the same name.
 """
 
 from contextlib import suppress

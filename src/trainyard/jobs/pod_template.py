@@ -28,7 +28,7 @@ _LAST_SECONDS = 5
 
 
 def pod_template(plan: JobPlan, container: str, *, command: bool = True) -> Json:
-    """The template of the job's pods; without `command` the image or the operator chooses it."""
+    """Return the template of the job's pods; without `command` the image or the operator chooses it."""
     metadata: Json = {"labels": make_labels(plan.name, plan.kind)}
     if plan.queue and plan.topology:
         metadata["annotations"] = {"kueue.x-k8s.io/podset-preferred-topology": plan.topology}
@@ -59,7 +59,7 @@ def _pod_spec(plan: JobPlan, container: Json) -> Json:
 
 
 def _container(plan: JobPlan, name: str, *, command: bool) -> Json:
-    """The container that runs the program."""
+    """Return the container that runs the program."""
     container: Json = {
         "name": name,
         "image": plan.image,
@@ -83,7 +83,7 @@ def container_security() -> Json:
 
 
 def resources_of(resources: PodResources) -> dict[str, dict[str, str]]:
-    """The requests and limits of one pod in Kubernetes' notation."""
+    """Return the requests and limits of one pod in Kubernetes' notation."""
     millis = resources.cpu_millis
     cpu = f"{millis}m" if millis % 1000 else str(millis // 1000)
     amounts = {"cpu": cpu, "memory": f"{resources.memory_mib}Mi"}
@@ -96,7 +96,7 @@ def resources_of(resources: PodResources) -> dict[str, dict[str, str]]:
 
 
 def _environment(plan: JobPlan) -> list[Json]:
-    """The container's variables, sorted by name; secrets are references."""
+    """Return the container's variables, sorted by name; secrets are references."""
     plain = {
         "HOME": SCRATCH,  # a user without an entry in the image's /etc/passwd has no home
         "USER": "trainyard",
@@ -160,7 +160,7 @@ def _mounts(plan: JobPlan) -> list[Json]:
 
 
 def files_name(plan: JobPlan) -> str:
-    """The ConfigMap with the program's files."""
+    """Return the ConfigMap with the program's files."""
     return f"{plan.name}-files"
 
 

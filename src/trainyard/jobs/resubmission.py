@@ -60,15 +60,15 @@ class Resubmission:
 
 
 def next_name(kind: JobKind, job: Json, taken: Iterable[str]) -> str:
-    """The first name of the job with the next free number: `llama`, `llama-2`, `llama-3`."""
+    """Return the first name of the job with the next free number: `llama`, `llama-2`, `llama-3`."""
     first = str(annotations_of(job).get(FIRST_NAME) or name_of(job))
     known, number = set(taken), 2
-    while (name := _numbered(first, number, longest=kind.longest_name)) in known:
+    while (name := _numbered_name(first, number, longest=kind.longest_name)) in known:
         number += 1
     return name
 
 
-def check_it_has_ended(state: JobState) -> None:
+def require_ended(state: JobState) -> None:
     """Raise ConfigError for two jobs that would write, and so destroy, the same checkpoints."""
     if not state.ended:
         raise ConfigError(f"{state.job} is {state.state}; cancel or delete it before it is submitted again")
@@ -78,22 +78,22 @@ def check_it_has_ended(state: JobState) -> None:
         )
 
 
-def _numbered(first: str, number: int, *, longest: int) -> str:
+def _numbered_name(first: str, number: int, *, longest: int) -> str:
     ending = f"-{number}"
     return first[: longest - len(ending)].rstrip("-") + ending
 
 
-def resubmitted(
+def make_resubmission(
     kind: JobKind, job: Json, parts: Sequence[Json], *, name: str, retries: int = 0
 ) -> Resubmission:
     """The job and its parts under the new name; `retries` is the number of times it was submitted again."""
     old = name_of(job)
-    names = {old: name, **{name_of(part): _renamed(name_of(part), old, name) for part in parts}}
+    names = {old: name, **{name_of(part): _new_name(name_of(part), old, name) for part in parts}}
     body = _clean(job, names)
     notes = body["metadata"].setdefault("annotations", {})
     notes |= {RETRIES: str(retries), BEFORE: old, FIRST_NAME: str(notes.get(FIRST_NAME) or old)}
     if PLAN in notes:
-        notes[PLAN] = _plan_named(str(notes[PLAN]), name)
+        notes[PLAN] = _rename_plan(str(notes[PLAN]), name)
     _resume(kind, body)
     return Resubmission(body, tuple(_clean(part, names) for part in parts))
 
@@ -112,7 +112,7 @@ def _clean(raw: Json, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _with_names(value: Any, names: Mapping[str, str], *, refers: bool) -> Any:
-    """A copy in which our labels and the references to copied objects have the new names."""
+    """Return a copy in which our labels and the references to copied objects have the new names."""
     if isinstance(value, list):
         return [_with_names(entry, names, refers=refers) for entry in value]
     if not isinstance(value, dict):
@@ -127,11 +127,11 @@ def _with_names(value: Any, names: Mapping[str, str], *, refers: bool) -> Any:
     return found
 
 
-def _renamed(part: str, old: str, new: str) -> str:
+def _new_name(part: str, old: str, new: str) -> str:
     return new + part[len(old) :] if part == old or part.startswith(f"{old}-") else f"{new}-{part}"
 
 
-def _plan_named(plan: str, name: str) -> str:
+def _rename_plan(plan: str, name: str) -> str:
     try:
         read = json.loads(plan)
     except ValueError:
@@ -153,7 +153,7 @@ def _resume(kind: JobKind, body: dict[str, Any]) -> None:
 
 
 def avoid_nodes(body: Json, nodes: Iterable[AvoidedNode]) -> dict[str, Any]:
-    """A copy of the object whose pods avoid these nodes; equal to the object if they already do."""
+    """Return a copy of the object whose pods avoid these nodes; equal to the object if they already do."""
     found = deepcopy(dict(body))
     for spec in _pod_specs(found):
         for node in nodes:

@@ -25,7 +25,7 @@ class Answers:
     """The command that repeats the check, up to the store's address."""
     written: bool = True
     """Whether the check also wrote to the store."""
-    asked: bool = True
+    queried: bool = True
     """False if the store was not queried, because the role could not be assumed."""
     problems: tuple[str, ...] = ()
     """Why the store cannot be used."""
@@ -104,7 +104,7 @@ def _role(answers: Answers) -> Iterator[PreflightFinding]:
 
 
 def _store(answers: Answers) -> Iterator[PreflightFinding]:
-    if not answers.asked:
+    if not answers.queried:
         return
     fix = f"fix that, then check again in seconds: {answers.again} {shlex.quote(answers.url)}"
     if not (answers.is_address and answers.is_able):

@@ -7,8 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainyard.proof.recorded_events import Course
-from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, is_finite_number, section_or_empty
-from trainyard.proof.recorded_rows import cadence_of, judge_rows
+from trainyard.proof.recorded_facts import (
+    RecordedFacts,
+    integer_or_none,
+    is_finite_number,
+    is_of_any_program,
+    section_or_empty,
+)
+from trainyard.proof.recorded_rows import Cadence, cadence_of, judge_rows
 from trainyard.run.failure import short_reason, where_it_ended
 from trainyard.run.run_settings import setting
 
@@ -22,6 +28,13 @@ def completion_problem(
     outcome, plan = section_or_empty(run, "outcome"), section_or_empty(run, "plan")
     if not outcome:
         return f"no outcome on record, so the run was cut off; {_last_row(rows)}"
+    if is_of_any_program(run):
+        return (
+            _short_of(outcome, integer_or_none(plan.get("steps")))
+            or _other_length(plan, settings)
+            or course.problem
+            or _program_records_problem(outcome, rows, course)
+        )
     return (
         _unfinished(outcome, integer_or_none(plan.get("steps")))
         or _plan_problem(run, settings)
@@ -33,6 +46,8 @@ def completion_problem(
 def is_unfinished(run: RecordedFacts) -> bool:
     """Whether the run's own record says that it did not succeed or has steps left, so it can be resumed."""
     outcome, plan = section_or_empty(run, "outcome"), section_or_empty(run, "plan")
+    if is_of_any_program(run):
+        return _short_of(outcome, integer_or_none(plan.get("steps"))) is not None
     too_few = integer_or_none(outcome.get("steps")) != integer_or_none(plan.get("steps"))
     return outcome.get("status") != "succeeded" or too_few
 
@@ -44,13 +59,65 @@ def _last_row(rows: Iterable[RecordedFacts | None]) -> str:
     return "no row was written" if last is None else f"the last row is step {last:,}"
 
 
+def _short_of(outcome: RecordedFacts, planned: int | None) -> str | None:
+    """Why the outcome of a program does not show that it ended well, with all steps if a number was asked."""
+    done = integer_or_none(outcome.get("steps"))
+    if (problem := _bad_end(outcome, planned)) is not None:
+        return problem
+    if done is None or done < 1:
+        return "no step is on record"
+    if planned is not None and done < planned:
+        return f"{done:,} of {planned:,} steps"
+    return None
+
+
+def _other_length(plan: RecordedFacts, settings: Mapping[str, Any]) -> str | None:
+    """How the steps asked for differ from those of the configuration."""
+    planned, asked = integer_or_none(plan.get("steps")), integer_or_none(setting(settings, "program.steps"))
+    if planned == asked:
+        return None
+    words = ["no number of" if steps is None else f"{steps:,}" for steps in (planned, asked)]
+    return f"run.json plans {words[0]} steps, config.yaml asks for {words[1]}"
+
+
+def _program_records_problem(
+    outcome: RecordedFacts, rows: Iterable[RecordedFacts | None], course: Course
+) -> str | None:
+    """What the rows of a program contradict. It decides which steps it logs, also whether the last one."""
+    done = integer_or_none(outcome.get("steps")) or 0
+    cadence = Cadence(
+        last=done,
+        begins_after=course.begins_after,
+        free_until=0,
+        log_steps=None,
+        validation_steps=None,
+        validates=False,
+        logs_last=False,
+    )
+    read = judge_rows(rows, cadence)
+    return read.problem or _other_figures(
+        outcome, read.figures, ("first_loss", "final_loss", "validation_loss")
+    )
+
+
 def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:
     """Why the outcome does not show that the run did all of its steps; None when it does."""
-    status, done = outcome.get("status"), integer_or_none(outcome.get("steps"))
+    done = integer_or_none(outcome.get("steps"))
     if planned is None or planned < 1:
         return "the plan does not say how many steps were asked for"
+    if (problem := _bad_end(outcome, planned)) is not None:
+        return problem
+    if done != planned:
+        return f"{'an unknown number' if done is None else f'{done:,}'} of {planned:,} steps"
+    return None
+
+
+def _bad_end(outcome: RecordedFacts, planned: int | None) -> str | None:
+    """Why the outcome does not say that the run ended well; None when it does."""
+    status = outcome.get("status")
     if status in ("stopped", "failed"):
-        where = where_it_ended(outcome, planned) or f"at an unknown step of {planned:,}"
+        total = f" of {planned:,}" if planned else ""
+        where = where_it_ended(outcome, planned) or f"at an unknown step{total}"
         reason = short_reason(outcome)
         return f"{status} {where}" + (f": {reason}" if reason else "")
     if status != "succeeded":
@@ -58,8 +125,6 @@ def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:
     exit_code = outcome.get("exit_code", "not on record")
     if integer_or_none(exit_code) != 0:
         return f"the outcome says succeeded, but its exit code is {exit_code!r}"
-    if done != planned:
-        return f"{'an unknown number' if done is None else f'{done:,}'} of {planned:,} steps"
     return None
 
 
@@ -89,8 +154,13 @@ def _records_problem(
     read = judge_rows(rows, cadence_of(run, settings, course.begins_after))
     if read.problem is not None:
         return read.problem
-    for name in _FIGURES:
-        claimed, recorded = outcome.get(name), read.figures.get(name)
+    return _other_figures(outcome, read.figures, _FIGURES)
+
+
+def _other_figures(outcome: RecordedFacts, figures: Mapping[str, Any], names: Iterable[str]) -> str | None:
+    """The first figure of the outcome that is not the one of the rows."""
+    for name in names:
+        claimed, recorded = outcome.get(name), figures.get(name)
         if claimed != recorded:
             return f"the outcome's {_words(name)} is {_shown(claimed)}, that of the rows {_shown(recorded)}"
     return None

@@ -1,19 +1,31 @@
 """Decide whether a run is proven: the four parts of the proof, each with the evidence that was compared.
 
-Pure: it reads no file and asks no store; records and the store's verification are passed in. A missing fact,
+Pure: it reads no file and no store; records and the store's verification are passed in. A missing fact,
 or one of the wrong type, never counts as proof, because a false green is the worst bug.
 """
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.proof.completion import completion_problem, is_unfinished
 from trainyard.proof.recorded_events import Course, course_of
-from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, other_program, section_or_empty
-from trainyard.proof.repeatability import changed_seed, missing_facts, mixed_origin, provenance_line
+from trainyard.proof.recorded_facts import (
+    RecordedFacts,
+    integer_or_none,
+    is_of_any_program,
+    other_program,
+    section_or_empty,
+)
+from trainyard.proof.repeatability import (
+    changed_inputs,
+    changed_seed,
+    missing_facts,
+    mixed_origin,
+    provenance_line,
+)
 from trainyard.proof.stored_checkpoints import (
     CheckpointProblem,
     changed_record,
@@ -21,9 +33,9 @@ from trainyard.proof.stored_checkpoints import (
     leftover_problem,
     store_problem,
 )
-from trainyard.run.commands import again_command, script_command, sync_command
 from trainyard.run.failure import next_command
 from trainyard.run.run_settings import setting
+from trainyard.run.suggested_commands import again_command, script_command, sync_command
 
 if TYPE_CHECKING:
     from trainyard.artifacts.verify.inspection import Inspection
@@ -37,6 +49,8 @@ class ProofPlace:
     run_directory: str = "RUN_DIR"
     store: str | None = None
     run_number: int | None = None
+    started_with: tuple[str, ...] = ()
+    """The pipeline that a new run is started with; empty: the trainer's script."""
 
     def next_command(self, run: RecordedFacts) -> str:
         """The command that resumes an unfinished run; if its settings made it fail, with changed ones."""
@@ -45,10 +59,10 @@ class ProofPlace:
     @property
     def again(self) -> str:
         """The command that trains the run again in a new directory."""
-        return again_command(Path(self.run_directory))
+        return again_command(Path(self.run_directory), started_with=self.started_with)
 
     def sync_command(self, *, as_another: bool = False) -> str:
-        """The command that stores the run; `as_another` under a number of its own."""
+        """Return the command that stores the run; `as_another` under a number of its own."""
         number = None if as_another else self.run_number
         return sync_command(self.run_directory, store=self.store or "URL", run_number=number)
 
@@ -87,9 +101,9 @@ class Recomputed:
     data_problem: str | None = None
     """Why the prepared data can be shown to be others than the run's; None if that is not known."""
     image_problem: str | None = None
-    """Why the image of the run cannot be pulled again, as its registry says."""
+    """Why the image of the run cannot be pulled again, according to its registry."""
     image_note: str = ""
-    """What its registry was found to hold, or why it was not asked."""
+    """What its registry was found to hold, or why it was not queried."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +150,7 @@ class Proof:
         return {"proven": str(self.proven).lower(), "stored": str("stored" in self.holding).lower()}
 
     def to_json(self, *, now: float) -> dict[str, Any]:
-        """The content of `proof.json`; `now` is the time of the judgement in Unix seconds."""
+        """Return the content of `proof.json`; `now` is the time of the judgement in Unix seconds."""
         parts = [
             {"name": p.name, "holds": p.holds, "evidence": p.evidence, "next_step": p.next_step}
             for p in self.parts
@@ -160,24 +174,30 @@ def prove(
     again from the present files.
     """
     at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()
+    if is_of_any_program(run):
+        at = replace(at, started_with=("trainyard", "run"))
     course = course_of(run, events)
     known = {"run_id": run.get("run_id"), "finished": section_or_empty(run, "outcome").get("finished")}
     return Proof(
         (
-            _trained(run, completion_problem(run, rows, course, settings=config.settings), course, place=at),
-            _network(run, at, asked=setting(config.settings, "compute.network")),
-            _stored(run, course, found, again=again, place=at),
-            _repeatable(run, at, config, again),
+            _trained_part(
+                run, completion_problem(run, rows, course, settings=config.settings), course, place=at
+            ),
+            _network_part(run, at, requested=setting(config.settings, "compute.network")),
+            _stored_part(run, course, found, again=again, place=at),
+            _repeatable_part(run, at, config, again),
         ),
         judged={key: value for key, value in known.items() if value is not None},
     )
 
 
-def _trained(run: RecordedFacts, problem: str | None, course: Course, *, place: ProofPlace) -> Part:
+def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, place: ProofPlace) -> Part:
     if problem is not None:
         # Resuming a finished run does nothing, so the only fix is to train again.
         step = place.next_command(run) if is_unfinished(run) else place.again
         return Part("trained", False, problem, step)
+    if is_of_any_program(run):
+        return Part("trained", True, f"{_program_length(run)}, every logged figure finite, {course.retries}")
     steps = f"{run['plan']['steps']:,}"
     if (program := other_program(run)) is not None:
         seen = f"logged loss finite, by what {program} printed; nothing else of its training was examined"
@@ -186,17 +206,32 @@ def _trained(run: RecordedFacts, problem: str | None, course: Course, *, place: 
     return Part("trained", True, f"{steps} of {steps} steps, every {seen}, {course.retries}")
 
 
-def _network(run: RecordedFacts, place: ProofPlace, *, asked: object) -> Part:
+def _program_length(run: RecordedFacts) -> str:
+    """Return how many steps a program did, and who decided that."""
+    outcome = section_or_empty(run, "outcome")
+    asked = integer_or_none(section_or_empty(run, "plan").get("steps"))
+    announced = integer_or_none(outcome.get("announced_steps"))
+    done = f"{outcome['steps']:,}"
+    if asked is not None:
+        return f"{done} of {asked:,} steps"
+    if announced is None:
+        return f"{done} steps, and the program ended with exit code 0"
+    return f"{done} of the {announced:,} steps that the program announced, and it ended with exit code 0"
+
+
+def _network_part(run: RecordedFacts, place: ProofPlace, *, requested: object) -> Part:
     history = run.get("history", [])
     earlier = (
         [part if isinstance(part, dict) else {} for part in history] if isinstance(history, list) else []
     )
     for segment in earlier:
-        if (problem := _joined(segment, asked)[1]) is not None:
+        if (problem := _joining_network(segment, requested)[1]) is not None:
             text = f"until step {segment.get('until')}: {problem}"
             return Part("network", False, text, f"train it in one piece: {place.again}")
     hardware = section_or_empty(run, "hardware")
-    evidence, problem = _joined(hardware, asked)
+    evidence, problem = _joining_network(hardware, requested)
+    if problem is None and is_of_any_program(run) and integer_or_none(hardware.get("world_size")) == 1:
+        return Part("network", True, "one machine: no network was used")  # its launcher may start processes
     if problem is None:
         return Part("network", True, evidence)
     if integer_or_none(hardware.get("world_size")) in (None, 0):
@@ -205,7 +240,7 @@ def _network(run: RecordedFacts, place: ProofPlace, *, asked: object) -> Part:
     return Part("network", False, problem, step)
 
 
-def _joined(segment: RecordedFacts, asked: object) -> tuple[str, str | None]:
+def _joining_network(segment: RecordedFacts, requested: object) -> tuple[str, str | None]:
     """The network that joined the processes of a part of the run, and why it is not proven, if it is not."""
     size = integer_or_none(segment.get("world_size"))
     if size is None or size < 1:
@@ -214,12 +249,12 @@ def _joined(segment: RecordedFacts, asked: object) -> tuple[str, str | None]:
         return "one process: no network was used", None
     if integer_or_none(segment.get("local_world_size")) == size:
         return f"{size:,} processes on one machine: no network was used", None
-    if asked == "tcp":
-        return f"{size:,} processes on several machines, over TCP as compute.network asks", None
+    if requested == "tcp":
+        return f"{size:,} processes on several machines, over TCP as compute.network requests", None
     return "", f"{size:,} processes, but nothing shows which network joined them"
 
 
-def _stored(
+def _stored_part(
     run: RecordedFacts, course: Course, found: "Inspection", *, again: Recomputed, place: ProofPlace
 ) -> Part:
     nothing_there = found.trouble is not None or found.verification is None
@@ -231,7 +266,7 @@ def _stored(
     if found.verification is None:
         where = f"{place.store} holds nothing of this run" if place.store else "no store was named"
         return Part("stored", False, where, place.sync_command())
-    objects = _counted(found.verification)
+    objects = _format_count(found.verification)
     checkpoint = checkpoint_problem(run, course.saved, found.checkpoints)
     problem = (
         store_problem(run, found.verification)
@@ -239,7 +274,7 @@ def _stored(
         or changed_record(again.records(), found.verification)
     )
     if checkpoint is not None:
-        step = _mending_step(run, checkpoint, found, place=place)
+        step = _fixing_step(run, checkpoint, found, place=place)
         return Part("stored", False, f"{objects} verified; {problem or checkpoint.text}", step)
     if problem is not None and found.damaged:
         text = f"the store has the complete run, but the copy on this disk is damaged: {problem}"
@@ -261,17 +296,19 @@ def _other_state(run: RecordedFacts, again: Recomputed) -> str | None:
     recorded = section_or_empty(section_or_empty(run, "outcome"), "state_sha256")
     for part, digest in (again.state or {}).items():
         if recorded.get(part) != digest:
-            says = str(recorded.get(part))[:12]
-            return f"the {part} in the last checkpoint has the digest {digest[:12]}…, run.json says {says}…"
+            on_record = str(recorded.get(part))[:12]
+            return (
+                f"the {part} in the last checkpoint has the digest {digest[:12]}…, run.json says {on_record}…"
+            )
     return None
 
 
-def _counted(verification: "Verification") -> str:
+def _format_count(verification: "Verification") -> str:
     verified = integer_or_none(verification.objects_verified) or 0
     return f"{verified:,} of {integer_or_none(verification.objects_total) or 0:,} objects"
 
 
-def _mending_step(
+def _fixing_step(
     run: RecordedFacts, problem: CheckpointProblem, found: "Inspection", *, place: ProofPlace
 ) -> str:
     """The command that fixes `problem`: a sync helps only if the disk still has the bytes the run wrote."""
@@ -283,7 +320,7 @@ def _mending_step(
     return place.again
 
 
-def _repeatable(
+def _repeatable_part(
     run: RecordedFacts, place: ProofPlace, configuration: Configuration, again: Recomputed
 ) -> Part:
     if missing := missing_facts(run):
@@ -295,6 +332,10 @@ def _repeatable(
         return Part("repeatable", False, text, step)
     if (mixture := mixed_origin(run)) is not None:
         return Part("repeatable", False, mixture, f"train it in one piece: {place.again}")
+    if (changed := changed_inputs(run)) is not None:
+        return Part(
+            "repeatable", False, changed, f"train it again, and leave them as they are: {place.again}"
+        )
     if (seed := changed_seed(run, configuration.settings)) is not None:
         return Part("repeatable", False, seed, f"train it again: {place.again}")
     fingerprint = section_or_empty(run, "data").get("fingerprint")
@@ -312,7 +353,18 @@ def _repeatable(
     return Part("repeatable", True, f"{provenance_line(run)}{note}")
 
 
+_PROGRAM_REMEDIES = {
+    "commit": "run it in a git repository with at least one commit, or in an image that was built from one",
+    "a clean working tree": "commit the changes, or ignore files that do not matter in .gitignore",
+    "lock": "name the file that pins its packages with program.lock",
+    "data": "name the files that it reads with program.data, or [] if it reads none",
+}
+
+
 def _recording_step(run: RecordedFacts, missing: list[str], place: ProofPlace) -> str:
+    if is_of_any_program(run):
+        steps = [_PROGRAM_REMEDIES[name] for name in missing if name in _PROGRAM_REMEDIES]
+        return f"{'; '.join(steps) or 'run it with this version of Trainyard'}; then: {place.again}"
     if other_program(run) is not None:
         return "there is no fix yet: docs/jobs.md#what-is-proven-of-other-programs says why"
     if "commit" in missing:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from trainyard.config.registries import COMMAND
 from trainyard.proof.proof import Configuration, Proof, prove
 from trainyard.proof.recorded_facts import other_program
-from trainyard.run.foreign.foreign_records import ProgramEnd, program_facts, program_outcome
-from trainyard.run.foreign.own_checkpoint import TakenCheckpoint
 
 if TYPE_CHECKING:
     from trainyard.artifacts.verify.inspection import Inspection
@@ -65,7 +64,7 @@ def unreachable_parts(run: PlannedRun) -> tuple[UnreachablePart, ...]:
 
 
 def _remedy(run: PlannedRun, name: str) -> str:
-    """The first change that makes the part hold; it is tried, not assumed."""
+    """Return the first change that makes the part hold; it is tried, not assumed."""
     changes = (
         (replace(run, network="tcp"), _OVER_TCP),
         (replace(run, store="file:///store"), "name a store with artifacts.store"),
@@ -85,6 +84,7 @@ def _best_proof(run: PlannedRun) -> Proof:
     settings = {
         "compute": {"network": run.network},
         "training": {"max_steps": _STEPS, "seed": 0},
+        "program": {"steps": _STEPS},
         "monitoring": {"log_steps": 1},
     }
     events = ({"event": "started", "step": 0}, saved, finished)
@@ -92,27 +92,26 @@ def _best_proof(run: PlannedRun) -> Proof:
 
 
 def _facts(run: PlannedRun) -> dict[str, Any]:
-    """The content of the best possible `run.json`."""
-    git = {"commit": _COMMIT, "dirty": False}
-    facts = program_facts(
-        {"run_id": _RUN_ID, "git": git, "lock_sha256": _SHA256},
-        recipe=run.recipe,
-        seed=0,
-        config_sha256=_SHA256,
-        plan={"steps": _STEPS, "log_steps": 1},
-        hardware={"world_size": run.nodes * run.processes, "local_world_size": run.processes},
-    )
-    end = ProgramEnd(0, told=False, checkpoint=TakenCheckpoint(_STEPS, _SHA256))
-    outcome = program_outcome(end, [_ROW], _STEPS)
-    if other_program(facts) is not None:
-        return {**facts, "outcome": outcome}
-    # The trainer of this repository records these too.
-    digests = {"model": _SHA256, "optimizer": _SHA256}
-    return {
-        **facts,
-        "data": {"fingerprint": _SHA256},
-        "outcome": {**outcome, "state_sha256": digests},
+    """Return the content of the best possible `run.json`."""
+    facts: dict[str, Any] = {
+        "run_id": _RUN_ID,
+        "recipe": run.recipe,
+        "git": {"commit": _COMMIT, "dirty": False},
+        "lock_sha256": _SHA256,
+        "config_sha256": _SHA256,
+        "seed": 0,
+        "plan": {"steps": _STEPS, "log_steps": 1},
+        "hardware": {"world_size": run.nodes * run.processes, "local_world_size": run.processes},
     }
+    saved = {"step": _STEPS, "manifest_sha256": _SHA256}
+    outcome = {"status": "succeeded", "exit_code": 0, "steps": _STEPS, "checkpoint": saved}
+    outcome |= {"first_loss": _ROW["loss"], "final_loss": _ROW["loss"]}
+    if run.recipe == COMMAND:
+        facts |= {"program": {}, "program_sha256": _SHA256, "data": {"fingerprint": _SHA256}}
+    elif other_program(facts) is None:  # the trainer of this repository records these too
+        facts["data"] = {"fingerprint": _SHA256}
+        outcome["state_sha256"] = {"model": _SHA256, "optimizer": _SHA256}
+    return {**facts, "outcome": outcome}
 
 
 def _inspection(*, is_stored: bool) -> "Inspection":

@@ -36,7 +36,7 @@ def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Cou
     known = [event for event in lines if event is not None]
     parent = section_or_empty(run, "parent").get("manifest_sha256")
     problem = _unreadable(lines) or _start_problem(known, parent) or _end_problem(run, known)
-    return Course(problem, _retries(known, parent), _begins_after(known), _saved(known, parent))
+    return Course(problem, _retries(known, parent), _begins_after(known), _saved_manifests(known, parent))
 
 
 def _unreadable(lines: Sequence[RecordedFacts | None]) -> str | None:
@@ -93,7 +93,7 @@ def _at(event: RecordedFacts) -> str:
 
 
 def _begins_after(events: list[RecordedFacts]) -> int:
-    """The step before the run's first one: 0, unless every start of the run was a resumption."""
+    """Return the step before the run's first one: 0, unless every start of the run was a resumption."""
     starts = [event for event in events if event.get("event") in _STARTS]
     if not starts or any(event["event"] == "started" for event in starts):
         return 0
@@ -114,7 +114,7 @@ def _retries(events: list[RecordedFacts], parent: object) -> str:
     return f"{len(steps)} {'retry' if len(steps) == 1 else 'retries'}{after}"
 
 
-def _saved(events: list[RecordedFacts], parent: object) -> dict[int, Any]:
+def _saved_manifests(events: list[RecordedFacts], parent: object) -> dict[int, Any]:
     """The manifest of each step's last save; resuming from a checkpoint of its own counts as a save of it."""
     saved: dict[int, Any] = {}
     for event in events:

@@ -16,7 +16,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def section_or_empty(facts: RecordedFacts, name: str) -> RecordedFacts:
-    """The object under `name`; empty when there is none."""
+    """Return the object under `name`; empty when there is none."""
     value = facts.get(name)
     return value if isinstance(value, Mapping) else {}
 
@@ -27,13 +27,18 @@ def integer_or_none(value: object) -> int | None:
 
 
 def other_program(facts: RecordedFacts) -> str | None:
-    """The recipe of a run of another program; None for a run of this repository's trainer."""
+    """Return the recipe of a run of another program; None for a run of this repository's trainer."""
     recipe = facts.get("recipe", DEFAULT_RECIPE)
     return None if isinstance(recipe, str) and recipe in RECIPES else str(recipe)
 
 
+def is_of_any_program(run: RecordedFacts) -> bool:
+    """Whether it is the run of any program (`recipe: command`), which decides itself which steps it logs."""
+    return other_program(run) is not None and isinstance(run.get("program"), Mapping)
+
+
 def is_finite_number(value: object) -> bool:
-    """Whether `value` is a finite number."""
+    """Return whether `value` is a finite number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     try:

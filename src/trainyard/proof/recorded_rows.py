@@ -27,9 +27,11 @@ class Cadence:
     """Steps between two rows; None when not known, and then the steps only have to increase."""
     validation_steps: int | None
     validates: bool
+    logs_last: bool = True
+    """Whether the last step and a loss are due in a row; another program decides what it logs."""
 
     def due_after(self, step: int) -> int:
-        """The first step after `step` for which a row is due."""
+        """Return the first step after `step` for which a row is due."""
         periods = [self.log_steps, self.validation_steps if self.validates else None]
         return min([self.last, *(step // every * every + every for every in periods if every)])
 
@@ -58,7 +60,7 @@ def cadence_of(run: RecordedFacts, settings: Mapping[str, Any], begins_after: in
 
 
 @dataclass
-class RowsRead:
+class RowsResult:
     """The result of reading the rows."""
 
     problem: str | None = None
@@ -68,18 +70,19 @@ class RowsRead:
     """The values in the rows under the names that the outcome uses."""
 
 
-def judge_rows(rows: Iterable[RecordedFacts | None], cadence: Cadence) -> RowsRead:
+def judge_rows(rows: Iterable[RecordedFacts | None], cadence: Cadence) -> RowsResult:
     """Read all rows up to the first wrong one; None stands for an unreadable line."""
-    read = RowsRead()
+    read = RowsResult()
     for row in rows:
-        read.problem = _value_problem(row, read.last_step) or _place_problem(
+        read.problem = _value_problem(row, read.last_step, cadence) or _place_problem(
             row or {}, read.last_step, cadence
         )
         if row is None or read.problem is not None:
             return read
         read.last_step = row["step"]
-        read.figures.setdefault("first_loss", row["loss"])
-        read.figures["final_loss"] = row["loss"]
+        if "loss" in row:
+            read.figures.setdefault("first_loss", row["loss"])
+            read.figures["final_loss"] = row["loss"]
         if "val_loss" in row:
             read.figures["validation_loss"] = row["val_loss"]
             read.figures["bits_per_byte"] = row.get("val_bits_per_byte")
@@ -87,7 +90,7 @@ def judge_rows(rows: Iterable[RecordedFacts | None], cadence: Cadence) -> RowsRe
     return read
 
 
-def _value_problem(row: RecordedFacts | None, before: int | None) -> str | None:
+def _value_problem(row: RecordedFacts | None, before: int | None, cadence: Cadence) -> str | None:
     if row is None:
         after = "at the beginning" if before is None else f"after step {before:,}"
         return f"metrics.jsonl has a line that cannot be read {after}"
@@ -100,13 +103,13 @@ def _value_problem(row: RecordedFacts | None, before: int | None) -> str | None:
             return f"{row[key]} of the steps up to {row.get('step', 'unknown')} {words}, as the program says"
     if step is None:
         return f"metrics.jsonl has a row whose step is {row.get('step', 'not on record')!r}"
-    return None if "loss" in row else f"the row of step {step:,} has no loss"
+    return None if "loss" in row or not cadence.logs_last else f"the row of step {step:,} has no loss"
 
 
 def _place_problem(row: RecordedFacts, before: int | None, cadence: Cadence) -> str | None:
     step = integer_or_none(row.get("step")) or 0
     if step > cadence.last:
-        return f"metrics.jsonl has a row of step {step:,}, and {cadence.last:,} steps were asked for"
+        return f"metrics.jsonl has a row of step {step:,}, and {cadence.last:,} steps were requested"
     if step < max(1, cadence.begins_after):
         return f"metrics.jsonl has a row of step {step:,}, before the run's first one"
     if before is not None and step <= before:
@@ -128,7 +131,7 @@ def _place_problem(row: RecordedFacts, before: int | None, cadence: Cadence) -> 
 def _end_problem(last: int | None, cadence: Cadence) -> str | None:
     if last is None:
         return "metrics.jsonl has no row with a step and a loss"
-    if last != cadence.last:
+    if last != cadence.last and cadence.logs_last:
         return f"the outcome says {cadence.last:,} steps, the last loss on record is of step {last:,}"
     return None
 
@@ -143,5 +146,5 @@ def _other_config_until(run: RecordedFacts) -> int:
 
 
 def _positive(value: object) -> int | None:
-    whole = integer_or_none(value)
-    return whole if whole is not None and whole > 0 else None
+    number = integer_or_none(value)
+    return number if number is not None and number > 0 else None

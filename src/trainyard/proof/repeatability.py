@@ -10,6 +10,7 @@ from trainyard.proof.recorded_facts import (
     commit_or_none,
     digest_or_none,
     integer_or_none,
+    is_of_any_program,
     section_or_empty,
 )
 from trainyard.run.identity import ORIGIN_KEYS, TOPOLOGY_KEYS, read_origin
@@ -22,6 +23,8 @@ _ONLY_ROUND = {"world_size", "threads"}
 def missing_facts(run: RecordedFacts) -> list[str]:
     """The names of the missing facts without which the run cannot be repeated."""
     git, parent = section_or_empty(run, "git"), section_or_empty(run, "parent")
+    if is_of_any_program(run):
+        return _missing_of_program(run)
     known = {
         "commit": commit_or_none(git.get("commit")) is not None,
         "state of the working tree": not git or _tree_known(git),
@@ -35,6 +38,32 @@ def missing_facts(run: RecordedFacts) -> list[str]:
         "parent checkpoint": "parent" not in run or digest_or_none(parent.get("manifest_sha256")) is not None,
     }
     return [name for name, is_known in known.items() if not is_known]
+
+
+def _missing_of_program(run: RecordedFacts) -> list[str]:
+    """The names of the facts that are missing about the run of any program, and how each is recorded."""
+    git, parent = section_or_empty(run, "git"), section_or_empty(run, "parent")
+    known = {
+        "commit": commit_or_none(git.get("commit")) is not None,
+        "a clean working tree": not git or git.get("dirty") is False,
+        "lock": digest_or_none(run.get("lock_sha256")) is not None,
+        "config": digest_or_none(run.get("config_sha256")) is not None,
+        "data": digest_or_none(section_or_empty(run, "data").get("fingerprint")) is not None,
+        "command": digest_or_none(run.get("program_sha256")) is not None,
+        "image": "image_digest" not in run or digest_or_none(run["image_digest"]) is not None,
+        "history of the segments": isinstance(run.get("history", []), list),
+        "parent checkpoint": "parent" not in run or digest_or_none(parent.get("manifest_sha256")) is not None,
+    }
+    return [name for name, is_known in known.items() if not is_known]
+
+
+def changed_inputs(run: RecordedFacts) -> str | None:
+    """Which inputs of a program had other bytes at the end of its run than at the start."""
+    changed = section_or_empty(run, "outcome").get("changed_inputs", [])
+    if not changed:
+        return None
+    names = [str(name) for name in changed] if isinstance(changed, list) else ["an input"]
+    return f"{' and '.join(names)} changed while the program ran"
 
 
 def mixed_origin(run: RecordedFacts) -> str | None:
@@ -114,10 +143,14 @@ def provenance_line(run: RecordedFacts) -> str:
         "lock": run["lock_sha256"],
         "config": run["config_sha256"],
         "data": section_or_empty(run, "data")["fingerprint"],
+        "command": run["program_sha256"] if is_of_any_program(run) else None,
         "image": run.get("image_digest"),
         "parent": section_or_empty(run, "parent").get("manifest_sha256"),
     }
     named = ", ".join(f"{name} {_short(value)}" for name, value in hashes.items() if value)
+    if is_of_any_program(run):
+        promise = "same inputs on record; the program's own determinism is not checked"
+        return f"commit {git['commit'][:7]} ({tree}), {named}; {promise}"
     topology = other_topology(run)
     exactness = "" if topology is None else f"; repeatable up to rounding, not to the bit: {topology}"
     return f"commit {git['commit'][:7]} ({tree}), {named}, seed {run['seed']}{exactness}"
@@ -133,7 +166,7 @@ def _final_state_known(outcome: RecordedFacts) -> bool:
 def changed_seed(run: RecordedFacts, settings: RecordedFacts) -> str | None:
     """How the recorded seed differs from that in `config.yaml`; None when it does not."""
     asked = setting(settings, "training.seed")
-    if asked is None or asked == run.get("seed"):
+    if asked is None or asked == run.get("seed") or is_of_any_program(run):
         return None
     return f"run.json says seed {run.get('seed')}, config.yaml says {asked}"
 

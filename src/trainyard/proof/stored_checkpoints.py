@@ -62,7 +62,7 @@ def _difference(run: RecordedFacts, step: int, stored: "StoredCheckpoint", writt
 
 
 def leftover_problem(saved: Mapping[int, Any], verification: "Verification") -> str | None:
-    """A problem if an object is listed as the leftover of a checkpoint that the run never saved."""
+    """Return a problem if an object is listed as the leftover of a checkpoint that the run never saved."""
     for key in verification.leftovers:
         match = _CHECKPOINT.match(key)
         if match is not None and int(match[1] or -1) not in saved:
@@ -71,7 +71,7 @@ def leftover_problem(saved: Mapping[int, Any], verification: "Verification") -> 
 
 
 def changed_record(judged: Mapping[str, str], verification: "Verification") -> str | None:
-    """The first record whose bytes in the store differ from those that were judged here.
+    """Return the first record whose bytes in the store differ from those that were judged here.
 
     It is called only when no other problem was found: then the record changed on disk during the proof.
     """
@@ -84,7 +84,7 @@ def changed_record(judged: Mapping[str, str], verification: "Verification") -> s
 
 
 def store_problem(run: RecordedFacts, verification: "Verification") -> str | None:
-    """Why the verification does not show that the store holds this whole run; None when it does."""
+    """Return why the verification does not show that the store holds all of this run; None when it does."""
     if verification.problems:
         more = len(verification.problems) - 1
         return verification.problems[0] + (f" (and {more} more)" if more else "")

@@ -23,7 +23,7 @@ _READER_SECONDS, _READER_PAUSE = 3.0, 0.05
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`: a reader, or a crash at any moment, sees the old file or the new one.
+    """Replace `path` by `content`: a reader, or a crash at any time, sees the old file or the new one.
 
     A link stays a link: the file behind it is replaced. A device or a pipe is written to and not replaced.
     Raises OSError if that is impossible, or if nobody reads the pipe.
@@ -32,7 +32,7 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
         with _open_special(path) as device:
             _write_all(device, content)
         return
-    path = _resolved(path)
+    path = _resolve(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -66,8 +66,8 @@ def _open_special(path: Path) -> BinaryIO:
     raise OSError(errno.ENXIO, "nobody reads from it", str(path))
 
 
-def _resolved(path: Path) -> Path:
-    """The file that `path` leads to, or would. Raises OSError for a loop of links and for a folder."""
+def _resolve(path: Path) -> Path:
+    """Return the file that `path` leads to, or would. Raises OSError for a loop of links and for a folder."""
     try:
         found = path.resolve()
     except RuntimeError:
@@ -95,7 +95,7 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise ConfigError(
-            f"{path}: a file stands where a folder belongs. Move it away, or name another place."
+            f"{path}: a file is where a folder belongs. Move it away, or name another place."
         ) from None
     except OSError as error:
         raise ConfigError(f"{path}: the folder cannot be made ({error.strerror})") from None

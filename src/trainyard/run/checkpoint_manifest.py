@@ -26,6 +26,7 @@ from trainyard.run.record_models import (
     Number,
     RelativePath,
     SchemaNumber,
+    Truth,
     validate_record,
 )
 from trainyard.run.untrusted_files import is_utf8, open_regular, parse_json_object, read_bytes
@@ -80,11 +81,15 @@ class CheckpointManifest:
     created: Number
     """Unix seconds."""
     files: Annotated[tuple[ManifestFile, ...], FailFast()]
+    is_file: Truth = False
+    """The checkpoint is its only file, as a program wrote it, and not the folder with that file."""
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:
         if len({file.path for file in self.files}) < len(self.files):
             raise ValueError("a file is listed twice")
+        if self.is_file and len(self.files) != 1:
+            raise ValueError(f"is_file is true, and {len(self.files)} files are listed")
         return self
 
     def to_json(self) -> dict[str, Any]:
@@ -94,6 +99,7 @@ class CheckpointManifest:
             "run_id": self.run_id,
             "created": self.created,
             "files": [file.to_json() for file in self.files],
+            **({"is_file": True} if self.is_file else {}),
         }
 
 
@@ -118,7 +124,7 @@ def describe_files(
 
 
 def is_shard(name: str) -> bool:
-    """Whether each process of a run writes such a file of its own; the main one writes all others."""
+    """Return whether each process of a run writes such a file of its own; the main one writes all others."""
     return PurePosixPath(name).suffix == ".distcp"
 
 

@@ -1,6 +1,6 @@
-"""Compute the digests of files: the SHA-256 of the whole and, for a large file, the BLAKE3 of each part.
+"""Compute the digests of files: the SHA-256 of the file and, for a large file, the BLAKE3 of each part.
 
-One processor computes a SHA-256 over a whole file in order. The digests of the parts, computed in the same
+One processor computes a SHA-256 over a complete file in order. The digests of the parts, computed in the same
 pass, let a reader of the file compare each part separately, in any order and on any number of processors
 (docs/decisions/0012). The manifests store the digests.
 """
@@ -30,7 +30,7 @@ class PartDigests:
     """Lower-case hex."""
 
     def span(self, number: int, size: int) -> tuple[int, int]:
-        """Return the begin and end of part `number`, counted from 0, in a file of `size` bytes."""
+        """Return start and end of part `number`, counted from 0, in a file of `size` bytes."""
         start = number * self.part_bytes
         return start, min(start + self.part_bytes, size)
 

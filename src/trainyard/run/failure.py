@@ -22,8 +22,8 @@ from trainyard.errors import (
     ServiceError,
     TrainyardError,
 )
-from trainyard.run.commands import changed_command, resume_command
 from trainyard.run.directory import RunDirectory
+from trainyard.run.suggested_commands import changed_command, resume_command
 
 
 class FailureKind(StrEnum):
@@ -113,10 +113,10 @@ def read_failure(outcome: Mapping[str, Any]) -> Failure | None:
     changes, mend = value.get("set"), value.get("mend")
     return Failure(
         value["class"],
-        _whole(value.get("step")),
+        _integer_or_none(value.get("step")),
         mend if isinstance(mend, str) else "",
         {str(key): new for key, new in changes.items()} if isinstance(changes, Mapping) else {},
-        _whole(value.get("from_step")),
+        _integer_or_none(value.get("from_step")),
     )
 
 
@@ -136,7 +136,7 @@ def with_advice(reason: str, outcome: Mapping[str, Any]) -> str:
 
 def where_it_ended(outcome: Mapping[str, Any], steps: int | None) -> str:
     """Return `in step 2 of 40` for a step that failed, else `at step 12 of 40`; empty if unknown."""
-    failure, done = read_failure(outcome), _whole(outcome.get("steps"))
+    failure, done = read_failure(outcome), _integer_or_none(outcome.get("steps"))
     named = _STEP.match(str(outcome.get("reason", "")))
     step = failure.step if failure is not None and failure.step is not None else done
     if step == done and named:
@@ -173,5 +173,5 @@ def started_with(run: Mapping[str, Any]) -> list[str]:
     return [str(word) for word in words] if isinstance(words, list) else []
 
 
-def _whole(value: object) -> int | None:
+def _integer_or_none(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -16,8 +16,8 @@ from urllib.parse import quote
 from trainyard import __version__
 from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
 from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
-from trainyard.run.commands import made_by
 from trainyard.run.record_models import RunRecord, validate_record
+from trainyard.run.suggested_commands import made_by
 from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
 SCHEMA = 1
@@ -95,7 +95,7 @@ def ci_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 def ci_facts_at(commit: object, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the workflow run's facts for a record of code at `commit`.
 
-    The workflow run's own commit is left out unless it is that one: a checkout may be of another commit, or
+    The workflow run's own commit is omitted unless it is that one: a checkout may be of another commit, or
     of another repository.
     """
     found = ci_facts(environment)
@@ -109,13 +109,13 @@ def run_address(ci: Mapping[str, str]) -> str:
     return quote(f"{ci['server']}/{ci['repository']}/actions/runs/{ci['run_id']}", safe=":/")
 
 
-def collect_provenance(git: Mapping[str, Any], *, lock: Path, config_file: Path) -> dict[str, Any]:
+def collect_provenance(git: Mapping[str, Any], *, lock: Path | None, config_file: Path) -> dict[str, Any]:
     """Return the origin of code and environment: git facts, the lock's digest, CI and image."""
     return {
         "version": __version__,
         "config_file": str(config_file),
         "git": dict(git),
-        "lock_sha256": sha256_of_file(lock) if lock.is_file() else None,
+        "lock_sha256": sha256_of_file(lock) if lock is not None and lock.is_file() else None,
         "ci": ci_facts_at(git.get("commit")),
         "started_with": made_by() or None,
         **image_facts(),

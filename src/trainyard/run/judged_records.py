@@ -1,6 +1,6 @@
 """Read the records of a run once for the proof, and hash them while reading.
 
-`digests` identifies the bytes that were judged, so that a later reader of the verdict can tell whether the
+`digests` identifies the bytes that were judged, so that a later reader of the verdict can know whether the
 run has changed since. Nothing is judged here.
 """
 
@@ -34,7 +34,7 @@ class JudgedRecords:
         self.config = self._config()
 
     def _config(self) -> bytes | None:
-        """The bytes of `config.yaml`; None if it cannot be read."""
+        """Return the bytes of `config.yaml`; None if it cannot be read."""
         path = self._directory.config_file
         with suppress(FileNotFoundError, DamagedFileError):
             content = read_bytes(path, links=False)

@@ -2,7 +2,7 @@
 
     LOCAL_RANK is set           --> worker: torchrun, hyperpodrun or Ray has started one process per GPU
     an operator's variables     --> node: one process per machine, which starts the workers of that machine
-    neither                     --> alone, or the only node if several processes were asked for
+    neither                     --> alone, or the only node if several processes were requested
 
 Operators describe nodes, and torch describes processes, in part by the same names (`RANK`, `WORLD_SIZE`).
 Whatever contradicts itself is refused here, before torch is imported. It starts nothing.
@@ -64,7 +64,7 @@ class NodeLauncher:
     """The program that replaces torchrun where an operator requires its own, and its options."""
 
     def describe(self, processes: int) -> str:
-        """The node in one line for the log."""
+        """Return the node in one line for the log."""
         workers = f"{processes} process{'es' if processes > 1 else ''}"
         if self.nodes == 1:
             return workers
@@ -76,24 +76,24 @@ class NodeLauncher:
 def place_in_run(
     environment: Mapping[str, str], processes: int | None = None, *, has_agent: bool = False
 ) -> Worker | NodeLauncher | None:
-    """Return what this process is; None when it is the whole run.
+    """Return what this process is; None when it is the only process of the run.
 
-    `processes` is the number per node that the command line asks for, `has_agent` whether the program AGENT
+    `processes` is the number per node that the command line requests, `has_agent` whether the program AGENT
     is there. Raises ConfigError for variables that contradict each other or the command line, or that leave
     out what several nodes need.
     """
-    if _given(environment, ("LOCAL_RANK",)):
+    if _variables_set(environment, ("LOCAL_RANK",)):
         return _worker(environment, processes)
     nodes, world = _nodes(environment), _number(environment, "WORLD_SIZE", least=1)
-    rank = _agreed_number(environment, _RANKS)
+    rank = _common_number(environment, _RANKS)
     per_node = _processes(environment, processes)
     if nodes is None and world is None and rank is None:
         _require_no_index(environment)
         return None if per_node is None else NodeLauncher(1, 0, per_node)
     if nodes is None and world is None:
-        raise _refused(
-            f"{_named(environment, _RANKS)} gives the number of this node, but nothing says how many nodes "
-            "there are. Set PET_NNODES, or WORLD_SIZE to the number of nodes"
+        raise _refusal(
+            f"{_assignment(environment, _RANKS)} gives the number of this node, but nothing says how many "
+            "nodes there are. Set PET_NNODES, or WORLD_SIZE to the number of nodes"
         )
     count = nodes if nodes is not None else world
     assert count is not None
@@ -108,9 +108,9 @@ def place_in_run(
 def is_first_node(environment: Mapping[str, str]) -> bool:
     """Return whether this pod is the first node, or the only one.
 
-    An operator that sets no number leaves it in the name of the pod, TRAINYARD_POD: it ends in `-0`.
+    An operator that sets no number has it in the name of the pod, TRAINYARD_POD: it ends in `-0`.
     """
-    numbers = list(_given(environment, _NODE_NUMBERS).values())
+    numbers = list(_variables_set(environment, _NODE_NUMBERS).values())
     if numbers:
         return numbers[0] == "0"
     number = re.search(r"-(\d+)$", environment.get("TRAINYARD_POD", ""))
@@ -141,20 +141,20 @@ def _worker(environment: Mapping[str, str], processes: int | None) -> Worker:
     local = _number(environment, "LOCAL_RANK")
     here = _number(environment, "LOCAL_WORLD_SIZE", least=1)
     if rank is None or size is None or local is None:
-        raise _refused(
+        raise _refusal(
             "LOCAL_RANK is set, as for a worker of torchrun, but RANK or WORLD_SIZE is not. Start "
             "workers with --nproc-per-node, or unset LOCAL_RANK"
         )
     if rank >= size:
-        raise _refused(f"RANK={rank} is not below WORLD_SIZE={size}")
+        raise _refusal(f"RANK={rank} is not below WORLD_SIZE={size}")
     if here is not None and (local >= here or here > size):
-        raise _refused(f"LOCAL_RANK={local}, LOCAL_WORLD_SIZE={here} and WORLD_SIZE={size} do not fit")
-    if size > 1 and not _given(environment, ("MASTER_ADDR",)):
-        raise _refused(f"WORLD_SIZE={size}, but MASTER_ADDR does not say where the processes meet")
+        raise _refusal(f"LOCAL_RANK={local}, LOCAL_WORLD_SIZE={here} and WORLD_SIZE={size} do not fit")
+    if size > 1 and not _variables_set(environment, ("MASTER_ADDR",)):
+        raise _refusal(f"WORLD_SIZE={size}, but MASTER_ADDR does not say where the processes meet")
     if processes is not None and here is not None and processes != here:
-        raise _refused(
+        raise _refusal(
             f"--nproc-per-node {processes} contradicts LOCAL_WORLD_SIZE={here}: another launcher has started "
-            f"{here} processes here already. Leave the option out, or start this without that launcher"
+            f"{here} processes here already. Omit the option, or start this without that launcher"
         )
     return Worker(rank, size, local)
 
@@ -164,14 +164,14 @@ def _node(
 ) -> NodeLauncher:
     if nodes == 1:
         if rank:
-            raise _refused(f"{_named(environment, _RANKS)}, but there is one node, and its number is 0")
+            raise _refusal(f"{_assignment(environment, _RANKS)}, but there is one node, and its number is 0")
         if _number(environment, _INDEX):
-            raise _refused(
+            raise _refusal(
                 f"{_INDEX}={environment[_INDEX]} is a further pod of an Indexed Job, but there is one node: "
                 "each pod would train alone. Set PET_NNODES to the number of pods"
             )
         return NodeLauncher(1, 0, per_node)
-    endpoint, address = environment.get("PET_RDZV_ENDPOINT"), _agreed(environment, _ADDRESSES)
+    endpoint, address = environment.get("PET_RDZV_ENDPOINT"), _common_value(environment, _ADDRESSES)
     backend = environment.get("PET_RDZV_BACKEND") or "c10d"
     if endpoint and backend != "static":
         return NodeLauncher(
@@ -181,7 +181,7 @@ def _node(
     if endpoint and not address:
         address, port = _host_and_port(endpoint, port)
     if not address:
-        raise _refused(
+        raise _refusal(
             f"There are {nodes} nodes, but nothing says where they meet. Set PET_MASTER_ADDR to the host of "
             f"the first node, the same on all. HyperPod's training operator needs {AGENT} in the "
             "image (pip install hyperpod-elastic-agent)"
@@ -189,13 +189,13 @@ def _node(
     if rank is None:
         rank = _number(environment, _INDEX)
     if rank is None:
-        raise _refused(
+        raise _refusal(
             f"{nodes} nodes meet at {address}, but nothing says which of them this one is. Set PET_NODE_RANK "
             f"to its number, from 0 to {nodes - 1}; a pod of an Indexed Job has it in {_INDEX}"
         )
     if rank >= nodes:
-        raise _refused(
-            f"{_named(environment, (*_RANKS, _INDEX))}: the {nodes} nodes are numbered 0 to {nodes - 1}"
+        raise _refusal(
+            f"{_assignment(environment, (*_RANKS, _INDEX))}: the {nodes} nodes are numbered 0 to {nodes - 1}"
         )
     return NodeLauncher(nodes, rank, per_node, address, port)
 
@@ -204,62 +204,62 @@ def _rendezvous(
     environment: Mapping[str, str], endpoint: str, backend: str, address: str | None
 ) -> tuple[str, ...]:
     if backend not in _RENDEZVOUS_BACKENDS:
-        raise _refused(f"PET_RDZV_BACKEND={backend}: use one of {', '.join(_RENDEZVOUS_BACKENDS)}")
+        raise _refusal(f"PET_RDZV_BACKEND={backend}: use one of {', '.join(_RENDEZVOUS_BACKENDS)}")
     host, _ = _host_and_port(endpoint, DEFAULT_PORT)
     if address and address != host:
-        raise _refused(
-            f"PET_RDZV_ENDPOINT={endpoint} and {_named(environment, _ADDRESSES)} name two places to meet. "
-            "Set one of them"
+        raise _refusal(
+            f"PET_RDZV_ENDPOINT={endpoint} and {_assignment(environment, _ADDRESSES)} name two places to "
+            "meet. Set one of them"
         )
     optional = _options(environment, {"PET_RDZV_ID": "rdzv-id", "PET_RDZV_CONF": "rdzv-conf"})
     return (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", *optional)
 
 
 def _options(environment: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
-    """The options for those variables that are set; `names` has the option of each."""
+    """Return the options for those variables that are set; `names` has the option of each."""
     return [f"--{option}={environment[name]}" for name, option in names.items() if environment.get(name)]
 
 
 def _is_hyperpod(environment: Mapping[str, str]) -> bool:
-    """Whether only the numbers are set, as in a pod of HyperPod's training operator.
+    """Return whether only the numbers are set, as in a pod of HyperPod's training operator.
 
-    Its agent is told the number of the node and the address over HTTP.
+    Its agent receives the number of the node and the address over HTTP.
     """
     others = (*_RANKS, *_ADDRESSES, "WORLD_SIZE", "PET_NNODES", "PET_RDZV_ENDPOINT", _INDEX)
-    numbers = _given(environment, ("NNODES", "NPROC_PER_NODE"))
-    return len(numbers) == 2 and not _given(environment, others)
+    numbers = _variables_set(environment, ("NNODES", "NPROC_PER_NODE"))
+    return len(numbers) == 2 and not _variables_set(environment, others)
 
 
 def _nodes(environment: Mapping[str, str]) -> int | None:
-    """The number of nodes from torchrun's form, `N` or `MIN:MAX`. A range is refused."""
-    value = _agreed(environment, _NODES)
+    """Return the number of nodes from torchrun's form, `N` or `MIN:MAX`. A range is refused."""
+    value = _common_value(environment, _NODES)
     if value is None:
         return None
-    name = _named(environment, _NODES)
+    name = _assignment(environment, _NODES)
     least, _, most = value.partition(":")
     if most and most != least:
-        raise _refused(
+        raise _refusal(
             f"{name}: a run keeps its number of nodes, because its global batch (batch_size × "
-            "gradient_accumulation_steps × processes) decides the result. Ask for one number (elasticPolicy: "
+            "gradient_accumulation_steps × processes) decides the result. Request one number (elasticPolicy: "
             "minReplicas = maxReplicas)"
         )
-    return _whole(name, least, least=1)
+    return _parse_number(name, least, least=1)
 
 
-def _processes(environment: Mapping[str, str], asked: int | None) -> Processes | None:
-    """The processes per node; None when nothing says. The command line may replace `auto`, not a number."""
-    value = _agreed(environment, _PROCESSES)
+def _processes(environment: Mapping[str, str], requested: int | None) -> Processes | None:
+    """The processes per node; None if not stated. The command line may replace `auto`, not a number."""
+    value = _common_value(environment, _PROCESSES)
     if value is None:
-        return asked
-    name = _named(environment, _PROCESSES)
+        return requested
+    name = _assignment(environment, _PROCESSES)
     for word in _BY_MACHINE:
         if value == word:
-            return word if asked is None else asked
-    found = _whole(name, value, least=1)
-    if asked is not None and asked != found:
-        raise _refused(
-            f"--nproc-per-node {asked} contradicts {name}, which the job was created with. Leave the option "
-            "out, or change the job (nprocPerNode, numProcPerNode)"
+            return word if requested is None else requested
+    found = _parse_number(name, value, least=1)
+    if requested is not None and requested != found:
+        raise _refusal(
+            f"--nproc-per-node {requested} contradicts {name}, which the job was created with. Omit the "
+            "option, or change the job (nprocPerNode, numProcPerNode)"
         )
     return found
 
@@ -273,78 +273,78 @@ def _require_world(
     if isinstance(per_node, int):
         if world == nodes * per_node:
             return
-        raise _refused(
+        raise _refusal(
             f"WORLD_SIZE={world} counts neither the {nodes} nodes nor the {nodes * per_node} processes "
             f"({nodes} × {per_node} per node)"
         )
-    raise _refused(
-        f"WORLD_SIZE={world} contradicts {_named(environment, _NODES)}, and nothing says how many processes "
-        "a node has. Set PET_NPROC_PER_NODE or --nproc-per-node"
+    raise _refusal(
+        f"WORLD_SIZE={world} contradicts {_assignment(environment, _NODES)}, and nothing says how many "
+        "processes a node has. Set PET_NPROC_PER_NODE or --nproc-per-node"
     )
 
 
 def _require_no_index(environment: Mapping[str, str]) -> None:
-    """Refuse pods of one Job that are told where to meet, and not how many they are."""
-    if _given(environment, (_INDEX,)) and (place := _agreed(environment, _ADDRESSES)):
-        raise _refused(
+    """Refuse pods of one Job that know where to meet, and not how many they are."""
+    if _variables_set(environment, (_INDEX,)) and (place := _common_value(environment, _ADDRESSES)):
+        raise _refusal(
             f"This pod of an Indexed Job ({_INDEX}={environment[_INDEX]}) is to meet others at {place}, but "
             "nothing says how many there are: each would train alone. Set PET_NNODES"
         )
 
 
 def _port(environment: Mapping[str, str]) -> int:
-    value = _agreed(environment, _PORTS)
-    return DEFAULT_PORT if value is None else _checked_port(_named(environment, _PORTS), value)
+    value = _common_value(environment, _PORTS)
+    return DEFAULT_PORT if value is None else _parse_port(_assignment(environment, _PORTS), value)
 
 
 def _host_and_port(endpoint: str, default: int) -> tuple[str, int]:
     """The host and port of `PET_RDZV_ENDPOINT`. Brackets around an IPv6 address and the port are optional."""
     found = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(.*))?", endpoint)
     if found is None:
-        raise _refused(f"PET_RDZV_ENDPOINT={endpoint}: expected HOST:PORT")
+        raise _refusal(f"PET_RDZV_ENDPOINT={endpoint}: expected HOST:PORT")
     host, port = found[1].strip("[]"), found[2]
-    return host, default if port is None else _checked_port(f"PET_RDZV_ENDPOINT={endpoint}", port)
+    return host, default if port is None else _parse_port(f"PET_RDZV_ENDPOINT={endpoint}", port)
 
 
-def _checked_port(name: str, value: str) -> int:
-    port = _whole(name, value, least=1)
+def _parse_port(name: str, value: str) -> int:
+    port = _parse_number(name, value, least=1)
     if port > 65535:
-        raise _refused(f"{name}: {port} is not a port (1 to 65535)")
+        raise _refusal(f"{name}: {port} is not a port (1 to 65535)")
     return port
 
 
-def _agreed_number(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
-    value = _agreed(environment, names)
-    return None if value is None else _whole(_named(environment, names), value, least=0)
+def _common_number(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
+    value = _common_value(environment, names)
+    return None if value is None else _parse_number(_assignment(environment, names), value, least=0)
 
 
-def _agreed(environment: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """The value that all of `names` have which are set. Raises ConfigError when they differ."""
-    given = _given(environment, names)
+def _common_value(environment: Mapping[str, str], names: Sequence[str]) -> str | None:
+    """Return the value that all of `names` have which are set. Raises ConfigError when they differ."""
+    given = _variables_set(environment, names)
     if len(set(given.values())) > 1:
-        raise _refused(" and ".join(f"{name}={value}" for name, value in given.items()) + " contradict")
+        raise _refusal(" and ".join(f"{name}={value}" for name, value in given.items()) + " contradict")
     return next(iter(given.values()), None)
 
 
-def _given(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """The variables of `names` that are set; an empty one counts as unset."""
+def _variables_set(environment: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the variables of `names` that are set; an empty one counts as unset."""
     return {name: environment[name].strip() for name in names if environment.get(name, "").strip()}
 
 
-def _named(environment: Mapping[str, str], names: Sequence[str]) -> str:
-    return next(f"{name}={value}" for name, value in _given(environment, names).items())
+def _assignment(environment: Mapping[str, str], names: Sequence[str]) -> str:
+    return next(f"{name}={value}" for name, value in _variables_set(environment, names).items())
 
 
 def _number(environment: Mapping[str, str], name: str, *, least: int = 0) -> int | None:
-    given = _given(environment, (name,))
-    return _whole(f"{name}={given[name]}", given[name], least=least) if given else None
+    given = _variables_set(environment, (name,))
+    return _parse_number(f"{name}={given[name]}", given[name], least=least) if given else None
 
 
-def _whole(name: str, value: str, *, least: int) -> int:
+def _parse_number(name: str, value: str, *, least: int) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", value) or not least <= int(value) <= _MOST:
-        raise _refused(f"{name}: expected a whole number from {least}")
+        raise _refusal(f"{name}: expected a whole number from {least}")
     return int(value)
 
 
-def _refused(problem: str) -> ConfigError:
+def _refusal(problem: str) -> ConfigError:
     return ConfigError(f"{problem}. Nothing was started.")

@@ -3,7 +3,7 @@
     main machine     node.json and all records; its checkpoints lack the files of other machines
     other machines   node.json, config.yaml, checkpoints with their own files, logs
 
-Every machine has the whole manifest of each checkpoint. Storing reads this mark to know what to send.
+Every machine has the complete manifest of each checkpoint. Storing reads this mark to know what to send.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def read_node(directory: RunDirectory) -> NodeFolder | None:
 
 
 def keeps_parts(directory: RunDirectory) -> bool:
-    """Whether the configuration of the run says that each machine keeps its own part of a checkpoint."""
+    """Whether the configuration of the run states that each machine keeps its own part of a checkpoint."""
     with contextlib.suppress(OSError, DamagedFileError, ConfigError):
         settings = read_settings(read_bytes(directory.config_file, links=False))
         return setting(settings, "checkpointing.shared") is False

@@ -214,10 +214,10 @@ class MetricRow(Section):
     step: Count
     time: Number
     """Unix seconds."""
-    loss: Number | Text
-    """A text if the loss is not finite, which JSON cannot express."""
+    loss: Number | Text | None = None
+    """A text if the loss is not finite, which JSON cannot express. Another program has rows without it."""
     epoch: Number | None = None
-    val_loss: Number | None = None
+    val_loss: Number | Text | None = None
     val_bits_per_byte: Number | None = None
     learning_rate: Number | None = None
     grad_norm: Number | Text | None = None
@@ -231,6 +231,8 @@ class MetricRow(Section):
     tokens: Number | None = None
     samples: Number | None = None
     tokens_per_second: Number | None = None
+    tokens_per_second_per_gpu: Number | None = None
+    """Of a program that prints the speed of one of its GPUs only."""
     samples_per_second: Number | None = None
     step_seconds: Number | None = None
     data_seconds: Number | None = None

@@ -1,6 +1,7 @@
 """Write and read a run's JSON-lines records: `metrics.jsonl` (one row per logged step) and `events.jsonl`.
 
-Writing appends whole lines; reading tolerates a last line that a crash cut off. Unknown values are omitted.
+Writing appends complete lines; reading tolerates a last line that a crash cut off. Unknown values are
+omitted.
 """
 
 import json
@@ -12,7 +13,7 @@ from typing import Any
 
 from trainyard.errors import RecordError
 from trainyard.run.atomic_files import write_bytes_atomically
-from trainyard.run.commands import made_by, resume_command
+from trainyard.run.suggested_commands import made_by, resume_command
 from trainyard.run.untrusted_files import iterate_json_lines
 
 Row = dict[str, Any]
@@ -23,7 +24,7 @@ class RecordWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with _explained(path):
+        with _explain_errors(path):
             _drop_torn_line(path)
             self._file = path.open("a", encoding="utf-8", buffering=1)
 
@@ -32,11 +33,11 @@ class RecordWriter:
         known = {key: value for key, value in row.items() if value is not None}
         known.setdefault("time", time.time())
         line = json.dumps(known, allow_nan=False, ensure_ascii=False) + "\n"
-        with _explained(self._path):
+        with _explain_errors(self._path):
             self._file.write(line)
 
     def close(self) -> None:
-        with _explained(self._path):
+        with _explain_errors(self._path):
             self._file.close()
 
 
@@ -50,7 +51,7 @@ def append_event(path: Path, event: str, **fields: Any) -> None:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explain_errors(path: Path) -> Iterator[None]:
     """Turn an error of the system into a RecordError that names the file."""
     try:
         yield

@@ -34,7 +34,7 @@ def locked(directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            _leave_nothing_unused(directory)
+            _remove_if_unused(directory)
 
 
 def is_locked(directory: Path) -> bool:
@@ -59,7 +59,7 @@ def unusable(directory: Path, error: OSError) -> ConfigError:
     )
 
 
-def _leave_nothing_unused(directory: Path) -> None:
+def _remove_if_unused(directory: Path) -> None:
     """Remove the directory of a run that never started, if it holds nothing else."""
     if not (directory / "run.json").exists():
         (directory / _NAME).unlink(missing_ok=True)

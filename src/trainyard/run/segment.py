@@ -55,7 +55,7 @@ class Segment:
         deaths = self.deaths + 1 if died else 0
         return replace(self, number=self.number + 1, step=step, deaths=deaths)
 
-    def told_in(self, thread: str) -> "Segment":
+    def with_thread(self, thread: str) -> "Segment":
         """Return the same segment with the Slack thread, if it is known now."""
         return replace(self, thread=thread) if _THREAD.fullmatch(thread) else self
 
@@ -83,17 +83,17 @@ def read_segment(text: str, *, what: str = "continues") -> Segment:
     except DamagedFileError:
         value = None
     if not isinstance(value, dict) or set(value) != set(Segment.__dataclass_fields__):
-        raise _refused(what, "is not what a segment hands to the next")
+        raise _refusal(what, "is not what a segment hands to the next")
     if not (isinstance(value["lineage"], str) and re.fullmatch(r"[0-9]{1,18}", value["lineage"], re.ASCII)):
-        raise _refused(what, "lineage is not the id of a workflow run")
+        raise _refusal(what, "lineage is not the id of a workflow run")
     if not (isinstance(value["commit"], str) and _COMMIT.fullmatch(value["commit"])):
-        raise _refused(what, "commit is not a full commit")
+        raise _refusal(what, "commit is not a full commit")
     if value["thread"] and not (isinstance(value["thread"], str) and _THREAD.fullmatch(value["thread"])):
-        raise _refused(what, "thread is not a thread in Slack")
+        raise _refusal(what, "thread is not a thread in Slack")
     for name, least in (("number", 1), ("run_number", 1), ("step", 0), ("deaths", 0)):
         number = value[name]
         if not isinstance(number, int) or isinstance(number, bool) or not least <= number < _LARGEST:
-            raise _refused(what, f"{name} is not a whole number from {least}")
+            raise _refusal(what, f"{name} is not a whole number from {least}")
     return Segment(**value)
 
 
@@ -145,5 +145,5 @@ def manifest_place(resume: str) -> ManifestPlace | None:
     return ManifestPlace(match["store"], match["key"], int(match["number"])) if match else None
 
 
-def _refused(what: str, why: str) -> ConfigError:
+def _refusal(what: str, why: str) -> ConfigError:
     return ConfigError(f"{what}: {why}. Leave it empty: only the workflow itself fills it in.")

@@ -46,7 +46,7 @@ _LONG_RUN, _ZEROS = b"0" * (MOST_DIGITS + 1), bytes.maketrans(b"123456789", b"0"
 
 
 class _EndlessLineError(Exception):
-    """A line is so long that its end is not looked for."""
+    """A line is so long that its end is not searched."""
 
 
 def open_regular(path: Path, *, links: bool = True) -> io.FileIO:
@@ -201,7 +201,7 @@ def sha256_of_lines(path: Path) -> str:
 
 
 def read_yaml(path: Path) -> Any:
-    """The value of a YAML file. Raises FileNotFoundError and DamagedFileError."""
+    """Return the value of a YAML file. Raises FileNotFoundError and DamagedFileError."""
     return parse_yaml(read_bytes(path, most=MOST_YAML_BYTES), str(path))
 
 
@@ -305,13 +305,13 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number of JSON")
 
 
-def _whole_number(text: str) -> int:
+def _parse_integer(text: str) -> int:
     if len(text) > MOST_DIGITS:
         raise ValueError(f"a whole number of {len(text):,} digits")
     return int(text)
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -321,11 +321,11 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _DOCUMENT = json.JSONDecoder(
-    parse_constant=_refuse_constant, parse_int=_whole_number, object_pairs_hook=_without_twins
+    parse_constant=_refuse_constant, parse_int=_parse_integer, object_pairs_hook=_unique_keys
 )
 _LINE_WITH_LONG_NUMBERS = json.JSONDecoder(
     parse_int=lambda text: int(text) if len(text) <= MOST_DIGITS else math.inf,
-    object_pairs_hook=_without_twins,
+    object_pairs_hook=_unique_keys,
 )
 
 

@@ -1,4 +1,4 @@
-"""Say every 30 s what a process waits for, for how long already, and until when."""
+"""Log every 30 s what a process waits for, for how long already, and until when."""
 
 import logging
 import threading
@@ -15,32 +15,32 @@ def describe_wait(
     what: str,
     seconds: float | None = None,
     *,
-    tell: Callable[[str], None] = _logger.info,
+    log: Callable[[str], None] = _logger.info,
     every: float = EVERY_SECONDS,
 ) -> Iterator[None]:
     """Print a line every `every` seconds while the body waits for `what`, for at most `seconds` if known."""
-    began, clock = time.monotonic(), time.time()
+    started, clock = time.monotonic(), time.time()
     over = threading.Event()
 
-    def say() -> None:
+    def log_line() -> None:
         while not over.wait(every):
-            tell(wait_line(what, time.monotonic() - began, seconds, began=clock))
+            log(wait_line(what, time.monotonic() - started, seconds, started=clock))
 
-    talking = threading.Thread(target=say, name="waiting", daemon=True)
-    talking.start()
+    logging_thread = threading.Thread(target=log_line, name="waiting", daemon=True)
+    logging_thread.start()
     try:
         yield
     finally:
         over.set()
-        talking.join()
+        logging_thread.join()
 
 
-def wait_line(what: str, passed: float, seconds: float | None, *, began: float) -> str:
-    """Return the line: what is waited for since the Unix time `began`, for how long, and until when."""
+def wait_line(what: str, passed: float, seconds: float | None, *, started: float) -> str:
+    """Return the line: what is waited for since the Unix time `started`, for how long, and until when."""
     line = f"waiting for {what}, for {_minutes(passed)} so far"
     if seconds is None:
         return line
-    end = time.strftime("%H:%M:%S", time.localtime(began + seconds))
+    end = time.strftime("%H:%M:%S", time.localtime(started + seconds))
     return f"{line}, until {end} at most ({_minutes(seconds)} in all)"
 
 

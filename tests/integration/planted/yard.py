@@ -99,7 +99,7 @@ class Yard:
     def follow(self) -> None:
         """Store what is new as a follower does that sees the run while it goes on."""
         running = RunningRun(open_store(self.store), self.run, 1)
-        while running.bring_newest(frozenset()) is not None:
+        while running.store_newest(frozenset()) is not None:
             pass
 
     def store_anew(self) -> None:

@@ -73,14 +73,14 @@ def test_an_address_where_nobody_answers_is_trouble(environment: dict[str, str],
 @pytest.mark.parametrize(
     ("headers", "said"),
     [
-        ("X-Ratelimit-Remaining: 0\nX-Ratelimit-Reset: 1795345200", "ask again after 11:00 UTC"),
-        ("Retry-After: 60", "ask again in 60 seconds"),
+        ("X-Ratelimit-Remaining: 0\nX-Ratelimit-Reset: 1795345200", "try again after 11:00 UTC"),
+        ("Retry-After: 60", "try again in 60 seconds"),
     ],
 )
 def test_a_rate_limit_says_when_to_come_back(headers: str, said: str) -> None:
     output = f'HTTP/2.0 403 Forbidden\n{headers}\n\n{{"message": "API rate limit exceeded"}}'
     with pytest.raises(ServiceTroubleError, match=said):
-        github_cli._parsed(output)
+        github_cli._parse_answer(output)
 
 
 def test_a_secret_is_sealed_by_gh_and_its_value_is_said_nowhere(github: Any, gh: GitHubCli) -> None:

@@ -112,7 +112,7 @@ def test_a_rate_limit_ends_it_with_the_time_to_come_back(github: Any, setup_gith
     done = setup_github("--store", STORE)
     assert done.returncode == 4
     assert "rate limit" in done.stdout
-    assert "ask again after" in " ".join(done.stdout.split())
+    assert "try again after" in " ".join(done.stdout.split())
     assert github.calls.count("GET /repos/me/lab/actions/variables") == 1, "asking again would prolong it"
 
 

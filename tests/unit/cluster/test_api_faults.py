@@ -130,7 +130,7 @@ def test_a_list_whose_pages_grow_too_old_begins_anew(
             recorded.misbehaviours.append(Misbehaviour("/api/v1/nodes", 410, times=1))
         return str(raw["metadata"]["name"])
 
-    found = look.api.whole_list("/api/v1/nodes", name)
+    found = look.api.list_all("/api/v1/nodes", name)
     assert found == ("system-0", "gpu-0", "gpu-1", "gpu-2", "gpu-3")
 
 

@@ -33,7 +33,7 @@ def test_only_a_refusal_of_the_time_that_can_be_put_right_is_one(
     code: str, minutes: float | None, right: bool
 ) -> None:
     ours, off = Clock(), None if minutes is None else timedelta(minutes=minutes)
-    assert ours.is_put_right(refusal(code, off), NONE) is right
+    assert ours.adjust(refusal(code, off), NONE) is right
     if right and off is not None:
         assert abs(ours.offset - off) < timedelta(seconds=3)
         assert abs(ours.now() - clock.machine_time() - off) < timedelta(seconds=3)
@@ -45,14 +45,14 @@ def test_what_another_thread_put_right_is_asked_again_and_what_was_right_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ours, refused = Clock(), refusal("RequestTimeTooSkewed", timedelta(hours=2))
-    assert ours.is_put_right(refused, NONE)
-    assert ours.is_put_right(refused, NONE)  # signed before the first one was answered
-    assert not ours.is_put_right(refused, ours.offset)
+    assert ours.adjust(refused, NONE)
+    assert ours.adjust(refused, NONE)  # signed before the first one was answered
+    assert not ours.adjust(refused, ours.offset)
     assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", "Sat, 21 Nov 2026 10:00:00 -0000", None])
 def test_an_answer_without_a_time_that_can_be_read_tells_none(date: str | None) -> None:
     headers = {} if date is None else {"date": date}
-    assert clock.offset_told({"ResponseMetadata": {"HTTPHeaders": headers}}) is None
+    assert clock.stated_offset({"ResponseMetadata": {"HTTPHeaders": headers}}) is None
     assert "It is" not in clock.difference("https://s3", None)

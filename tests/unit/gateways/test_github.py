@@ -13,8 +13,8 @@ from trainyard.gateways.github import (
     append_summary,
     in_actions,
     refusal_in_summary,
+    report_step,
     set_output,
-    tell_step,
 )
 
 ACTIONS = {"GITHUB_ACTIONS": "true"}
@@ -60,7 +60,7 @@ def test_a_summary_never_passes_the_limit_and_says_that_it_was_cut(tmp_path: Pat
         append_summary("lösses, a line of them\n" * 20_000, environment)
     content = file.read_bytes()
     assert SUMMARY_BYTES - 200 < len(content) <= SUMMARY_BYTES
-    assert content.decode().count("The rest was left out") == 1
+    assert content.decode().count("The rest was omitted") == 1
 
 
 def test_a_summary_without_room_is_left_out(tmp_path: Path) -> None:
@@ -138,11 +138,11 @@ def test_a_step_is_told_outputs_summary_and_error_at_once(
 ) -> None:
     there = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(tmp_path / "output")}
     there["GITHUB_STEP_SUMMARY"] = str(tmp_path / "summary")
-    tell_step({"job": "llama"}, "### Failed", error=("llama: Failed", "rank 3"), environment=there)
+    report_step({"job": "llama"}, "### Failed", error=("llama: Failed", "rank 3"), environment=there)
     assert "llama" in (tmp_path / "output").read_text()
     assert (tmp_path / "summary").read_text() == "### Failed\n"
     assert capsys.readouterr().err == "::error title=llama%3A Failed::rank 3\n"
-    tell_step({"job": "next"}, environment=there)
+    report_step({"job": "next"}, environment=there)
     assert (tmp_path / "summary").read_text() == "### Failed\n"
-    tell_step({"job": "next"}, "### Failed", error=("t", "x"), environment={})
+    report_step({"job": "next"}, "### Failed", error=("t", "x"), environment={})
     assert capsys.readouterr().err == ""

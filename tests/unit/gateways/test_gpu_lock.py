@@ -11,7 +11,7 @@ import pytest
 
 from trainyard.errors import ConfigError, WaitTimeoutError
 from trainyard.gateways import gpu_lock
-from trainyard.gateways.gpu_lock import in_turn
+from trainyard.gateways.gpu_lock import with_gpu_lock
 
 
 def hold(path: Path, held: Event, free: Event) -> None:
@@ -29,8 +29,8 @@ def test_without_a_lock_file_no_run_waits() -> None:
     def work() -> int:
         return 7
 
-    assert in_turn(work, {}) is work
-    assert in_turn(work, {"TRAINYARD_GPU_LOCK": "/nowhere/at/all", "LOCAL_RANK": "1"}) is work
+    assert with_gpu_lock(work, {}) is work
+    assert with_gpu_lock(work, {"TRAINYARD_GPU_LOCK": "/nowhere/at/all", "LOCAL_RANK": "1"}) is work
 
 
 def test_a_second_repository_waits_until_the_first_is_done(
@@ -51,7 +51,7 @@ def test_a_second_repository_waits_until_the_first_is_done(
         return 7
 
     with caplog.at_level("INFO", "trainyard"):
-        waiting = threading.Thread(target=lambda: answers.append(in_turn(work, mine)()))
+        waiting = threading.Thread(target=lambda: answers.append(with_gpu_lock(work, mine)()))
         waiting.start()
         assert not begun.wait(0.3)
         third = gpu_lock.gpu_lock(path, owner="third", longest=0.05)
@@ -67,4 +67,4 @@ def test_a_second_repository_waits_until_the_first_is_done(
 
 def test_a_lock_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="TRAINYARD_GPU_LOCK"):
-        in_turn(lambda: 0, {"TRAINYARD_GPU_LOCK": str(tmp_path / "missing" / "gpu.lock")})()
+        with_gpu_lock(lambda: 0, {"TRAINYARD_GPU_LOCK": str(tmp_path / "missing" / "gpu.lock")})()

@@ -153,7 +153,7 @@ def test_the_first_failure_ends_the_others_and_gives_the_exit_code(
     began = time.monotonic()
     assert run_on_nodes(shell(text, tmp_path), 2, seconds=5) == code
     assert time.monotonic() - began < 20
-    assert f"node 1 ended with exit code {code}; the others are told to end" in caplog.text
+    assert f"node 1 ended with exit code {code}; the others are stopped" in caplog.text
 
 
 @pytest.mark.usefixtures("ray")

@@ -65,7 +65,7 @@ def test_denied_access_names_who_and_the_permission() -> None:
     assert text == (
         f"The bucket ml-runs answers, but refuses PutObject for {who} (AccessDenied). "
         "The missing permission is s3:PutObject on arn:aws:s3:::ml-runs/*. "
-        "The whole policy is in docs/runbooks/permissions.md#artifacts."
+        "The complete policy is in docs/runbooks/permissions.md#artifacts."
     )
 
 

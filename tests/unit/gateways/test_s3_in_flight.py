@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from trainyard.artifacts.record.manifest import ManifestObject
-from trainyard.artifacts.restore.download import Landing
+from trainyard.artifacts.restore.download import Downloader
 from trainyard.artifacts.upload.upload import FILES_AT_ONCE
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE
 from trainyard.gateways.s3.store import RANGE_BYTES, S3Store
@@ -189,10 +189,10 @@ def test_readings_that_fail_leave_their_memory_to_those_that_wait(
     """Whoever reads a failure keeps where it happened, and with it what was in use there."""
     server.content, server.wanted = bytes(RANGE_BYTES * 10), 1
     entries = {PurePosixPath(name): ManifestObject(name, RANGE_BYTES * 10, "0" * 64) for name in "abc"}
-    with Landing(store, tmp_path) as landing, pytest.MonkeyPatch.context() as patch:
+    with Downloader(store, tmp_path) as downloader, pytest.MonkeyPatch.context() as patch:
         patch.setattr("trainyard.artifacts.restore.download._write", full)
         with pytest.raises(OSError, match="full"):
-            landing.land(entries)
+            downloader.download(entries)
     assert store._memory._lent == 0
 
 

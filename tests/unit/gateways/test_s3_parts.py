@@ -210,7 +210,7 @@ def test_an_object_tells_whether_it_is_encrypted_as_asked(
     bucket.head = {"ContentLength": 1, "ETag": "x"} | ({"ServerSideEncryption": told} if told else {})
     found = describe_object(bucket, "k")
     assert found is not None
-    assert found.encrypted_as_asked is as_asked
+    assert found.has_requested_encryption is as_asked
 
 
 def is_locked(file: Path) -> bool:

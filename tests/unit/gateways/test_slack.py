@@ -101,12 +101,12 @@ def test_a_bot_token_posts_to_the_channel(server: FakeSlack) -> None:
 
 
 def test_a_bot_token_says_where_the_message_is_and_a_webhook_cannot(server: FakeSlack) -> None:
-    assert slack.post("t", BLOCKS, environment=bot(server)) == slack.Posted("C7", "1.2")
-    assert slack.post("t", BLOCKS, environment=webhook(server)) == slack.Posted()
+    assert slack.post("t", BLOCKS, environment=bot(server)) == slack.PostedMessage("C7", "1.2")
+    assert slack.post("t", BLOCKS, environment=webhook(server)) == slack.PostedMessage()
 
 
 def test_a_reply_goes_to_the_thread_and_on_request_to_the_channel_too(server: FakeSlack) -> None:
-    root = slack.Posted("C7", "1.2")
+    root = slack.PostedMessage("C7", "1.2")
     for broadcast in (False, True):
         assert slack.post("t", BLOCKS, thread=root, broadcast=broadcast, environment=bot(server))
         body = server.requests[-1][2]
@@ -114,22 +114,22 @@ def test_a_reply_goes_to_the_thread_and_on_request_to_the_channel_too(server: Fa
 
 
 def test_a_message_can_be_edited(server: FakeSlack) -> None:
-    assert slack.edit(slack.Posted("C7", "1.2"), "proven", BLOCKS, environment=bot(server))
+    assert slack.edit(slack.PostedMessage("C7", "1.2"), "proven", BLOCKS, environment=bot(server))
     path, _, body = server.requests[0]
     assert path == "/api/chat.update"
     assert body == {"channel": "C7", "ts": "1.2", "text": "proven", "blocks": BLOCKS}
 
 
 def test_nothing_can_be_edited_without_a_token_or_what_a_webhook_posted(server: FakeSlack) -> None:
-    assert not slack.edit(slack.Posted("C7", "1.2"), "t", BLOCKS, environment=webhook(server))
-    assert not slack.edit(slack.Posted(), "t", BLOCKS, environment=bot(server))
+    assert not slack.edit(slack.PostedMessage("C7", "1.2"), "t", BLOCKS, environment=webhook(server))
+    assert not slack.edit(slack.PostedMessage(), "t", BLOCKS, environment=bot(server))
     assert server.requests == []
 
 
 def test_a_deleted_message_cannot_be_edited(server: FakeSlack) -> None:
     server.answers = [(200, {}, '{"ok": false, "error": "message_not_found"}')]
     with pytest.raises(ServiceError, match="for C7: message_not_found"):
-        slack.edit(slack.Posted("C7", "1.2"), "t", BLOCKS, environment=bot(server))
+        slack.edit(slack.PostedMessage("C7", "1.2"), "t", BLOCKS, environment=bot(server))
 
 
 def test_a_token_is_preferred_to_a_webhook_if_a_channel_is_known(server: FakeSlack) -> None:

@@ -37,7 +37,9 @@ class Supervision:
         self._ready = threading.Event()
         self.group: int | None = None
 
-    def run(self, *command: str, send: tuple[int, ...] = (), pause: float = 2.5, **options: Any) -> ProgramExit:
+    def run(
+        self, *command: str, send: tuple[int, ...] = (), pause: float = 2.5, **options: Any
+    ) -> ProgramExit:
         sender = threading.Thread(target=self._send, args=(send, pause), daemon=True)
         sender.start()
         return run_supervised(
@@ -76,7 +78,10 @@ def test_the_exit_code_is_that_of_the_program(supervision: Supervision, code: in
 def test_a_program_that_cannot_be_started_has_a_reason(supervision: Supervision) -> None:
     ended = supervision.run("no-such-program")
 
-    assert (ended.exit_code, ended.problem) == (127, "no-such-program: cannot be started (No such file or directory)")
+    assert (ended.exit_code, ended.problem) == (
+        127,
+        "no-such-program: cannot be started (No such file or directory)",
+    )
 
 
 def test_output_ends_where_lines_end(supervision: Supervision) -> None:
@@ -116,6 +121,23 @@ def test_a_program_that_does_not_end_is_killed_after_its_grace(supervision: Supe
 
 
 @pytest.mark.process
+def test_workers_in_sessions_of_their_own_are_killed_with_their_launcher(supervision: Supervision) -> None:
+    launcher = (
+        "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid, flush=True)\n"
+        "print('ready', flush=True)\ntime.sleep(60)"
+    )
+
+    ended = supervision.python(launcher, send=(signal.SIGTERM,), grace=0.5)
+
+    assert ended.was_killed
+    pid = int("".join(supervision.output).split()[0])
+    assert (
+        not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    )
+
+
+@pytest.mark.process
 def test_a_second_ctrl_c_kills_at_once(supervision: Supervision) -> None:
     ended = supervision.python(IGNORES, send=(signal.SIGINT, signal.SIGINT), grace=60.0)
 
@@ -146,7 +168,9 @@ def test_processes_that_a_program_leaves_are_ended(supervision: Supervision) -> 
 
     assert ended.exit_code == 0
     pid = int("".join(supervision.output))
-    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    assert (
+        not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    )
 
 
 def test_it_is_polled_while_it_runs(supervision: Supervision) -> None:

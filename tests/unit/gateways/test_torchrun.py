@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.gateways.torchrun import launch, leave_exit_code
+from trainyard.gateways.torchrun import launch, write_exit_code
 
 WORKERS = """#!/bin/sh
 {body}
@@ -100,7 +100,7 @@ def test_a_worker_writes_its_code_and_exits_with_0_after_a_common_stop(
     given: list[tuple[str, str]] = []
 
     def leave(code: int) -> int:
-        return leave_exit_code(code, output=lambda name, value: given.append((name, value)))
+        return write_exit_code(code, output=lambda name, value: given.append((name, value)))
 
     assert leave(75) == 75
     monkeypatch.setenv("TRAINYARD_EXIT_CODE_FOLDER", str(tmp_path))

@@ -138,7 +138,7 @@ def test_what_the_next_segment_needs_is_read_back(smoke: Config) -> None:
     )
     handover = read_handover(plan.outputs()["plan"])
     assert (handover.segment, handover.ref, handover.most_segments) == (FIRST, "main", 3)
-    following = handover.segment.next(step=5, died=False).told_in("C0123:1732140000.000100")
+    following = handover.segment.next(step=5, died=False).with_thread("C0123:1732140000.000100")
     inputs = handover.inputs_of(following, manifest="run-812-manifest.json")
     assert inputs["overrides"] == "a.b=1 c=2"
     assert inputs["epochs"] == "2"

@@ -166,7 +166,7 @@ def test_a_scan_passes_what_is_below_the_threshold_and_nothing_unscanned(
     else:
         bad = severity in SEVERITIES and SEVERITIES.index(severity) <= SEVERITIES.index(threshold)
         assert verdict.ok == (not bad)
-        assert ("CVE-1" in verdict.says) == bad
+        assert ("CVE-1" in verdict.text) == bad
 
 
 @pytest.mark.parametrize("completed", [True, False])

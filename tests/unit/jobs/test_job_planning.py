@@ -8,7 +8,7 @@ import pytest
 from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, request
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.jobs.existing_job import stands
+from trainyard.jobs.existing_job import is_deployed
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, PLAN
 from trainyard.jobs.job_plan import plan_from_json
 from trainyard.jobs.job_planning import plan_job, warnings_of
@@ -38,13 +38,13 @@ WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     ((), {"namespace": "Team"}, "--namespace Team"),
     ((), {"image": ""}, "no image"),
     ((), {"instance_type": "p5.48xlage"}, "did you mean p5.48xlarge?"),
-    ((), {"instance_type": ""}, "nothing says how much processor and memory"),
+    ((), {"instance_type": ""}, "nothing states how much processor and memory"),
     ((), {"gpus_per_node": 9}, "--gpu-per-node: 9 are more than p5.48xlarge has"),
     (("cluster.pod.cpu=400",), {}, "cluster.pod.cpu: 400 are more"),
     (("cluster.pod.memory=3Ti",), {}, "cluster.pod.memory"),
     ((), {"nodes": 2, "claim": ""}, "2 nodes need a volume"),
     (APART[:1], {"nodes": 2, "claim": ""}, "there is no store: set artifacts.store"),
-    (APART, {"nodes": 2}, "the claim fsx is one folder for all 2 pods: leave out --volume"),
+    (APART, {"nodes": 2}, "the claim fsx is one folder for all 2 pods: omit --volume"),
     (
         ("checkpointing.shared=false", "artifacts.store=file:///data"),
         {"nodes": 2, "claim": ""},
@@ -183,15 +183,15 @@ def test_a_job_of_the_same_plan_is_taken_up_and_another_one_left_alone(kind: str
     def find(body: Any) -> Any:
         return there.get((body["kind"], body["metadata"]["name"]))
 
-    assert stands(find, made)
-    assert not stands(lambda _: None, made)
+    assert is_deployed(find, made)
+    assert not is_deployed(lambda _: None, made)
     elsewhere = replace(made, provenance={**made.provenance, "commit": "d" * 40})
-    assert stands(find, elsewhere)
+    assert is_deployed(find, elsewhere)
     fewer = replace(made, resources=replace(made.resources, memory_mib=1))
-    assert stands(find, fewer)
+    assert is_deployed(find, fewer)
     other = replace(made, nodes=3, image="a/b:2")
     with pytest.raises(ConfigError, match=r"another plan \(image, nodes\)"):
-        stands(find, other)
+        is_deployed(find, other)
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"schema": 2}', '{"schema": 1}'])
@@ -201,7 +201,7 @@ def test_a_job_of_somebody_else_is_left_alone(text: str | None) -> None:
     annotations = {} if text is None else {PLAN: text}
     found = {**body, "metadata": {**body["metadata"], "annotations": annotations}}
     with pytest.raises(ConfigError, match="is there already"):
-        stands(lambda _: found, made)
+        is_deployed(lambda _: found, made)
 
 
 def name_and_kind(body: Any) -> tuple[str, str]:
@@ -214,7 +214,7 @@ def test_a_name_that_another_job_has_is_left_alone(kind: str, taken: str) -> Non
     made = plan(kind=kind, nodes=2, instance_type=instance_for(kind, "p5.48xlarge"))
     foreign = {"kind": taken, "metadata": {"name": made.name}}
     with pytest.raises(ConfigError, match=f"{taken} {made.name} (in team )?is there already"):
-        stands(lambda body: foreign if name_and_kind(body) == (taken, made.name) else None, made)
+        is_deployed(lambda body: foreign if name_and_kind(body) == (taken, made.name) else None, made)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -226,8 +226,8 @@ def test_a_part_of_another_job_is_left_alone(kind: str) -> None:
         for changed in ({}, labels):
             found = {**part, "metadata": {**part["metadata"], "labels": changed}}
             with pytest.raises(ConfigError, match="is not a part of this job"):
-                stands(lambda body, p=part, f=found: f if body == p else None, made)  # type: ignore[misc]
-    assert not stands(lambda body: body if body in parts else None, made)
+                is_deployed(lambda body, p=part, f=found: f if body == p else None, made)  # type: ignore[misc]
+    assert not is_deployed(lambda body: body if body in parts else None, made)
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "DB_PASSWORD"])
@@ -249,9 +249,9 @@ def test_a_ray_cluster_that_differs_is_named_and_left_alone() -> None:
         found = {**cluster, "metadata": {"name": "shared", "annotations": {CLUSTER_DIGEST: digest}}}
         return lambda body: found if name_and_kind(body) == ("RayCluster", "shared") else None
 
-    assert not stands(find_with(cluster["metadata"]["annotations"][CLUSTER_DIGEST]), made)
+    assert not is_deployed(find_with(cluster["metadata"]["annotations"][CLUSTER_DIGEST]), made)
     with pytest.raises(ConfigError, match="RayCluster shared is there already, with another specification"):
-        stands(find_with("0" * 64), made)
+        is_deployed(find_with("0" * 64), made)
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"schema": 0}, {"schema": 1, "name": "a"}, "x"])

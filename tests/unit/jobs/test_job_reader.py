@@ -51,12 +51,12 @@ def owned(cluster: MemoryCluster, root: str, resource: str, name: str, labels: J
 def test_a_job_is_found_by_its_name_whatever_its_kind(cluster: MemoryCluster) -> None:
     for kind in ("pytorchjob", "trainjob", "rayjob", "raycluster"):
         plant(cluster, kind, f"my-{kind}")
-        found = look(cluster).found("team", f"my-{kind}")
+        found = look(cluster).find_job("team", f"my-{kind}")
         assert (found.kind.name, found.name) == (kind, f"my-{kind}")
     with pytest.raises(ConfigError, match="no job absent in team"):
-        look(cluster).found("team", "absent")
+        look(cluster).find_job("team", "absent")
     with pytest.raises(ConfigError, match="no job my-rayjob in team"):
-        look(cluster).found("team", "my-rayjob", "trainjob")
+        look(cluster).find_job("team", "my-rayjob", "trainjob")
 
 
 @pytest.mark.parametrize("status", [403, 410, 422, 429, 500, CUT_BEFORE])
@@ -65,9 +65,9 @@ def test_a_kind_that_is_refused_is_an_error_only_where_no_other_is_found(
 ) -> None:
     cluster.fault("GET", "/pytorchjobs/job", status)
     with pytest.raises(ServiceError):
-        look(cluster).found("team", "job")
+        look(cluster).find_job("team", "job")
     plant(cluster, "rayjob")
-    assert look(cluster).found("team", "job").kind.name == "rayjob"
+    assert look(cluster).find_job("team", "job").kind.name == "rayjob"
 
 
 def test_the_jobs_of_a_namespace_are_listed_without_the_clusters_that_they_run_on(
@@ -99,7 +99,7 @@ def test_credentials_that_are_refused_end_every_look(cluster: MemoryCluster, end
     plant(cluster, "trainjob")
     cluster.fault("GET", ending, 401)
     with pytest.raises(CredentialsRefusedError):
-        look(cluster).look(look(cluster).found("team", "job"))
+        look(cluster).observe(look(cluster).find_job("team", "job"))
 
 
 def test_a_trainjob_is_seen_with_its_jobset_jobs_workload_and_events(cluster: MemoryCluster) -> None:
@@ -113,12 +113,12 @@ def test_a_trainjob_is_seen_with_its_jobset_jobs_workload_and_events(cluster: Me
         cluster.put(f"/api/v1/{SPACE}/events/{name}", event)
     cluster.put(f"/api/v1/{SPACE}/pods/p", pod("p", labels={"trainyard.dev/job": "job"}))
     looking = look(cluster)
-    seen = looking.look(looking.found("team", "job"))
+    seen = looking.observe(looking.find_job("team", "job"))
     assert [raw["kind"] for raw in seen.owned] == ["JobSet", "Job", "Workload"]
     assert sorted(raw["metadata"]["name"] for raw in seen.events) == ["e1", "e2"]
     assert [found.name for found in seen.pods] == ["p"]
     assert sorted(raw["metadata"]["name"] for raw in looking.all_events(seen)) == ["e1", "e2", "e4"]
-    assert [raw["metadata"]["name"] for raw in looking.raw_pods(looking.found("team", "job"))] == ["p"]
+    assert [raw["metadata"]["name"] for raw in looking.raw_pods(looking.find_job("team", "job"))] == ["p"]
 
 
 def test_the_workload_of_a_rayjob_may_belong_to_its_cluster(cluster: MemoryCluster) -> None:
@@ -126,7 +126,7 @@ def test_the_workload_of_a_rayjob_may_belong_to_its_cluster(cluster: MemoryClust
     owned(cluster, "ray.io/v1", "rayclusters", "job-x")
     owned(cluster, "kueue.x-k8s.io/v1beta1", "workloads", "w", {"kueue.x-k8s.io/job-uid": "uid-of-job-x"})
     looking = look(cluster)
-    seen = looking.look(looking.found("team", "job"))
+    seen = looking.observe(looking.find_job("team", "job"))
     assert [raw["kind"] for raw in seen.owned] == ["RayCluster", "Workload"]
 
 
@@ -141,7 +141,7 @@ def test_what_may_not_be_seen_is_left_out(cluster: MemoryCluster, ending: str, s
     owned(cluster, "kueue.x-k8s.io/v1beta1", "workloads", "w", {"kueue.x-k8s.io/job-uid": uid})
     cluster.fault("GET", ending, status)
     looking = look(cluster)
-    seen = looking.look(looking.found("team", "job"))
+    seen = looking.observe(looking.find_job("team", "job"))
     left_out = {"/jobsets/job": "JobSet", "/workloads": "Workload", "/events": ""}.get(ending, "Job")
     assert [raw["kind"] for raw in seen.owned] == [k for k in ("JobSet", "Job", "Workload") if k != left_out]
 
@@ -151,12 +151,12 @@ def test_a_job_that_is_gone_is_seen_as_gone_and_one_that_is_refused_is_an_error(
 ) -> None:
     plant(cluster, "pytorchjob")
     looking = look(cluster)
-    found = looking.found("team", "job")
+    found = looking.find_job("team", "job")
     cluster.remove(found.path)
-    assert looking.look(found).job is None
+    assert looking.observe(found).job is None
     cluster.fault("GET", "/pytorchjobs/job", 403)
     with pytest.raises(PermissionRefusedError, match="pytorchjobs/job"):
-        looking.look(found)
+        looking.observe(found)
 
 
 @pytest.mark.parametrize("name", ["", ".", ".."])
@@ -164,18 +164,18 @@ def test_an_empty_name_is_not_the_list_of_jobs(name: str, cluster: MemoryCluster
     plant(cluster, "pytorchjob")
     for namespace, job_name in (("team", name), (name, "job")):
         with pytest.raises(ConfigError, match="not the name of an object"):
-            look(cluster).found(namespace, job_name)
+            look(cluster).find_job(namespace, job_name)
 
 
 def test_a_slash_in_a_name_does_not_lead_to_another_object(cluster: MemoryCluster) -> None:
     plant(cluster, "pytorchjob", "one")
     for name in ("one/status", "../pytorchjobs/one"):
         with pytest.raises(ConfigError, match="no job"):
-            look(cluster).found("team", name)
+            look(cluster).find_job("team", name)
 
 
 @pytest.mark.parametrize("status", [{}, {"rayClusterName": ""}, {"rayClusterName": None}])
 def test_a_ray_job_between_two_clusters_is_seen_without_one(cluster: MemoryCluster, status: Json) -> None:
     plant(cluster, "rayjob", **status)
     looking = look(cluster)
-    assert looking.look(looking.found("team", "job")).job is not None
+    assert looking.observe(looking.find_job("team", "job")).job is not None

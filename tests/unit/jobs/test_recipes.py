@@ -18,10 +18,9 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import RECIPES, RECORDED, deepspeed, megatron, nemo, torchtitan, verl
-from trainyard.jobs.recipes.log_numbers import format_number, read_number, read_whole_number
-from trainyard.jobs.recipes.program_settings import with_settings
+from trainyard.jobs.recipes.program_settings import format_number, with_settings
 from trainyard.plan.parallel_degrees import Degrees, degree_problems
-from trainyard.proof.recorded_facts import is_finite_number
+from trainyard.programs.metrics.log_reader import FORMS
 
 GOLDEN = ROOT / "tests" / "golden" / "jobs"
 RAY = ("rayjob", "raycluster")
@@ -305,153 +304,14 @@ def test_the_degrees_are_refused_exactly_when_a_rule_is_broken(
         assert found.global_batch == micro * data * found.micro_batches
 
 
-MEGATRON = (
-    " [2026-08-22 15:22:22.123456] iteration      500/   10000 | consumed samples:       256000 | "
-    "elapsed time per "
-    "iteration (ms): 1234.5 | throughput per GPU (TFLOP/s/GPU): 410.2 | learning rate: 9.950000E-06 | "
-    "global batch "
-    "size:   512 | lm loss: 2.345678E+00 | loss scale: 1.0 | grad norm: 1.234 | number of skipped "
-    "iterations:   0 | "
-    "number of nan iterations:   0 |"
-)
-VERL = (
-    "(TaskRunner pid=1234) step:12 - actor/pg_loss:np.float64(-0.0123) - actor/kl_loss:0.001 - "
-    "actor/grad_norm:0.5 - "
-    "critic/score/mean:0.625 - actor/lr:1e-06 - timing_s/step:36.5 - perf/throughput:1234.5 - "
-    "training/epoch:0"
-)
-TITAN = (
-    "[rank0]:[titan] 2026-08-22 15:22:22,123 - root - INFO - \x1b[31mstep: 10  \x1b[32mloss:  7.12345  "
-    "\x1b[38;2;180;60;0mgrad_norm:  1.2345  \x1b[36mmemory: 30.12GiB(38.02%)  \x1b[34mtps: 7,890  "
-    "\x1b[35mtflops: 456.78  \x1b[35mmfu: 46.18%\x1b[39m"
-)
-NEMO = (
-    "Training epoch 0, iteration 9/999 | lr: 1.8e-06 | global_batch_size: 512 | global_step: 9 | "
-    "reduced_train_loss: "
-    "10.9 | train_step_timing in s: 1.25 | consumed_samples: 5120"
-)
-READ: list[tuple[str, str, dict[str, Any]]] = [
-    (
-        "megatron",
-        MEGATRON,
-        {
-            "step": 500,
-            "loss": 2.345678,
-            "learning_rate": 9.95e-06,
-            "grad_norm": 1.234,
-            "step_seconds": 1.2345,
-            "skipped_steps": 0,
-            "nan_steps": 0,
-            "samples": 256000,
-        },
-    ),
-    (
-        "verl",
-        VERL,
-        {
-            "step": 12,
-            "loss": -0.0123,
-            "grad_norm": 0.5,
-            "reward": 0.625,
-            "learning_rate": 1e-06,
-            "step_seconds": 36.5,
-            "tokens_per_second": 1234.5,
-            "epoch": 0.0,
-        },
-    ),
-    (
-        "torchtitan",
-        TITAN,
-        {
-            "step": 10,
-            "loss": 7.12345,
-            "grad_norm": 1.2345,
-            "gpu_memory_bytes": round(30.12 * 2**30),
-            "tokens_per_second_per_gpu": 7890,
-        },
-    ),
-    ("nemo", NEMO, {"step": 10, "loss": 10.9, "learning_rate": 1.8e-06, "step_seconds": 1.25}),
-    ("deepspeed", '{"step": 10, "loss": 2.5, "note": []}', {"step": 10, "loss": 2.5}),
-]
-
-
-@pytest.mark.parametrize(("recipe", "line", "row"), READ, ids=[case[0] for case in READ])
-def test_a_row_is_read_from_the_programs_own_line(recipe: str, line: str, row: dict[str, Any]) -> None:
-    assert RECORDED[recipe].row_of(line) == row
-
-
-@pytest.mark.parametrize("recipe", RECORDED)
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("", "iteration", "step:", "{", "[]", '{"loss": 1.0}', '{"step": true, "loss": 1}', '{"step": 1}'),
-        *("step: 10 loss is fine", "Training epoch 0, iteration 3/9 | lr: 1", "{" * 100_000, "[" * 100_000),
-        *(" iteration x/ 10 | lm loss: 1 |", "validation loss at iteration 500 | lm loss value: 2.0E+00 |"),
-        *(
-            "step:5 - val-core/openai/gsm8k/reward/mean@1:0.5",
-            "\x00\xff",
-            "Traceback (most recent call last):",
-        ),
-    ],
-)
-def test_other_lines_are_no_rows(recipe: str, line: str) -> None:
-    assert RECORDED[recipe].row_of(line) is None
-
-
-def test_a_loss_that_is_no_number_is_no_number_in_the_row() -> None:
-    line = MEGATRON.replace("2.345678E+00", "nan")
-    assert (megatron.row_of(line) or {})["loss"] == "nan"
-    assert (torchtitan.row_of(TITAN.replace("7.12345", "    nan")) or {})["loss"] == "nan"
-    assert (nemo.row_of(NEMO.replace("10.9", "nan")) or {})["loss"] == "nan"
-    assert (deepspeed.row_of('{"step": 1, "loss": NaN}') or {})["loss"] == "NaN"
-    assert (verl.row_of(VERL.replace("-0.0123", "inf")) or {})["loss"] == "inf"
-
-
-PRINTED = {"megatron": MEGATRON, "verl": VERL, "torchtitan": TITAN, "nemo": f"{NEMO} | grad_norm: 1.25"}
-NUMBERS = {
-    "megatron": ("2.345678E+00", "1.234"),
-    "verl": ("np.float64(-0.0123)", "grad_norm:0.5"),
-    "torchtitan": ("7.12345", "1.2345"),
-    "nemo": ("10.9", "1.25"),
-}
-"""Recipe -> its loss and its grad norm in the line."""
-FINITE = {"megatron": ["0.5", "5E-01"], "torchtitan": ["0.5"], "nemo": ["0.5"]}
-FINITE["verl"] = ["0.5", "np.float64(0.5)", "tensor(0.5)", "tensor(0.5, device='cuda:0')"]
-FINITE["verl"] += ["tensor(0.5, device='cuda:0', dtype=torch.bfloat16)"]
-NO_NUMBER = ["nan", "-inf", "tensor(nan)", "tensor(nan,device='cuda:0')", "None", "********"]
-
-
-@pytest.mark.parametrize("figure", ["loss", "grad_norm"])
-@pytest.mark.parametrize("recipe", PRINTED)
-def test_a_figure_that_is_judged_is_read_or_kept_as_no_number(recipe: str, figure: str) -> None:
-    """A proof must see a grad norm that was printed and is no number; left out, it would look unknown."""
-    whole = NUMBERS[recipe][figure == "grad_norm"]
-    before, number, after = PRINTED[recipe].rpartition(whole)
-    kept = "grad_norm:" if number.startswith("grad_norm:") else ""
-    for text in FINITE[recipe]:
-        assert (RECORDED[recipe].row_of(f"{before}{kept}{text}{after}") or {})[figure] == 0.5
-    for text in NO_NUMBER:
-        row = RECORDED[recipe].row_of(f"{before}{kept}{text}{after}") or {}
-        assert not is_finite_number(row[figure]), text
-
-
 @pytest.mark.parametrize(("recipe", "nodes"), [(recipe, nodes) for recipe in GIVEN for nodes in NODES])
 def test_the_sheet_says_how_many_nodes_the_program_uses(recipe: str, nodes: int) -> None:
     assert sheet(recipe_plan(recipe, nodes=nodes))["nodes"] == nodes
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("1,234.5", 1234.5), ("-1e3 x", -1000.0), ("", None), ("x1", None)]
-)
-def test_numbers_are_read_as_they_are_printed(text: str, value: float | None) -> None:
-    assert read_number(text) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [(" 12 ", 12), ("1,000", 1000), ("1.5", None), ("", None), ("-1", None)]
-)
-def test_counts_are_whole(text: str, value: int | None) -> None:
-    assert read_whole_number(text) == value
+@pytest.mark.parametrize("recipe", RECORDED)
+def test_the_log_of_every_recipe_has_a_form(recipe: str) -> None:
+    assert RECORDED[recipe].LOG_FORM in FORMS
 
 
 def test_nemos_script_is_python_and_reads_what_is_rendered() -> None:

@@ -9,7 +9,7 @@ import pytest
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_kind import JobKind
 from trainyard.jobs.kinds import KINDS, find_kind
-from trainyard.jobs.resubmission import check_it_has_ended, next_name, resubmitted
+from trainyard.jobs.resubmission import make_resubmission, next_name, require_ended
 from trainyard.jobs.state.job_state import JobState, State
 
 Json = dict[str, Any]
@@ -92,7 +92,7 @@ PARTS: list[Json] = [
 def test_only_what_is_ours_is_created_again(kind: str) -> None:
     raw, parts = job(kind, SPECS[kind], **{"trainyard.dev/cancelled": "x"}), PARTS
     before = copy.deepcopy((raw, parts))
-    new = resubmitted(find_kind(kind), raw, parts, name="llama-2", retries=1)
+    new = make_resubmission(find_kind(kind), raw, parts, name="llama-2", retries=1)
     assert (raw, parts) == before
     for body in (new.job, *new.parts):
         assert set(body["metadata"]) <= {"name", "namespace", "labels", "annotations"}
@@ -109,7 +109,9 @@ def test_only_what_is_ours_is_created_again(kind: str) -> None:
 
 
 def test_references_follow_and_nothing_else_does() -> None:
-    new = resubmitted(find_kind("pytorchjob"), job("pytorchjob", SPECS["pytorchjob"]), PARTS, name="llama-2")
+    new = make_resubmission(
+        find_kind("pytorchjob"), job("pytorchjob", SPECS["pytorchjob"]), PARTS, name="llama-2"
+    )
     pod = new.job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
     assert pod["metadata"]["labels"] == {"trainyard.dev/job": "llama-2"}
     assert pod["spec"]["containers"] == template()["spec"]["containers"]
@@ -117,7 +119,9 @@ def test_references_follow_and_nothing_else_does() -> None:
     assert pod["spec"]["volumes"][1] == template()["spec"]["volumes"][1]
     assert new.job["metadata"]["labels"]["team"] == "llama"
     assert new.job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "main"
-    train = resubmitted(find_kind("trainjob"), job("trainjob", SPECS["trainjob"]), PARTS, name="llama-2")
+    train = make_resubmission(
+        find_kind("trainjob"), job("trainjob", SPECS["trainjob"]), PARTS, name="llama-2"
+    )
     assert train.job["spec"]["runtimeRef"]["name"] == "llama-2"
     assert train.lines == [
         "create configmaps/llama-2-files",
@@ -143,7 +147,7 @@ def test_the_next_name_is_the_first_that_is_free_and_never_too_long(kind: JobKin
 @pytest.mark.parametrize("plan", ["", "{", "[]", '"x"', "{}"])
 def test_a_plan_that_cannot_be_read_is_left_as_it_is(plan: str) -> None:
     raw = job("pytorchjob", {}, **{"trainyard.dev/plan": plan})
-    new = resubmitted(find_kind("pytorchjob"), raw, [], name="llama-2")
+    new = make_resubmission(find_kind("pytorchjob"), raw, [], name="llama-2")
     assert new.job["metadata"]["annotations"].get("trainyard.dev/plan", "") == plan
 
 
@@ -152,10 +156,10 @@ def test_a_plan_that_cannot_be_read_is_left_as_it_is(plan: str) -> None:
 def test_a_job_is_sent_again_only_when_nothing_of_it_goes_on(state: State, holds: bool) -> None:
     found = JobState("llama", "team", "pytorchjob", state, "why", holds=holds)
     if found.ended and not holds:
-        check_it_has_ended(found)
+        require_ended(found)
         return
     with pytest.raises(ConfigError, match="llama"):
-        check_it_has_ended(found)
+        require_ended(found)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)

@@ -13,7 +13,7 @@ WRONG = {
     "store": replace(READY, problems=("The bucket ml-runs does not exist.",)),
     "run number": replace(READY, owner="gh-2", free=5),
     "signing": replace(READY, signing="x", signing_problem="TRAINYARD_SIGNING_KEY: is a public key."),
-    "role": replace(READY, role="arn:aws:iam::1:role/x", role_is_assumed=False, asked=False, number=None),
+    "role": replace(READY, role="arn:aws:iam::1:role/x", role_is_assumed=False, queried=False, number=None),
 }
 
 

@@ -180,7 +180,7 @@ AGAIN = "scripts/train.py --config runs/a/config.yaml"
     [
         ([], "no row with a step and a loss"),
         (whole_rows(500), "the last loss on record is of step 500"),
-        (whole_rows(700), "a row of step 700, and 600 steps were asked for"),
+        (whole_rows(700), "a row of step 700, and 600 steps were requested"),
         ([*whole_rows(), {"step": 600, "loss": 1.0}], "a row of step 600 after that of step 600"),
         ([*whole_rows(), {"loss": 1.0}], "a row whose step is 'not on record'"),
         ([{"step": 3, "loss": math.nan}, *whole_rows()], "loss is nan at step 3"),
@@ -443,7 +443,7 @@ def test_several_machines_hold_over_tcp_only_where_it_was_asked_for(asked: str |
     network = part(judge(run, settings=settings), "network")
     assert network.holds is holds
     if holds:
-        assert network.evidence == "8 processes on several machines, over TCP as compute.network asks"
+        assert network.evidence == "8 processes on several machines, over TCP as compute.network requests"
 
 
 @pytest.mark.parametrize("asked", ["tcp", "efa", "auto", None])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.run.commands import ClusterTarget, cluster_target
+from trainyard.run.suggested_commands import ClusterTarget, cluster_target
 
 ROOT = Path(__file__).resolve().parents[3]
 VALUES = {

@@ -83,7 +83,7 @@ def is_pruned(group: Group, manifest: RunManifest | None) -> bool:
         return False  # the run removed it meanwhile
 
 
-def doomed_steps(manifest: RunManifest) -> frozenset[int]:
+def removed_steps(manifest: RunManifest) -> frozenset[int]:
     """Return the steps that retention is removing or has removed, without steps that were stored again."""
     live = {checkpoint_step_of(entry.key) for entry in manifest.objects}
     return frozenset(each.step for each in manifest.pruned if each.step not in live)

@@ -115,7 +115,7 @@ class Contents:
 
 
 @dataclass
-class _Found:
+class _ContentsDraft:
     run_number: int
     named: frozenset[str]
     """The SHA-256 of each manifest that the events name."""
@@ -146,9 +146,9 @@ def contents_of(
     if (copied := scratch / directory.run_file.name).exists():
         run = read_run(copied)  # the copy that is stored
     metrics = () if version is not None else (_metrics_item(run, run_number, scratch),)
-    found = _Found(run_number, _manifests_named(directory.events_file), keeps_parts(directory))
+    found = _ContentsDraft(run_number, _named_manifests(directory.events_file), keeps_parts(directory))
     for step in reversed(directory.checkpoint_steps()):
-        _look_at_checkpoint(directory.checkpoint(step), step, found)
+        _add_checkpoint(directory.checkpoint(step), step, found)
     nameless = [path for path, is_name in by_name.items() if not is_name]
     found.notes += [f"{path}: skipped, because its name is not UTF-8" for path in nameless]
     groups = (*found.groups, Group(RECORDS, (*records, *metrics)))
@@ -226,7 +226,7 @@ def link_within(root: Path, path: Path) -> Path | None:
     return next((step for step in steps if step.is_symlink()), None)
 
 
-def _manifests_named(events: Path) -> frozenset[str]:
+def _named_manifests(events: Path) -> frozenset[str]:
     """Return the SHA-256 of the manifest of each checkpoint that the trainer reported as saved."""
     with contextlib.suppress(OSError, DamagedFileError):
         return frozenset(
@@ -235,7 +235,7 @@ def _manifests_named(events: Path) -> frozenset[str]:
     return frozenset()
 
 
-def _look_at_checkpoint(path: Path, step: int, found: _Found) -> None:
+def _add_checkpoint(path: Path, step: int, found: _ContentsDraft) -> None:
     if (link := link_within(path.parents[1], path / MANIFEST_NAME)) is not None:
         found.problems.append(f"checkpoint-{step} was not uploaded: {link} is a symbolic link")
         return

@@ -65,13 +65,13 @@ class Checksum(TypedDict, total=False):
     part_size: Whole
 
 
-def _known_checksum(checksum: Checksum) -> Checksum:
+def _require_complete_checksum(checksum: Checksum) -> Checksum:
     if checksum and not {"algorithm", "value"} <= checksum.keys():
         raise ValueError("has no algorithm, or no value")
     return checksum
 
 
-def _known_reference(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+def _require_reference(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     if value and not isinstance(value.get("key"), str):
         raise ValueError("key is not a text")
     return {**value, "key": _any_key(value["key"], info)} if value else {}
@@ -87,9 +87,9 @@ class ManifestObject:
     """Bytes."""
     sha256: Digest
     """Lower-case hex, of the bytes on the trainer's disk."""
-    checksum: Annotated[Checksum, AfterValidator(_known_checksum), Field(alias="store_checksum")] = field(
-        default_factory=lambda: Checksum()
-    )
+    checksum: Annotated[
+        Checksum, AfterValidator(_require_complete_checksum), Field(alias="store_checksum")
+    ] = field(default_factory=lambda: Checksum())
     """Empty if the store computes none and the object was read back."""
     etag: Text = ""
 
@@ -126,7 +126,7 @@ class RunManifest:
     provenance: dict[str, Any] = field(default_factory=dict)
     """`run.json` without its outcome."""
     outcome: dict[str, Any] = field(default_factory=dict)
-    supersedes: Annotated[dict[str, Any], AfterValidator(_known_reference)] = field(default_factory=dict)
+    supersedes: Annotated[dict[str, Any], AfterValidator(_require_reference)] = field(default_factory=dict)
     """`key` (relative) and `sha256` of the manifest before this one; empty for the first."""
     leftovers: Annotated[tuple[Annotated[Text, AfterValidator(_any_key)], ...], FailFast()] = ()
     """Keys of checkpoint files that an interrupted sync sent and that can no longer be verified."""
@@ -227,10 +227,10 @@ class StoredManifest:
 
 def manifest_bytes(manifest: RunManifest, prefix: str) -> bytes:
     """Return the content of the manifest object."""
-    return (_indented(manifest.to_json(prefix), 3) + "\n").encode()
+    return (_indent_json(manifest.to_json(prefix), 3) + "\n").encode()
 
 
-def _indented(value: Any, levels: int, margin: str = "\n") -> str:
+def _indent_json(value: Any, levels: int, margin: str = "\n") -> str:
     """Return JSON with this many indented levels; list entries take one line each, encoded at C's speed."""
     if not value or not levels or not isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
@@ -238,7 +238,7 @@ def _indented(value: Any, levels: int, margin: str = "\n") -> str:
     if isinstance(value, list):
         lines = (json.dumps(each, ensure_ascii=False) for each in value)
         return f"[{inner}{f',{inner}'.join(lines)}{margin}]"
-    lines = (f"{json.dumps(name)}: {_indented(each, levels - 1, inner)}" for name, each in value.items())
+    lines = (f"{json.dumps(name)}: {_indent_json(each, levels - 1, inner)}" for name, each in value.items())
     return f"{{{inner}{f',{inner}'.join(lines)}{margin}}}"
 
 

@@ -66,7 +66,8 @@ class SignatureVerdict:
 
 
 def check_signature(store: Store, run_number: int, verifier: "KeyVerifier | None") -> SignatureVerdict:
-    """Check the signature of the newest manifest with `verifier`; without one, only look for a signature.
+    """Check the signature of the newest manifest with `verifier`; without one, only check whether there is
+    one.
 
     An unsigned manifest is a problem only when a verifier is given.
     """
@@ -94,7 +95,9 @@ def _signature_of(
     where = signature_key(run_number, sha256)
     bundle = store.read_object(where)
     if bundle is None:
-        return SignatureVerdict(key, "", False, _unsigned(store, key, run_number) if verifier else ())
+        return SignatureVerdict(
+            key, "", False, _missing_signature(store, key, run_number) if verifier else ()
+        )
     if verifier is None:
         return SignatureVerdict(key, where, False, ())
     problem = verifier.problem(bundle, signed_digests(manifest, key, sha256))
@@ -103,7 +106,7 @@ def _signature_of(
     return SignatureVerdict(key, where, True, (f"{where}: {problem}",) if problem else ())
 
 
-def _unsigned(store: Store, key: str, run_number: int) -> tuple[str, ...]:
+def _missing_signature(store: Store, key: str, run_number: int) -> tuple[str, ...]:
     others = [found.key for found in store.list_objects(signature_prefix(run_number))]
     why = (
         "it was changed after it was signed, or put by somebody else" if others else "no signature is stored"

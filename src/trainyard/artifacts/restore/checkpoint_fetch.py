@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.record.local_paths import safe_place
-from trainyard.artifacts.restore.download import Landing
+from trainyard.artifacts.restore.download import Downloader
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import VerificationError
 from trainyard.run.checkpoint_manifest import missing_files, read_manifest
@@ -54,8 +54,8 @@ def fetch_checkpoint(
     names = {entry.key.removeprefix(checkpoint.prefix): entry for entry in checkpoint.objects}
     wanted = {safe_place(entry.key, name.split("/")): entry for name, entry in names.items()}
     progress.begin(f"fetching checkpoint-{step}, which is not on disk", checkpoint.size)
-    with Landing(store, folder, progress) as landing:
-        problems = landing.land(wanted)
+    with Downloader(store, folder, progress) as downloader:
+        problems = downloader.download(wanted)
     if problems:
         raise VerificationError("\n".join(problems))
     return True

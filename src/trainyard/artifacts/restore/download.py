@@ -1,9 +1,9 @@
 """Download objects from a store in parallel, hash them while writing, and resume interrupted downloads.
 
 A file is complete when its SHA-256 matches the manifest, or when each of its parts has its known digest.
-Parts of a large file that an earlier attempt left are kept, and only the rest is fetched. `restore` chooses
-the objects and what happens to them. Memory is bounded: only small pieces of a large file are in memory at a
-time.
+Parts of a large file that an earlier attempt fetched are kept, and only the rest is fetched. `restore`
+chooses the objects and what happens to them. Memory is bounded: only small pieces of a large file are in
+memory at a time.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _CHUNK_BYTES = 1 << 20
 _NO_PARTS: Mapping[str, PartDigests] = {}
 
 
-class Landing:
+class Downloader:
     """Writes files below one folder; a context manager, because it owns threads."""
 
     def __init__(self, store: Store, folder: Path, progress: Progress = UNSEEN) -> None:
@@ -54,7 +54,7 @@ class Landing:
         self._parts.close()
         self._files.close()
 
-    def land(
+    def download(
         self, places: Mapping[PurePosixPath, ManifestObject], parts: Mapping[str, PartDigests] = _NO_PARTS
     ) -> list[str]:
         """Complete every file; return a problem for each one that the store does not return as listed.
@@ -66,11 +66,11 @@ class Landing:
         self._ending.clear()
         fetched = self._fetch_small(places)
 
-        def land(each: tuple[PurePosixPath, ManifestObject]) -> str | None:
+        def download(each: tuple[PurePosixPath, ManifestObject]) -> str | None:
             place, entry = each
-            return self._land(place, entry, parts.get(entry.key), is_compared=place in fetched)
+            return self._download_file(place, entry, parts.get(entry.key), is_compared=place in fetched)
 
-        problems = self._files.each(land, list(places.items()))
+        problems = self._files.each(download, list(places.items()))
         keys = (entry.key for entry in places.values())
         return [f"{key}: {problem}" for key, problem in sorted(zip(keys, problems, strict=True)) if problem]
 
@@ -88,7 +88,7 @@ class Landing:
 
         def compare(path: Path) -> None:
             entry = places[new[path]]
-            with contextlib.suppress(OSError), _opened(path)[0] as file:
+            with contextlib.suppress(OSError), _open_or_create(path)[0] as file:
                 if _digest_so_far(file, entry).hexdigest() == entry.sha256 and file.tell() == entry.size:
                     right.add(new[path])
                     self._count(fetched=1, fetched_bytes=entry.size)
@@ -100,16 +100,16 @@ class Landing:
                 path.unlink(missing_ok=True)
         return right
 
-    def _land(
+    def _download_file(
         self, place: PurePosixPath, entry: ManifestObject, parts: PartDigests | None, *, is_compared: bool
     ) -> str | None:
-        file, existed = _opened(self._folder / place)
+        file, existed = _open_or_create(self._folder / place)
         with file:
             if is_compared and existed:
                 os.fsync(file.fileno())
                 return None
             if parts is not None:
-                return self._land_parts(file, PartedObject(self._store, entry, parts))
+                return self._download_parts(file, PartedObject(self._store, entry, parts))
             digest = _digest_so_far(file, entry) if existed else hashlib.sha256()
             self._progress.advance(file.tell())
             if existed and file.tell() == entry.size and digest.hexdigest() == entry.sha256:
@@ -118,12 +118,12 @@ class Landing:
             self._count(fetched=1)
             return self._fetch(file, entry, digest)
 
-    def _land_parts(self, file: FileIO, parted: PartedObject) -> str | None:
+    def _download_parts(self, file: FileIO, parted: PartedObject) -> str | None:
         missing = parted.missing(file, self._parts)
         self._progress.advance(max(0, parted.entry.size - len(missing) * parted.parts.part_bytes))
         self._count(fetched=1) if missing else self._count(kept=1)
         problem = parted.fetch(
-            file, missing, self._parts, landed=lambda count: self._count(fetched_bytes=count)
+            file, missing, self._parts, on_bytes=lambda count: self._count(fetched_bytes=count)
         )
         os.fsync(file.fileno())
         return problem
@@ -144,7 +144,7 @@ class Landing:
                 problem = "missing in the store"
                 break
             except ObjectChangedError:
-                problem, digest = "replaced while it was read", _emptied(file)
+                problem, digest = "replaced while it was read", _empty_file(file)
                 continue
             size = file.tell()
             if size == entry.size and digest.hexdigest() == entry.sha256:
@@ -154,8 +154,8 @@ class Landing:
             if size != entry.size:
                 least = "at least " if size > entry.size else ""
                 problem = f"{least}{size:,} bytes arrived, the manifest says {entry.size:,}"
-            digest = _emptied(file)
-        _emptied(file)
+            digest = _empty_file(file)
+        _empty_file(file)
         return problem
 
     def _count(self, *, fetched: int = 0, fetched_bytes: int = 0, kept: int = 0) -> None:
@@ -166,7 +166,7 @@ class Landing:
             self.kept += kept
 
 
-def _opened(path: Path) -> tuple[FileIO, bool]:
+def _open_or_create(path: Path) -> tuple[FileIO, bool]:
     """Open the file for reading and writing, creating it if needed; also return whether it existed.
 
     Links are not followed.
@@ -183,14 +183,14 @@ def _digest_so_far(file: FileIO, entry: ManifestObject) -> "hashlib._Hash":
     """Return the digest of the file so far, at its end; empty a file that cannot be a beginning."""
     size = os.fstat(file.fileno()).st_size
     if size > entry.size:
-        return _emptied(file)
+        return _empty_file(file)
     digest = hashlib.sha256()
     while chunk := file.read(min(_CHUNK_BYTES, size + 1)):
         digest.update(chunk)
-    return digest if size < entry.size or digest.hexdigest() == entry.sha256 else _emptied(file)
+    return digest if size < entry.size or digest.hexdigest() == entry.sha256 else _empty_file(file)
 
 
-def _emptied(file: FileIO) -> "hashlib._Hash":
+def _empty_file(file: FileIO) -> "hashlib._Hash":
     file.seek(0)
     file.truncate()
     return hashlib.sha256()

@@ -19,7 +19,7 @@ from trainyard.errors import ObjectChangedError
 from trainyard.run.digests import PartDigests, part_digest
 
 ATTEMPTS = 3
-"""Attempts to read a part with a wrong digest: corruption in transit heals, in the store it does not."""
+"""Attempts to read a part with a wrong digest, because it may have been damaged only in transit."""
 _MISSING = "missing in the store"
 _PIECE_BYTES = 1 << 20
 
@@ -38,33 +38,33 @@ class PartedObject:
         if size > self.entry.size:
             file.truncate(self.entry.size)
         numbers = range(len(self.parts.digests))
-        begun = [number for number in numbers if self._span(number)[0] < size]
-        right = workers.each(lambda number: self._is_there(file, number), begun)
-        there = {number for number, is_right in zip(begun, right, strict=True) if is_right}
+        started = [number for number in numbers if self._span(number)[0] < size]
+        right = workers.each(lambda number: self._is_there(file, number), started)
+        there = {number for number, is_right in zip(started, right, strict=True) if is_right}
         return [number for number in numbers if number not in there]
 
     def fetch(
-        self, file: FileIO, numbers: Sequence[int], workers: Workers, *, landed: Callable[[int], None]
+        self, file: FileIO, numbers: Sequence[int], workers: Workers, *, on_bytes: Callable[[int], None]
     ) -> str | None:
         """Write these parts into `file`; return the problem of the first one that fails.
 
-        `landed` is called with the number of bytes of each piece that was written. Raises ServiceError when
+        `on_bytes` is called with the number of bytes of each piece that was written. Raises ServiceError when
         the store gives up, OSError when the disk does; the complete parts stay.
         """
 
-        def bring(number: int) -> str | None:
+        def fetch_part(number: int) -> str | None:
             wrong = None
             for _ in range(ATTEMPTS):
-                wrong = self._read(file, number, _room(workers), landed=landed)
+                wrong = self._read(file, number, _room(workers), on_bytes=on_bytes)
                 if wrong in (None, _MISSING):
                     break
             return wrong
 
-        problems = workers.each(bring, numbers)
+        problems = workers.each(fetch_part, numbers)
         return next((problem for problem in problems if problem), None)
 
     def _read(
-        self, file: FileIO, number: int, room: memoryview, *, landed: Callable[[int], None]
+        self, file: FileIO, number: int, room: memoryview, *, on_bytes: Callable[[int], None]
     ) -> str | None:
         """Write a part into `file`; return its problem, None if there is none."""
         (place, end), digest = self._span(number), part_digest()
@@ -72,7 +72,7 @@ class PartedObject:
             for piece in self.store.read_pieces(self.entry.key, place, end - place, room[: end - place]):
                 digest.update(piece)
                 place = _write(file, piece, place)
-                landed(len(piece))
+                on_bytes(len(piece))
         except FileNotFoundError:
             return _MISSING
         except ObjectChangedError:

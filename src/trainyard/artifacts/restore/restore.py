@@ -1,4 +1,4 @@
-"""Restore a whole run, one checkpoint with the run's records, or the newest checkpoint that verifies.
+"""Restore a complete run, one checkpoint with the run's records, or the newest checkpoint that verifies.
 
     manifest → .DIR.restoring/: records, each checkpoint, its own manifest last → fsync → rename to DIR
 
@@ -25,14 +25,14 @@ from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.record.required_records import is_loose, missing_records
 from trainyard.artifacts.record.signature import require_signed
 from trainyard.artifacts.record.sync_report import size_text
-from trainyard.artifacts.restore.download import Landing, require_distinct
+from trainyard.artifacts.restore.download import Downloader, require_distinct
 from trainyard.artifacts.restore.selection import Selection, select_checkpoints
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
 from trainyard.run.atomic_files import bytes_on_disk, sync_directory
-from trainyard.run.commands import resume_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.suggested_commands import resume_command
 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import KeyVerifier
@@ -144,9 +144,9 @@ def restore(
     started, target = time.monotonic(), Path(os.path.abspath(target))  # noqa: PTH100 - links stay names
     _require_free(target)
     work = target.with_name(f".{target.name}.restoring")
-    with _held(work), _retry_suggested(work), Landing(store, work, progress) as landing:
-        manifest, wanted, passed_over = _bring(
-            store, selection, landing, work=work, verifier=verifier, progress=progress
+    with _lock_directory(work), _suggest_retry(work), Downloader(store, work, progress) as downloader:
+        manifest, wanted, passed_over = _download_consistently(
+            store, selection, downloader, work=work, verifier=verifier, progress=progress
         )
         progress.begin("syncing the disk")
         places = _places(manifest, wanted)
@@ -165,8 +165,8 @@ def restore(
         steps=steps,
         files=len(places),
         bytes=sum(entry.size for entry in places.values()),
-        fetched_bytes=landing.fetched_bytes,
-        kept=landing.kept,
+        fetched_bytes=downloader.fetched_bytes,
+        kept=downloader.kept,
         seconds=round(time.monotonic() - started, 3),
         passed_over=tuple(passed_over),
         go_on=resume_command(target) if steps and RunDirectory(target).config_file.is_file() else "",
@@ -175,10 +175,10 @@ def restore(
     )
 
 
-def _bring(
+def _download_consistently(
     store: Store,
     selection: Selection,
-    landing: Landing,
+    downloader: Downloader,
     *,
     work: Path,
     verifier: "KeyVerifier | None",
@@ -195,7 +195,9 @@ def _bring(
             places = _places(manifest, candidates[:1])
         _require_room(work, places)
         progress.begin("fetching from the store", sum(entry.size for entry in places.values()))
-        wanted, passed_over, problems = _land(store, manifest, candidates, landing, newest=selection.newest)
+        wanted, passed_over, problems = _download_selection(
+            store, manifest, candidates, downloader, newest=selection.newest
+        )
         if not problems:
             return manifest, wanted, passed_over
         if newest_manifest(store, selection.run_number)[0] == key:
@@ -203,15 +205,15 @@ def _bring(
     raise VerificationError("\n".join(problems))
 
 
-def _land(
-    store: Store, manifest: RunManifest, candidates: list[Checkpoint], landing: Landing, *, newest: bool
+def _download_selection(
+    store: Store, manifest: RunManifest, candidates: list[Checkpoint], downloader: Downloader, *, newest: bool
 ) -> tuple[list[Checkpoint], list[str], list[str]]:
     """Return the downloaded checkpoints, why others were skipped, and the problems."""
     number = manifest.run_number
-    problems = landing.land(places_of(records_of(manifest), number))
+    problems = downloader.download(places_of(records_of(manifest), number))
     wanted, passed_over = [], []
     for checkpoint in [] if problems else candidates:
-        wrong = _land_checkpoint(store, checkpoint, landing)
+        wrong = _download_checkpoint(store, checkpoint, downloader)
         if not wrong:
             _logger.info(
                 "%s: %d files, %s", checkpoint.name, len(checkpoint.objects), size_text(checkpoint.size)
@@ -229,7 +231,7 @@ def _land(
     return wanted, passed_over, problems
 
 
-def _land_checkpoint(store: Store, checkpoint: Checkpoint, landing: Landing) -> list[str]:
+def _download_checkpoint(store: Store, checkpoint: Checkpoint, downloader: Downloader) -> list[str]:
     """Download a checkpoint. Its own manifest is checked first and written last, to mark it as complete."""
     content, problem = own_manifest(store, checkpoint)
     if problem is not None:
@@ -237,7 +239,7 @@ def _land_checkpoint(store: Store, checkpoint: Checkpoint, landing: Landing) -> 
     places, marker = places_of(checkpoint.objects, checkpoint.run_number), checkpoint.marker
     last = {place: entry for place, entry in places.items() if entry == marker}
     files = {place: entry for place, entry in places.items() if entry != marker}
-    return landing.land(files, checkpoint.parts(content)) or landing.land(last)
+    return downloader.download(files, checkpoint.parts(content)) or downloader.download(last)
 
 
 def _manifest(store: Store, run_number: int, verifier: "KeyVerifier | None") -> tuple[str, RunManifest]:
@@ -275,7 +277,7 @@ def _require_room(work: Path, places: _Places) -> None:
 
 
 @contextmanager
-def _held(work: Path) -> Iterator[None]:
+def _lock_directory(work: Path) -> Iterator[None]:
     """Create and lock the temporary directory; remove it again if it stays empty."""
     try:
         work.mkdir(parents=True, exist_ok=True)
@@ -294,20 +296,20 @@ def _held(work: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _retry_suggested(work: Path) -> Iterator[None]:
+def _suggest_retry(work: Path) -> Iterator[None]:
     """Add the place of the fetched files to an error of the store or the disk."""
     try:
         yield
     except (ServiceError, VerificationError) as error:
-        raise type(error)(f"{error}\n{_what_is_left(work)}") from error
+        raise type(error)(f"{error}\n{_leftovers_text(work)}") from error
     except OSError as error:
         free = size_text(shutil.disk_usage(work).free)
         name = error.filename or work
-        text = f"{name}: {error.strerror} ({free} free there).\n{_what_is_left(work)}"
+        text = f"{name}: {error.strerror} ({free} free there).\n{_leftovers_text(work)}"
         raise TrainyardError(text) from error
 
 
-def _what_is_left(work: Path) -> str:
+def _leftovers_text(work: Path) -> str:
     nothing = "Nothing is under the final name"
     if not any(work.iterdir()):
         return f"{nothing}, and nothing was fetched."

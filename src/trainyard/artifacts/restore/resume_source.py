@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class WantedResume:
+class ResumeRequest:
     """A run that is about to be trained on this machine."""
 
     directory: RunDirectory
@@ -68,14 +68,14 @@ class Resumption:
     """One line for people."""
 
 
-def fetch_resume_source(wanted: WantedResume, open_store: OpenStore) -> Resumption:
+def fetch_resume_source(wanted: ResumeRequest, open_store: OpenStore) -> Resumption:
     """Make sure that the checkpoint to resume from is on this machine.
 
     Raises VerificationError when a later segment finds no checkpoint although there should be one, or when
     the store's manifests of the run cannot be trusted; ServiceError when the store cannot be reached.
     """
     if wanted.segment > 1 or (wanted.look_in_store and wanted.resume != "none"):
-        own = _same_run(wanted, open_store)
+        own = _update_run(wanted, open_store)
         if own is not None:
             return own
         if wanted.segment > 1 and not wanted.may_begin:
@@ -87,22 +87,22 @@ def fetch_resume_source(wanted: WantedResume, open_store: OpenStore) -> Resumpti
             )
         if wanted.resume == "auto":
             return Resumption("auto", "there is no checkpoint yet")
-    return _as_asked(wanted, open_store)
+    return _resolve_requested(wanted, open_store)
 
 
-def _as_asked(wanted: WantedResume, open_store: OpenStore) -> Resumption:
+def _resolve_requested(wanted: ResumeRequest, open_store: OpenStore) -> Resumption:
     """Resolve `--resume` for a run that has no checkpoint of its own."""
     place = manifest_place(wanted.resume)
     if place is not None:
-        return _parent(wanted, place, open_store(place.store))
+        return _restore_parent(wanted, place, open_store(place.store))
     if wanted.resume in ("auto", "none"):
         return Resumption(wanted.resume, "the newest checkpoint on this machine, if any")
     path = wanted.resume.removesuffix(f"/{MANIFEST_NAME}")
     return Resumption(path, "the checkpoint that was named")
 
 
-def _same_run(wanted: WantedResume, open_store: OpenStore) -> Resumption | None:
-    """Bring the run directory up to date with the store; return None if neither has a checkpoint.
+def _update_run(wanted: ResumeRequest, open_store: OpenStore) -> Resumption | None:
+    """Update the run directory from the store; return None if neither has a checkpoint.
 
     If the store has none, a first segment with an explicit `--resume` is left to the trainer.
     """
@@ -118,7 +118,7 @@ def _same_run(wanted: WantedResume, open_store: OpenStore) -> Resumption | None:
         _logger.warning("%s\nContinuing with what is on this machine.", error)
         stored = None
     if stored is not None and (here is None or here < stored):
-        return _restored(wanted, open_store(wanted.store), here=here, stored=stored)
+        return _restore_run(wanted, open_store(wanted.store), here=here, stored=stored)
     if here is not None and stored is not None and keeps_parts(wanted.directory):
         _set_aside_parts(wanted.directory, after=here)
     if here is not None and (stored is not None or wanted.segment > 1 or wanted.resume == "auto"):
@@ -140,7 +140,7 @@ def _newest_here(directory: RunDirectory) -> int | None:
     return None
 
 
-def _newest_listed(wanted: WantedResume, store: Store) -> int | None:
+def _newest_listed(wanted: ResumeRequest, store: Store) -> int | None:
     """Return `_newest_stored`, after waiting for a checkpoint of which this machine has a newer part.
 
     The main machine lists it once every machine has stored its part, and may be about to.
@@ -162,7 +162,7 @@ def _newest_part(directory: RunDirectory) -> int:
     return max((step for step in steps if (directory.checkpoint(step) / MANIFEST_NAME).exists()), default=0)
 
 
-def _newest_stored(wanted: WantedResume, store: Store) -> int | None:
+def _newest_stored(wanted: ResumeRequest, store: Store) -> int | None:
     """Return the newest stored step of this run; None when the number is free or belongs to another run.
 
     Raises VerificationError for damaged manifests: they do not mean that there are none.
@@ -176,12 +176,12 @@ def _newest_stored(wanted: WantedResume, store: Store) -> int | None:
             "\n".join(problems)
             + f"\nThe manifests of run {number} in {wanted.store} cannot be trusted, and the "
             "store may be ahead of this machine. Nothing was started. Fix it first: "
-            f"scripts/verify_artifact.py --store {wanted.store} --run-number {number} says what is wrong."
+            f"scripts/verify_artifact.py --store {wanted.store} --run-number {number} prints what is wrong."
         )
     return _newest_step(manifest) if manifest.run_id == wanted.run_id else None
 
 
-def _number(wanted: WantedResume, store: Store) -> int | None:
+def _number(wanted: ResumeRequest, store: Store) -> int | None:
     return number_of_run(store, wanted.run_id) if wanted.run_number is None else wanted.run_number
 
 
@@ -189,21 +189,21 @@ def _newest_step(manifest: RunManifest) -> int | None:
     return max((each.step for each in checkpoints_of(manifest) if each.step is not None), default=None)
 
 
-def _restored(wanted: WantedResume, store: Store, *, here: int | None, stored: int) -> Resumption:
+def _restore_run(wanted: ResumeRequest, store: Store, *, here: int | None, stored: int) -> Resumption:
     """Restore the run from the store beside the local one, which is then moved aside if it is older."""
     path = wanted.directory.path
     beside = RunDirectory(path.with_name(f"{path.name}.from-store"))
-    brought, how = _newest_here(beside), f"step {stored} of {wanted.store}, fetched earlier"
-    if brought is None or brought < stored:
-        _move_aside(beside.path, brought)
+    restored, how = _newest_here(beside), f"step {stored} of {wanted.store}, fetched earlier"
+    if restored is None or restored < stored:
+        _move_aside(beside.path, restored)
         number = _number(wanted, store)
         assert number is not None, "the store has a checkpoint of the run"
         report = restore(store, Selection(number, newest=True), beside.path, progress=wanted.progress)
-        brought, how = max(report.steps), replace(report, directory=str(path)).summary()
-    if here is not None and brought <= here:
+        restored, how = max(report.steps), replace(report, directory=str(path)).summary()
+    if here is not None and restored <= here:
         shutil.rmtree(beside.path)
         return Resumption("auto", f"step {here} in {path}: nothing newer in the store verifies")
-    _remove_parts(RunDirectory(path), until=brought)
+    _remove_parts(RunDirectory(path), until=restored)
     _move_aside(path, here)
     beside.path.rename(path)
     sync_directory(path.parent)
@@ -211,7 +211,7 @@ def _restored(wanted: WantedResume, store: Store, *, here: int | None, stored: i
 
 
 def _remove_parts(directory: RunDirectory, *, until: int) -> None:
-    """Remove this machine's parts of checkpoints up to step `until`, which was brought whole.
+    """Remove this machine's parts of checkpoints up to step `until`, which was restored completely.
 
     Otherwise each restart would leave a copy of them on the disk of the machine.
     """
@@ -246,7 +246,7 @@ def _move_aside(path: Path, step: int | None) -> None:
     path.rename(aside)
 
 
-def _parent(wanted: WantedResume, place: ManifestPlace, store: Store) -> Resumption:
+def _restore_parent(wanted: ResumeRequest, place: ManifestPlace, store: Store) -> Resumption:
     """Restore the newest checkpoint that the named manifest lists, in a directory beside the run's."""
     content = store.read_object(place.key)
     if content is None:

@@ -13,7 +13,7 @@ NEWEST, NONE = "newest", "none"
 
 @dataclass(frozen=True)
 class Selection:
-    """The checkpoints that the user asked for."""
+    """The requested checkpoints."""
 
     run_number: int
     step: int | None = None
@@ -27,7 +27,7 @@ class Selection:
 def parse_selection(store: Store, run_number: int | None, step: str | None) -> Selection:
     """Parse `--run-number` and `--step`; None means not given. Raises ConfigError for invalid ones."""
     if step is not None and not _is_number(step) and step not in (NEWEST, NONE):
-        return _promoted(store, run_number, step)
+        return _promoted_selection(store, run_number, step)
     if run_number is None:
         raise ConfigError("--run-number is missing. Give a number, or --step with a promoted name.")
     if step in (None, NEWEST, NONE):
@@ -60,7 +60,7 @@ def select_checkpoints(manifest: RunManifest, selection: Selection) -> list[Chec
     return match
 
 
-def _promoted(store: Store, run_number: int | None, name: str) -> Selection:
+def _promoted_selection(store: Store, run_number: int | None, name: str) -> Selection:
     promotion = read_promotion(store, name)
     if promotion is None:
         raise ConfigError(f"--step {name}: neither a step, nor newest, nor a name that was promoted")

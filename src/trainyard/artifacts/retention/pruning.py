@@ -21,7 +21,7 @@ from trainyard.artifacts.retention.pruning_plan import RunPruning, names_by_dige
 from trainyard.artifacts.retention.retention_rules import RetentionRules
 from trainyard.artifacts.store.layout import signature_prefix
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.manifest_publication import Before, put_manifest
+from trainyard.artifacts.upload.manifest_publication import StoredState, put_manifest
 from trainyard.errors import RunConflictError, ServiceError
 
 if TYPE_CHECKING:
@@ -38,21 +38,21 @@ def prune(
 
     Raises RunConflictError, with nothing removed, when the run was stored again since it was planned.
     """
-    doomed, kept = plan.doomed, list[str]()
-    if doomed or plan.superseded:
-        _vouch_for_the_rest(store, plan, by=by, signer=signer)
+    removals, kept = plan.removals, list[str]()
+    if removals or plan.superseded:
+        _put_remaining_manifest(store, plan, by=by, signer=signer)
     try:
-        for each in doomed:
-            # Check right before deleting the marker: a later promotion or sync looks for the marker.
+        for each in removals:
+            # Check right before deleting the marker: a later promotion or sync reads the marker.
             if _is_listed(store, plan, each.checkpoint):
                 kept.append(f"{each.checkpoint.prefix} was stored again meanwhile, so it was kept")
             elif rules.keep_promoted and each.checkpoint.digest in names_by_digest(store):
-                _vouch_again(store, plan.run_number, each.checkpoint, signer=signer)
+                _list_again(store, plan.run_number, each.checkpoint, signer=signer)
                 kept.append(f"{each.checkpoint.prefix} was promoted meanwhile, so it was kept")
             else:
                 _delete(store, each.checkpoint)
         for owed in plan.owed:
-            _vouch_again(store, plan.run_number, owed, signer=signer)
+            _list_again(store, plan.run_number, owed, signer=signer)
         _delete_keys(store, [*plan.superseded, *plan.unfinished])
     except ServiceError as error:
         raise ServiceError(
@@ -67,10 +67,10 @@ def _is_listed(store: Store, plan: RunPruning, checkpoint: Checkpoint) -> bool:
     return any(entry.key.startswith(checkpoint.prefix) for entry in newest.objects)
 
 
-def _vouch_for_the_rest(store: Store, plan: RunPruning, *, by: str, signer: "ModelSigner | None") -> None:
+def _put_remaining_manifest(store: Store, plan: RunPruning, *, by: str, signer: "ModelSigner | None") -> None:
     """Put a manifest without the removed objects; superseded records are leftovers until they are deleted."""
-    newest, doomed = plan.chain[-1].manifest, plan.doomed
-    gone = {entry.key for each in doomed for entry in each.checkpoint.objects} | plan.superseded.keys()
+    newest, removals = plan.chain[-1].manifest, plan.removals
+    gone = {entry.key for each in removals for entry in each.checkpoint.objects} | plan.superseded.keys()
     leftovers = tuple(sorted({*newest.leftovers, *plan.superseded}))
     now = time.time()
     records = [
@@ -82,7 +82,7 @@ def _vouch_for_the_rest(store: Store, plan: RunPruning, *, by: str, signer: "Mod
             by=by,
             reason=each.reason,
         )
-        for each in doomed
+        for each in removals
     ]
     objects = tuple(entry for entry in newest.objects if entry.key not in gone)
     pruned = tuple(sorted((*newest.pruned, *records), key=lambda each: (each.step, each.time)))
@@ -96,7 +96,7 @@ def _vouch_for_the_rest(store: Store, plan: RunPruning, *, by: str, signer: "Mod
         ) from None
 
 
-def _vouch_again(
+def _list_again(
     store: Store, run_number: int, checkpoint: Checkpoint, *, signer: "ModelSigner | None"
 ) -> None:
     """List a checkpoint that still exists, in the newest manifest."""
@@ -126,7 +126,7 @@ def _put(
     following = replace(
         manifest, created=time.time(), supersedes={"key": newest.key, "sha256": newest.sha256}
     )
-    put_manifest(store, restate(following), Before(list(chain), {}, {}), signer=signer)
+    put_manifest(store, restate(following), StoredState(list(chain), {}, {}), signer=signer)
 
 
 def _delete(store: Store, checkpoint: Checkpoint) -> None:

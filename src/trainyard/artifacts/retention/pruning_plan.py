@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.artifacts.promotion import find_checkpoint_problems, list_promotions
 from trainyard.artifacts.record.chain import newest_manifest
-from trainyard.artifacts.record.checkpoints import Checkpoint, checkpoints_of, doomed_steps
+from trainyard.artifacts.record.checkpoints import Checkpoint, checkpoints_of, removed_steps
 from trainyard.artifacts.record.local_paths import records_of
 from trainyard.artifacts.record.manifest import RunManifest, StoredManifest, read_chain
 from trainyard.artifacts.record.run_numbers import used_numbers
@@ -48,17 +48,17 @@ class RunPruning:
     """Why nothing of this run is removed."""
 
     @property
-    def doomed(self) -> list[RetentionDecision]:
+    def removals(self) -> list[RetentionDecision]:
         return [each for each in self.decisions if not each.keep]
 
     @property
     def changes(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.doomed or self.unfinished or self.owed or self.superseded)
+        return bool(self.removals or self.unfinished or self.owed or self.superseded)
 
     @property
     def bytes(self) -> int:
-        return sum(each.checkpoint.size for each in self.doomed) + sum(self.superseded.values())
+        return sum(each.checkpoint.size for each in self.removals) + sum(self.superseded.values())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -122,8 +122,8 @@ def _plan(
     chain = tuple(read_chain(store, number))
     listed = {found.key: found for found in store.list_objects(run_prefix(number))}
     checkpoints = checkpoints_of(manifest)
-    owed = _promoted_while_removed(chain, listed, promoted) if rules.keep_promoted else ()
-    unfinished = _unfinished(manifest, listed, {each.step for each in owed})
+    owed = _promoted_meanwhile(chain, listed, promoted) if rules.keep_promoted else ()
+    unfinished = _unfinished_removals(manifest, listed, {each.step for each in owed})
     known = [each for each in checkpoints if each.step is not None]
     good = next((each for each in known if _is_good(store, each)), None)
     if known and good is None:
@@ -132,7 +132,7 @@ def _plan(
     newest = None if good is None else good.step
     facts = CheckpointFacts(newest, _ages(checkpoints, listed), promoted, children)
     decisions = tuple(decide_retention(checkpoints, rules, facts))
-    superseded = _superseded(store, manifest, listed)
+    superseded = _superseded_records(store, manifest, listed)
     return RunPruning(number, chain, decisions, unfinished, owed, superseded)
 
 
@@ -173,12 +173,12 @@ def _ages(checkpoints: list[Checkpoint], listed: Mapping[str, StoredObject]) -> 
     return found
 
 
-def _promoted_while_removed(
+def _promoted_meanwhile(
     chain: Sequence[StoredManifest], listed: Mapping[str, StoredObject], promoted: Mapping[str, Sequence[str]]
 ) -> tuple[Checkpoint, ...]:
     """Return promoted checkpoints that the newest manifest records as removed, but are still complete."""
     newest = chain[-1].manifest
-    lost = promoted.keys() & {each.digest for each in newest.pruned if each.step in doomed_steps(newest)}
+    lost = promoted.keys() & {each.digest for each in newest.pruned if each.step in removed_steps(newest)}
     found = {
         each.digest: each
         for link in chain
@@ -188,17 +188,19 @@ def _promoted_while_removed(
     return tuple(found.values())
 
 
-def _unfinished(
+def _unfinished_removals(
     manifest: RunManifest, listed: Mapping[str, StoredObject], owed: Set[int | None]
 ) -> tuple[str, ...]:
     """Return removed checkpoints' objects stored before the removal; newer ones belong to a repeated step."""
-    doomed = doomed_steps(manifest) - owed
-    since = {each.step: each.time for each in manifest.pruned if each.step in doomed}
+    removals = removed_steps(manifest) - owed
+    since = {each.step: each.time for each in manifest.pruned if each.step in removals}
     found = ((key, checkpoint_step_of(key)) for key in listed)
     return tuple(sorted(key for key, step in found if step in since and listed[key].modified < since[step]))
 
 
-def _superseded(store: Store, manifest: RunManifest, listed: Mapping[str, StoredObject]) -> dict[str, int]:
+def _superseded_records(
+    store: Store, manifest: RunManifest, listed: Mapping[str, StoredObject]
+) -> dict[str, int]:
     """Return records of earlier manifests, listed or left over, if the newest manifest's are complete.
 
     Each is an old copy of a growing file. A sync that runs now only sends records of a later version.

@@ -116,15 +116,15 @@ def remove_directories(decisions: list[DirectoryDecision]) -> Iterator[tuple[Dir
     for each in decisions:
         if each.keep:
             continue
-        doomed = each.path
+        removals = each.path
         try:
-            if not doomed.name.startswith(_REMOVING):
-                doomed = each.path.with_name(f"{_REMOVING}{each.path.name}")
+            if not removals.name.startswith(_REMOVING):
+                removals = each.path.with_name(f"{_REMOVING}{each.path.name}")
                 with locked(each.path):
-                    each.path.rename(doomed)
-            shutil.rmtree(doomed)
+                    each.path.rename(removals)
+            shutil.rmtree(removals)
         except (OSError, ConfigError) as error:
-            yield each, f"{doomed}: {error}"
+            yield each, f"{removals}: {error}"
         else:
             yield each, ""
 

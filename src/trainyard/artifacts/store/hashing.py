@@ -54,10 +54,10 @@ def file_agrees(checksum: Mapping[str, Any], path: Path, sha256: str) -> bool | 
 
 def composite_sha256(path: Path, part_size: int) -> str:
     """Return base64 of the SHA-256 over the part digests, as S3 defines it for multipart uploads."""
-    whole = hashlib.sha256()
+    complete = hashlib.sha256()
     for digest in _part_digests(path, part_size):
-        whole.update(digest)
-    return _base64(whole.digest())
+        complete.update(digest)
+    return _base64(complete.digest())
 
 
 def _part_digests(path: Path, part_size: int) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """The interface of an object store. Gateways implement it; nothing here knows S3 or a file system.
 
 Keys are relative to the store's prefix and use forward slashes. Every method raises ServiceError when the
-store cannot be reached or refuses, after retrying errors that can heal.
+store cannot be reached or refuses, after retrying errors that a retry can fix.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ class StoredObject(Protocol):
         ...
 
     @property
-    def encrypted_as_asked(self) -> bool:
+    def has_requested_encryption(self) -> bool:
         """False if `describe` reports an encryption other than the one for new objects."""
         ...
 
@@ -167,7 +167,8 @@ class Store(Protocol):
         """Read the file once, in constant memory, and prepare it to become the object `key`.
 
         With a `claim`, a store that sends it in parts of that size compares each part, and takes the SHA-256
-        of the whole from the claim if that is vouched for. Raises CheckpointError when a part differs.
+        of the complete file from the claim if that is vouched for. Raises CheckpointError when a part
+        differs.
         """
         ...
 
@@ -178,7 +179,7 @@ class Store(Protocol):
         """
         ...
 
-    def give_up_uploads(self) -> None:
+    def abort_uploads(self) -> None:
         """Abort, from any thread, what a check of the store has started to send in parts; never raises."""
         ...
 

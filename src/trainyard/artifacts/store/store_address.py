@@ -55,7 +55,7 @@ def open_store(
 ) -> "Store":
     """Open the store at `url`, such as `s3://bucket/prefix` or `file:///folder`. It sends nothing yet.
 
-    `StoreOptions` says what the options mean. Raises ConfigError for any other URL.
+    `StoreOptions` documents the options. Raises ConfigError for any other URL.
     """
     module, rest = _kind_of_store(url)
     options = StoreOptions(encryption, call_seconds, pace, checksum, attempts, part_bytes)

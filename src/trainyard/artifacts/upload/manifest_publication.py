@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import listed_objects
-from trainyard.artifacts.record.checkpoints import doomed_steps
+from trainyard.artifacts.record.checkpoints import removed_steps
 from trainyard.artifacts.record.contents import Contents
 from trainyard.artifacts.record.manifest import (
     ManifestObject,
@@ -40,8 +40,8 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Before:
-    """The state of the run in the store when the sync began."""
+class StoredState:
+    """The state of the run in the store when the sync started."""
 
     chain: list[StoredManifest]
     known: dict[str, ManifestObject]
@@ -60,7 +60,7 @@ class Before:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedManifest:
     """The newest manifest of a run."""
 
     key: str
@@ -69,10 +69,10 @@ class Published:
     """Key of its signature, which is stored first; empty without a signer."""
 
 
-def read_store(store: Store, number: int, known_chain: tuple[StoredManifest, ...] = ()) -> Before:
+def read_store(store: Store, number: int, known_chain: tuple[StoredManifest, ...] = ()) -> StoredState:
     """Read the state of the run; `known_chain` are manifests read before, which never change."""
     chain = read_chain(store, number, known_chain)
-    return Before(chain, chain[-1].manifest.by_key() if chain else {}, listed_objects(store, number))
+    return StoredState(chain, chain[-1].manifest.by_key() if chain else {}, listed_objects(store, number))
 
 
 def build_manifest(
@@ -80,14 +80,14 @@ def build_manifest(
     number: int,
     entries: Mapping[str, ManifestObject],
     *,
-    before: Before,
+    before: StoredState,
     sent: frozenset[str],
 ) -> RunManifest:
     """Return the manifest of `entries`; other keys that were sent or in the store become leftovers."""
     pruned = before.newest.pruned if before.newest else ()
-    doomed = doomed_steps(before.newest) if before.newest else frozenset()
+    removals = removed_steps(before.newest) if before.newest else frozenset()
     unlisted = {key for key in (*before.there, *sent) if key not in entries}
-    known = {key for key in unlisted if checkpoint_step_of(key) not in doomed}
+    known = {key for key in unlisted if checkpoint_step_of(key) not in removals}
     leftovers = sorted(key for key in known if _may_be_left_over(key, before.version))
     are_parts = contents.version is not None and setting(contents.config, "checkpointing.shared") is False
     for key in () if are_parts else leftovers:  # parts of other machines come before they can be listed
@@ -118,14 +118,14 @@ def _may_be_left_over(key: str, version: int) -> bool:
 
 
 def put_manifest(
-    store: Store, manifest: RunManifest, before: Before, *, signer: "ModelSigner | None" = None
-) -> Published:
+    store: Store, manifest: RunManifest, before: StoredState, *, signer: "ModelSigner | None" = None
+) -> PublishedManifest:
     """Put the manifest unless the newest one has the same content; return the newest one."""
     newest = before.chain[-1] if before.chain else None
-    if newest and _says(newest.manifest) == _says(manifest):
+    if newest and _statement(newest.manifest) == _statement(manifest):
         same = newest.manifest.provenance == manifest.provenance
         signature = _sign(store, newest.manifest, signer if same else None, key=newest.key)
-        return Published(newest.key, newest.sha256, signature)
+        return PublishedManifest(newest.key, newest.sha256, signature)
     key, content = manifest_key(manifest.run_number, before.version), manifest_bytes(manifest, store.prefix)
     metadata = {"run-id": manifest.run_id, "run-number": str(manifest.run_number)}
     signature = _sign(store, manifest, signer, key=key, content=content)
@@ -136,10 +136,10 @@ def put_manifest(
         raise RunConflictError(
             f"{key}: another sync of run {manifest.run_id} stored it meanwhile. Run this one again."
         )
-    return Published(key, sha256_of_chunks([content])[0], signature)
+    return PublishedManifest(key, sha256_of_chunks([content])[0], signature)
 
 
-def _says(manifest: RunManifest) -> tuple[Any, ...]:
+def _statement(manifest: RunManifest) -> tuple[Any, ...]:
     return manifest.objects, manifest.leftovers, manifest.is_open
 
 

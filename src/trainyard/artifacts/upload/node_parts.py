@@ -16,9 +16,9 @@ from trainyard.artifacts.record.run_numbers import claim_number, number_of_run
 from trainyard.artifacts.record.sync_report import SyncReport, size_text
 from trainyard.artifacts.store.layout import run_prefix
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.run_following import Ending, Followed, Patience
+from trainyard.artifacts.upload.run_following import Ending, FollowReport, Patience
 from trainyard.artifacts.upload.sync import retry_suggested
-from trainyard.artifacts.upload.upload import Sending
+from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.errors import (
     CheckpointError,
     ConfigError,
@@ -28,13 +28,13 @@ from trainyard.errors import (
 )
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
-from trainyard.run.commands import sync_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, node_file, read_node
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.suggested_commands import sync_command
 
 _SETTLE_SECONDS = 30.0
-"""A run that has ended may be about to resume: it is over if no trainer begins for this long."""
+"""A run that has ended may be about to resume: it is over if no trainer starts for this long."""
 _PAUSE_SECONDS = 10.0
 """Between attempts while the store is down."""
 _logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def sync_node(
 
 def follow_node(
     store: Store, directory: RunDirectory, wanted: int | None, *, stop: threading.Event, patience: Patience
-) -> Followed:
+) -> FollowReport:
     """Store this machine's part of each checkpoint as it appears, until the trainer ends or `stop` is set."""
     watch, parts = _Watch(directory, stop, patience), None
     away_since = 0.0
@@ -72,7 +72,7 @@ def follow_node(
             report = parts.send_new()
             away_since = 0.0
             if ending is not None:
-                return Followed(ending, parts.stored, None, report.problems)
+                return FollowReport(ending, parts.stored, None, report.problems)
             stop.wait(patience.poll_seconds)
         except (ServiceError, RunConflictError, VerificationError, OSError) as error:
             away_since = away_since or time.monotonic()
@@ -151,7 +151,9 @@ class _Parts:
         metadata = {"run-number": str(self._number), "run-id": self._node.run_id}
         progress.begin("sending to the store", sum(group.size for _, group in groups))
         count = size = sent = 0
-        with Sending(self._store, known={}, there=there, metadata=metadata, progress=progress) as sending:
+        with GroupUploader(
+            self._store, known={}, there=there, metadata=metadata, progress=progress
+        ) as sending:
             for digest, group in groups:
                 try:
                     entries = sending.send(group)
@@ -195,7 +197,7 @@ class _Parts:
                     problems.append(f"the part of checkpoint-{step} was not uploaded: {error}")
                 continue
             if digest not in self._done:
-                # The main machine stores the checkpoint's own manifest, which marks it as whole.
+                # The main machine stores the checkpoint's own manifest, which marks it as complete.
                 here = tuple(
                     item for item in group.items if item.path.suffix == ".distcp" and not item.is_elsewhere
                 )

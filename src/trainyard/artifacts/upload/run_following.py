@@ -2,7 +2,7 @@
 
     wait for run.json → claim the number → poll and store new checkpoints → outcome: one pass over everything
 
-A store outage is waited out. The trainer is never asked for anything and does not know that it is followed.
+A store outage is waited out. The trainer is not involved and does not know that it is followed.
 `running` stores a single checkpoint; `sync` does the last pass.
 """
 
@@ -30,10 +30,10 @@ from trainyard.errors import (
     WaitTimeoutError,
 )
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
-from trainyard.run.commands import sync_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import keeps_parts, node_file
+from trainyard.run.suggested_commands import sync_command
 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner
@@ -54,7 +54,7 @@ class Patience:
     outage_seconds: float = 1800.0
     """How long a store that was reachable may be away, or a disk may be full."""
     poll_seconds: float = 5.0
-    """Between two looks at the run directory."""
+    """Seconds between two checks of the run directory."""
     others_seconds: float | None = None
     """How long the last pass waits for the parts of other machines; None means as long as `sync_run` does."""
 
@@ -65,7 +65,7 @@ class Ending(StrEnum):
     OUTCOME = "outcome"
     """The run is over, and a last pass has stored everything."""
     STOPPED = "stopped"
-    """We were asked to stop; the complete checkpoints are stored."""
+    """A stop was requested; the complete checkpoints are stored."""
     SILENT = "silent"
     """The run wrote nothing for too long, so it was probably killed. Its checkpoints are stored."""
 
@@ -78,7 +78,7 @@ _EXIT_CODES = {
 
 
 @dataclass(frozen=True)
-class Followed:
+class FollowReport:
     """The result of following."""
 
     ending: Ending
@@ -107,7 +107,7 @@ class Followed:
             return f"{self.last.summary()}; {self.checkpoints} checkpoints while it was trained"
         why = {
             Ending.OUTCOME: "the run is over",
-            Ending.STOPPED: "asked to stop",
+            Ending.STOPPED: "a stop was requested",
             Ending.SILENT: "the run stopped writing without an outcome",
         }[self.ending]
         return f"{self.checkpoints} checkpoints stored while it was trained; {why}"
@@ -122,7 +122,7 @@ def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Ev
     while not _holds_run(directory):
         nothing = f"{directory.run_file}: no trainer has written it, so there is nothing to follow"
         if stop.wait(min(patience.poll_seconds, 1.0)) and not _holds_run(directory):
-            raise StoppedError(f"{nothing}; asked to stop")
+            raise StoppedError(f"{nothing}; a stop was requested")
         if time.monotonic() > deadline:
             raise WaitTimeoutError(nothing)
 
@@ -130,7 +130,7 @@ def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Ev
 def _holds_run(directory: RunDirectory) -> bool:
     if node_file(directory).is_file():
         return True
-    # Records that came from the store do not say which machine this will be.
+    # Records that came from the store do not name the machine that this will be.
     return directory.run_file.is_file() and not keeps_parts(directory)
 
 
@@ -142,7 +142,7 @@ def follow_run(
     stop: threading.Event,
     patience: Patience = Patience(),
     signer: "ModelSigner | None" = None,
-) -> Followed:
+) -> FollowReport:
     """Store the checkpoints of `directory` as they appear, until the run is over or `stop` is set.
 
     Raises ServiceError when the store refuses at once or stays unreachable for too long, RunConflictError
@@ -157,7 +157,7 @@ def follow_run(
     with retry_suggested(
         str(directory.path), sync_command(directory.path, store=store.url, run_number=number)
     ):
-        return _Following(store, directory, number, signer=signer).until_it_ends(watch, patience)
+        return _RunFollower(store, directory, number, signer=signer).follow(watch, patience)
 
 
 class _Watch:
@@ -178,29 +178,29 @@ class _Watch:
         settled = self._was_going or time.monotonic() - self._changed >= _SETTLE_SECONDS
         return Ending.OUTCOME if settled or self.stop.is_set() else None
 
-    def whole_checkpoints(self) -> frozenset[tuple[int, int]]:
+    def complete_checkpoints(self) -> frozenset[tuple[int, int]]:
         """Return step and modification time (ns) of each checkpoint that has a manifest."""
         found = set()
         for step in self._directory.checkpoint_steps():
-            if (written := _written(self._directory.checkpoint(step) / MANIFEST_NAME)) is not None:
+            if (written := _modification_time(self._directory.checkpoint(step) / MANIFEST_NAME)) is not None:
                 found.add((step, written))
         return frozenset(found)
 
     def _is_silent(self) -> bool:
         files = (self._directory.run_file, self._directory.metrics_file, self._directory.events_file)
-        seen = tuple(_written(path) for path in (*files, self._directory.checkpoints))
+        seen = tuple(_modification_time(path) for path in (*files, self._directory.checkpoints))
         if seen != self._seen:
             self._seen, self._changed = seen, time.monotonic()
         return time.monotonic() - self._changed > self._patience.silence_seconds
 
 
-def _written(path: Path) -> int | None:
+def _modification_time(path: Path) -> int | None:
     with contextlib.suppress(OSError):
         return path.stat().st_mtime_ns
     return None
 
 
-class _Following:
+class _RunFollower:
     """Stores one run in one store."""
 
     def __init__(
@@ -213,7 +213,7 @@ class _Following:
         """Why a checkpoint could not be stored, by its name."""
         self._stored = 0
 
-    def until_it_ends(self, watch: _Watch, patience: Patience) -> Followed:
+    def follow(self, watch: _Watch, patience: Patience) -> FollowReport:
         away_since, pause = 0.0, _FIRST_PAUSE
         while True:
             ending = watch.ending()
@@ -230,7 +230,7 @@ class _Following:
                 watch.stop.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _pass(self, ending: Ending | None, watch: _Watch, patience: Patience) -> Followed | None:
+    def _pass(self, ending: Ending | None, watch: _Watch, patience: Patience) -> FollowReport | None:
         if ending is Ending.OUTCOME:
             last = sync_run(
                 self._store,
@@ -239,22 +239,22 @@ class _Following:
                 signer=self._signer,
                 others_seconds=patience.others_seconds,
             )
-            return Followed(ending, self._stored, last, last.problems)
-        self._bring_new(watch)
+            return FollowReport(ending, self._stored, last, last.problems)
+        self._store_new(watch)
         if ending is None:
             return None
-        return Followed(ending, self._stored, None, tuple(self._damaged.values()))
+        return FollowReport(ending, self._stored, None, tuple(self._damaged.values()))
 
-    def _bring_new(self, watch: _Watch) -> None:
+    def _store_new(self, watch: _Watch) -> None:
         """Store every new complete checkpoint, newest first, because older ones may be removed meanwhile."""
-        whole = watch.whole_checkpoints()
-        if whole <= self._done:
+        complete = watch.complete_checkpoints()
+        if complete <= self._done:
             return
-        while (report := self._run.bring_newest(frozenset(self._damaged))) is not None:
+        while (report := self._run.store_newest(frozenset(self._damaged))) is not None:
             if report.problems:
                 self._damaged |= {line.partition(" ")[0]: line for line in report.problems}
             elif not report.notes:
                 self._stored += 1
                 _logger.info("checkpoint stored while training: %s", report.summary())
         if not self._run.waits:
-            self._done = whole
+            self._done = complete

@@ -23,14 +23,14 @@ from trainyard.artifacts.store.layout import checkpoint_prefix, manifest_key, me
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.preview import Preview, number_for, preview_contents
 from trainyard.artifacts.upload.sync import retry_suggested, store_contents
-from trainyard.artifacts.upload.upload import Sending
+from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError, TrainyardError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
-from trainyard.run.commands import script_command
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.records import Row
+from trainyard.run.suggested_commands import script_command
 from trainyard.run.untrusted_files import is_utf8, parse_json, parse_json_line, read_bytes
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def store_file(store: Store, path: Path, key: str, metadata: Mapping[str, Any]) 
     """
     try:
         _require(path)
-        with Sending(store, known={}, there={}, metadata=_texts(metadata)) as sending:
+        with GroupUploader(store, known={}, there={}, metadata=_texts(metadata)) as sending:
             sending.send(Group(key, (Item(key, path),)))
     except (TrainyardError, OSError) as error:
         _logger.error("%s was not stored as %s: %s", path, key, error)

@@ -26,14 +26,19 @@ from trainyard.artifacts.record.sync_report import SyncReport, size_text
 from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import identity_key
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.manifest_publication import Before, build_manifest, put_manifest, read_store
+from trainyard.artifacts.upload.manifest_publication import (
+    StoredState,
+    build_manifest,
+    put_manifest,
+    read_store,
+)
 from trainyard.artifacts.upload.other_machines import OtherMachines
-from trainyard.artifacts.upload.upload import FILES_AT_ONCE, Sending
+from trainyard.artifacts.upload.upload import FILES_AT_ONCE, GroupUploader
 from trainyard.errors import CheckpointError, RecordError, ServiceError, VerificationError
-from trainyard.run.commands import sync_command
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.suggested_commands import sync_command
 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner
@@ -59,7 +64,7 @@ def sync_run(
     `pace`). `others_seconds` is that of `store_contents`.
 
     Raises RunConflictError when the number belongs to another run, and ServiceError when the store gives up.
-    The ServiceError says which files are still local and gives the command that finishes the upload.
+    The ServiceError names the files that are still local and gives the command that finishes the upload.
     """
     run_id = str(read_run(directory.run_file)["run_id"])
     with retry_suggested(
@@ -83,7 +88,7 @@ def store_contents(
     contents: Contents,
     number: int,
     *,
-    before: Before | None = None,
+    before: StoredState | None = None,
     signer: "ModelSigner | None" = None,
     files_at_once: int = FILES_AT_ONCE,
     progress: Progress = UNSEEN,
@@ -100,7 +105,7 @@ def store_contents(
     problems, notes = list(contents.problems), list(contents.notes)
     wanted = [group for group in contents.groups if not is_pruned(group, before.newest)]
     progress.begin("sending to the store", sum(group.size for group in wanted))
-    with Sending(
+    with GroupUploader(
         store,
         known=before.known,
         there=before.there,
@@ -137,7 +142,7 @@ def store_contents(
 
 
 def _send_groups(
-    sending: Sending, groups: list[Group], *, problems: list[str], notes: list[str]
+    sending: GroupUploader, groups: list[Group], *, problems: list[str], notes: list[str]
 ) -> dict[str, ManifestObject]:
     """Send the groups in order; report a damaged one in `problems` and continue with the others."""
     entries: dict[str, ManifestObject] = {}
@@ -155,13 +160,13 @@ def _send_groups(
     return entries
 
 
-def _sweep(store: Store, sending: Sending) -> None:
+def _sweep(store: Store, sending: GroupUploader) -> None:
     """Abort uploads that were started long ago, if anything was sent at all."""
     if sending.sent and (swept := store.sweep(_ABANDONED_SECONDS)):
         _logger.info("aborted %d uploads that were started more than a day ago and never completed", swept)
 
 
-def _carry_over(entries: dict[str, ManifestObject], before: Before) -> list[str]:
+def _carry_over(entries: dict[str, ManifestObject], before: StoredState) -> list[str]:
     """Keep entries whose files are no longer on this machine; report those that the store lost too."""
     lost = []
     for key, entry in before.known.items():
@@ -179,7 +184,7 @@ def _identity_entry(store: Store, number: int, known: dict[str, ManifestObject])
         return {key: known[key]}
     found, content = store.describe(key), store.read_object(key)
     if found is None or content is None:
-        raise VerificationError(f"{key}: was stored a moment ago, and is missing now")
+        raise VerificationError(f"{key}: was just stored, and is missing now")
     return {key: ManifestObject.of(found, sha256_of_chunks([content])[0])}
 
 

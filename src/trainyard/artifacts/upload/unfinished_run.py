@@ -2,7 +2,7 @@
 
 A checkpoint is identified by its own manifest: if the store's newest manifest lists the same digests, it is
 not read again. Each checkpoint is stored with the records, under keys that no later sync replaces, so that
-the store can be verified and restored at any moment. `run_following` decides when to look.
+the store can be verified and restored at any moment. `run_following` decides when to check.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ from trainyard.artifacts.record.contents import RECORDS, Contents, Group, conten
 from trainyard.artifacts.record.manifest import StoredManifest
 from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.manifest_publication import Before, read_store
+from trainyard.artifacts.upload.manifest_publication import StoredState, read_store
 from trainyard.artifacts.upload.other_machines import OtherMachines
 from trainyard.artifacts.upload.sync import store_contents
 from trainyard.run.atomic_files import sha256_of_file
@@ -37,24 +37,24 @@ class RunningRun:
         self._store, self._directory, self._number, self._signer = store, directory, number, signer
         self._others = OtherMachines(store)
         self.waits = False
-        """Whether a checkpoint is left out because another machine has not stored its part yet."""
+        """Whether a checkpoint is omitted because another machine has not stored its part yet."""
         self._chain: tuple[StoredManifest, ...] = ()
         """The manifests read so far; they never change, so each is read once."""
 
-    def bring_newest(self, passed_over: frozenset[str]) -> SyncReport | None:
+    def store_newest(self, passed_over: frozenset[str]) -> SyncReport | None:
         """Store the newest complete checkpoint that is not stored yet; return None if there is none.
 
         Checkpoints named in `passed_over` (`checkpoint-500`) are ignored.
         """
         with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
-            before, contents = self._look(Path(scratch))
+            before, contents = self._read_state(Path(scratch))
             new = [
                 group
                 for group in contents.checkpoints
                 if group.name not in passed_over and not _is_stored(group, before)
             ]
-            whole = [group for group in new if self._others.missing(group, before.known) is None]
-            self.waits, new = len(whole) < len(new), whole
+            complete = [group for group in new if self._others.missing(group, before.known) is None]
+            self.waits, new = len(complete) < len(new), complete
             if not new:
                 return None
             records = [group for group in contents.groups if group.name == RECORDS]
@@ -62,16 +62,16 @@ class RunningRun:
                 # First put a manifest of a run that is still going: without it, verify would report the new
                 # objects as extra.
                 self._store_groups(replace(contents, groups=tuple(records)), before)
-                return self.bring_newest(passed_over)
+                return self.store_newest(passed_over)
             return self._store_groups(replace(contents, groups=(new[0], *records)), before)
 
-    def _look(self, scratch: Path) -> tuple[Before, Contents]:
+    def _read_state(self, scratch: Path) -> tuple[StoredState, Contents]:
         before = read_store(self._store, self._number, self._chain)
         self._chain = tuple(before.chain)
         contents = contents_of(self._directory, self._number, scratch, version=before.version)
         return before, replace(contents, problems=(), notes=())  # the last pass reports them, once
 
-    def _store_groups(self, contents: Contents, before: Before) -> SyncReport:
+    def _store_groups(self, contents: Contents, before: StoredState) -> SyncReport:
         return store_contents(
             self._store,
             contents,
@@ -84,7 +84,7 @@ class RunningRun:
         )
 
 
-def _is_stored(group: Group, before: Before) -> bool:
+def _is_stored(group: Group, before: StoredState) -> bool:
     """Return whether every file of the checkpoint is listed with its digest and stored, by size and ETag."""
     if is_pruned(group, before.newest):
         return True  # retention removed it, and it must not be stored again

@@ -23,7 +23,7 @@ FILES_AT_ONCE = 32
 """Small files mostly wait for responses. The store itself limits how many large ones are sent at once."""
 
 
-class Sending:
+class GroupUploader:
     """Sends groups to one store; a context manager, because it owns threads."""
 
     def __init__(
@@ -61,13 +61,13 @@ class Sending:
         Raises CheckpointError, with nothing of the group made visible, when a file that is read does not
         match its checkpoint's manifest, or another machine has not stored its part of the group.
         """
-        entries = self._stored_elsewhere(group)
-        entries |= self._bring([item for item in group.items if not item.is_elsewhere])
+        entries = self._other_entries(group)
+        entries |= self._upload_items([item for item in group.items if not item.is_elsewhere])
         if group.marker is not None:
-            entries |= self._bring([group.marker])
+            entries |= self._upload_items([group.marker])
         return entries
 
-    def _stored_elsewhere(self, group: Group) -> dict[str, ManifestObject]:
+    def _other_entries(self, group: Group) -> dict[str, ManifestObject]:
         """Return the entries of the files that other machines store. Raises CheckpointError without them."""
         if not group.elsewhere:
             return {}
@@ -79,7 +79,7 @@ class Sending:
         self._progress.advance(sum(entry.size for entry in entries))
         return {entry.key: entry for entry in entries}
 
-    def _bring(self, items: Sequence[Item]) -> dict[str, ManifestObject]:
+    def _upload_items(self, items: Sequence[Item]) -> dict[str, ManifestObject]:
         with contextlib.ExitStack() as undo:
             prepared = self._files.each(lambda item: self._prepare(item, undo), items)
             entries = [entry for entry in prepared if isinstance(entry, ManifestObject)]
@@ -91,7 +91,7 @@ class Sending:
 
     def _prepare(self, item: Item, undo: contextlib.ExitStack) -> ManifestObject | Upload:
         there = self._there.get(item.key)
-        if there is not None and (entry := self._already_stored(item, there)) is not None:
+        if there is not None and (entry := self._stored_entry(item, there)) is not None:
             self._progress.advance(entry.size)
             return entry
         claim = claim_of(item.path, item.claimed, is_vouched_for=item.is_vouched_for)
@@ -102,7 +102,7 @@ class Sending:
             claim.require()
         return upload
 
-    def _already_stored(self, item: Item, there: StoredObject) -> ManifestObject | None:
+    def _stored_entry(self, item: Item, there: StoredObject) -> ManifestObject | None:
         if item.path.stat().st_size != there.size:
             return None
         known = self._known.get(item.key)
@@ -114,15 +114,15 @@ class Sending:
         if known is not None and known.sha256 == sha256:
             return known
         described = self._store.describe(item.key)
-        if described is None or not described.encrypted_as_asked:
+        if described is None or not described.has_requested_encryption:
             return None
         same = file_agrees(described.checksum, item.path, sha256) or (
             # This object is in no earlier manifest, and such a checksum can be forged, so its bytes are read.
-            self._store.is_checksum_of(item.path, described.checksum) and self._reads_as(described, sha256)
+            self._store.is_checksum_of(item.path, described.checksum) and self._has_content(described, sha256)
         )
         return ManifestObject.of(described, sha256) if same else None
 
-    def _reads_as(self, there: StoredObject, sha256: str) -> bool:
+    def _has_content(self, there: StoredObject, sha256: str) -> bool:
         try:
             chunks = self._store.read_chunks(there.key, identity=there.identity)
             return sha256_of_chunks(chunks)[0] == sha256

@@ -1,4 +1,4 @@
-"""Compare objects in the store with a manifest, to a depth that says what the comparison proves.
+"""Compare objects in the store with a manifest, to a depth that limits what the comparison proves.
 
 Checksums that the store computed itself are trusted, and so are bytes that are read back; metadata that we
 wrote is never trusted. The caller chooses the objects and acts on the result.
@@ -33,8 +33,8 @@ class Depth(StrEnum):
     where it computes none. Later corruption is not noticed.
     """
     SAMPLE = "sample"
-    """A listing, and the bytes of a tenth of the objects, at least 8, drawn by a seed. Whole objects are read
-    because a SHA-256 cannot confirm a part. The other objects are compared as in a listing.
+    """A listing, and the bytes of a tenth of the objects, at least 8, drawn by a seed. Complete objects are
+    read because a SHA-256 cannot confirm a part. The other objects are compared as in a listing.
     """
     FULL = "full"
     """A listing, and the bytes of every object: what a restore would read now."""
@@ -60,7 +60,7 @@ def compare_objects(
     `listed` are the objects that the store lists, by key; `parts` are the part digests that a restore would
     check, which must match wherever bytes are read.
     """
-    read_back = _drawn(entries, depth, seed)
+    read_back = _draw_sample(entries, depth, seed)
     progress.begin("reading back the store", sum(entry.size for entry in entries if entry.key in read_back))
     store = with_progress(store, progress)
 
@@ -74,7 +74,7 @@ def compare_objects(
         return {entry.key: f"{entry.key}: {wrong}" for entry, wrong in answers if wrong is not None}
 
 
-def _drawn(entries: Sequence[ManifestObject], depth: Depth, seed: int) -> set[str]:
+def _draw_sample(entries: Sequence[ManifestObject], depth: Depth, seed: int) -> set[str]:
     keys = sorted(entry.key for entry in entries)
     count = {Depth.LISTING: 0, Depth.FULL: len(keys)}.get(
         depth, max(_SAMPLE_LEAST, round(_SAMPLE_SHARE * len(keys)))

@@ -51,7 +51,7 @@ class DiskComparison:
     elsewhere: frozenset[str] = frozenset()
     """Keys of the objects whose file another machine wrote and keeps (`checkpointing.shared: false`)."""
 
-    def words(self, manifest: RunManifest) -> str:
+    def text(self, manifest: RunManifest) -> str:
         """Return for people what was not compared with the disk; empty when everything possible was."""
         steps = {checkpoint_step_of(key) for key in self.gone if belongs_to_checkpoint(key)}
         others = sum(not belongs_to_checkpoint(key) for key in self.gone)
@@ -86,9 +86,9 @@ def compare_disk(
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         answers = pool.map(lambda each: _compare(directory, each[0], each[1], progress), places.items())
         found = dict(zip((entry.key for entry in places.values()), answers, strict=True))
-    found |= _metrics_answer(directory, manifest, str(run["run_id"]))
+    found |= _compare_metrics(directory, manifest, str(run["run_id"]))
     markers = [each.marker for each in checkpoints_of(manifest) if each.marker]
-    found |= _not_as_saved(directory, [marker for marker in markers if found.get(marker.key) == _GONE])
+    found |= _unknown_manifests(directory, [marker for marker in markers if found.get(marker.key) == _GONE])
     return DiskComparison(
         wrong={key: answer for key, answer in found.items() if answer not in (_EQUAL, _GONE, _ELSEWHERE)},
         elsewhere=frozenset(key for key, answer in found.items() if answer == _ELSEWHERE),
@@ -129,7 +129,7 @@ def _unstored_checkpoints(directory: RunDirectory, manifest: RunManifest) -> Ite
         try:
             group = checkpoint_group(path, manifest.run_number, step, is_part=keeps_parts(directory))
         except CheckpointError as error:
-            yield f"{name} is not whole on disk: {error}"
+            yield f"{name} is not complete on disk: {error}"
             continue
         if not is_pruned(group, manifest):
             yield f"{name}: on disk, but not in the store; sync again"
@@ -158,14 +158,14 @@ def _compare(directory: RunDirectory, place: PurePosixPath, entry: ManifestObjec
 
 
 def _may_be_gone(directory: RunDirectory, place: PurePosixPath) -> bool:
-    """Return whether the file may be missing: it is a log, or its whole checkpoint was removed."""
+    """Return whether the file may be missing: it is a log, or all of its checkpoint was removed."""
     folder = place.parts[1] if place.parts[0] == directory.checkpoints.name else ""
     if step_of(folder) is not None:
         return not (directory.checkpoints / folder).exists()
     return str(place) not in RECORDS
 
 
-def _not_as_saved(directory: RunDirectory, gone: list[ManifestObject]) -> dict[str, str]:
+def _unknown_manifests(directory: RunDirectory, gone: list[ManifestObject]) -> dict[str, str]:
     """Report each manifest of a removed checkpoint whose digest the run's events do not name."""
     saved: dict[str, set[str]] = {}
     with contextlib.suppress(OSError, DamagedFileError):  # reported where the events are compared
@@ -184,7 +184,7 @@ def _is_part(directory: RunDirectory, place: PurePosixPath) -> bool:
     return place.parts[0] == directory.checkpoints.name and is_shard(place.name) and keeps_parts(directory)
 
 
-def _metrics_answer(directory: RunDirectory, manifest: RunManifest, run_id: str) -> dict[str, str]:
+def _compare_metrics(directory: RunDirectory, manifest: RunManifest, run_id: str) -> dict[str, str]:
     """Compare the metrics document, which a sync makes from `metrics.jsonl`."""
     entry = manifest.by_key().get(metrics_key(manifest.run_number))
     if entry is None or manifest.is_open:

@@ -114,7 +114,7 @@ def _inspect(
             directory.checkpoint(step)
             for step, digest in on_disk.items()
             if step in checkpoints
-            and (digest != checkpoints[step].manifest_sha256 or not _is_whole(directory, step, run_id))
+            and (digest != checkpoints[step].manifest_sha256 or not _is_complete(directory, step, run_id))
         )
     return Inspection(
         run_number=number,
@@ -136,7 +136,7 @@ def _manifests_of(directory: RunDirectory) -> dict[int, str]:
     return found
 
 
-def _is_whole(directory: RunDirectory, step: int, run_id: str) -> bool:
+def _is_complete(directory: RunDirectory, step: int, run_id: str) -> bool:
     try:
         verify_checkpoint(directory.checkpoint(step), run_id=run_id, is_part=keeps_parts(directory))
     except (CheckpointError, OSError):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from trainyard.artifacts.record.chain import listed_objects, newest_manifest
-from trainyard.artifacts.record.checkpoints import checkpoints_of, doomed_steps, own_manifest
+from trainyard.artifacts.record.checkpoints import checkpoints_of, own_manifest, removed_steps
 from trainyard.artifacts.record.local_paths import records_of
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.required_records import is_loose, missing_records
@@ -97,8 +97,8 @@ def verify_run(
         return Verification(0, 0, 0, tuple(problems), "", key)
     # List after reading the manifest, so that objects which a sync adds meanwhile are listed and not missing.
     listed = listed_objects(store, run_number)
-    notes, doomed = _passing(manifest, listed), doomed_steps(manifest)
-    being_removed = {key for key in listed if checkpoint_step_of(key) in doomed}
+    notes, removals = _transient_objects(manifest, listed), removed_steps(manifest)
+    being_removed = {key for key in listed if checkpoint_step_of(key) in removals}
     problems += _compare_names(manifest, listed.keys() - notes.keys()) + missing_records(manifest)
     own, parts = ({}, {}) if depth is Depth.LISTING else _compare_own_manifests(store, manifest)
     wrong = compare_objects(
@@ -124,7 +124,7 @@ def verify_run(
         notes=(*(f"{key}: {notes[key]}" for key in sorted(notes)), *_notes_of(manifest)),
         depth=str(depth),
         seed=seed,
-        compared=_compared(depth, manifest, disk),
+        compared=_comparison_text(depth, manifest, disk),
         leftovers=tuple(sorted((listed.keys() & {*manifest.leftovers}) | being_removed)),
         records=_records(manifest),
     )
@@ -145,15 +145,15 @@ def _records(manifest: RunManifest) -> dict[str, str]:
     return {entry.key.removeprefix(prefix): entry.sha256 for entry in found if entry.key.startswith(prefix)}
 
 
-def _compared(depth: Depth, manifest: RunManifest, disk: DiskComparison | None) -> str:
+def _comparison_text(depth: Depth, manifest: RunManifest, disk: DiskComparison | None) -> str:
     """Return a sentence about the comparisons; it names the disk only for files that were read there."""
     if depth is Depth.FULL:
-        words = f"SHA-256 equal {'on disk, ' if disk else ''}in the store and in the manifest"
+        text = f"SHA-256 equal {'on disk, ' if disk else ''}in the store and in the manifest"
     else:
         sampled = ", a sample read back" if depth is Depth.SAMPLE else ""
-        words = f"the store's own checksums equal {'disk and' if disk else 'the'} manifest{sampled}"
-    rest = disk.words(manifest) if disk else ""
-    return f"{words} ({rest})" if rest else words
+        text = f"the store's own checksums equal {'disk and' if disk else 'the'} manifest{sampled}"
+    rest = disk.text(manifest) if disk else ""
+    return f"{text} ({rest})" if rest else text
 
 
 def _compare_configuration(store: Store, manifest: RunManifest) -> list[str]:
@@ -193,7 +193,7 @@ def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> Lo
 
     It is a problem if no checkpoint is complete, or if one belongs to another run.
     """
-    whole, problems = [], []
+    complete, problems = [], []
     run_id = str(read_run(directory.run_file)["run_id"]) if directory.run_file.is_file() else None
     parts = keeps_parts(directory)
     digest_of = partial(sha256_of_file, progress=progress)
@@ -206,20 +206,20 @@ def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> Lo
             for file in manifest.files:
                 if file.path not in elsewhere and (claim := claim_of(path / file.path, file)):
                     claim.require()
-            whole.append(step)
+            complete.append(step)
         except (CheckpointError, OSError) as error:
             problems.append(str(error))
     problems += _links_in(directory)
-    if not whole:
+    if not complete:
         problems.append(f"{directory.path}: no complete checkpoint")
-    return LocalVerification(tuple(whole), tuple(problems), parts)
+    return LocalVerification(tuple(complete), tuple(problems), parts)
 
 
-def _passing(manifest: RunManifest, listed: dict[str, StoredObject]) -> dict[str, str]:
+def _transient_objects(manifest: RunManifest, listed: dict[str, StoredObject]) -> dict[str, str]:
     """Return unlisted objects that may be there, because they are being uploaded or removed."""
-    doomed, found = doomed_steps(manifest), {}
+    removals, found = removed_steps(manifest), {}
     for key in listed.keys() - manifest.by_key().keys():
-        if checkpoint_step_of(key) in doomed:
+        if checkpoint_step_of(key) in removals:
             found[key] = "of a checkpoint that retention removes; prune again to finish"
         elif manifest.may_be_under_way(key):
             found[key] = "was being sent when the run was last seen; not listed yet"

@@ -1,7 +1,8 @@
 """The files of a build context: listed by git if the folder is in a repository, hashed, copied, archived.
 
-Only files that git tracks are listed; a folder outside any repository is listed whole. A copy and an archive
-of the same files have the same bytes on every machine: sorted, with modes 644 and 755 and one fixed time.
+Only files that git tracks are listed; a folder outside any repository is listed completely. A copy and an
+archive of the same files have the same bytes on every machine: sorted, with modes 644 and 755 and one fixed
+time.
 """
 
 import hashlib
@@ -63,19 +64,19 @@ class HashedFile:
 
 
 def list_files(context: Path) -> list[FileOnDisk]:
-    """The files of a context.
+    """Return the files of a context.
 
-    Raises ConfigError if there is no such folder. A deleted file that git still tracks is left out.
+    Raises ConfigError if there is no such folder. A deleted file that git still tracks is omitted.
     """
     if not context.is_dir():
         raise ConfigError(f"{context}: no such folder to build from")
-    names = _tracked(context)
-    names = _listed(context) if names is None else names
+    names = _tracked_files(context)
+    names = _listed_files(context) if names is None else names
     if names is None:
-        found = list(islice(_walked(context), _MOST_FILES + 1))
+        found = list(islice(_walk_files(context), _MOST_FILES + 1))
         if len(found) > _MOST_FILES:
             raise ConfigError(
-                f"{context}: more than {_MOST_FILES:,} files, and no git that says which belong to the "
+                f"{context}: more than {_MOST_FILES:,} files, and no git that lists those of the "
                 "image. Name the project's own folder with --context, or put it into git."
             )
         return found
@@ -103,7 +104,7 @@ def find_dockerfile(context: Path, given: Path) -> tuple[str, str, Path | None]:
 
 
 def tool_files(root: Path) -> dict[str, Path]:
-    """The files of this repository that a build machine needs: the scripts, the library, the locks."""
+    """Return the files of this repository that a build machine needs: the scripts, the library, the locks."""
     names = [file.name for file in list_files(root) if file.name.startswith(_TOOLS)]
     return {name: root / name for name in names}
 
@@ -186,8 +187,8 @@ def write_archive(sources: Mapping[str, Path], target: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _tracked(context: Path) -> list[str] | None:
-    """The files that git tracks below the context; None outside a repository.
+def _tracked_files(context: Path) -> list[str] | None:
+    """Return the files that git tracks below the context; None outside a repository.
 
     Raises ConfigError if there is a repository that git cannot read, because its files must not be guessed.
     """
@@ -196,12 +197,12 @@ def _tracked(context: Path) -> list[str] | None:
     if done.ok:
         return sorted({name for name in done.stdout.split("\0") if name})
     if any((folder / ".git").exists() for folder in (context.resolve(), *context.resolve().parents)):
-        said = " ".join(done.stderr.split())[:300]
-        raise ConfigError(f"{context}: git cannot say what it tracks here, so nothing is sent: {said}")
+        message = " ".join(done.stderr.split())[:300]
+        raise ConfigError(f"{context}: git cannot list what it tracks here, so nothing is sent: {message}")
     return None
 
 
-def _listed(context: Path) -> list[str] | None:
+def _listed_files(context: Path) -> list[str] | None:
     """The files below the context according to the list in an unpacked archive; None without a list."""
     for folder in (context.resolve(), *context.resolve().parents):
         listing = folder / LISTING
@@ -213,7 +214,7 @@ def _listed(context: Path) -> list[str] | None:
     return None
 
 
-def _walked(context: Path) -> Iterator[FileOnDisk]:
+def _walk_files(context: Path) -> Iterator[FileOnDisk]:
     for folder, folders, names in os.walk(context):
         folders[:] = sorted(name for name in folders if name not in _NEVER_SENT)
         links = [name for name in folders if Path(folder, name).is_symlink()]
@@ -224,7 +225,7 @@ def _walked(context: Path) -> Iterator[FileOnDisk]:
 
 
 def _file(context: Path, name: str) -> FileOnDisk | None:
-    """A file or link by its name; None if it is missing or something else."""
+    """Return a file or link by its name; None if it is missing or something else."""
     try:
         facts = os.lstat(f"{context}/{name}")
     except OSError:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceError
-from trainyard.gateways.aws_refusals import AwsAccount, ask_aws
+from trainyard.gateways.aws_refusals import AwsAccount, call_aws
 from trainyard.gateways.images.local_builder import Login
 
 MANIFEST_TYPES = (
@@ -55,7 +55,7 @@ def find_digest(
         answer = (aws or AwsAccount(region)).call(
             "ecr",
             "describe_images",
-            what=f"look for {repository} in ECR",
+            what=f"find {repository} in ECR",
             absent=_MISSING[:1] if needs_repository else _MISSING,
             missing={_NO_REPOSITORY: no_repository},
             registryId=account,
@@ -70,7 +70,7 @@ def find_digest(
 
 
 def has_image(place: tuple[str, str], repository: str, digest: str) -> bool:
-    """Whether the registry has an image, by the call that a pull makes; `place` is account and region.
+    """Return whether the registry has an image, by the call that a pull makes; `place` is account and region.
 
     Raises ServiceError if AWS refuses.
     """
@@ -105,12 +105,12 @@ def newest_image(repository: str, *, region: str = "") -> str:
     AWS refuses or cannot be reached.
     """
     aws = AwsAccount(region)
-    words: dict[str, Any] = {"what": f"look for the newest image of {repository} in ECR"}
+    words: dict[str, Any] = {"what": f"find the newest image of {repository} in ECR"}
     words["missing"] = dict.fromkeys(
         _MISSING, f"ECR has no repository {repository}; name the image with --image-uri"
     )
     found = aws.call("ecr", "describe_repositories", repositoryNames=[repository], **words)["repositories"][0]
-    pages = ask_aws(
+    pages = call_aws(
         lambda: list(aws.client("ecr").get_paginator("describe_images").paginate(repositoryName=repository)),
         service="ecr",
         region=aws.region,
@@ -126,7 +126,7 @@ def newest_image(repository: str, *, region: str = "") -> str:
 
 
 def newest_digest(images: Iterable[Mapping[str, Any]]) -> str | None:
-    """The digest of the released image that was pushed last; None if there is none.
+    """Return the digest of the released image that was pushed last; None if there is none.
 
     `images` are ECR's `imageDetails`. An image is released once it has a tag that push_image.py sets after
     the scan. An image that failed its scan keeps only `build-…`.

@@ -19,25 +19,25 @@ _SECONDS = 8.0
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?|\[[0-9a-fA-F:]{2,39}\](?::[0-9]{1,5})?")
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9._/-]{0,254}")
-_Found = tuple[str | None, str]
+_Answer = tuple[str | None, str]
 
 
-def look_for(name: str, digest: str, *, seconds: float = _SECONDS) -> _Found:
+def find_held_image(name: str, digest: str, *, seconds: float = _SECONDS) -> _Answer:
     """Return why the image cannot be pulled again (None: nothing is known against it), and what was found.
 
-    A registry that cannot be reached is no such reason; the observation then says so.
+    A registry that cannot be reached is no such reason; the observation then states it.
     """
     host, slash, rest = name.partition("/")
     if not slash or not ("." in host or ":" in host or host == "localhost"):
-        return None, "the image's registry is not named (TRAINYARD_IMAGE_DIGEST), so it was not asked"
+        return None, "the image's registry is not named (TRAINYARD_IMAGE_DIGEST), so it was not queried"
     repository, digits = rest.partition(":")[0], _DIGEST.fullmatch(digest)
     if not (_HOST.fullmatch(host) and _REPOSITORY.fullmatch(repository) and digits):
-        return None, "the image's name or digest on record is none, so no registry was asked"
-    answer: Future[_Found] = Future()
+        return None, "the image's name or digest on record is none, so no registry was queried"
+    answer: Future[_Answer] = Future()
 
     def ask() -> None:
         try:
-            answer.set_result(_ask(host, repository, f"sha256:{digits[1]}"))
+            answer.set_result(_query_registry(host, repository, f"sha256:{digits[1]}"))
         except (TrainyardError, OSError, ValueError) as error:
             answer.set_exception(error)
 
@@ -45,17 +45,20 @@ def look_for(name: str, digest: str, *, seconds: float = _SECONDS) -> _Found:
     try:
         return answer.result(seconds)
     except TimeoutError:
-        return None, f"the image's registry could not be asked: {host} did not answer within {seconds:.0f} s"
+        return (
+            None,
+            f"the image's registry could not be queried: {host} did not answer within {seconds:.0f} s",
+        )
 
 
-def _ask(host: str, repository: str, digest: str) -> _Found:
+def _query_registry(host: str, repository: str, digest: str) -> _Answer:
     try:
         place = ecr_place(host)
         is_held = has_image(place, repository, digest) if place else _has_manifest(host, repository, digest)
     except VerificationError as error:
         return str(error), ""
     except (ConfigError, ServiceError) as error:
-        return None, f"the image's registry could not be asked: {error}"
+        return None, f"the image's registry could not be queried: {error}"
     if not is_held:
         return f"{host} holds no image {repository}@{digest}: it was deleted, or never pushed", ""
     return None, f"{host} holds the image under that digest"

@@ -26,11 +26,11 @@ def secrets_in_layers(
     Raises DamagedFileError if it is not an archive of an image.
     """
     try:
-        with tarfile.open(archive) as whole:
-            manifest = whole.extractfile("manifest.json")
+        with tarfile.open(archive) as image:
+            manifest = image.extractfile("manifest.json")
             assert manifest is not None
             for name in json.load(manifest)[0]["Layers"]:
-                layer = whole.extractfile(name)
+                layer = image.extractfile(name)
                 assert layer is not None
                 yield from _in_layer(layer, Path(name).name, judge)
     except _DAMAGE as error:

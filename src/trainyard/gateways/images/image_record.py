@@ -1,7 +1,7 @@
 """The record of the image that this process runs in: the commit of its code, and whether it was changed
 since.
 
-An image holds no git history, so git cannot be asked. `docker/write_image_record.py` writes the record when
+An image holds no git history, so git cannot be queried. `docker/write_image_record.py` writes the record when
 the image is built. Only the standard library is imported here, because this runs in every image.
 """
 
@@ -25,7 +25,7 @@ def code_facts(directory: Path, record: Path = RECORD) -> dict[str, Any]:
 
     The record names a commit only if the image was built from a clean tree. Code that was changed in the
     image since then (a derived image, a mounted folder) counts as a dirty tree, with the digest of the code
-    in place of a difference. If there is a `.git`, ask git instead.
+    instead of a difference. If there is a `.git`, query git instead.
     """
     try:
         found = json.loads(record.read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def runs_code_of(directory: Path, package: Path) -> bool:
 
 def code_sha256(directory: Path, folders: tuple[str, ...] = CODE) -> str:
     """One digest of the names and contents of all files of the code. Raises OSError if one cannot be read."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(_files(directory, folders)):
         path = directory / name
         if path.is_symlink():
@@ -67,8 +67,8 @@ def code_sha256(directory: Path, folders: tuple[str, ...] = CODE) -> str:
         else:
             with path.open("rb") as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
-        whole.update(f"{content} {name}\0".encode(errors="surrogateescape"))
-    return whole.hexdigest()
+        digest.update(f"{content} {name}\0".encode(errors="surrogateescape"))
+    return digest.hexdigest()
 
 
 def _files(directory: Path, tops: tuple[str, ...]) -> Iterator[str]:

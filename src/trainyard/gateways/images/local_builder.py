@@ -44,7 +44,7 @@ class ImageFacts:
     image_id: str
     """The digest of its configuration, 64 hex digits."""
     size: int | None
-    """Bytes of all layers, unpacked; None if the builder does not say."""
+    """Bytes of all layers, unpacked; None if the builder does not report it."""
 
 
 class LocalBuilder:
@@ -97,12 +97,12 @@ class LocalBuilder:
             )
 
     def has(self, image: str) -> bool:
-        """Whether the image is on this machine."""
-        return self._inspected(image).ok
+        """Return whether the image is on this machine."""
+        return self._inspect(image).ok
 
     def inspect(self, image: str) -> ImageFacts:
-        """The declarations of the image. Raises ConfigError if it is not on this machine."""
-        done = self._inspected(image)
+        """Return the declarations of the image. Raises ConfigError if it is not on this machine."""
+        done = self._inspect(image)
         if not done.ok:
             raise ConfigError(
                 f"{image}: {self.program} has no such image here. Build it with scripts/build_image.py, or "
@@ -111,7 +111,7 @@ class LocalBuilder:
         found = json.loads(done.stdout)
         return _docker_facts(found[0]) if self.is_docker else _buildah_facts(found)
 
-    def _inspected(self, image: str) -> Finished:
+    def _inspect(self, image: str) -> Finished:
         kind = ["image", "inspect"] if self.is_docker else ["inspect", "--type", "image"]
         return self._run(*kind, image)
 
@@ -152,7 +152,7 @@ class LocalBuilder:
             words = ["push", "--quiet", image, f"docker-archive:{target}"]
         done = run_program([self.program, *words], seconds=_SAVE_SECONDS)
         if not done.ok:
-            raise ServiceTroubleError(f"{image} could not be saved to be looked at: {last_line(done)}")
+            raise ServiceTroubleError(f"{image} could not be saved to be checked: {last_line(done)}")
 
     def push(self, image: str, target: str, login: "Login | None") -> str:
         """Push the image under the name `target`; return the digest that the builder reports.
@@ -247,7 +247,7 @@ def auth_file(login: Login | None) -> Iterator[Path]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a registry's host is this machine, which is accessed without TLS."""
+    """Return whether a registry's host is this machine, which is accessed without TLS."""
     own = ("127.0.0.1", "localhost", "[::1]")
     return host in own or host.rpartition(":")[0] in own
 

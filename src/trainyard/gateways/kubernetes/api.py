@@ -1,14 +1,14 @@
 """Send requests to the API server, as plain JSON over a few kept-alive connections.
 
-    get, whole_list, review      ──> a read: token, time limit, bounded retries ──> JSON, or an error
+    get, list_all, review        ──> a read: token, time limit, bounded retries ──> JSON, or an error
     create, apply, merge, delete ──> one request that changes something: sent again only after 429
     stream                       ──> lines as they come: a watch, a log
 
 Lists arrive page by page. The next page is fetched while one is processed, so at most two are held.
-All pods and all nodes of a cluster are asked for as protobuf (`protobuf`), which spares the server most work.
-Reads are repeated after errors that can heal: 429 (after Retry-After), 5xx, broken connections. With 429 the
-server has refused a request before it read it, so a change is sent again too. An expired token is renewed
-once. The official client is not used: `docs/decisions/0018` says why.
+All pods and all nodes of a cluster are requested as protobuf (`protobuf`), which spares the server most work.
+Reads are repeated after errors that a retry can fix: 429 (after Retry-After), 5xx, broken connections. With
+429 the server has refused a request before it read it, so a change is sent again too. An expired token is
+renewed once. The official client is not used: `docs/decisions/0018` has the reasons.
 """
 
 import json
@@ -97,10 +97,10 @@ class Api:
         Raises PermissionRefusedError, ServiceError when it is refused, ServiceTroubleError when it failed.
         """
         body = self._read(path, METADATA[metadata_of] if metadata_of else PLAIN)
-        return None if body is None else _parsed(body, path)
+        return None if body is None else _parse(body, path)
 
-    def whole_list(self, path: str, reduce: Callable[[Json], Kept | None], **query: str) -> tuple[Kept, ...]:
-        """Return every object of a list, reduced by `reduce`; objects for which it returns None are left out.
+    def list_all(self, path: str, reduce: Callable[[Json], Kept | None], **query: str) -> tuple[Kept, ...]:
+        """Return every object of a list, reduced by `reduce`; objects for which it returns None are omitted.
 
         Of all pods or all nodes of a cluster, objects have the fields of `protobuf.LISTS` only.
 
@@ -115,16 +115,18 @@ class Api:
         )
 
     def create(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
-        """The status and the answer to a creation, refusals included.
+        """Return the status and the answer to a creation, refusals included.
 
         A dry run changes nothing, and is sent again while the server is too busy for it.
 
         Raises ServiceTroubleError where there was no answer, CredentialsRefusedError.
         """
         if not dry_run:
-            return self._sent("POST", f"{path}?fieldManager=trainyard", body)
+            return self._send("POST", f"{path}?fieldManager=trainyard", body)
         address = f"{path}?dryRun=All&fieldManager=trainyard"
-        status, answer = self._healed("POST", address, PLAIN, json.dumps(body).encode(), heals=_BUSY)
+        status, answer = self._send_with_retries(
+            "POST", address, PLAIN, json.dumps(body).encode(), retried_codes=_BUSY
+        )
         return status, _answer_of(answer)
 
     def review(self, path: str, body: Json) -> Json:
@@ -138,21 +140,21 @@ class Api:
         A field with another owner is a conflict (409), so nobody's fields are overwritten.
         """
         query = "?fieldManager=trainyard" + ("&dryRun=All" if dry_run else "")
-        return self._sent("PATCH", path + query, body, "application/apply-patch+yaml")
+        return self._send("PATCH", path + query, body, "application/apply-patch+yaml")
 
     def merge(self, path: str, body: Json) -> tuple[int, Json]:
         """Return status and answer of a merge patch: None removes a field, and other fields stay.
 
         Raises ServiceTroubleError if there was no answer.
         """
-        return self._sent("PATCH", f"{path}?fieldManager=trainyard", body, "application/merge-patch+json")
+        return self._send("PATCH", f"{path}?fieldManager=trainyard", body, "application/merge-patch+json")
 
     def delete(self, path: str, options: Json) -> tuple[int, Json]:
         """Return status and answer of a deletion with these DeleteOptions; 404 if the object is gone.
 
         Raises ServiceTroubleError if there was no answer.
         """
-        return self._sent("DELETE", path, options)
+        return self._send("DELETE", path, options)
 
     def stream(self, path: str, *, silence: float) -> "Stream":
         """Return the stream that the path sends. Raises TooOldError, and the errors of `get` if refused at
@@ -200,14 +202,14 @@ class Api:
         return self._identity(self._current_token(refused))
 
     def unknown_caller(self) -> CredentialsRefusedError:
-        """The error for an answer 401."""
+        """Return the error for an answer 401."""
         return CredentialsRefusedError(
             f"{self.access.server} does not know who we are (401 Unauthorized); renew the credentials of "
             f"context {self.access.context}"
         )
 
     def cluster_time(self) -> float:
-        """The Unix time by the server's clock, which set the times in its objects."""
+        """Return the Unix time by the server's clock, which set the times in its objects."""
         if self.server_time is None:
             return time.time()
         return time.time() + self.server_time - self.clock_at_answer
@@ -227,7 +229,7 @@ class Api:
             token = _next_page(body)
             if token:
                 coming = ask(token)
-            answer = _decoded(body, path) if body.startswith(protobuf.MAGIC) else _parsed(body, path)
+            answer = _decode(body, path) if body.startswith(protobuf.MAGIC) else _parse(body, path)
             del body
             if answer.get("items"):
                 yield answer["items"]
@@ -238,20 +240,22 @@ class Api:
                 coming = ask(left)
 
     def _read(self, path: str, accept: str, body: bytes | None = None, method: str = "GET") -> bytes | None:
-        return self._accepted_body(method, path, *self._healed(method, path, accept, body, heals=HEALS))
+        return self._accepted_body(
+            method, path, *self._send_with_retries(method, path, accept, body, retried_codes=HEALS)
+        )
 
-    def _healed(
+    def _send_with_retries(
         self,
         method: str,
         path: str,
         accept: str,
         body: bytes | None,
         *,
-        heals: tuple[int, ...],
+        retried_codes: tuple[int, ...],
         kind: str = PLAIN,
         broken: int = _BROKEN,
     ) -> tuple[int, bytes]:
-        """The status and the answer, after as many attempts as are needed and allowed.
+        """Return the status and the answer, after as many attempts as are needed and allowed.
 
         `broken` is the number of attempts that may end without an answer.
         """
@@ -259,7 +263,7 @@ class Api:
             wait = None
             try:
                 status, answer, wait = self._authorized(method, path, accept, body, kind=kind)
-                if status not in heals or pause is None:
+                if status not in retried_codes or pause is None:
                     return status, answer
             except ServiceTroubleError:
                 broken -= 1
@@ -273,16 +277,16 @@ class Api:
             return answer
         if status == 404:
             return None
-        said = message_in(answer)
+        message = message_in(answer)
         place = path.partition("?")[0]
         if status == 410:
-            raise TooOldError(f"{self.access.server} answered {method} {place} with 410: {said}")
+            raise TooOldError(f"{self.access.server} answered {method} {place} with 410: {message}")
         if status == 401:
             raise self.unknown_caller()
         if status == 403:
-            raise PermissionRefusedError(f"not allowed: {method} {place}: {said}")
+            raise PermissionRefusedError(f"not allowed: {method} {place}: {message}")
         kind = ServiceTroubleError if status in HEALS else ServiceError
-        raise kind(f"{self.access.server} answered {method} {place} with {status}: {said}")
+        raise kind(f"{self.access.server} answered {method} {place} with {status}: {message}")
 
     def _authorized(
         self,
@@ -313,16 +317,16 @@ class Api:
             raise self.unknown_caller()
         return answer
 
-    def _sent(self, method: str, path: str, body: Json, kind: str = PLAIN) -> tuple[int, Json]:
+    def _send(self, method: str, path: str, body: Json, kind: str = PLAIN) -> tuple[int, Json]:
         """Send one request that changes something; return the status and the answer."""
         content = json.dumps(body).encode()
-        status, answer = self._healed(
-            method, path, PLAIN, content, heals=_REFUSED_UNREAD, kind=kind, broken=1
+        status, answer = self._send_with_retries(
+            method, path, PLAIN, content, retried_codes=_REFUSED_UNREAD, kind=kind, broken=1
         )
         return status, _answer_of(answer)
 
     def _current_token(self, refused: str = "") -> str:
-        """The token in use; a new one if there is none yet, or if it is the one that was `refused`."""
+        """Return the token in use; a new one if there is none yet, or if it is the one that was `refused`."""
         with self._lock:
             if self._token == refused and self.access.credentials.token is not None:
                 self._token = self.access.credentials.token()
@@ -396,8 +400,8 @@ class Stream:
         """
         rest = b""
         for piece in self._pieces():
-            *whole, rest = (rest + piece).split(b"\n")
-            yield from whole
+            *complete, rest = (rest + piece).split(b"\n")
+            yield from complete
         if rest:
             yield rest
 
@@ -428,7 +432,7 @@ def unreachable(server: str, error: Exception) -> str:
 
 
 def _sleep(pause: float, wait: float | None) -> None:
-    """Wait as long as the server asks, at most half a minute; without its time, for `pause` with jitter."""
+    """Wait as long as the server requests, at most half a minute; without a time, for `pause` with jitter."""
     time.sleep(pause * (0.5 + random.random()) if wait is None else min(wait, _MOST_PAUSE))  # noqa: S311
 
 
@@ -437,21 +441,21 @@ def _seconds_of(text: str | None) -> float | None:
 
 
 def _next_page(body: bytes) -> str:
-    """The token of the next page, from the first bytes of a list; empty if they do not hold it."""
+    """Return the token of the next page, from the first bytes of a list; empty if they do not hold it."""
     if body.startswith(protobuf.MAGIC):
         return protobuf.continue_token(body)
     seen = _CONTINUE.search(body, 0, _HEAD)
     return seen[1].decode() if seen else ""
 
 
-def _decoded(body: bytes, path: str) -> Json:
+def _decode(body: bytes, path: str) -> Json:
     try:
         return protobuf.decode_list(body, protobuf.LISTS[path])
     except protobuf.NotDecodableError as error:
         raise ServiceError(f"The answer to {path} cannot be decoded: {error}") from None
 
 
-def _parsed(body: bytes, path: str) -> Json:
+def _parse(body: bytes, path: str) -> Json:
     found = _object_in(body)
     if found is None:
         raise ServiceError(
@@ -461,7 +465,7 @@ def _parsed(body: bytes, path: str) -> Json:
 
 
 def _answer_of(body: bytes) -> Json:
-    """The object in an answer; an answer that is not an object becomes `message`."""
+    """Return the object in an answer; an answer that is not an object becomes `message`."""
     found = _object_in(body)
     return {"message": body[:300].decode(errors="replace")} if found is None else found
 
@@ -475,10 +479,10 @@ def _object_in(body: bytes) -> Json | None:
 
 
 def message_in(body: bytes) -> str:
-    """The API server's reason in the body of a refusal, on one line."""
+    """Return the API server's reason in the body of a refusal, on one line."""
     return message_of(_answer_of(body))
 
 
 def message_of(answer: Mapping[str, Any]) -> str:
-    """The API server's reason in a refusal, on one line."""
+    """Return the API server's reason in a refusal, on one line."""
     return " ".join(str(answer.get("message", "")).split())[:400]

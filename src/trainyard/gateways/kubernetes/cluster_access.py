@@ -2,7 +2,7 @@
 
     parsed kubeconfig --context--> Access: server, trust, client certificate, a source of tokens
 
-A source of tokens is asked once, and again when the API server rejects its token. Sources are a token, a
+A source of tokens is used once, and again when the API server rejects its token. Sources are a token, a
 file that is rotated, a program that prints one (`exec`), and EKS, whose tokens are signed here (`eks_token`):
 a kubeconfig that uses the aws CLI for tokens works without the CLI. No token is logged.
 """
@@ -85,12 +85,12 @@ def read_access(document: Any, *, path: Path, context: str = "") -> Access:
         proxy=str(cluster.get("proxy-url") or ""),
         context=name,
         namespace=str(chosen.get("namespace") or ""),
-        impersonated=_impersonated(user),
+        impersonated=_impersonation_headers(user),
     )
 
 
 def pod_access(environment: Mapping[str, str] = os.environ) -> Access | None:
-    """The access of the pod that this process runs in; None outside one."""
+    """Return the access of the pod that this process runs in; None outside one."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     token = _POD / "token"
     if not host or not token.is_file():
@@ -106,17 +106,17 @@ def pod_access(environment: Mapping[str, str] = os.environ) -> Access | None:
 
 
 def eks_access(*, cluster: str, region: str, server: str, authority: str) -> Access:
-    """The access to an EKS cluster with the AWS credentials of this process."""
+    """Return the access to an EKS cluster with the AWS credentials of this process."""
     return Access(
         server=server,
         credentials=Credentials(lambda: eks_token(cluster, region=region)),
-        authority=_decoded(authority, f"the certificate of {cluster}"),
+        authority=_decode_base64(authority, f"the certificate of {cluster}"),
         context=f"{cluster} in {region}",
     )
 
 
 def _entry(document: Json, group: str, kind: str, *, name: str, path: Path) -> Json:
-    entries = [e for e in _listed(document, group) if isinstance(e, dict)]
+    entries = [e for e in _list_at(document, group) if isinstance(e, dict)]
     for entry in entries:
         if entry.get("name") == name and isinstance(entry.get(kind), dict):
             found: Json = entry[kind]
@@ -126,8 +126,8 @@ def _entry(document: Json, group: str, kind: str, *, name: str, path: Path) -> J
     raise ConfigError(f"{path}: no {kind} {wanted}; known: {known}. Name a context with --context")
 
 
-def _listed(entry: Json, key: str) -> list[Any]:
-    """The list at `key`; an empty one where something else stands there, as where nothing does."""
+def _list_at(entry: Json, key: str) -> list[Any]:
+    """Return the list at `key`; an empty one if there is nothing, or something else."""
     found = entry.get(key)
     return found if isinstance(found, list) else []
 
@@ -158,8 +158,10 @@ def _token_source(user: Json, *, cluster: Json, path: Path) -> TokenSource | Non
 
 def _program_source(plugin: Json, *, cluster: Json, path: Path) -> TokenSource:
     """Runs the program that a kubeconfig names, or signs the token that this program would print for EKS."""
-    command, arguments = str(plugin.get("command") or ""), [str(a) for a in _listed(plugin, "args")]
-    own = {str(e.get("name")): str(e.get("value", "")) for e in _listed(plugin, "env") if isinstance(e, dict)}
+    command, arguments = str(plugin.get("command") or ""), [str(a) for a in _list_at(plugin, "args")]
+    own = {
+        str(e.get("name")): str(e.get("value", "")) for e in _list_at(plugin, "env") if isinstance(e, dict)
+    }
     eks = _eks_arguments(command, arguments, own)
     if eks is not None:
         return lambda: eks_token(**eks)
@@ -169,8 +171,8 @@ def _program_source(plugin: Json, *, cluster: Json, path: Path) -> TokenSource:
     def ask() -> str:
         done = run_program([program, *arguments], seconds=EXEC_SECONDS, environment=environment)
         if not done.ok:
-            said = done.stderr.strip()[-300:] or f"exit code {done.exit_code}"
-            raise PermissionRefusedError(f"{path}: {command} gave no credentials: {said}")
+            message = done.stderr.strip()[-300:] or f"exit code {done.exit_code}"
+            raise PermissionRefusedError(f"{path}: {command} gave no credentials: {message}")
         return _token_in(done.stdout, command, path)
 
     return ask
@@ -224,30 +226,30 @@ def _options(arguments: list[str]) -> dict[str, str]:
     return found
 
 
-def _impersonated(user: Json) -> tuple[tuple[str, str], ...]:
+def _impersonation_headers(user: Json) -> tuple[tuple[str, str], ...]:
     """Return the impersonation headers; keys of `as-user-extra` are percent-encoded, as client-go does it."""
     extra = user.get("as-user-extra")
     more = extra if isinstance(extra, dict) else {}
     named = (("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid")))
     return (
         *((name, str(value)) for name, value in named if value),
-        *(("Impersonate-Group", str(group)) for group in _listed(user, "as-groups")),
+        *(("Impersonate-Group", str(group)) for group in _list_at(user, "as-groups")),
         *(
             (f"Impersonate-Extra-{quote(str(key).lower(), safe='')}", str(value))
             for key in more
-            for value in _listed(more, key)
+            for value in _list_at(more, key)
         ),
     )
 
 
 def _content(entry: Json, name: str, path: Path) -> bytes:
-    """The content of `NAME-data` in base64, or of the file that `NAME` names."""
+    """Return the content of `NAME-data` in base64, or of the file that `NAME` names."""
     if entry.get(f"{name}-data"):
-        return _decoded(str(entry[f"{name}-data"]), f"{path}: {name}-data")
+        return _decode_base64(str(entry[f"{name}-data"]), f"{path}: {name}-data")
     return _read(path.parent / str(entry[name])) if entry.get(name) else b""
 
 
-def _decoded(text: str, what: str) -> bytes:
+def _decode_base64(text: str, what: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -11,15 +11,15 @@ from trainyard.gateways.kubernetes.eks import EksCluster, describe_cluster
 from trainyard.gateways.kubernetes.sagemaker import HyperPod
 
 
-def access_asked_for(given: Mapping[str, Any], *, read: Callable[[Path], Any]) -> Access:
-    """The access that `given` names: the options of `command.cluster_options`, by their names."""
+def requested_access(given: Mapping[str, Any], *, read: Callable[[Path], Any]) -> Access:
+    """Return the access that `given` names: the options of `command.cluster_options`, by their names."""
     if given["cluster"]:
         return access_by_name(given["cluster"], given["region"])
     return access_by_kubeconfig(given["kubeconfig"], given["context"], read=read)
 
 
 def access_by_name(name: str, region: str = "") -> Access:
-    """The EKS cluster of this name, or the one of the HyperPod cluster of this name.
+    """Return the EKS cluster of this name, or the one of the HyperPod cluster of this name.
 
     Raises ConfigError when there is neither, ServiceError when AWS refuses or cannot be reached.
     """
@@ -44,7 +44,7 @@ def access_by_kubeconfig(
     read: Callable[[Path], Any],
     environment: Mapping[str, str] = os.environ,
 ) -> Access:
-    """The access of a kubeconfig: `named`, $KUBECONFIG, ~/.kube/config; else that of the pod.
+    """Return the access of a kubeconfig: `named`, $KUBECONFIG, ~/.kube/config; else that of the pod.
 
     `read` returns the parsed file, or raises FileNotFoundError or DamagedFileError. Of several files in
     $KUBECONFIG the first existing one is used. Raises ConfigError.
@@ -56,7 +56,7 @@ def access_by_kubeconfig(
             return read_access(read(path), path=path, context=context)
         except FileNotFoundError:
             continue
-        except DamagedFileError as error:  # its exit code would say that a job has failed
+        except DamagedFileError as error:  # its exit code would mean that a job has failed
             raise ConfigError(f"{error}; name another kubeconfig with --kubeconfig") from None
     if not named and (access := pod_access(environment)) is not None:
         return access

@@ -28,7 +28,7 @@ class EksCluster:
     authority: str
     """The certificate of its API server, in base64."""
     authentication: str
-    """API, API_AND_CONFIG_MAP or CONFIG_MAP; empty if EKS does not say."""
+    """API, API_AND_CONFIG_MAP or CONFIG_MAP; empty if EKS does not report it."""
 
     @property
     def region(self) -> str:
@@ -36,7 +36,7 @@ class EksCluster:
         return self.arn.split(":")[3] if self.arn.count(":") >= 5 else ""
 
     def record(self) -> dict[str, str]:
-        """The cluster as plain data."""
+        """Return the cluster as plain data."""
         return {
             "name": self.name,
             "type": "eks",
@@ -51,18 +51,18 @@ def list_clusters(region: str = "") -> tuple[EksCluster, ...]:
     """The clusters of the account in a region. Raises ServiceError when AWS refuses or cannot be reached."""
     client = cluster_client("eks", region)
     pages = client.get_paginator("list_clusters").paginate()
-    names = _asked(lambda: [name for page in pages for name in page["clusters"]], "list its clusters")
-    found = (_described(client, name) for name in names[:_MOST_CLUSTERS])
+    names = _call(lambda: [name for page in pages for name in page["clusters"]], "list its clusters")
+    found = (_describe(client, name) for name in names[:_MOST_CLUSTERS])
     return tuple(cluster for cluster in found if cluster is not None)
 
 
 def describe_cluster(name: str, region: str = "") -> EksCluster | None:
     """One cluster by its name; None if there is none of this name."""
-    return _described(cluster_client("eks", region), name)
+    return _describe(cluster_client("eks", region), name)
 
 
-def _described(client: Any, name: str) -> EksCluster | None:
-    found = _asked(lambda: client.describe_cluster(name=name)["cluster"], f"describe the cluster {name}")
+def _describe(client: Any, name: str) -> EksCluster | None:
+    found = _call(lambda: client.describe_cluster(name=name)["cluster"], f"describe the cluster {name}")
     if found is None:
         return None
     return EksCluster(
@@ -76,8 +76,8 @@ def _described(client: Any, name: str) -> EksCluster | None:
     )
 
 
-def _asked(work: Callable[[], Any], what: str) -> Any:
-    """The answer of `work`; None if there is no such cluster."""
+def _call(work: Callable[[], Any], what: str) -> Any:
+    """Return the answer of `work`; None if there is no such cluster."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -100,14 +100,14 @@ def cluster_client(service: str, region: str) -> Any:
 
 
 def cluster_refusal(error: Exception, what: str) -> ServiceError:
-    """The error for a call that AWS refused or did not answer; `what` completes "AWS refused to …"."""
+    """Return the error for a call that AWS refused or did not answer; `what` completes "AWS refused to …"."""
     from botocore.exceptions import ClientError, NoCredentialsError
 
     if isinstance(error, ClientError):
-        code, said = code_of(error)
+        code, message = code_of(error)
         if code in _DENIED or "AccessDenied" in code or "Token" in code:
-            return PermissionRefusedError(f"AWS does not allow to {what} ({code}): {said}")
-        return ServiceError(f"AWS refused to {what} ({code}): {said}")
+            return PermissionRefusedError(f"AWS does not allow to {what} ({code}): {message}")
+        return ServiceError(f"AWS refused to {what} ({code}): {message}")
     if isinstance(error, NoCredentialsError):
         return PermissionRefusedError(
             f"There are no AWS credentials to {what} with; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "

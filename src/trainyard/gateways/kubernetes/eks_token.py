@@ -1,7 +1,7 @@
 """Make tokens for EKS: a signed address of STS's GetCallerIdentity, without the aws CLI.
 
-EKS opens this address to ask STS who signed it. So the token proves our identity and holds no secret key. It
-is signed for 60 seconds, and EKS accepts it for 15 minutes
+EKS opens this address, and STS answers who signed it. So the token proves our identity and holds no secret
+key. It is signed for 60 seconds, and EKS accepts it for 15 minutes
 (github.com/kubernetes-sigs/aws-iam-authenticator).
 """
 
@@ -16,7 +16,7 @@ _SIGNED_SECONDS = 60
 
 
 def eks_token(cluster: str, *, region: str = "", role: str = "", profile: str = "") -> str:
-    """A token for `cluster`, with the AWS credentials of this process, of `profile`, or of `role`.
+    """Return a token for `cluster`, with the AWS credentials of this process, of `profile`, or of `role`.
 
     Raises ConfigError if the AWS settings cannot be used, PermissionRefusedError without credentials.
     """
@@ -26,8 +26,11 @@ def eks_token(cluster: str, *, region: str = "", role: str = "", profile: str = 
     try:
         session = boto3.session.Session(profile_name=profile or None, region_name=region or None)
         if role:
-            session = _assumed(session, role)
-        return _PREFIX + base64.urlsafe_b64encode(_signed(session, cluster).encode()).rstrip(b"=").decode()
+            session = _assume_role(session, role)
+        return (
+            _PREFIX
+            + base64.urlsafe_b64encode(_presigned_url(session, cluster).encode()).rstrip(b"=").decode()
+        )
     except NoCredentialsError:
         raise PermissionRefusedError(
             f"There are no AWS credentials to sign a token for the EKS cluster {cluster} with; set "
@@ -39,7 +42,7 @@ def eks_token(cluster: str, *, region: str = "", role: str = "", profile: str = 
         raise ConfigError(f"The AWS settings cannot be used: {error}") from None
 
 
-def _signed(session: Any, cluster: str) -> str:
+def _presigned_url(session: Any, cluster: str) -> str:
     from botocore.config import Config
 
     client = session.client("sts", config=Config(signature_version="v4", connect_timeout=5, read_timeout=10))
@@ -63,7 +66,7 @@ def _signed(session: Any, cluster: str) -> str:
     )
 
 
-def _assumed(session: Any, role: str) -> Any:
+def _assume_role(session: Any, role: str) -> Any:
     import boto3
 
     answer = session.client("sts").assume_role(RoleArn=role, RoleSessionName="trainyard")["Credentials"]

@@ -1,4 +1,4 @@
-"""Watch a list of objects: one request that goes on, however many objects there are.
+"""Watch a list of objects: one long request, however many objects there are.
 
     list ──resourceVersion──> watch ──ADDED, MODIFIED, DELETED, BOOKMARK──> watch again from the last version
       ^                          └──410 Gone──┐
@@ -96,19 +96,19 @@ class Watch:
                 version = ""
                 self._over.wait(_FIRST_PAUSE)
             except (ServiceTroubleError, CredentialsRefusedError) as error:
-                self._tell_broken(error)
+                self._report_broken(error)
                 self._over.wait(pause * (0.5 + random.random()))  # noqa: S311 - jitter
                 pause = min(_MOST_PAUSE, pause * 2)
             except ServiceError as error:
                 if not self._was_seen:
-                    self._tell(Report(self._source, "refused", error=error))
+                    self._report_unless_over(Report(self._source, "refused", error=error))
                     return
                 # An API server that starts may refuse for seconds what it allows.
-                self._tell_broken(error)
+                self._report_broken(error)
                 self._over.wait(_MOST_PAUSE)
 
     def _list(self) -> str:
-        """The version from which a watch continues."""
+        """Return the version from which a watch continues."""
         found: list[Any] = []
         more: dict[str, str] = {}
         while True:
@@ -122,7 +122,7 @@ class Watch:
                 break
             more = {"continue": str(meta["continue"])}
         self._is_broken, self._was_seen = False, True
-        self._tell(Report(self._source, "listed", tuple(found)))
+        self._report_unless_over(Report(self._source, "listed", tuple(found)))
         return str(meta.get("resourceVersion") or "")
 
     def _watch(self, version: str) -> str:
@@ -141,7 +141,7 @@ class Watch:
             stream.end()
         if self._is_broken:
             self._is_broken = False
-            self._tell(Report(self._source, "back"))
+            self._report_unless_over(Report(self._source, "back"))
         for line in stream.lines():
             version = self._event(line) or version
         return version
@@ -160,16 +160,16 @@ class Watch:
                 raise TooOldError
             raise ServiceTroubleError(f"The watch of {self._path} ended: {raw.get('message', 'no reason')}")
         if kind in ("ADDED", "MODIFIED", "DELETED"):
-            self._tell(
+            self._report_unless_over(
                 Report(self._source, "deleted" if kind == "DELETED" else "changed", (self._keep(raw),))
             )
         return str((raw.get("metadata") or {}).get("resourceVersion") or "")
 
-    def _tell_broken(self, error: ServiceError) -> None:
+    def _report_broken(self, error: ServiceError) -> None:
         if not self._is_broken:
-            self._tell(Report(self._source, "broken", error=error))
+            self._report_unless_over(Report(self._source, "broken", error=error))
         self._is_broken = True
 
-    def _tell(self, report: Report) -> None:
+    def _report_unless_over(self, report: Report) -> None:
         if not self._over.is_set():
             self._report(report)

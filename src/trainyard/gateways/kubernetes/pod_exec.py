@@ -1,6 +1,6 @@
 """Run a command in a container through the API server: a WebSocket with a channel per stream.
 
-    handshake (GET .../exec, Upgrade) ──> messages; the first byte says stdin, stdout, stderr or error
+    handshake (GET .../exec, Upgrade) ──> messages; the first byte names stdin, stdout, stderr or error
 
 The protocol is v4.channel.k8s.io, which every API server since Kubernetes 1.4 speaks; `websocket-client` does
 the handshake and reads and writes the frames. One thread uses a connection. Pings show that it is alive, so
@@ -90,7 +90,7 @@ class Exec:
                 yield kind != websocket.ABNF.OPCODE_CONT, payload
 
     def _receive(self) -> tuple[int, bytes]:
-        """The kind and the payload of the next frame."""
+        """Return the kind and the payload of the next frame."""
         while True:
             try:
                 frame = self._connection.recv_frame()
@@ -119,7 +119,7 @@ class Exec:
 
 
 def _open(api: Api, place: "Place", command: Sequence[str], *, reads_stdin: bool) -> websocket.WebSocket:
-    """A connection after its handshake. An expired token is renewed once."""
+    """Return a connection after its handshake. An expired token is renewed once."""
     server, identity = urlsplit(api.access.server), api.identity()
     host = server.netloc.rpartition("@")[2]
     path = server.path.rstrip("/") + _path_of(place, command, reads_stdin=reads_stdin)
@@ -129,7 +129,7 @@ def _open(api: Api, place: "Place", command: Sequence[str], *, reads_stdin: bool
         try:
             opened.connect(
                 f"ws://{host}{path}",
-                socket=_connected(api.access),
+                socket=_connect(api.access),
                 host=host,
                 header=[f"{name}: {value}" for name, value in headers],
                 subprotocols=[_PROTOCOL],
@@ -160,8 +160,8 @@ def _path_of(place: "Place", command: Sequence[str], *, reads_stdin: bool) -> st
     return f"{pods}/{quote(place.pod, safe='')}/exec?{urlencode(query)}"
 
 
-def _connected(access: Access) -> socket.socket:
-    """A connection to the API server, through its proxy if it has one, and with TLS if it uses it."""
+def _connect(access: Access) -> socket.socket:
+    """Return a connection to the API server, through its proxy if it has one, and with TLS if it uses it."""
     server, proxy = urlsplit(access.server), urlsplit(proxy_of(access))
     port = server.port or (443 if server.scheme == "https" else 80)
     host = server.hostname or ""
@@ -182,13 +182,13 @@ def _connected(access: Access) -> socket.socket:
         raise ServiceTroubleError(unreachable(access.server, error)) from None
 
 
-def _refusal(api: Api, place: "Place", status: int, said: str) -> ServiceError:
+def _refusal(api: Api, place: "Place", status: int, message: str) -> ServiceError:
     if status == 401:
         return api.unknown_caller()
     if status == 403:
-        return PermissionRefusedError(f"not allowed: create pods/exec in {place.namespace}: {said}")
+        return PermissionRefusedError(f"not allowed: create pods/exec in {place.namespace}: {message}")
     kind = ServiceTroubleError if status in (0, *HEALS) else ServiceError
-    return kind(f"a command cannot be run in {place} ({status}): {said}")
+    return kind(f"a command cannot be run in {place} ({status}): {message}")
 
 
 def _is_json(text: bytes) -> bool:
@@ -199,7 +199,7 @@ def _is_json(text: bytes) -> bool:
 
 
 def _exit_code(status: bytes, place: "Place") -> int:
-    """The exit code of the command, from the Status that ends the connection."""
+    """Return the exit code of the command, from the Status that ends the connection."""
     try:
         answer = json.loads(status)
         if answer["status"] == "Success":

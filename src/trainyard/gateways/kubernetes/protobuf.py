@@ -119,7 +119,7 @@ LISTS = {
 
 
 def decode_list(body: bytes, fields: Mapping[int, Field]) -> dict[str, Any]:
-    """The list in an answer of the API server. Raises NotDecodableError."""
+    """Return the list in an answer of the API server. Raises NotDecodableError."""
     if body[: len(MAGIC)] != MAGIC:
         raise NotDecodableError("no protobuf of Kubernetes")
     try:
@@ -142,7 +142,7 @@ def continue_token(body: bytes) -> str:
 
 
 def _raw(body: bytes) -> tuple[int, int]:
-    """The beginning and the end of the message itself in its envelope."""
+    """Return the beginning and the end of the message itself in its envelope."""
     at = len(MAGIC)
     while at < len(body):
         number, wire, at, size = _next(body, at)

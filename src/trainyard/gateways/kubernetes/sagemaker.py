@@ -22,40 +22,38 @@ class HyperPod:
         self.region = str(self._client.meta.region_name)
 
     def clusters(self) -> list[dict[str, Any]]:
-        """The clusters, as `DescribeCluster` returns them."""
-        names = self._all("list_clusters", "ClusterSummaries")
+        """Return the clusters, as `DescribeCluster` returns them."""
+        names = self._list_all("list_clusters", "ClusterSummaries")
         return [self.describe(str(summary["ClusterName"])) for summary in names]
 
     def describe(self, name: str) -> dict[str, Any]:
         """One cluster, as `DescribeCluster` returns it. Raises ConfigError if there is none of this name."""
-        found: dict[str, Any] = self._asked(
+        found: dict[str, Any] = self._call(
             lambda: self._client.describe_cluster(ClusterName=name), f"describe the HyperPod cluster {name}"
         )
         return found
 
     def nodes(self, name: str) -> list[dict[str, Any]]:
-        """The nodes of a cluster, as `ListClusterNodes` returns them."""
-        return self._all("list_cluster_nodes", "ClusterNodeSummaries", ClusterName=name)
+        """Return the nodes of a cluster, as `ListClusterNodes` returns them."""
+        return self._list_all("list_cluster_nodes", "ClusterNodeSummaries", ClusterName=name)
 
-    def _all(self, operation: str, key: str, **arguments: str) -> list[dict[str, Any]]:
+    def _list_all(self, operation: str, key: str, **arguments: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         more = dict(arguments)
         while True:
-            answer = self._asked(
-                lambda: getattr(self._client, operation)(**more), operation.replace("_", " ")
-            )
+            answer = self._call(lambda: getattr(self._client, operation)(**more), operation.replace("_", " "))
             found.extend(answer.get(key) or ())
             if not answer.get("NextToken"):
                 return found
             more["NextToken"] = answer["NextToken"]
 
-    def _asked(self, work: Callable[[], Any], what: str) -> Any:
+    def _call(self, work: Callable[[], Any], what: str) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
             return work()
         except (BotoCoreError, ClientError) as error:
-            code, said = code_of(error) if isinstance(error, ClientError) else ("", "")
+            code, message = code_of(error) if isinstance(error, ClientError) else ("", "")
             if code in _UNKNOWN:
-                raise ConfigError(f"SageMaker cannot {what}: {said}") from None
+                raise ConfigError(f"SageMaker cannot {what}: {message}") from None
             raise cluster_refusal(error, what) from None

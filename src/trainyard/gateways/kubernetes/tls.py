@@ -45,7 +45,7 @@ def pool_of(access: Access, connections: int) -> Any:
 
 
 def proxy_of(access: Access) -> str:
-    """The proxy between us and the API server; empty if there is none."""
+    """Return the proxy between us and the API server; empty if there is none."""
     address = urlsplit(access.server)
     if access.proxy or proxy_bypass(address.hostname or ""):
         return access.proxy
@@ -69,7 +69,7 @@ def without_user(url: str) -> str:
 
 
 def ssl_context(access: Access) -> ssl.SSLContext:
-    """The certificates of both sides. Raises ConfigError if they cannot be used."""
+    """Return the certificates of both sides. Raises ConfigError if they cannot be used."""
     try:
         authority = access.authority.decode() or None
         context = ssl.create_default_context(cadata=authority)

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
-from trainyard.gateways import joined, require_small
+from trainyard.gateways import join_chunks, require_small
 from trainyard.gateways.local_store.stored_files import (
     CHUNK_BYTES,
     copy_file,
     hash_stored_file,
     name_exclusively,
-    refusals_named,
+    name_refusals,
     refuse_link,
     sync_directory,
     sync_file,
@@ -44,7 +44,7 @@ class LocalObject:
     checksum: Mapping[str, Any] = field(default_factory=dict)
     modified: float = field(default=0.0, compare=False)
     identity: str = field(default="", compare=False)
-    encrypted_as_asked: bool = True
+    has_requested_encryption: bool = True
 
 
 class LocalStore:
@@ -58,7 +58,7 @@ class LocalStore:
         self.url = f"file://{root}"
 
     def folders(self) -> Iterator[str]:
-        with refusals_named(self._root):
+        with name_refusals(self._root):
             if self._root.is_dir():
                 yield from sorted(entry.name for entry in self._root.iterdir() if _is_visible_folder(entry))
 
@@ -66,7 +66,7 @@ class LocalStore:
         if not self._root.is_dir():
             what = "is a file and no folder" if self._root.exists() else "does not exist"
             raise ServiceError(f"The store's folder {self._root} {what}.")
-        with refusals_named(self._root):
+        with name_refusals(self._root):
             for path in sorted(self._files_below(prefix)):
                 key = path.relative_to(self._root).as_posix()
                 if key.startswith(prefix):
@@ -79,7 +79,7 @@ class LocalStore:
         path = self._path(key)
         refuse_link(path)
         try:
-            with refusals_named(path):
+            with name_refusals(path):
                 if not path.is_file():
                     return None
                 found = path.stat()  # before reading, so that a replacement has another identity
@@ -93,7 +93,7 @@ class LocalStore:
     def read_chunks(
         self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
     ) -> Iterator[bytes]:
-        with self._reading(key, start) as file:
+        with self._open_file(key, start) as file:
             left = os.fstat(file.fileno()).st_size - start if length is None else length
             while left > 0 and (chunk := file.read(min(CHUNK_BYTES, left))):
                 left -= len(chunk)
@@ -114,14 +114,14 @@ class LocalStore:
 
     def read_object(self, key: str) -> bytes | None:
         try:
-            with self._reading(key, 0) as file:
+            with self._open_file(key, 0) as file:
                 require_small(key, os.fstat(file.fileno()).st_size)
-            return joined(key, self.read_chunks(key))
+            return join_chunks(key, self.read_chunks(key))
         except FileNotFoundError:
             return None
 
     def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
-        with self._reading(key, start) as file:
+        with self._open_file(key, start) as file:
             done = 0
             while done < length:
                 left = room[done % len(room) :][: length - done]
@@ -131,11 +131,11 @@ class LocalStore:
                 done += count
 
     @contextlib.contextmanager
-    def _reading(self, key: str, start: int) -> Iterator[FileIO]:
+    def _open_file(self, key: str, start: int) -> Iterator[FileIO]:
         """The object's file, opened at `start`. Raises FileNotFoundError when there is none."""
         path = self._path(key)
         refuse_link(path)
-        with refusals_named(path):
+        with name_refusals(path):
             if not path.is_file():
                 raise FileNotFoundError(key)
             with path.open("rb", buffering=0) as file:
@@ -144,7 +144,7 @@ class LocalStore:
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
         path = self._path(key)
-        with refusals_named(path), self._written(content) as temporary:
+        with name_refusals(path), self._temporary_file(content) as temporary:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 name_exclusively(temporary, path)
@@ -155,18 +155,18 @@ class LocalStore:
 
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
         path = self._path(key)
-        with refusals_named(path), self._alone():
+        with name_refusals(path), self._lock():
             refuse_link(path)
             if not path.is_file() or path.read_bytes() != old:
                 return False
-            with self._written(new) as temporary:
+            with self._temporary_file(new) as temporary:
                 temporary.replace(path)
             sync_directory(path.parent)
         return True
 
     def delete(self, key: str) -> None:
         path = self._path(key)
-        with refusals_named(path):
+        with name_refusals(path):
             path.unlink(missing_ok=True)
             with contextlib.suppress(FileNotFoundError):  # another process removed the folder
                 sync_directory(path.parent)
@@ -183,8 +183,8 @@ class LocalStore:
         claim: object = None,  # noqa: ARG002 - the whole file is read, and read back
     ) -> "LocalUpload":
         target = self._path(key)
-        with refusals_named(target, path.stat().st_size), contextlib.ExitStack() as undo:
-            temporary = self._incoming() / secrets.token_hex(8)
+        with name_refusals(target, path.stat().st_size), contextlib.ExitStack() as undo:
+            temporary = self._incoming_folder() / secrets.token_hex(8)
             undo.callback(temporary.unlink, missing_ok=True)
             digest, size = copy_file(path, temporary, self._pace)
             undo.pop_all()
@@ -193,7 +193,7 @@ class LocalStore:
     def can_abort(self, key: str) -> bool:  # noqa: ARG002
         return True  # an unfinished file is removed, and the next sync sweeps what a crash leaves
 
-    def give_up_uploads(self) -> None:
+    def abort_uploads(self) -> None:
         """Do nothing, for the same reason."""
 
     def send_small(self, uploads: Sequence[object], on_sent: Callable[[str], None]) -> None:
@@ -234,16 +234,16 @@ class LocalStore:
             yield from (Path(folder, name) for name in (*files, *links))
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         """Hold a lock that one process at a time can have; the system releases it when the process ends."""
-        with (self._incoming() / "lock").open("ab") as file:
+        with (self._incoming_folder() / "lock").open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     @contextlib.contextmanager
-    def _written(self, content: bytes) -> Iterator[Path]:
+    def _temporary_file(self, content: bytes) -> Iterator[Path]:
         """A temporary file with `content`, flushed to disk; it is removed unless the body renames it."""
-        temporary = self._incoming() / secrets.token_hex(8)
+        temporary = self._incoming_folder() / secrets.token_hex(8)
         try:
             temporary.write_bytes(content)
             sync_file(temporary)
@@ -251,7 +251,7 @@ class LocalStore:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _incoming(self) -> Path:
+    def _incoming_folder(self) -> Path:
         folder = self._root / _INCOMING
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -269,7 +269,7 @@ class LocalUpload:
     is_compared: bool = False
 
     def commit(self) -> LocalObject:
-        with refusals_named(self.target):
+        with name_refusals(self.target):
             digest, size = hash_stored_file(self.temporary)
             if digest.hex() != self.sha256:
                 self.abort()

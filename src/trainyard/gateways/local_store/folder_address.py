@@ -27,7 +27,7 @@ def require_address(url: str, rest: str) -> None:
 
 
 def names_a_store(rest: str) -> bool:
-    """Whether `rest` is the path of a folder."""
+    """Return whether `rest` is the path of a folder."""
     try:
         folder_at("", rest)
     except ConfigError:

@@ -18,7 +18,7 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextlib.contextmanager
-def refusals_named(path: Path, needed: int = 0) -> Iterator[None]:
+def name_refusals(path: Path, needed: int = 0) -> Iterator[None]:
     """Turn an error of the file system into a ServiceError that names the path and the free space."""
     try:
         yield
@@ -40,7 +40,7 @@ def _file_in_the_way(path: Path) -> Path | None:
 
 
 def _free(path: Path) -> str:
-    """The free space where `path` is or would be, measured at the nearest accessible folder."""
+    """Return the free space where `path` is or would be, measured at the nearest accessible folder."""
     for folder in (path, *path.parents):
         with contextlib.suppress(OSError):
             if folder.is_dir():
@@ -50,7 +50,7 @@ def _free(path: Path) -> str:
 
 def refuse_link(path: Path) -> None:
     """Raise VerificationError for a symbolic link, ServiceError for a path that is not accessible."""
-    with refusals_named(path):
+    with name_refusals(path):
         is_link = path.is_symlink()
     if is_link:
         raise VerificationError(
@@ -83,7 +83,7 @@ def copy_file(source: Path, target: Path, pace: Callable[[int], None]) -> tuple[
 
 
 def hash_stored_file(path: Path) -> tuple[bytes, int]:
-    """The SHA-256 and the size of a file."""
+    """Return the SHA-256 and the size of a file."""
     with path.open("rb", buffering=0) as file:
         digest = hashlib.file_digest(file, "sha256")
         return digest.digest(), file.tell()

@@ -10,6 +10,6 @@
     clock            the time that signs requests, corrected when the machine's clock is refused
     refusals         errors of S3 or the network, in words for the person who can fix them
 
-One client does everything. boto3's CRT client is not used: it sends and fetches whole files, but supports
+One client does everything. boto3's CRT client is not used: it sends and fetches complete files, but supports
 neither our part checksums nor claims nor listings, so it would be a second client beside this one.
 """

@@ -56,7 +56,7 @@ def connect(*, attempts: int, call_seconds: float, clock: Clock) -> Connection:
 
 @contextlib.contextmanager
 def _without_pyopenssl() -> Iterator[None]:
-    """Let botocore take Python's own TLS at once. It asks pyOpenSSL for the same class, which takes 40 ms."""
+    """Let botocore take Python's own TLS at once; importing the same class from pyOpenSSL takes 40 ms."""
     name = "urllib3.contrib.pyopenssl"
     if name in sys.modules or "botocore.httpsession" in sys.modules:
         yield
@@ -87,7 +87,7 @@ def _time_of(text: str) -> datetime:
 
 
 def _ask_before_a_large_body(params: dict[str, Any], **_: Any) -> None:
-    """Let S3 refuse a large file before its body is sent. For small ones, asking wastes a round trip."""
+    """Let S3 refuse a large file before its body is sent. For small ones, this wastes a round trip."""
     from botocore.utils import determine_content_length
 
     if (determine_content_length(params["body"]) or 0) > _SENT_UNASKED_BYTES:

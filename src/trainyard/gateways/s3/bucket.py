@@ -1,6 +1,7 @@
-"""Run one S3 operation on one bucket: with a time limit, retries of errors that can heal, and clear errors.
+"""Run one S3 operation on one bucket: with a time limit, retries of errors that a retry can fix, and clear
+errors.
 
-botocore retries connections and 5xx responses; this module retries other responses that can heal.
+botocore retries connections and 5xx responses; this module retries other responses that a retry can fix.
 """
 
 import os
@@ -30,7 +31,7 @@ _DAMAGED = ("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismat
 _BUSY = ("409", "ConditionalRequestConflict", "OperationAborted", "IncompleteBody")
 
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "400")
-"""The session has expired; the response to a HEAD request can only say 400."""
+"""The session has expired; the response to a HEAD request can only be a 400."""
 _NEVER_AN_ANSWER = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", *_EXPIRED)
 
 _SURE_TO_BE_THERE = {
@@ -88,16 +89,16 @@ class Bucket:
 
     def require_encrypted(self, key: str, answer: Mapping[str, Any]) -> None:
         """Raise VerificationError when S3 reports that a new object lacks the requested encryption."""
-        if not self.is_encrypted_as_asked(answer):
+        if not self.has_requested_encryption(answer):
             raise VerificationError(
                 f"{key}: encrypted by {answer['ServerSideEncryption']}, asked for "
                 f"{self._encryption['ServerSideEncryption']}: it resumed an older upload"
             )
 
-    def is_encrypted_as_asked(self, answer: Mapping[str, Any]) -> bool:
+    def has_requested_encryption(self, answer: Mapping[str, Any]) -> bool:
         """Return False only if S3 reports another encryption for the object than was requested."""
-        told, asked = answer.get("ServerSideEncryption"), self._encryption.get("ServerSideEncryption")
-        return not told or not asked or told == asked
+        stated, requested = answer.get("ServerSideEncryption"), self._encryption.get("ServerSideEncryption")
+        return not stated or not requested or stated == requested
 
     @property
     def is_aws(self) -> bool:
@@ -105,11 +106,11 @@ class Bucket:
         return ".amazonaws.com" in self.endpoint
 
     @property
-    def goes_on_with_uploads(self) -> bool:
+    def resumes_uploads(self) -> bool:
         """Whether interrupted uploads may be resumed: not if a KMS key is requested.
 
-        S3 does not say with which encryption an upload was started, and with KMS the ETags say nothing about
-        the parts.
+        S3 does not report with which encryption an upload was started, and with KMS the ETags prove nothing
+        about the parts.
         """
         return self._encryption.get("ServerSideEncryption", "AES256") == "AES256"
 
@@ -171,7 +172,7 @@ class Bucket:
             last, connection = attempt == self.attempts, self._connection
             try:
                 answer = self._answer(connection.client, operation, arguments)
-                if is_whole(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
+                if is_complete(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
                     return answer
                 if last:
                     raise ServiceError(f"The responses of {self.endpoint} to {operation} are cut off.")
@@ -193,14 +194,14 @@ class Bucket:
         raise AssertionError("the last attempt returns or raises")
 
     def _answer(self, client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        """Return S3's response; ask once more if S3 refused our time."""
+        """Return S3's response; send it once more if S3 refused our time."""
         from botocore.exceptions import ClientError
 
         signed_by = self._clock.offset
         try:
             return self._answer_once(client, operation, arguments)
         except ClientError as error:
-            if not self._clock.is_put_right(error.response, signed_by):
+            if not self._clock.adjust(error.response, signed_by):
                 raise
             return self._answer_once(client, operation, arguments)
 
@@ -223,7 +224,7 @@ class Bucket:
         return explain_refusal(error, bucket=self.name, operation=operation, endpoint=self.endpoint)
 
 
-def is_whole(answer: Mapping[str, Any], sure: str) -> bool:
+def is_complete(answer: Mapping[str, Any], sure: str) -> bool:
     """Return whether the response is complete and has the field `sure`."""
     etag, listed = str(answer.get("ETag", "")), answer.get("Contents", ())
     if etag.startswith('"') and (len(etag) == 1 or not etag.endswith('"')):

@@ -44,7 +44,7 @@ def require_address(url: str, rest: str) -> None:
 
 
 def names_a_store(rest: str) -> bool:
-    """Whether `rest` begins with the name of a bucket."""
+    """Return whether `rest` begins with the name of a bucket."""
     return _BUCKET.fullmatch(rest.partition("/")[0]) is not None
 
 

@@ -51,28 +51,30 @@ class BucketSetup:
 
     def findings(self, *, fix: bool) -> Iterator[BucketFinding]:
         """Yield a finding per setting; with `fix`, settings that are not good are fixed first."""
-        for name, read, judge, mend in self._checks():
-            yield self._look(name, read, judge, mend=mend if fix else None)
-        yield self._look("no expiry", "get_bucket_lifecycle_configuration", self._expiry, mend=None)
-        yield self._look("owner pays", "get_bucket_request_payment", _payer, mend=None)
+        for name, read, judge, correct in self._checks():
+            yield self._check_setting(name, read, judge, correct=correct if fix else None)
+        yield self._check_setting(
+            "no expiry", "get_bucket_lifecycle_configuration", self._expiry, correct=None
+        )
+        yield self._check_setting("owner pays", "get_bucket_request_payment", _payer, correct=None)
 
-    def stored(self, keys: Sequence[str]) -> BucketFinding:
+    def check_objects(self, keys: Sequence[str]) -> BucketFinding:
         """Check the encryption of existing objects: the bucket's default applies only to new ones."""
-        name, looked_at = "stored objects", keys[:_MOST_OBJECTS]
+        name, checked = "stored objects", keys[:_MOST_OBJECTS]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = dict(zip(looked_at, pool.map(self._encryption_of, looked_at), strict=True))
-        told = {key: found for key, found in answers.items() if found is not None}
-        if not told:
-            return BucketFinding(name, None, f"none of {len(looked_at)} could be looked at")
-        if not any(told.values()) and not self._bucket.is_aws:
-            return BucketFinding(name, None, "the store does not say how they are encrypted")
+            answers = dict(zip(checked, pool.map(self._encryption_of, checked), strict=True))
+        known = {key: found for key, found in answers.items() if found is not None}
+        if not known:
+            return BucketFinding(name, None, f"none of {len(checked)} could be read")
+        if not any(known.values()) and not self._bucket.is_aws:
+            return BucketFinding(name, None, "the store does not report how they are encrypted")
         wanted = "aws:kms" if self._algorithm == "aws:kms" else ""
-        wrong = sorted(key for key, found in told.items() if not found or not found.startswith(wanted))
+        wrong = sorted(key for key, found in known.items() if not found or not found.startswith(wanted))
         if not wrong:
-            return BucketFinding(name, True, f"{len(told)} of the newest run, all encrypted")
-        how = told[wrong[0]] or "not encrypted"
+            return BucketFinding(name, True, f"{len(known)} of the newest run, all encrypted")
+        how = known[wrong[0]] or "not encrypted"
         return BucketFinding(
-            name, False, f"{len(wrong)} of {len(told)}: {how}, such as {wrong[0]}; copy them anew"
+            name, False, f"{len(wrong)} of {len(known)}: {how}, such as {wrong[0]}; copy them anew"
         )
 
     def _encryption_of(self, key: str) -> str | None:
@@ -85,11 +87,11 @@ class BucketSetup:
             ("public access block", "get_public_access_block", _public, self._block_public),
             ("encryption", "get_bucket_encryption", _encryption, self._encrypt),
             ("versioning", "get_bucket_versioning", _versioning, self._keep_versions),
-            ("aborted uploads", "get_bucket_lifecycle_configuration", self._sweeping, self._sweep),
+            ("aborted uploads", "get_bucket_lifecycle_configuration", self._abort_rule, self._sweep),
         )
 
-    def _look(
-        self, name: str, read: str, judge: "_Judge", *, mend: Callable[[_Answer], None] | None
+    def _check_setting(
+        self, name: str, read: str, judge: "_Judge", *, correct: Callable[[_Answer], None] | None
     ) -> BucketFinding:
         answer, code = self._bucket.about(read)
         if code in _UNKNOWN:
@@ -101,16 +103,19 @@ class BucketSetup:
         found = judge(answer or {})
         if found is None:
             return BucketFinding(name, True, "as it should be")
-        if mend is None:
+        if correct is None:
             return BucketFinding(name, False, found)
         try:
-            mend(answer or {})
+            correct(answer or {})
         except ServiceError as error:
             return BucketFinding(name, False, f"{found}; could not be fixed: {error}")
         again, _ = self._bucket.about(read)
         still = judge(again or {})
         return BucketFinding(
-            name, still is None, found if still is None else f"{still}, also after mending it", still is None
+            name,
+            still is None,
+            found if still is None else f"{still}, also after it was corrected",
+            still is None,
         )
 
     def _change(self, operation: str, **arguments: Any) -> None:
@@ -144,8 +149,8 @@ class BucketSetup:
         )
         self._change("put_bucket_lifecycle_configuration", LifecycleConfiguration={"Rules": rules})
 
-    def _sweeping(self, answer: _Answer) -> str | None:
-        rules = (rule for rule in _enabled(answer) if "AbortIncompleteMultipartUpload" in rule)
+    def _abort_rule(self, answer: _Answer) -> str | None:
+        rules = (rule for rule in _enabled_rules(answer) if "AbortIncompleteMultipartUpload" in rule)
         if any(self._bucket.prefix.startswith(_prefix(rule)) for rule in rules):
             return None
         return f"no rule aborts uploads that were never completed; {_ABORT_DAYS} days are advised"
@@ -153,7 +158,7 @@ class BucketSetup:
     def _expiry(self, answer: _Answer) -> str | None:
         """Report a rule that removes or moves current objects; people wrote it, so it is not fixed."""
         ours = self._bucket.prefix
-        for rule in _enabled(answer):
+        for rule in _enabled_rules(answer):
             removes = {"Days", "Date"} & set(rule.get("Expiration", {})) or rule.get("Transitions")
             theirs = _prefix(rule)
             if removes and (theirs.startswith(ours) or ours.startswith(theirs)):
@@ -173,7 +178,7 @@ def _public(answer: _Answer) -> str | None:
 
 def _encryption(answer: _Answer) -> str | None:
     rules = answer.get("ServerSideEncryptionConfiguration", {}).get("Rules", [])
-    return None if rules else "objects that are put without asking for it are not encrypted"
+    return None if rules else "objects that are put without requesting it are not encrypted"
 
 
 def _versioning(answer: _Answer) -> str | None:
@@ -184,10 +189,10 @@ def _versioning(answer: _Answer) -> str | None:
 def _payer(answer: _Answer) -> str | None:
     if answer.get("Payer") != "Requester":
         return None
-    return "the requester pays, which Trainyard does not support: let the bucket's owner pay (BucketOwner)"
+    return "the requester pays, which Trainyard does not support: make the bucket's owner pay (BucketOwner)"
 
 
-def _enabled(answer: _Answer) -> Iterator[_Answer]:
+def _enabled_rules(answer: _Answer) -> Iterator[_Answer]:
     return (rule for rule in answer.get("Rules", []) if rule.get("Status") == "Enabled")
 
 

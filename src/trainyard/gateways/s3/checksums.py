@@ -1,4 +1,4 @@
-"""The checksums that S3 computes over a multipart upload: the algorithms, for a part and for the whole.
+"""The checksums that S3 computes over a multipart upload: the algorithms, for a part and for the object.
 
 CRC64NVME is almost free and does not depend on how a file was split. It detects corruption, not tampering, so
 it is used when the connection cannot be tampered with, beside the SHA-256 in the manifest. A composite
@@ -56,7 +56,7 @@ class Algorithm(StrEnum):
         return _as_bytes(total)
 
     def completed(self, whole: bytes) -> dict[str, str]:
-        """Return the arguments that make S3 refuse to join the parts if their whole has another checksum."""
+        """Return the arguments that make S3 refuse to join the parts if the object has another checksum."""
         if self is Algorithm.SHA256:
             return {}  # S3 accepts no composite checksum here, but compares those of the parts
         return {"ChecksumType": "FULL_OBJECT", f"Checksum{self}": as_text(whole)}

@@ -28,14 +28,14 @@ class Clock:
     def now(self) -> datetime:
         return machine_time() + self.offset
 
-    def is_put_right(self, response: Mapping[str, Any], signed_by: timedelta) -> bool:
+    def adjust(self, response: Mapping[str, Any], signed_by: timedelta) -> bool:
         """Return whether the refusal concerned our time, and the store's time is known now.
 
-        `signed_by` is the offset that signed the request. The refusal of a HEAD request only says 403: it
+        `signed_by` is the offset that signed the request. The refusal of a HEAD request is only a 403: it
         counts if the two clocks differ by more than S3 allows.
         """
         code = str(response.get("Error", {}).get("Code", ""))
-        offset = offset_told(response)
+        offset = stated_offset(response)
         if offset is None or code not in ("RequestTimeTooSkewed", "403"):
             return False
         if abs(offset - signed_by) < (_ALLOWED if code == "403" else _NO_DIFFERENCE):
@@ -51,7 +51,7 @@ def machine_time() -> datetime:
     return datetime.now(UTC)
 
 
-def offset_told(response: Mapping[str, Any]) -> timedelta | None:
+def stated_offset(response: Mapping[str, Any]) -> timedelta | None:
     """Return how far the time in a store's response is ahead of this machine's; None if it has none."""
     try:
         theirs = parsedate_to_datetime(response["ResponseMetadata"]["HTTPHeaders"]["date"])
@@ -76,7 +76,7 @@ def sign_by(client: Any, clock: Clock, credentials: Any) -> None:
     """Make botocore's `client` sign with `clock` if that differs from the machine's clock."""
     from botocore.auth import S3SigV4Auth
 
-    class ByOurClock(S3SigV4Auth):  # type: ignore[misc]
+    class ClockSigner(S3SigV4Auth):  # type: ignore[misc]
         def _modify_request_before_signing(self, request: Any) -> None:
             request.context["timestamp"] = clock.now().strftime("%Y%m%dT%H%M%SZ")
             super()._modify_request_before_signing(request)
@@ -84,6 +84,6 @@ def sign_by(client: Any, clock: Clock, credentials: Any) -> None:
     def sign_again(request: Any, **_: Any) -> None:
         if clock.offset and credentials is not None:
             region = request.context.get("signing", {}).get("region") or client.meta.region_name
-            ByOurClock(credentials.get_frozen_credentials(), "s3", region).add_auth(request)
+            ClockSigner(credentials.get_frozen_credentials(), "s3", region).add_auth(request)
 
     client.meta.events.register_last("request-created.s3", sign_again)

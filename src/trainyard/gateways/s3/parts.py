@@ -1,9 +1,9 @@
 """Multipart upload of a large file; the parts are joined when the caller commits.
 
-    for each part, several at a time: memory → read with its checksum → SHA-256 of the whole, in order → send
+    for each part, several at a time: memory → read with its checksum → SHA-256 of the file, in order → send
 
-Every part carries a checksum, which S3 computes again and refuses if it differs, and so does the whole. The
-SHA-256 of the whole is not computed if the digests of the parts imply it. An interrupted upload of the same
+Every part carries a checksum, which S3 computes again and refuses if it differs, and so does the file. The
+SHA-256 of the file is not computed if the digests of the parts imply it. An interrupted upload of the same
 file is resumed (`unfinished`): parts that S3 has are not sent again.
 """
 
@@ -42,21 +42,21 @@ class _UnknownChecksumError(Exception):
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _SentPart:
     etag: str
     checksum: bytes
     size: int
 
 
-class _InTurn:
-    """Computes the SHA-256 of the whole from parts in several threads, in the order of the parts."""
+class _OrderedHash:
+    """Computes the SHA-256 of the file from parts in several threads, in the order of the parts."""
 
     def __init__(self) -> None:
         self._whole, self._next = hashlib.sha256(), 1
         self._turn, self.is_over = threading.Condition(), False
 
     def update(self, number: int, content: memoryview) -> None:
-        """Add the part when it is its turn. Raises CancelledError when an earlier part failed."""
+        """Add the part after the earlier ones. Raises CancelledError when an earlier part failed."""
         with self._turn:
             self._turn.wait_for(lambda: self._next == number or self.is_over)
             if self.is_over:
@@ -84,7 +84,7 @@ class _Part:
     buffer: mmap.mmap
     memory: TransferMemory
     """The pool to which the buffer is returned."""
-    whole: _InTurn
+    whole: _OrderedHash
 
 
 class DeclaredPart(Protocol):
@@ -97,7 +97,7 @@ class DeclaredPart(Protocol):
 
 
 class DeclaredFile(Protocol):
-    """The digests of a file that are known before it is sent: one per part, and the SHA-256 of the whole."""
+    """The digests of a file that are known before it is sent: one per part, and the SHA-256 of the file."""
 
     @property
     def size(self) -> int: ...
@@ -131,7 +131,7 @@ class Parts:
         claim: DeclaredFile | None = None,
         part_size: int | None = None,
     ) -> None:
-        """`part_size` other than None is that of a check, which leaves the uploads of other checks alone."""
+        """`part_size` other than None is that of a check, which aborts no upload of another check."""
         self.size, self._pace = size, pace
         self.sha256 = ""
         self._bucket, self._key = bucket, key
@@ -141,7 +141,7 @@ class Parts:
         self._hashes = self._claim is None or not self._claim.is_vouched_for
         self._count = -(-size // self._part_bytes)
         self._algorithm = Algorithm.SHA256
-        self._sent: list[_Sent] = []
+        self._sent: list[_SentPart] = []
         self._there: Mapping[int, StoredPart] = {}
         self._upload_id, self._is_given_up = "", False
         self._reading = threading.Semaphore(_READS_AT_ONCE)
@@ -172,7 +172,7 @@ class Parts:
         return True
 
     def commit(self) -> S3Object:
-        whole = self._algorithm.whole([(part.checksum, part.size) for part in self._sent])
+        checksum = self._algorithm.whole([(part.checksum, part.size) for part in self._sent])
         parts = [
             {"PartNumber": number, "ETag": part.etag, f"Checksum{self._algorithm}": as_text(part.checksum)}
             for number, part in enumerate(self._sent, 1)
@@ -184,11 +184,11 @@ class Parts:
             unless=("NoSuchUpload",),
             UploadId=self._upload_id,
             MultipartUpload={"Parts": parts},
-            **self._algorithm.completed(whole),
+            **self._algorithm.completed(checksum),
         )
         self._bucket.require_encrypted(self._key, answer or {})
         stored = object_of(self._key, self.size, answer or {}, part_size=self._part_bytes)
-        stored = confirm_checksum(self._bucket, stored, algorithm=self._algorithm, expected=as_text(whole))
+        stored = confirm_checksum(self._bucket, stored, algorithm=self._algorithm, expected=as_text(checksum))
         self._held.close()
         self._upload_id = ""
         return stored
@@ -208,8 +208,8 @@ class Parts:
 
     def _begin(self, file: FileIO, metadata: Mapping[str, str]) -> None:
         """Start or resume the upload; raises _UnknownChecksumError."""
-        if self._resumes and _is_ours_alone(file) and self._bucket.goes_on_with_uploads:
-            self._take_up()
+        if self._resumes and _is_ours_alone(file) and self._bucket.resumes_uploads:
+            self._resume_upload()
         if self._upload_id:
             return
         fast = self._algorithm is Algorithm.CRC64NVME
@@ -228,7 +228,7 @@ class Parts:
         if fast and answer.get("ChecksumAlgorithm") != self._algorithm:
             raise _UnknownChecksumError
 
-    def _take_up(self) -> None:
+    def _resume_upload(self) -> None:
         """Resume an interrupted upload of this file if its parts have the same length as ours."""
         algorithm = self._algorithm
         upload_id = newest_unfinished(self._bucket, self._key, algorithm)
@@ -239,27 +239,29 @@ class Parts:
     def _length(self, number: int) -> int:
         return max(0, min(self._part_bytes, self.size - (number - 1) * self._part_bytes))
 
-    def _send_parts(self, file: FileIO, metadata: Mapping[str, str], memory: TransferMemory) -> list[_Sent]:
+    def _send_parts(
+        self, file: FileIO, metadata: Mapping[str, str], memory: TransferMemory
+    ) -> list[_SentPart]:
         """Send each part in order; the first ones are read while the upload is being started."""
-        whole, parts = _InTurn(), list[Future[_Sent]]()
+        ordered, parts = _OrderedHash(), list[Future[_SentPart]]()
         with ThreadPoolExecutor(PARTS_AT_ONCE + 1) as pool:
-            begun = pool.submit(self._begin, file, metadata)
+            started = pool.submit(self._begin, file, metadata)
             try:
                 for number in range(1, self._count + 1):
                     buffer = memory.take(self._part_bytes)
                     assert buffer is not None
-                    part = _Part(number, buffer, memory, whole)
-                    parts.append(pool.submit(self._bring, file.fileno(), part, begun))
-                    if whole.is_over:
+                    part = _Part(number, buffer, memory, ordered)
+                    parts.append(pool.submit(self._transfer_part, file.fileno(), part, started))
+                    if ordered.is_over:
                         break
                 sent = [part.result() for part in parts if _is_no_consequence(part)]
             finally:
-                whole.end()
-        self.sha256 = self._claim.sha256 if self._claim and not self._hashes else whole.hexdigest()
+                ordered.end()
+        self.sha256 = self._claim.sha256 if self._claim and not self._hashes else ordered.hexdigest()
         return sent
 
-    def _bring(self, descriptor: int, part: _Part, begun: Future[None]) -> _Sent:
-        """Read a part, hash it in its turn, and send it."""
+    def _transfer_part(self, descriptor: int, part: _Part, started: Future[None]) -> _SentPart:
+        """Read a part, hash it after the earlier ones, and send it."""
         sent = None
         try:
             if part.whole.is_over:
@@ -269,7 +271,7 @@ class Parts:
                 checksum = self._read(descriptor, part.number, content)
             if self._hashes:
                 part.whole.update(part.number, content)
-            begun.result()  # raises if the upload could not be started
+            started.result()  # raises if the upload could not be started
             sent = self._send_part(part.number, content, checksum)
             return sent
         finally:
@@ -294,10 +296,10 @@ class Parts:
             check.require()
         return checksum.digest()
 
-    def _send_part(self, number: int, content: memoryview, checksum: bytes) -> _Sent:
+    def _send_part(self, number: int, content: memoryview, checksum: bytes) -> _SentPart:
         there = self._there.get(number)
         if there is not None and there.holds(content, checksum, self._algorithm):
-            return _Sent(there.etag, checksum, len(content))
+            return _SentPart(there.etag, checksum, len(content))
         arguments: dict[str, Any] = self._algorithm.sent(checksum)
         answer = self._bucket.call(
             "upload_part",
@@ -307,11 +309,11 @@ class Parts:
             Body=_Whole(content),
             **arguments,
         )
-        return _Sent(str(answer["ETag"]), checksum, len(content))
+        return _SentPart(str(answer["ETag"]), checksum, len(content))
 
 
 class _Whole:
-    """A buffer as a file; every read returns one piece, or the whole rest if no size is given.
+    """A buffer as a file; every read returns one piece, or all of the rest if no size is given.
 
     If it were bytes, the signer would copy it; a plain file would be sent in pieces of 16 KiB. It is sent in
     pieces because the time limit applies to each piece.
@@ -337,7 +339,7 @@ class _Whole:
         return self._at
 
 
-def _is_no_consequence(part: Future[_Sent]) -> bool:
+def _is_no_consequence(part: Future[_SentPart]) -> bool:
     """Wait for the part; return whether it was sent or failed by itself, not because another part failed."""
     return not isinstance(part.exception(), CancelledError)
 

@@ -6,7 +6,7 @@ Pure: errors in, text out. The text never contains a secret, nor the access key.
 import re
 from typing import Any
 
-from trainyard.gateways.s3.clock import difference, offset_told
+from trainyard.gateways.s3.clock import difference, stated_offset
 
 _PERMISSIONS = {
     "list_objects_v2": "ListBucket",
@@ -57,7 +57,7 @@ def _explain_refusal(response: dict[str, Any], *, bucket: str, operation: str, e
     if code in DENIED:
         return _explain_denied(bucket, action, message, called=called)
     if code == "RequestTimeTooSkewed":
-        return difference(endpoint, offset_told(response))
+        return difference(endpoint, stated_offset(response))
     if code in _REGION:
         return f"The bucket {bucket} is in another region ({code}: {message}). Set AWS_REGION to it."
     if code == "BadDigest":
@@ -83,13 +83,13 @@ def _explain_refusal(response: dict[str, Any], *, bucket: str, operation: str, e
 def _explain_denied(bucket: str, action: str, message: str, *, called: str) -> str:
     who = re.search(r"arn:[\w:/+=,.@-]+", message)
     resource = f"arn:aws:s3:::{bucket}" + ("" if action == "ListBucket" else "/*")
-    hint = " Without s3:ListBucket, S3 says this of missing objects too." if action == "GetObject" else ""
+    hint = " Without s3:ListBucket, S3 answers this for missing objects too." if action == "GetObject" else ""
     step = "" if called in (action, "HeadObject", "ListObjectsV2") else f" ({called})"
     return (
         f"The bucket {bucket} answers, but refuses {action}{step}{f' for {who[0]}' if who else ''} "
         "(AccessDenied). "
         f"The missing permission is s3:{action} on {resource}.{hint} "
-        "The whole policy is in docs/runbooks/permissions.md#artifacts."
+        "The complete policy is in docs/runbooks/permissions.md#artifacts."
     )
 
 

@@ -30,7 +30,7 @@ _BYTES_AT_ONCE = 32 << 20
 """On a slow line, more would share it for so long that none is complete in time."""
 _CONNECTIONS = 256
 _MOST_FAILURES = 16
-"""After that many, the rest is left to boto3, which knows what to do about the cause."""
+"""After that many, boto3 sends the rest, because it handles the cause."""
 _CANCEL_SECONDS = 5.0
 _KEPT_HEADERS = re.compile(
     r"user-agent|x-amz-(meta-.*|server-side-encryption.*|request-payer|sdk-checksum-algorithm)", re.IGNORECASE
@@ -43,7 +43,7 @@ class SmallFile(NamedTuple):
     """A file to send, or the place for one to fetch."""
 
     key: str
-    """The whole key, with the store's prefix."""
+    """The complete key, with the store's prefix."""
     path: Path
     size: int
     sha256: str = ""
@@ -134,7 +134,7 @@ class _Batch:
         self._ended = SimpleQueue[tuple[int, SmallFile, Exception | None, dict[str, str]]]()
 
     def is_full(self, size: int) -> bool:
-        """Whether a file of `size` bytes must wait for another to end."""
+        """Return whether a file of `size` bytes must wait for another to end."""
         more = len(self.running) >= _FILES_AT_ONCE or self._bytes + size > _BYTES_AT_ONCE
         return more and bool(self.running)
 
@@ -202,7 +202,7 @@ class _Batch:
 
 @functools.cache
 def _bootstrap() -> Any:
-    """The threads for all connections of this process."""
+    """Return the threads for all connections of this process."""
     from awscrt.io import ClientBootstrap, DefaultHostResolver, EventLoopGroup
 
     loops = EventLoopGroup(2)

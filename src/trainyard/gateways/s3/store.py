@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
-from trainyard.gateways import joined
+from trainyard.gateways import join_chunks
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
 from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_safe_way
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE, DeclaredFile, Parts
@@ -25,7 +25,7 @@ from trainyard.gateways.s3.uploads import (
     S3Object,
     SinglePart,
     describe_object,
-    is_as_told,
+    matches_checksum,
     sha256_arguments,
     sha256_of,
 )
@@ -108,20 +108,20 @@ class S3Store:
         self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
     ) -> Iterator[bytes]:
         """Yield the object's bytes; a broken stream is resumed if the object is still the same."""
-        span = _Span(key, start, None if length is None else start + length, _quoted(identity))
+        span = _Span(key, start, None if length is None else start + length, _quote(identity))
         return self._read(span, lambda body, _done: body.iter_chunks(_CHUNK_BYTES))
 
     def read_object(self, key: str) -> bytes | None:
         for attempt in range(1, self._bucket.attempts + 1):
-            told: dict[str, Any] = {}
+            stated: dict[str, Any] = {}
             chunks = self._read(
-                _Span(key, 0, None, told=told), lambda body, _: body.iter_chunks(_CHUNK_BYTES)
+                _Span(key, 0, None, told=stated), lambda body, _: body.iter_chunks(_CHUNK_BYTES)
             )
             try:
-                content = joined(key, chunks)
+                content = join_chunks(key, chunks)
             except FileNotFoundError:
                 return None
-            if is_as_told(content, told):
+            if matches_checksum(content, stated):
                 return content
             wait_before_retry(attempt)
         raise ServiceError(
@@ -164,7 +164,7 @@ class S3Store:
                         if buffer is None:
                             break
                         at = starts.popleft()
-                        span = _Span(key, at, min(size, at + RANGE_BYTES), _quoted(identity))
+                        span = _Span(key, at, min(size, at + RANGE_BYTES), _quote(identity))
                         under_way.append((pool.submit(self._fill, span, buffer), buffer))
                     filled, buffer = under_way[0]
                     yield memoryview(buffer)[: filled.result()]
@@ -186,13 +186,13 @@ class S3Store:
         done, etag, attempt = span.start, span.etag, 0
         while span.end is None or done < span.end:
             part = {"Range": f"bytes={done}-{'' if span.end is None else span.end - 1}"}
-            asked = (part if done or span.end else {}) | ({"IfMatch": etag} if etag else {})
+            requested = (part if done or span.end else {}) | ({"IfMatch": etag} if etag else {})
             more = {} if span.told is None else {"ChecksumMode": "ENABLED"}
             answer = self._bucket.call(
-                "get_object", span.key, unless=MISSING + _BEYOND + _TAKEN, **asked, **more
+                "get_object", span.key, unless=MISSING + _BEYOND + _TAKEN, **requested, **more
             )
             if answer is None:
-                self._require_end(span.key, etag, asked)
+                self._require_end(span.key, etag, requested)
                 return
             before = done
             if span.told is not None and not done:
@@ -212,14 +212,14 @@ class S3Store:
                         raise ServiceError(self._bucket.explained("get_object", error)) from None
             wait_before_retry(attempt)
 
-    def _require_end(self, key: str, etag: str, asked: Mapping[str, str]) -> None:
+    def _require_end(self, key: str, etag: str, requested: Mapping[str, str]) -> None:
         """Return if S3 refused the read because the object ends before its start; otherwise raise."""
-        found = self.describe(key) if asked else None
+        found = self.describe(key) if requested else None
         if found is None:
             raise FileNotFoundError(key)
         _same(key, etag, {"ETag": f'"{found.etag}"'})
-        if "Range" not in asked:
-            raise ObjectChangedError(f"{key}: was another object for a moment while it was read")
+        if "Range" not in requested:
+            raise ObjectChangedError(f"{key}: was temporarily another object while it was read")
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
         arguments = _content_arguments(content, metadata)
@@ -262,8 +262,8 @@ class S3Store:
         return upload
 
     def can_abort(self, key: str) -> bool:
-        begun = self._bucket.create("create_multipart_upload", key)
-        upload_id = str(begun["UploadId"])
+        started = self._bucket.create("create_multipart_upload", key)
+        upload_id = str(started["UploadId"])
         try:
             self._bucket.call("abort_multipart_upload", key, unless=("NoSuchUpload",), UploadId=upload_id)
         except (ServiceError, VerificationError):
@@ -277,7 +277,7 @@ class S3Store:
         parts = {"Parts": [{"PartNumber": 1, "ETag": str(answer["ETag"])}]}
         self._bucket.call("complete_multipart_upload", key, UploadId=upload_id, MultipartUpload=parts)
 
-    def give_up_uploads(self) -> None:
+    def abort_uploads(self) -> None:
         for upload in self._started:
             upload.give_up()
 
@@ -315,7 +315,7 @@ class S3Store:
 
         def read_first_byte() -> None:
             with contextlib.suppress(FileNotFoundError):
-                joined(first, self.read_chunks(first, length=1))
+                join_chunks(first, self.read_chunks(first, length=1))
 
         self._bucket.move_small(
             method="GET",
@@ -349,7 +349,7 @@ def _content_arguments(content: bytes, metadata: Mapping[str, str]) -> dict[str,
     return {"Body": bytearray(content), "Metadata": dict(metadata), **checksum}
 
 
-def _quoted(identity: str) -> str:
+def _quote(identity: str) -> str:
     return identity and f'"{identity}"'
 
 

@@ -24,7 +24,7 @@ class StoredPart:
     etag: str
     size: int
     checksum: bytes
-    """Checksum by the upload's algorithm; empty if S3 does not say."""
+    """Checksum by the upload's algorithm; empty if S3 does not report it."""
 
     def holds(self, content: bytes | memoryview, checksum: bytes, algorithm: Algorithm) -> bool:
         """Return whether the part is `content`, by a SHA-256 or else by an ETag that is its MD5.
@@ -51,7 +51,7 @@ def newest_unfinished(bucket: Bucket, key: str, algorithm: Algorithm) -> str:
 
 
 def stored_parts(bucket: Bucket, key: str, upload_id: str, *, algorithm: Algorithm) -> dict[int, StoredPart]:
-    """Return the parts that S3 has, by number; none if the role may not look or the response is damaged."""
+    """Return the parts that S3 has, by number; none if they may not be listed or the response is damaged."""
     found: dict[int, StoredPart] = {}
     with contextlib.suppress(ServiceError, VerificationError, ValueError, KeyError):  # bad base64 or number
         further: dict[str, int] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import VerificationError
-from trainyard.gateways.s3.bucket import Bucket, is_whole
+from trainyard.gateways.s3.bucket import Bucket, is_complete
 from trainyard.gateways.s3.small_files import SmallFile
 
 _PART_BYTES = 16 << 20
@@ -37,7 +37,7 @@ class S3Object:
     etag: str = ""
     checksum: Mapping[str, Any] = field(default_factory=dict)
     modified: float = field(default=0.0, compare=False)
-    encrypted_as_asked: bool = field(default=True, compare=False)
+    has_requested_encryption: bool = field(default=True, compare=False)
 
     @property
     def identity(self) -> str:
@@ -50,7 +50,7 @@ def describe_object(bucket: Bucket, key: str) -> S3Object | None:
     if answer is None:
         return None
     found = object_of(key, int(answer["ContentLength"]), answer)
-    return replace(found, encrypted_as_asked=bucket.is_encrypted_as_asked(answer))
+    return replace(found, has_requested_encryption=bucket.has_requested_encryption(answer))
 
 
 def sha256_of(path: Path, pace: Pace) -> str:
@@ -108,9 +108,9 @@ class SinglePart:
         return SmallFile(self.bucket.prefix + self.key, self.path, self.size, self._base64())
 
     def take_answer(self, headers: Mapping[str, str]) -> None:
-        """Take the headers of S3's response to a request that another client sent, if they are whole."""
+        """Take the headers of S3's response to a request that another client sent, if they are complete."""
         answer = {"ETag": headers.get("etag", ""), "ChecksumSHA256": headers.get("x-amz-checksum-sha256")}
-        if answer["ETag"] and is_whole(answer, "ETag"):
+        if answer["ETag"] and is_complete(answer, "ETag"):
             self.answer.update(answer)
 
     def _base64(self) -> str:
@@ -147,7 +147,7 @@ def confirm_checksum(bucket: Bucket, stored: S3Object, *, algorithm: str, expect
         value = str(stored.checksum.get("value", "")).partition("-")[0]
         if (stored.checksum.get("algorithm"), value) == (algorithm, expected):
             return stored
-        # The checksum is missing, or comes from a response with truncated headers, so S3 is asked again.
+        # The checksum is missing, or comes from a response with truncated headers, so S3 is queried again.
         described = describe_object(bucket, stored.key)
         if described is None or described.size != stored.size:
             continue
@@ -175,12 +175,12 @@ def object_of(key: str, size: int, answer: Mapping[str, Any], *, part_size: int 
     return S3Object(key, size, etag)
 
 
-def is_as_told(content: bytes, answer: Mapping[str, Any]) -> bool:
+def matches_checksum(content: bytes, answer: Mapping[str, Any]) -> bool:
     """Return whether the bytes of a response match the SHA-256 in it, if it has one."""
-    told = object_of("", len(content), answer).checksum
-    if told.get("algorithm") != "SHA256" or told["type"] != "FULL_OBJECT":
+    stated = object_of("", len(content), answer).checksum
+    if stated.get("algorithm") != "SHA256" or stated["type"] != "FULL_OBJECT":
         return True
-    return bool(told["value"] == _base64(hashlib.sha256(content).digest()))
+    return bool(stated["value"] == _base64(hashlib.sha256(content).digest()))
 
 
 def part_bytes(size: int) -> int:

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import TrainyardError
-from trainyard.image.building.build_poll import BuildEnded, BuildPoll
+from trainyard.image.building.build_poll import BuildPoll, CompletedBuild
 from trainyard.image.building.build_record import (
     FOREIGN,
     aws_result,
@@ -50,7 +50,7 @@ class AwsOptions:
 
 
 @dataclass(frozen=True)
-class HeldImage:
+class ExistingImage:
     """An image in ECR with the content and every requested tag."""
 
     digest: str
@@ -95,16 +95,16 @@ class AwsBuilder:
         ended = self.poll.follow(starts)
         return [self._result(one, held[one.image], ended.get(one.image)) for one in requests]
 
-    def _usable_image(self, request: BuildRequest) -> HeldImage | None:
+    def _usable_image(self, request: BuildRequest) -> ExistingImage | None:
         """Return the image in ECR with which nothing needs to be built; None if the image must be built."""
-        held = self._held_image(request)  # always: a missing repository is found before a build
+        held = self._find_existing_image(request)  # always: a missing repository is found before a build
         return None if self.options.rebuild or request.unpinned else held
 
-    def _start(self, request: BuildRequest, held: HeldImage | None) -> Callable[[int], str]:
+    def _start(self, request: BuildRequest, held: ExistingImage | None) -> Callable[[int], str]:
         """Send the source; return the function that starts the build, or the check of a held image."""
         if request.unpinned:
             named = ", ".join(request.unpinned)
-            self._say(request, f"built again: {named} is not pinned by digest, so it may have changed")
+            self._log(request, f"built again: {named} is not pinned by digest, so it may have changed")
         source, context = self._source(request)
         options = self.options
         if held is None:
@@ -118,7 +118,7 @@ class AwsBuilder:
             )
         else:
             why = f"not known to have passed the check {options.level}"
-            self._say(request, f"there already, but {why}: checked again")
+            self._log(request, f"there already, but {why}: checked again")
             uri = self._record(request, held.digest, None)["uri"]
             variables = {"TASK": "check", "IMAGE_URI": uri, "LEVEL": options.level}
         return lambda attempt: self.aws.start(
@@ -129,7 +129,7 @@ class AwsBuilder:
         )
 
     def _result(
-        self, request: BuildRequest, held: HeldImage | None, ended: BuildEnded | TrainyardError | None
+        self, request: BuildRequest, held: ExistingImage | None, ended: CompletedBuild | TrainyardError | None
     ) -> dict[str, Any] | TrainyardError:
         if isinstance(ended, TrainyardError):
             return ended
@@ -141,13 +141,13 @@ class AwsBuilder:
         except TrainyardError as error:
             return error
 
-    def _record(self, request: BuildRequest, digest: str, ended: BuildEnded | None) -> dict[str, Any]:
+    def _record(self, request: BuildRequest, digest: str, ended: CompletedBuild | None) -> dict[str, Any]:
         return aws_result(request, (self.account, self.aws.region), digest, ended)
 
-    def _say(self, request: BuildRequest, text: str) -> None:
-        self.poll.say(request.image, text)
+    def _log(self, request: BuildRequest, text: str) -> None:
+        self.poll.log(request.image, text)
 
-    def _held_image(self, request: BuildRequest) -> HeldImage | None:
+    def _find_existing_image(self, request: BuildRequest) -> ExistingImage | None:
         """Return the image that all needed tags name; None if they name none, several, or another content."""
         names = self.needed_tags(request) or (request.tag,)
         found = {self._digest(request, name, "") for name in names}
@@ -157,9 +157,9 @@ class AwsBuilder:
         enough = _LEVELS.index(self.options.level)
         for level in (*_LEVELS[enough:], *_LEVELS[:enough]):
             if self._digest(request, checked_tag(level, request.tag, digest), "") == digest:
-                return HeldImage(digest, is_checked=level in _LEVELS[enough:])
+                return ExistingImage(digest, is_checked=level in _LEVELS[enough:])
         has_content = self._digest(request, request.tag, "") == digest
-        return HeldImage(digest, is_checked=False) if has_content else None
+        return ExistingImage(digest, is_checked=False) if has_content else None
 
     def _digest(self, request: BuildRequest, tag: str, digest: str) -> str | None:
         """Return the digest that ECR holds for a tag or a digest."""
@@ -185,5 +185,5 @@ class AwsBuilder:
             key = f"{self.options.project}/source/{digest}.zip"  # so that equal content is sent once
             bucket = self.options.bucket or f"{self.options.project}-source-{self.account}-{self.aws.region}"
             is_new = self.aws.upload_source(archive, bucket=bucket, key=key)
-        self._say(request, f"source s3://{bucket}/{key}{'' if is_new else ' was there'}")
+        self._log(request, f"source s3://{bucket}/{key}{'' if is_new else ' was there'}")
         return {"sourceTypeOverride": "S3", "sourceLocationOverride": f"{bucket}/{key}"}, folder or FOREIGN

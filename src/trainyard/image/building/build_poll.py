@@ -27,7 +27,7 @@ _BEFORE_OURS = ("SUBMITTED", "QUEUED", "PROVISIONING", "DOWNLOAD_SOURCE")
 
 
 @dataclass(frozen=True)
-class BuildEnded:
+class CompletedBuild:
     """A build that succeeded."""
 
     state: "BuildState"
@@ -48,7 +48,7 @@ class BuildPoll:
     """Starts and follows builds."""
 
     builds: "CodeBuild"
-    say: Callable[[str, str], None]
+    log: Callable[[str, str], None]
     """Prints a line about an image."""
     clock: Callable[[], float]
     pause: Callable[[float], None]
@@ -56,14 +56,16 @@ class BuildPoll:
     """The time limit of all builds together."""
     poll_seconds: float
 
-    def follow(self, starts: Mapping[str, Callable[[int], str]]) -> dict[str, BuildEnded | TrainyardError]:
+    def follow(
+        self, starts: Mapping[str, Callable[[int], str]]
+    ) -> dict[str, CompletedBuild | TrainyardError]:
         """Start the builds of images and return how each ended.
 
         Raises WaitTimeoutError, and ServiceError when CodeBuild refuses to be polled. Builds that still run
         then are stopped, also after an interrupt.
         """
         end, lost = self.clock() + self.seconds, 0
-        ended: dict[str, BuildEnded | TrainyardError] = {}
+        ended: dict[str, CompletedBuild | TrainyardError] = {}
         running = {image: _Run(start) for image, start in starts.items()}
         try:
             for image, run in list(running.items()):
@@ -90,16 +92,16 @@ class BuildPoll:
         finally:
             for image, run in running.items():
                 if run.build_id:
-                    self.say(image, self._stop(run.build_id))
+                    self.log(image, self._stop(run.build_id))
         return ended
 
     def _start(self, image: str, run: _Run) -> None:
         run.attempt, run.reported_phases = run.attempt + 1, 0
         run.build_id = run.start(run.attempt)
         again = f", attempt {run.attempt}" if run.attempt > 1 else ""
-        self.say(image, f"build {run.build_id} started{again}")
+        self.log(image, f"build {run.build_id} started{again}")
 
-    def _result(self, image: str, run: _Run, state: "BuildState") -> BuildEnded | TrainyardError | None:
+    def _result(self, image: str, run: _Run, state: "BuildState") -> CompletedBuild | TrainyardError | None:
         """Report the phases that have ended; return the result, once the build has one.
 
         A build that failed because of CodeBuild itself is started again.
@@ -107,14 +109,14 @@ class BuildPoll:
         phases = [phase for phase in state.phases if phase.status]
         for phase in phases[run.reported_phases :]:
             seconds = f" in {phase.seconds:.0f} s" if phase.seconds is not None else ""
-            self.say(image, f"phase {phase.name} {phase.status.lower()}{seconds}")
+            self.log(image, f"phase {phase.name} {phase.status.lower()}{seconds}")
         run.reported_phases = len(phases)
         if state.status == "IN_PROGRESS":
             return None
         if state.status == "SUCCEEDED":
-            return BuildEnded(state, run.attempt)
+            return CompletedBuild(state, run.attempt)
         if run.attempt < MOST_ATTEMPTS and can_retry(state):
-            self.say(
+            self.log(
                 image, f"{describe_build_end(state)}; a second attempt may succeed, so it is started again"
             )
             self.pause(self.poll_seconds * run.attempt)

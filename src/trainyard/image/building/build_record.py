@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trainyard.errors import ConfigError, VerificationError
-from trainyard.image.building.build_poll import BuildEnded
+from trainyard.image.building.build_poll import CompletedBuild
 from trainyard.image.building.build_request import BuildRequest
 
 FOREIGN = ".image-context"
@@ -26,7 +26,7 @@ def require_different_names(names: Sequence[str]) -> None:
 
 
 def plan_lines(plan: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The planned build, for people."""
+    """Return the planned build, for people."""
     lines = []
     for one in plan:
         tree = " (with changes that are not committed)" if one["dirty"] else ""
@@ -43,7 +43,7 @@ def plan_lines(plan: Sequence[Mapping[str, Any]]) -> list[str]:
 def build_variables(
     request: BuildRequest, *, level: str, tags: str, context: str, version: str, cache: str
 ) -> dict[str, str]:
-    """The variables of the buildspec's task `image`."""
+    """Return the variables of the buildspec's task `image`."""
     arguments = " ".join(f"{key}={value}" for key, value in request.build_args.items())
     spaced = sorted(key for key, value in request.build_args.items() if " " in value or "\n" in value)
     if spaced:
@@ -82,7 +82,7 @@ def source_names(request: BuildRequest, folder: str) -> dict[str, str]:
 
 
 def github_source(request: BuildRequest, address: str, folder: str) -> dict[str, str]:
-    """The source override that clones the commit from GitHub. Raises ConfigError."""
+    """Return the source override that clones the commit from GitHub. Raises ConfigError."""
     if request.dirty or not request.commit:
         raise ConfigError(
             "--source github builds a commit, and the working tree has changes that are not committed. "
@@ -100,8 +100,8 @@ def github_source(request: BuildRequest, address: str, folder: str) -> dict[str,
     }
 
 
-def same_digest(request: BuildRequest, ended: BuildEnded, find: Callable[[str, str], str | None]) -> str:
-    """The digest of the built image. Raises VerificationError unless build and registry agree on it.
+def same_digest(request: BuildRequest, ended: CompletedBuild, find: Callable[[str, str], str | None]) -> str:
+    """Return the digest of the built image. Raises VerificationError unless build and registry agree on it.
 
     `find` returns the registry's digest for a tag and a digest, of which one is empty.
     """
@@ -127,7 +127,7 @@ def same_digest(request: BuildRequest, ended: BuildEnded, find: Callable[[str, s
 
 
 def aws_result(
-    request: BuildRequest, place: tuple[str, str], digest: str, ended: BuildEnded | None
+    request: BuildRequest, place: tuple[str, str], digest: str, ended: CompletedBuild | None
 ) -> dict[str, Any]:
     """The result as plain data; `place` is account and region, `ended` is None if nothing was built."""
     account, region = place
@@ -141,7 +141,7 @@ def aws_result(
 
 
 def result_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The results for people."""
+    """Return the results for people."""
     lines = []
     for one in results:
         how = "there already, nothing was built"
@@ -152,7 +152,7 @@ def result_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def result_markdown(results: Sequence[Mapping[str, Any]]) -> str:
-    """The results for a job summary."""
+    """Return the results for a job summary."""
     built = [one for one in results if one["built"]]
     title = "Built, checked and pushed" if built else "Nothing to build: this content is in the registry"
     rows = [

@@ -46,7 +46,7 @@ class BuildRequest:
     """The commit; empty outside git."""
     dirty: bool
     digest: str
-    """The digest of the whole input: the files, the Dockerfile, the arguments."""
+    """The digest of the complete input: the files, the Dockerfile, the arguments."""
     names: tuple[str, ...]
     """The sent files, sorted."""
     ignore_files: tuple[str, ...]
@@ -79,7 +79,7 @@ class BuildRequest:
         return own | dict(self.build_args)
 
     def record(self) -> dict[str, Any]:
-        """The request as plain data."""
+        """Return the request as plain data."""
         return {
             "image": self.image,
             "context": self.context,
@@ -98,7 +98,7 @@ class BuildRequest:
 
 
 def locks_in(labels: Mapping[str, str]) -> dict[str, str]:
-    """The locks of an image by its labels: name -> SHA-256 of its content, empty if unknown."""
+    """Return the locks of an image by its labels: name -> SHA-256 of its content, empty if unknown."""
     parts = (one.partition("@") for one in labels.get(LOCKS_LABEL, "").split())
     return {name: digest for name, _, digest in parts}
 

@@ -106,6 +106,6 @@ def require_content(requests: Sequence[BuildRequest], digest: str) -> None:
     for request in requests if digest else ():
         if request.digest != digest:
             raise VerificationError(
-                f"{request.image}: the content here is {request.digest}, not {digest}, which was asked "
-                "for: the source is not what was sent, or was changed since."
+                f"{request.image}: the content here is {request.digest}, not {digest}, which was requested: "
+                "the source is not what was sent, or was changed since."
             )

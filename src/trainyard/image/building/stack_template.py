@@ -52,7 +52,7 @@ class Account:
 
 
 def read_template(text: str) -> dict[str, Any]:
-    """The template as an object."""
+    """Return the template as an object."""
     found: dict[str, Any] = parse_yaml(text, "the template")
     return found
 
@@ -110,9 +110,9 @@ def resource_names(template: Mapping[str, Any], given: Mapping[str, str], accoun
 def importable_template(
     template: Mapping[str, Any], given: Mapping[str, str], account: Account
 ) -> dict[str, Any]:
-    """The template with which CloudFormation imports resources that exist instead of creating them.
+    """Return the template with which CloudFormation imports resources that exist instead of creating them.
 
-    It asks for names without functions and for a deletion policy that retains.
+    It requires names without functions and for a deletion policy that retains.
     https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/import-resources-automatically.html
     """
     values, found = _values(template, given, account), copy.deepcopy(dict(template))
@@ -124,7 +124,7 @@ def importable_template(
 
 
 def retained_resources(template: Mapping[str, Any]) -> set[str]:
-    """The logical names of the resources that stay when the stack is deleted."""
+    """Return the logical names of the resources that stay when the stack is deleted."""
     return {
         name
         for name, resource in template["Resources"].items()
@@ -139,7 +139,7 @@ def _values(template: Mapping[str, Any], given: Mapping[str, str], account: Acco
 
 
 def _static(value: Any, values: Mapping[str, str]) -> str:
-    """The text of a name: a text, a parameter, or a text with parameters in it."""
+    """Return the text of a name: a text, a parameter, or a text with parameters in it."""
     if isinstance(value, str):
         return value
     if "Ref" in value:

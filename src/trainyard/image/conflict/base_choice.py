@@ -33,11 +33,10 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
         if efa:
             return BaseChoice(
                 "763104351884.dkr.ecr.REGION.amazonaws.com/pytorch-training",
-                "torch is not locked, and the AWS image brings torch, NCCL, EFA and its plugin, tested "
-                "together",
+                "torch is not locked, and the AWS image has torch, NCCL, EFA and its plugin, tested together",
             )
         return BaseChoice(
-            "pytorch/pytorch:VERSION-cudaX.Y-cudnn9-runtime", "torch is not locked: its own image brings it"
+            "pytorch/pytorch:VERSION-cudaX.Y-cudnn9-runtime", "torch is not locked: its own image has it"
         )
     compiled = sorted(
         {"flash-attn", "transformer-engine", "transformer-engine-torch", "apex"} & set(packages)
@@ -50,12 +49,12 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> BaseChoice:
         )
     torch = f"torch {declared.torch.text}{' of the lock' if declared.torch.is_locked else ''}"
     if not base.cuda and not base.torch:
-        return BaseChoice(base.image, f"{torch} brings its own CUDA, and this adds no second one")
+        return BaseChoice(base.image, f"{torch} includes CUDA, and this adds no second one")
     if declared.has_unstated:
         return BaseChoice(
             base.image, "not everything that is installed on it is stated, and some of it may need its CUDA"
         )
     return BaseChoice(
         "python:3.11-slim-bookworm",
-        f"{torch} brings its own CUDA, cuDNN and NCCL; a base with CUDA only adds a second one",
+        f"{torch} includes CUDA, cuDNN and NCCL; a base with CUDA only adds a second one",
     )

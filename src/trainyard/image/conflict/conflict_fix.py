@@ -22,7 +22,7 @@ def fix(text: str, judge: Callable[[str], Sequence[ImageFinding]], *, file: str)
     for _ in range(_MOST_EDITS):
         before = _errors(judge(text))
         edits = [f.edit for f in judge(text) if f.severity == ERROR and f.edit is not None and f.file == file]
-        tried = (_follow(text, edit, judge, file=file) for edit in edits)
+        tried = (_apply_edits(text, edit, judge, file=file) for edit in edits)
         better = (after for after in tried if after != text and _is_better(_errors(judge(after)), before))
         after = next(better, None)
         if after is None:
@@ -31,12 +31,12 @@ def fix(text: str, judge: Callable[[str], Sequence[ImageFinding]], *, file: str)
     return text
 
 
-def _follow(text: str, edit: Edit, judge: Callable[[str], Sequence[ImageFinding]], *, file: str) -> str:
-    """The text after an edit, and after the edits of the errors that it makes."""
+def _apply_edits(text: str, edit: Edit, judge: Callable[[str], Sequence[ImageFinding]], *, file: str) -> str:
+    """Return the text after an edit, and after the edits of the errors that it makes."""
     before = _errors(judge(text))
     following: Edit | None = edit
     for _ in range(_MOST_EDITS):
-        lines = _changed(text.split("\n"), following) if following else None
+        lines = _apply_edit(text.split("\n"), following) if following else None
         if lines is None:
             break
         text = "\n".join(lines)
@@ -55,13 +55,13 @@ def _is_better(after: Counter[str], before: Counter[str]) -> bool:
 
 
 def diff_of(before: str, after: str, name: str) -> str:
-    """The change as a unified diff; empty if nothing changed."""
+    """Return the change as a unified diff; empty if nothing changed."""
     words = (before.splitlines(keepends=True), after.splitlines(keepends=True))
     return "".join(difflib.unified_diff(*words, fromfile=name, tofile=name))
 
 
-def _changed(lines: Sequence[str], edit: Edit) -> list[str] | None:
-    """The lines after one edit; None if its text is not in the instruction that begins at its line."""
+def _apply_edit(lines: Sequence[str], edit: Edit) -> list[str] | None:
+    """Return the lines after one edit; None if its text is not in the instruction that begins at its line."""
     start = edit.line - 1
     end = start
     while end < len(lines) - 1 and (lines[end].rstrip().endswith("\\") or lines[end].lstrip()[:1] == "#"):
@@ -80,17 +80,17 @@ def _changed(lines: Sequence[str], edit: Edit) -> list[str] | None:
 
 
 def _without_variable(lines: list[str], place: int, name: str, span: tuple[int, int]) -> list[str]:
-    """The lines without `NAME=value` of an ENV; an ENV that sets nothing else is removed."""
+    """Return the lines without `NAME=value` of an ENV; an ENV that sets nothing else is removed."""
     start, end = span
     pattern = rf"(?<![\w]){re.escape(name)}(?:=(?:\"[^\"]*\"|'[^']*'|\S*)|\s+\S.*)"
-    left = re.sub(pattern, "", lines[place], count=1)
-    rest = " ".join([*lines[start:place], left, *lines[place + 1 : end + 1]]).replace("\\", " ")
+    remaining = re.sub(pattern, "", lines[place], count=1)
+    rest = " ".join([*lines[start:place], remaining, *lines[place + 1 : end + 1]]).replace("\\", " ")
     if rest.split() in (["ENV"], ["env"], []):
         return [*lines[:start], *lines[end + 1 :]]
-    if left.replace("\\", "").strip():
-        left = re.sub(r"(?<=\S) {2,}(?=\S)", " ", left)
-        return [*lines[:place], left, *lines[place + 1 :]]
+    if remaining.replace("\\", "").strip():
+        remaining = re.sub(r"(?<=\S) {2,}(?=\S)", " ", remaining)
+        return [*lines[:place], remaining, *lines[place + 1 :]]
     kept = [*lines[:place], *lines[place + 1 :]]
-    if place == end and place > start:  # the line before must not go on any more
+    if place == end and place > start:  # the line before must not continue any more
         kept[place - 1] = kept[place - 1].rstrip().removesuffix("\\").rstrip()
     return kept

@@ -102,7 +102,7 @@ def _device_rdma(declared: DeclaredVersions, machine: TargetMachine, value: str)
     return WARNING, "RDMA is found by itself since aws-ofi-nccl 1.7; where the device has none, =1 aborts"
 
 
-def _pinned(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
+def _pinning(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[ImageFinding]:
     for stage in (one for one in declared.parsed.unpinned if is_stated(one.image)):
         yield ImageFinding(
             "unpinned",
@@ -162,4 +162,4 @@ def _severity_of_argument(name: str, value: str) -> str:
     return WARNING if is_secret_name(name) else ""
 
 
-CONTAINER_RULES: tuple[Rule, ...] = (_efa, _variables, _pinned, _user, _secrets)
+CONTAINER_RULES: tuple[Rule, ...] = (_efa, _variables, _pinning, _user, _secrets)

@@ -226,7 +226,7 @@ def declare(
 
 
 def _base_of(parsed: Dockerfile, stage: Stage, lines: tuple[ResolvedInstruction, ...]) -> BaseImage:
-    """The base image of a stage; its Python is unknown if the stage may install another one."""
+    """Return the base image of a stage; its Python is unknown if the stage may install another one."""
     chain = parsed.ancestors(stage.number)
     numbers = {one.number for one in chain}
     found = base_image(chain[0].image, chain[0].line)
@@ -239,7 +239,7 @@ def _base_of(parsed: Dockerfile, stage: Stage, lines: tuple[ResolvedInstruction,
 def _index_variables(
     lines: tuple[ResolvedInstruction, ...], stage: int, parsed: Dockerfile
 ) -> dict[str, str]:
-    """The variables that name indexes to pip and uv; `$` stands for an index that nothing states."""
+    """Return the variables that name indexes to pip and uv; `$` stands for an index that nothing states."""
     numbers = {one.number for one in parsed.ancestors(stage)}
     here = [line for line in lines if line.instruction.stage in numbers]
     names = (*MAIN_INDEXES, *OTHER_INDEXES)

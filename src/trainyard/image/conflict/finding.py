@@ -46,7 +46,7 @@ class ImageFinding:
     edit: Edit | None = None
 
     def record(self) -> dict[str, Any]:
-        """The finding as plain data."""
+        """Return the finding as plain data."""
         facts = {key: value for key, value in vars(self).items() if key != "edit"}
         return facts | {"fixable": self.edit is not None}
 

@@ -92,7 +92,7 @@ def _not_of_verl(verl: Package, other: Package, span: str, why: str) -> ImageFin
 
 
 def _is_default_build(declared: DeclaredVersions, torch: Package) -> bool:
-    """Whether it is the wheel on PyPI: no suffix, index or package states another CUDA, or may."""
+    """Return whether it is the wheel on PyPI: no suffix, index or package states another CUDA, or may."""
     release = TORCH.get(minor(torch.version))
     if not declared.cuda:
         return declared.torch_build == "pypi"
@@ -100,7 +100,7 @@ def _is_default_build(declared: DeclaredVersions, torch: Package) -> bool:
 
 
 def _cudnn_of(declared: DeclaredVersions, torch: Package) -> Version:
-    """The cuDNN that the declared build of torch requires; () where it is not known."""
+    """Return the cuDNN that the declared build of torch requires; () where it is not known."""
     release = minor(torch.version)
     if not _is_default_build(declared, torch):
         return OTHER_CUDNN.get((release, declared.cuda), ())

@@ -9,7 +9,7 @@ from trainyard.image.context.dockerfile import is_stated
 
 
 def declared_record(declared: DeclaredVersions) -> dict[str, str]:
-    """The versions that were found; unknown ones are left out."""
+    """Return the versions that were found; unknown ones are left out."""
     torch = declared.torch
     found = {
         "base": declared.base.image if is_stated(declared.base.image) else "",
@@ -24,7 +24,7 @@ def declared_record(declared: DeclaredVersions) -> dict[str, str]:
 
 
 def lint_lines(data: Mapping[str, Any]) -> list[str]:
-    """The findings for people, each with its reason and its remedy."""
+    """Return the findings for people, each with its reason and its remedy."""
     known = data["declared"]
     versions = ", ".join(f"{key} {known[key]}" for key in ("torch", "cuda", "python", "nccl") if key in known)
     lines = [

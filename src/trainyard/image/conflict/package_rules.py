@@ -83,7 +83,7 @@ def _torch_twice(declared: DeclaredVersions, _machine: TargetMachine) -> Iterato
         "fail to import with undefined symbols"
         if compiled
         else "the image carries both, some 5 GB too many, and the loader may mix their CUDA libraries",
-        "start from nvidia/cuda or python, or leave torch out of the lock and take the base's",
+        "start from nvidia/cuda or python, or omit torch from the lock and take the base's",
     )
 
 
@@ -110,7 +110,7 @@ def _cuda_of_torch(declared: DeclaredVersions, _machine: TargetMachine) -> Itera
 
 
 def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> Edit | None:
-    """The edit that takes another build of torch; None if other packages name the same build."""
+    """Return the edit that takes another build of torch; None if other packages name the same build."""
     suffix, right = f"cu{torch.cuda[0]}{torch.cuda[1]}", f"cu{cuda[0]}{cuda[1]}"
     others = (one for one in declared.packages.values() if one.name != "torch")
     if torch.file != declared.dockerfile or any(one.text.endswith(f"+{suffix}") for one in others):
@@ -143,7 +143,7 @@ def _cuda_of_base(declared: DeclaredVersions, _machine: TargetMachine) -> Iterat
             WARNING,
             declared.dockerfile,
             base.line,
-            f"{base.image} has CUDA {version_text(base.cuda)}, torch brings {version_text(cuda)}",
+            f"{base.image} has CUDA {version_text(base.cuda)}, torch includes {version_text(cuda)}",
             "torch's wheels carry their own CUDA libraries; those of the base are found first where "
             "LD_LIBRARY_PATH names them",
             f"take a base image with CUDA {version_text(cuda)}, or one without CUDA such as python:3.11-slim",
@@ -189,7 +189,7 @@ def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
         ERROR,
         declared.dockerfile,
         line,
-        f"TORCH_CUDA_ARCH_LIST={declared.architectures} leaves out {wanted} ({machine.architecture})",
+        f"TORCH_CUDA_ARCH_LIST={declared.architectures} omits {wanted} ({machine.architecture})",
         "extensions that are compiled here have no kernel for this GPU",
         f"add {wanted}",
         Edit(line, declared.architectures, f"{declared.architectures};{wanted}")
@@ -271,13 +271,17 @@ def _pairs(declared: DeclaredVersions, _machine: TargetMachine) -> Iterator[Imag
                 f"it is compiled against torch; to {version_text(minor(torch.version))} belongs {name} "
                 f"{version_text(needed)}",
                 f"take {name} {version_text(needed)}",
-                Edit(package.line, f"{name}=={package.text}", f"{name}=={_paired(package, torch, needed)}")
+                Edit(
+                    package.line,
+                    f"{name}=={package.text}",
+                    f"{name}=={_pair_version(package, torch, needed)}",
+                )
                 if package.file == declared.dockerfile
                 else None,
             )
 
 
-def _paired(package: Package, torch: Package, needed: Version) -> str:
+def _pair_version(package: Package, torch: Package, needed: Version) -> str:
     """The release of a package that belongs to a release of torch: their third numbers are the same."""
     third = torch.version[2] if len(torch.version) > 2 else 0
     build = package.text.partition("+")[2]
@@ -313,7 +317,7 @@ def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iter
 
 
 def _cuda(declared: DeclaredVersions) -> Version:
-    """The CUDA release that torch runs with; empty if it is unknown."""
+    """Return the CUDA release that torch runs with; empty if it is unknown."""
     if declared.base_is_used:
         return declared.base.cuda
     if declared.cuda:

@@ -154,7 +154,7 @@ def _requirement(text: str, environment: Mapping[str, str] | None = None) -> _Re
 
 
 def _applies(marker: Marker | None, environment: Mapping[str, str] | None) -> bool | None:
-    """Whether a marker holds on Linux; None if that depends on the Python."""
+    """Return whether a marker holds on Linux; None if that depends on the Python."""
     if marker is None:
         return True
     answers = set()
@@ -221,7 +221,7 @@ class PackageReader:
         self.unknown.add(name)
 
     def _is_kept(self, one: _Requirement, base_torch: Version, *, upgrades: bool) -> bool:
-        """Whether what is installed already fulfils the requirement, so that pip leaves it."""
+        """Return whether what is installed already fulfils the requirement, so that pip leaves it."""
         before = self.packages.get(one.name)
         text = before.text if before else ""
         if not text and one.name == "torch" and "torch" not in self.unknown:

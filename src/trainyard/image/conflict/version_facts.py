@@ -194,16 +194,16 @@ def version(text: str) -> Version:
 
 
 def minor(found: Version) -> Version:
-    """The first two numbers of a version."""
+    """Return the first two numbers of a version."""
     return found[:2]
 
 
 def version_text(found: Version) -> str:
-    """The text of a version."""
+    """Return the text of a version."""
     return ".".join(str(number) for number in found)
 
 
 def same_prefix(one: Version, other: Version) -> bool:
-    """Whether two versions agree as far as both are known."""
+    """Return whether two versions agree as far as both are known."""
     length = min(len(one), len(other))
     return one[:length] == other[:length]

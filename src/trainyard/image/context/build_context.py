@@ -24,7 +24,7 @@ _TAG_DIGITS = 24
 
 
 def content_tag(digest: str) -> str:
-    """The tag of the image whose build input has this digest."""
+    """Return the tag of the image whose build input has this digest."""
     return f"content-{digest[:_TAG_DIGITS]}"
 
 
@@ -34,7 +34,7 @@ def checked_tag(level: str, tag: str, digest: str) -> str:
 
 
 def choose_files(files: "Iterable[FileOnDisk]", rules: tuple[IgnoreRule, ...]) -> "list[FileOnDisk]":
-    """The files that no rule excludes, by name."""
+    """Return the files that no rule excludes, by name."""
     return sorted((f for f in files if not is_ignored(f.name, rules)), key=lambda f: f.name)
 
 

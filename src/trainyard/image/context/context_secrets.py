@@ -41,7 +41,7 @@ _HARMLESS_ENDS = (".example", ".sample", ".template", ".dist")
 
 
 def secret_by_name(path: str) -> str | None:
-    """The kind of secret that the file's name marks; None for any other name."""
+    """Return the kind of secret that the file's name marks; None for any other name."""
     if not _PERHAPS.search(path):
         return None
     name = path.rpartition("/")[2]
@@ -57,10 +57,10 @@ def secret_by_name(path: str) -> str | None:
 
 
 def secret_by_content(content: bytes) -> str | None:
-    """The kind of secret in the bytes of a file; None if there is none, or if they are no text."""
+    """Return the kind of secret in the bytes of a file; None if there is none, or if they are no text."""
     return None if b"\0" in content[:1024] else secret_value_kind(content)
 
 
 def secret_in(path: str, content: bytes) -> str | None:
-    """The kind of secret in the file, by its name or its content."""
+    """Return the kind of secret in the file, by its name or its content."""
     return secret_by_name(path) or secret_by_content(content)

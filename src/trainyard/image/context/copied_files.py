@@ -111,7 +111,7 @@ def _copies(line: ResolvedInstruction) -> Iterator[_Copy]:
     if name == "RUN":
         yield from (one for flag in flags if (one := _mount(flag, line.folder)) is not None)
         return
-    if "[" in text and (listed := _listed(text[text.index("[") :])):
+    if "[" in text and (listed := _parse_list(text[text.index("[") :])):
         words = [*flags, *listed]
     paths = [word for word in words if not word.startswith("--")]
     origin = next((flag.partition("=")[2] for flag in flags if flag.startswith("--from=")), "")
@@ -119,10 +119,10 @@ def _copies(line: ResolvedInstruction) -> Iterator[_Copy]:
         return
     if any("$" in path for path in paths) or "--parents" in flags or not line.folder:
         return
-    yield _Copy(tuple(paths[:-1]), _joined(line.folder, paths[-1]), origin)
+    yield _Copy(tuple(paths[:-1]), _join(line.folder, paths[-1]), origin)
 
 
-def _listed(text: str) -> list[str]:
+def _parse_list(text: str) -> list[str]:
     try:
         found = json.loads(text)
     except ValueError:
@@ -136,9 +136,9 @@ def _mount(flag: str, folder: str) -> _Copy | None:
     if not flag.startswith("--mount=") or facts.get("type", "bind") != "bind" or not target or not folder:
         return None
     return _Copy(
-        (facts.get("source") or facts.get("src") or ".",), _joined(folder, target), facts.get("from", "")
+        (facts.get("source") or facts.get("src") or ".",), _join(folder, target), facts.get("from", "")
     )
 
 
-def _joined(folder: str, path: str) -> str:
+def _join(folder: str, path: str) -> str:
     return posixpath.normpath(posixpath.join(folder, path))

@@ -54,7 +54,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """A whole file."""
+    """A complete file."""
 
     instructions: tuple[Instruction, ...]
     stages: tuple[Stage, ...]
@@ -76,7 +76,7 @@ class Dockerfile:
         return tuple(stage for stage in self.bases if "@sha256:" not in stage.image)
 
     def final_base(self) -> str:
-        """The registry image that the last stage is built on; or `scratch`."""
+        """Return the registry image that the last stage is built on; or `scratch`."""
         return self.ancestors(len(self.stages) - 1)[0].image
 
     def ancestors(self, number: int) -> tuple[Stage, ...]:
@@ -112,7 +112,7 @@ class Dockerfile:
         return tuple(stage for stage in self.stages if stage.number in used)
 
     def last(self, name: str) -> Instruction | None:
-        """The last instruction of this name in the last stage."""
+        """Return the last instruction of this name in the last stage."""
         found = [i for i in self.instructions if i.name == name and i.stage == len(self.stages) - 1]
         return found[-1] if found else None
 
@@ -149,7 +149,7 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
             outer = outer if stages else dict(values)
         instruction = Instruction(word, rest, number, len(stages) - 1)
         instructions.append(instruction)
-        copied += _copied_from(instruction, stages, values)
+        copied += _images_read(instruction, stages, values)
     if not stages:
         raise ConfigError(f"{name}: no FROM, so this is not a Dockerfile")
     return Dockerfile(tuple(instructions), tuple(stages), arguments, tuple(copied), dict(given))
@@ -172,7 +172,7 @@ def arguments_of(text: str, known: Mapping[str, str], given: Mapping[str, str]) 
 
 
 def pairs_of(instruction: Instruction) -> dict[str, str]:
-    """The variables that an ENV or LABEL sets."""
+    """Return the variables that an ENV or LABEL sets."""
     found = {key: value.strip("\"'") for key, value in _PAIR.findall(instruction.text)}
     if not found and (words := instruction.text.split(None, 1)) and len(words) > 1:
         return {words[0]: words[1]}
@@ -206,11 +206,11 @@ def _stage(rest: str, number: int, values: Mapping[str, str], *, name: str, line
 
 
 def is_stated(text: str) -> bool:
-    """Whether every variable of a text has a value."""
+    """Return whether every variable of a text has a value."""
     return bool(text) and "$" not in text
 
 
-def _copied_from(
+def _images_read(
     instruction: Instruction, stages: Sequence[Stage], values: Mapping[str, str]
 ) -> Iterator[Stage]:
     """The registry images that an instruction reads; numbers and names of earlier stages are left out."""

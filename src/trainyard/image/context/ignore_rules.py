@@ -20,7 +20,7 @@ class IgnoreRule:
 
 
 def parse_ignore_file(text: str, name: str) -> tuple[IgnoreRule, ...]:
-    """The rules of an ignore file, called `name` in messages. Raises ConfigError for a bad pattern."""
+    """Return the rules of an ignore file, called `name` in messages. Raises ConfigError for a bad pattern."""
     return tuple(
         rule
         for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1)
@@ -29,7 +29,7 @@ def parse_ignore_file(text: str, name: str) -> tuple[IgnoreRule, ...]:
 
 
 def is_ignored(path: str, rules: tuple[IgnoreRule, ...]) -> bool:
-    """Whether the file at `path` (relative, `/` between its names) is excluded."""
+    """Return whether the file at `path` (relative, `/` between its names) is excluded."""
     ignored = False
     for rule in rules:
         if rule.takes_back == ignored and rule.pattern.fullmatch(path):

@@ -1,6 +1,6 @@
 """Names of images: ECR's rules for repositories, and the parts of a full reference.
 
-It asks no registry whether a name exists.
+It does not check with a registry whether a name exists.
 """
 
 import re
@@ -32,7 +32,7 @@ class ImageReference:
 
 
 def parse_reference(text: str) -> ImageReference:
-    """The parts of a reference. Raises ConfigError for a text that cannot name an image."""
+    """Return the parts of a reference. Raises ConfigError for a text that cannot name an image."""
     rest, _, digest = text.partition("@")
     head, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:

@@ -178,7 +178,7 @@ def _commands(text: str) -> list[_Command]:
 
 
 def _program(words: Sequence[str]) -> list[str]:
-    """The words from the program's name on, without its folder."""
+    """Return the words from the program's name on, without its folder."""
     left = list(words)
     while left and (_ASSIGNMENT.match(left[0]) or left[0] in _PREFIXES):
         left.pop(0)

@@ -15,7 +15,7 @@ BASE_FOLDER = "/<the folder of the base image>"
 
 @dataclass(frozen=True)
 class ResolvedInstruction:
-    """An instruction, and what is known where it stands."""
+    """An instruction, and what is known at its place."""
 
     instruction: Instruction
     text: str

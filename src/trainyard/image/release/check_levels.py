@@ -45,7 +45,7 @@ class Answer:
     seconds: float = 0.0
 
     def record(self) -> dict[str, Any]:
-        """The result as plain data."""
+        """Return the result as plain data."""
         return dict(vars(self))
 
 
@@ -57,20 +57,20 @@ def probe_request(
     efa: bool,
     model: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The questions for the probe in the container.
+    """Return the questions for the probe in the container.
 
     `packages` is Python's version -> package -> version; None if the image has no lock that is known.
     """
     return {
         "checks": [name for name in LEVELS[level] if name in IN_CONTAINER],
-        "packages": None if packages is None else _packed(packages),
+        "packages": None if packages is None else _deduplicate(packages),
         "cpu": cpu,
         "efa": efa,
         "model": dict(model),
     }
 
 
-def _packed(packages: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+def _deduplicate(packages: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     """The packages without repetition: under "" those of every Python, and for each Python the others."""
     every = dict.fromkeys(pin for those in packages.values() for pin in those.items())
     common = dict(pin for pin in every if all(those.get(pin[0]) == pin[1] for those in packages.values()))
@@ -82,14 +82,14 @@ def _packed(packages: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, st
 
 
 def linux_markers(architecture: str) -> dict[str, str]:
-    """The marker variables in an image, which is for Linux wherever it is checked."""
+    """Return the marker variables in an image, which is for Linux wherever it is checked."""
     machine = {"arm64": "aarch64"}.get(architecture, "x86_64")
     facts = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     return facts | {"platform_machine": machine}
 
 
 def judge_declared(facts: "ImageFacts", *, most_bytes: int) -> list[Answer]:
-    """The checks that need no container: user, entry point, size."""
+    """Return the checks that need no container: user, entry point, size."""
     user = facts.user.partition(":")[0]
     size = facts.size
     return [
@@ -114,7 +114,7 @@ def judge_declared(facts: "ImageFacts", *, most_bytes: int) -> list[Answer]:
 
 
 def judge_layers(found: Iterable[tuple[str, str, str]]) -> Answer:
-    """The check for secrets; `found` has layer, path and kind of each."""
+    """Return the check for secrets; `found` has layer, path and kind of each."""
     named = [f"{path} ({what}, layer {layer[:12]})" for layer, path, what in found]
     if not named:
         return Answer("secrets", True, "no layer holds what looks like a secret")
@@ -122,24 +122,24 @@ def judge_layers(found: Iterable[tuple[str, str, str]]) -> Answer:
     return Answer("secrets", False, "; ".join(named[:_MOST_NAMED]) + more)
 
 
-def probe_answers(asked: Sequence[str], log: str, how_it_ended: str) -> list[Answer]:
+def probe_answers(checks: Sequence[str], log: str, how_it_ended: str) -> list[Answer]:
     """The answers in the probe's output; a check without an answer has failed because of `how_it_ended`."""
     found = {}
     for line in log.splitlines():
         if not line.startswith(MARK):
             continue
         try:
-            told = json.loads(line.removeprefix(MARK))
-            ok = None if told["ok"] is None else told["ok"] is True
-            answer = Answer(str(told["check"]), ok, str(told["says"]), float(told["seconds"]))
+            given = json.loads(line.removeprefix(MARK))
+            ok = None if given["ok"] is None else given["ok"] is True
+            answer = Answer(str(given["check"]), ok, str(given["says"]), float(given["seconds"]))
         except (ValueError, KeyError, TypeError):
             continue
         found[answer.check] = answer
-    return [found.get(name) or Answer(name, False, f"no answer: {how_it_ended}") for name in asked]
+    return [found.get(name) or Answer(name, False, f"no answer: {how_it_ended}") for name in checks]
 
 
 def junit(image: str, level: str, answers: Sequence[Answer]) -> str:
-    """The answers as a JUnit report, which CodeBuild and GitHub show."""
+    """Return the answers as a JUnit report, which CodeBuild and GitHub show."""
     from xml.etree.ElementTree import Element, SubElement, tostring
 
     failed = sum(answer.ok is False for answer in answers)
@@ -159,12 +159,12 @@ def junit(image: str, level: str, answers: Sequence[Answer]) -> str:
 
 
 def check_lines(image: str, level: str, answers: Sequence[Answer]) -> list[str]:
-    """The answers for people, and the verdict."""
+    """Return the answers for people, and the verdict."""
     words = {True: "ok  ", False: "FAIL", None: "?   "}
-    told = [f"  {answer.check:<20}{words[answer.ok]}  {answer.says}" for answer in answers]
+    lines = [f"  {answer.check:<20}{words[answer.ok]}  {answer.says}" for answer in answers]
     failed = [answer.check for answer in answers if answer.ok is False]
     unknown = [answer.check for answer in answers if answer.ok is None]
     verdict = f"no check fails; unknown: {', '.join(unknown)}" if unknown else "every check holds"
     if failed:
         verdict = f"{len(failed)} of {len(answers)} failed: {', '.join(failed)}"
-    return [*told, f"  {image}: {level}: {verdict}"]
+    return [*lines, f"  {image}: {level}: {verdict}"]

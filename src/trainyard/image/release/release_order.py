@@ -36,7 +36,7 @@ class ReleasePlace:
 
 
 @dataclass
-class Released:
+class ReleaseResult:
     """The state of the image in one place."""
 
     place: ReleasePlace
@@ -71,11 +71,11 @@ def release(
     tags: Callable[[str], Sequence[Tag]],
     facts: Mapping[str, str],
     files: Mapping[str, str],
-) -> list[Released]:
+) -> list[ReleaseResult]:
     """Release an image; `tags` are those of its digest, `facts` and `files` are attached as its record.
 
     Raises what the places raise, and VerificationError when a registry holds something else than was pushed.
-    The message says which tags were set before.
+    The message names the tags that were set before.
     """
     try:
         found = [_push(place, image_id, tags) for place in places]
@@ -98,7 +98,7 @@ def release(
     return found
 
 
-def _push(place: ReleasePlace, image_id: str, tags: Callable[[str], Sequence[Tag]]) -> Released:
+def _push(place: ReleasePlace, image_id: str, tags: Callable[[str], Sequence[Tag]]) -> ReleaseResult:
     """Push, read back, scan, plan the tags."""
     registry = place.registry
 
@@ -112,10 +112,10 @@ def _push(place: ReleasePlace, image_id: str, tags: Callable[[str], Sequence[Tag
     # A registry scans images, and no index of an image and its attestations.
     scan = "; ".join(dict.fromkeys(place.scan(image) for image in found.image_digests))
     steps = plan_tags(tags(digest), digest, held, fixed=place.fixed)
-    return Released(place, digest, scan, steps, found.is_attested)
+    return ReleaseResult(place, digest, scan, steps, found.is_attested)
 
 
-def _set_tags(one: Released) -> None:
+def _set_tags(one: ReleaseResult) -> None:
     registry, repository = one.place.registry, one.place.repository
     steps = [step for step in one.steps if step.action != "skipped"]
     if missing := [step.tag for step in steps if step.action != "kept"]:
@@ -132,7 +132,7 @@ class ScanVerdict:
     """The verdict."""
 
     ok: bool
-    says: str
+    text: str
 
 
 def judge_scan(

@@ -87,7 +87,7 @@ def find_image_source(
 
 
 def tags_for(strategy: str, *, commit: str, dirty: bool, versions: Sequence[str], content: str) -> list[Tag]:
-    """The tags of a strategy; `versions` are the commit's git tags, `content` the tag of the content.
+    """Return the tags of a strategy; `versions` are the commit's git tags, `content` the tag of the content.
 
     Raises ConfigError if the strategy has nothing to name the image by.
     """
@@ -106,7 +106,7 @@ def tags_for(strategy: str, *, commit: str, dirty: bool, versions: Sequence[str]
 
 
 def check_tags(level: str, content: str, digest: str) -> list[Tag]:
-    """The tag which says that the image `digest` passed its check of this level; none for no level."""
+    """Return the tag which says that the image `digest` passed its check of this level; none for no level."""
     if not level or not content:
         return []
     return [Tag(checked_tag(level, content_tag(content), digest), moves=False, needed=False)]
@@ -142,7 +142,7 @@ def plan_tags(
 
 
 def temporary_tag(image_id: str, held: Callable[[str], str | None], *, fixed: Callable[[str], bool]) -> str:
-    """The tag under which an image is pushed before its scan.
+    """Return the tag under which an image is pushed before its scan.
 
     ECR refuses a tag that cannot move even to the image that has it already, so a second push of the same
     image (the first one's scan took too long, or another tag is wanted) takes a tag that is free.
@@ -176,7 +176,7 @@ def _of_version(found: Sequence["re.Match[str]"], dirty: bool) -> list[Tag]:
 
 
 def is_own_build(image: str, here: "LocalBuilder", facts: "ImageFacts") -> bool:
-    """Whether build_image.py built exactly this image on this machine, so that its labels are its own.
+    """Return whether build_image.py built exactly this image on this machine, so that its labels are its own.
 
     An image derived FROM one of ours inherits the labels. The tag of the content distinguishes them.
     """
@@ -191,7 +191,7 @@ def is_own_build(image: str, here: "LocalBuilder", facts: "ImageFacts") -> bool:
 
 
 def without_origin(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels without those that name the source of an image."""
+    """Return the labels without those that name the source of an image."""
     return {
         key: text for key, text in labels.items() if key not in (BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL)
     }

@@ -35,7 +35,7 @@ from trainyard.jobs.job_labels import (
 from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.job_submission import owned_by, reference_to
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.resubmission import Resubmission, avoid_nodes, check_it_has_ended, next_name, resubmitted
+from trainyard.jobs.resubmission import Resubmission, avoid_nodes, make_resubmission, next_name, require_ended
 from trainyard.jobs.state.reading import annotations_of, name_of, read_labels, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch.retry_decision import RetryClaim
@@ -77,13 +77,13 @@ class JobEditor:
 
     def __init__(
         self,
-        look: JobReader,
+        reader: JobReader,
         job: FoundJob,
         *,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._look, self._api, self._job = look, look.api, job
+        self._reader, self._api, self._job = reader, reader.api, job
         self._clock, self._wait = clock, wait
         self._space = f"namespaces/{path_part(job.namespace)}"
 
@@ -93,12 +93,12 @@ class JobEditor:
         Raises ConfigError if it has ended or its kind cannot be stopped, ServiceError if it is refused.
         """
         job = self._job
-        moment = datetime.fromtimestamp(self._api.cluster_time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        observed = self._look.look(job)
+        time_of_request = datetime.fromtimestamp(self._api.cluster_time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        observed = self._reader.observe(job)
         state = judge_job(observed)
         if state.ended and not state.holds:
             raise ConfigError(f"{job.name} has ended already: {state.state}")
-        record: dict[str, Any] = {"metadata": {"annotations": {CANCELLED: moment}}}
+        record: dict[str, Any] = {"metadata": {"annotations": {CANCELLED: time_of_request}}}
         workloads = observed.owned_of("Workload")
         if workloads:
             patches = [(job.path, record)]
@@ -114,7 +114,7 @@ class JobEditor:
 
         Raises ConfigError if its kind cannot be stopped, ServiceError if it is refused.
         """
-        workloads = self._look.look(self._job).owned_of("Workload")
+        workloads = self._reader.observe(self._job).owned_of("Workload")
         for workload in workloads:
             self._patch(self._path_of_workload(workload), _DEACTIVATION)
         if not workloads:
@@ -122,12 +122,12 @@ class JobEditor:
         return self._stops(workloads)
 
     def _stops(self, workloads: Iterable[Json]) -> list[str]:
-        """The words for a stop: of the job's Workloads, or of the job if it has none."""
+        """Return the words for a stop: of the job's Workloads, or of the job if it has none."""
         stops = [f"deactivate workloads/{name_of(workload)}" for workload in workloads]
         return stops or [f"suspend {self._own}"]
 
     def deletions(self, *, keep_claims: bool = False) -> list[str]:
-        """The objects that `delete` would delete, without those that the garbage collector deletes."""
+        """Return the objects that `delete` would delete, without those that the garbage collector deletes."""
         return [f"delete {each}" for each in (self._own, *self._belongings(keep_claims=keep_claims))]
 
     def delete(self, *, keep_claims: bool, seconds: float) -> list[str]:
@@ -135,7 +135,7 @@ class JobEditor:
 
         After a refusal the other parts are still deleted, but not the job itself.
 
-        Raises ServiceError if one is refused, WaitTimeoutError naming what is left after `seconds`.
+        Raises ServiceError if one is refused, WaitTimeoutError naming what remains after `seconds`.
         """
         deadline, options = self._clock() + seconds, {"propagationPolicy": "Background"}
         objects = self._belongings(keep_claims=keep_claims)
@@ -148,11 +148,11 @@ class JobEditor:
                 refusals.append(error)
         if refusals:
             raise refusals[0]
-        while left := self._left(keep_claims=keep_claims):
+        while remaining := self._remaining_parts(keep_claims=keep_claims):
             if self._clock() > deadline:
-                names = ", ".join(map(str, left[:10])) + (" …" if len(left) > 10 else "")
+                names = ", ".join(map(str, remaining[:10])) + (" …" if len(remaining) > 10 else "")
                 raise WaitTimeoutError(
-                    f"{self._own} is deleted; after {seconds:.0f} seconds this is left: {names}. "
+                    f"{self._own} is deleted; after {seconds:.0f} seconds this remains: {names}. "
                     "Pods of a lost node go when it comes back or its Node is deleted"
                 )
             self._wait(_PAUSE)
@@ -161,8 +161,8 @@ class JobEditor:
     def resubmission(self) -> Resubmission:
         """The objects that `create` creates. Raises ServiceError, ConfigError if the job has not ended."""
         job = self._job
-        check_it_has_ended(judge_job(self._look.look(job)))
-        return resubmitted(job.kind, job.raw, self._parts(), name=self.next_name())
+        require_ended(judge_job(self._reader.observe(job)))
+        return make_resubmission(job.kind, job.raw, self._parts(), name=self.next_name())
 
     def create(self, new: Resubmission) -> list[str]:
         """Create the job and its parts, which it then owns; return what was created.
@@ -178,21 +178,21 @@ class JobEditor:
             for part in new.parts:
                 there = self._part(owned_by(part, reference_to(self._job.raw)))
                 made.append((self._path_of(part), there))
-            answer = self._created(path, new.job)
+            answer = self._create(path, new.job)
         except (ServiceError, RunConflictError):
             if not self._is_followed_by(self._job.path_of(name_of(new.job))):
-                self._take_back(made)
+                self._delete_created(made)
             raise
         try:
             for part_path, _ in made:
                 self._patch(part_path, {"metadata": {"ownerReferences": [reference_to(answer)]}})
         except ServiceError:
-            self._take_back([*made, (self._job.path_of(name_of(answer)), answer)])
+            self._delete_created([*made, (self._job.path_of(name_of(answer)), answer)])
             raise
         return new.lines
 
     def _is_followed_by(self, path: str) -> bool:
-        """Whether another resubmission of the job was faster: then the parts are those of its job."""
+        """Return whether another resubmission of the job was faster: then the parts are those of its job."""
         with suppress(ServiceError):
             return annotations_of(self._api.get(path) or {}).get(BEFORE) == self._job.name
         return False
@@ -201,22 +201,22 @@ class JobEditor:
         return f"{_list_path(part, self._space)}/{path_part(name_of(part))}"
 
     def _part(self, part: dict[str, Any]) -> Json:
-        """Return the part as created now, or as left by an unfinished resubmission of the same job."""
+        """Return the part as created now, or by an unfinished resubmission of the same job."""
         try:
-            return self._created(_list_path(part, self._space), part)
+            return self._create(_list_path(part, self._space), part)
         except RunConflictError:
-            left: Json | None = self._api.get(self._path_of(part))
-            owners = ((left or {}).get("metadata") or {}).get("ownerReferences") or ()
-            if left is None or [owner.get("uid") for owner in owners] != [uid_of(self._job.raw)]:
+            remaining: Json | None = self._api.get(self._path_of(part))
+            owners = ((remaining or {}).get("metadata") or {}).get("ownerReferences") or ()
+            if remaining is None or [owner.get("uid") for owner in owners] != [uid_of(self._job.raw)]:
                 raise
-            return left
+            return remaining
 
     def retry(self, claim: RetryClaim) -> Resubmission:
         """The objects of a retry: under the claim's name, with its budget, away from its excluded nodes."""
         job = self._job
         retries = str(annotations_of(job.raw).get(RETRIES) or "0")
         number = int(retries) + 1 if retries.isascii() and retries.isdecimal() else 1
-        new = resubmitted(job.kind, job.raw, self._parts(), name=claim.next_name, retries=number)
+        new = make_resubmission(job.kind, job.raw, self._parts(), name=claim.next_name, retries=number)
         new.job["metadata"]["annotations"][RETRY_RECORD] = claim.record.to_json()
         parts = tuple(avoid_nodes(part, claim.avoided) for part in new.parts)
         return Resubmission(avoid_nodes(new.job, claim.avoided), parts)
@@ -228,7 +228,7 @@ class JobEditor:
         """
         apply_all(self._api, new.parts)
         try:
-            made = self._created(self._job.path_of(""), new.job)
+            made = self._create(self._job.path_of(""), new.job)
         except RunConflictError:
             made = self._api.get(self._job.path_of(name_of(new.job))) or {}
             if annotations_of(made).get(BEFORE) != self._job.name:
@@ -272,14 +272,14 @@ class JobEditor:
         return read_labels(self._job.raw).get(JOB_LABEL) == self._job.name
 
     def next_name(self) -> str:
-        """The first free name for a job that follows this one. Raises ServiceError."""
+        """Return the first free name for a job that follows this one. Raises ServiceError."""
         answer = self._api.get(self._job.path_of(""), metadata_of="list") or {}
         taken = [name_of(raw) for raw in answer.get("items") or ()]
         return next_name(self._job.kind, self._job.raw, taken)
 
     def _parts(self) -> list[Json]:
-        """The parts that we created with the job."""
-        labelled = self._labelled(self._part_kinds)
+        """Return the parts that we created with the job."""
+        labelled = self._labelled_objects(self._part_kinds)
         parts = [self._api.get(each.path) for each in labelled if each != self._own]
         return [part for part in parts if part is not None]
 
@@ -288,22 +288,22 @@ class JobEditor:
         return f"/apis/{root}/{self._space}/workloads/{path_part(name_of(workload))}"
 
     def _belongings(self, *, keep_claims: bool) -> list[NamedObject]:
-        """The objects with the label of the job, except the job itself and objects of its operator."""
+        """Return the objects with the label of the job, except the job itself and objects of its operator."""
         known = (*self._part_kinds, *_LABELLED)
         kinds = [entry for entry in known if not (keep_claims and entry[1] == CLAIMS)]
-        return [each for each in self._labelled(kinds) if each != self._own]
+        return [each for each in self._labelled_objects(kinds) if each != self._own]
 
-    def _left(self, *, keep_claims: bool) -> list[NamedObject]:
-        """The parts of the job that still exist."""
+    def _remaining_parts(self, *, keep_claims: bool) -> list[NamedObject]:
+        """Return the parts of the job that still exist."""
         found = self._api.get(self._own.path)
-        left = [self._own] if found is not None and uid_of(found) == uid_of(self._job.raw) else []
+        remaining = [self._own] if found is not None and uid_of(found) == uid_of(self._job.raw) else []
         operators = f"{self._job.kind.pod_label}={self._job.name}"
         for selector in dict.fromkeys((self._job.pod_selector, operators)):
             if not selector.endswith("="):
-                left += self._find_objects(_OWNED, selector)
-        return list(dict.fromkeys([*left, *self._belongings(keep_claims=keep_claims)]))
+                remaining += self._find_objects(_OWNED, selector)
+        return list(dict.fromkeys([*remaining, *self._belongings(keep_claims=keep_claims)]))
 
-    def _labelled(self, kinds: Iterable[tuple[str, str]]) -> list[NamedObject]:
+    def _labelled_objects(self, kinds: Iterable[tuple[str, str]]) -> list[NamedObject]:
         return self._find_objects(kinds, self._labels) if self._is_ours else []
 
     def _find_objects(self, kinds: Iterable[tuple[str, str]], selector: str) -> list[NamedObject]:
@@ -327,7 +327,7 @@ class JobEditor:
         if status not in (*_DONE, 404):
             raise self._api.refusal(f"{found} cannot be deleted", status, answer)
 
-    def _take_back(self, made: Iterable[tuple[str, Json]]) -> None:
+    def _delete_created(self, made: Iterable[tuple[str, Json]]) -> None:
         """Delete the created objects, as far as possible."""
         for path, body in made:
             with suppress(ServiceError):
@@ -356,19 +356,19 @@ class JobEditor:
         if status not in _DONE:
             raise self._api.refusal(f"{path.rpartition('/')[2]} cannot be changed", status, answer)
 
-    def _created(self, path: str, body: dict[str, Any]) -> Json:
+    def _create(self, path: str, body: dict[str, Any]) -> Json:
         name, deadline = f"{body['kind']}/{name_of(body)}", self._clock() + _SEEN_SECONDS
-        status, answer = self._answer_to(path, body)
+        status, answer = self._try_to_create(path, body)
         while status == 403 and UNSEEN in str(answer.get("message")) and self._clock() < deadline:
             self._wait(_PAUSE)
-            status, answer = self._answer_to(path, body)
+            status, answer = self._try_to_create(path, body)
         if status == 409:
             raise RunConflictError(f"{name} is there already; run resubmit again")
         if status not in _DONE:
             raise self._api.refusal(f"{name} cannot be created", status, answer)
         return answer
 
-    def _answer_to(self, path: str, body: dict[str, Any]) -> tuple[int, Json]:
+    def _try_to_create(self, path: str, body: dict[str, Any]) -> tuple[int, Json]:
         """The answer to a creation; if the connection broke before an answer, the object that exists now."""
         try:
             return self._api.create(path, body)

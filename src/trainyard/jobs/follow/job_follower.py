@@ -1,8 +1,8 @@
 """Follow a job to its end: one watch for the job, one for its pods, however many there are.
 
     watch of the job ──┐
-    watch of its pods ─┴─reports──> what is known ──judge──> JobState ──tell──> people
-                                        ^ Workload, JobSet, events: asked for while the job does not run
+    watch of its pods ─┴─reports──> what is known ──judge──> JobState ──report──> people
+                                        ^ Workload, JobSet, events: read while the job does not run
 
 The job does not need its follower: a follower may die, and another may follow the job at any time. A broken
 watch, an expired token and a restart of the API server are waited out.
@@ -35,12 +35,12 @@ Json = Mapping[str, Any]
 _JOB, _PODS = "job", "pods"
 _SETTLE_SECONDS = 0.5
 """Reports that arrive within this time are judged together."""
-_LOOK_SECONDS = 5.0
-"""Seconds between looks at Workload, JobSet and events while the job does not run."""
+_OBSERVE_SECONDS = 5.0
+"""Seconds between reads of Workload, JobSet and events while the job does not run."""
 _CALM_SECONDS = 60.0
 """The same while it runs."""
 _LAST_SECONDS = 1.5
-"""Seconds to wait for the last reports of pods after the status says that the job has ended."""
+"""Seconds to wait for the last reports of pods after the status shows that the job has ended."""
 _OTHERS_SECONDS = 60.0
 """The same where the pods that have ended only lost another one, which is still about to end."""
 _logger = logging.getLogger(__name__)
@@ -53,19 +53,19 @@ def follow_job(
     name: str,
     kind: str,
     seconds: float,
-    tell: Callable[[JobState], None],
+    on_state: Callable[[JobState], None],
     lost_seconds: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> JobState:
     """Return the state in which the job ended, or its state after `seconds`, whose `exit_code` is then 5.
 
-    `tell` receives the state whenever it, its reason, or the count of restarts has changed, and at the end.
-    With `lost_seconds`, the wait also ends once the job has waited that long for a lost node. Raises
-    WaitTimeoutError if the job could not be seen at all in this time, PermissionRefusedError if it may not be
-    seen, ConfigError if there is none.
+    `on_state` receives the state whenever it, its reason, or the count of restarts has changed, and at the
+    end. With `lost_seconds`, the wait also ends once the job has waited that long for a lost node. Raises
+    WaitTimeoutError if the job could not be seen at all in this time, PermissionRefusedError if it may not
+    be seen, ConfigError if there is none.
     """
     known = Observed(find_kind(kind), namespace, name, None)
-    return _JobFollower(api, known, tell, lost_seconds=lost_seconds, clock=clock).follow_to_end(seconds)
+    return _JobFollower(api, known, on_state, lost_seconds=lost_seconds, clock=clock).follow_to_end(seconds)
 
 
 class _JobFollower:
@@ -75,13 +75,13 @@ class _JobFollower:
         self,
         api: "Api",
         known: Observed,
-        tell: Callable[[JobState], None],
+        on_state: Callable[[JobState], None],
         *,
         lost_seconds: float | None,
         clock: Callable[[], float],
     ) -> None:
-        self._api, self._look, self._clock = api, JobReader(api), clock
-        self._known, self._tell, self._lost_seconds = known, tell, lost_seconds
+        self._api, self._reader, self._clock = api, JobReader(api), clock
+        self._known, self._on_state, self._lost_seconds = known, on_state, lost_seconds
         self._reports: queue.Queue[Report] = queue.Queue()
         self._pods: dict[str, PodFacts] = {}
         self._uid, self._selector = "", ""
@@ -89,8 +89,8 @@ class _JobFollower:
         """The first list of the job has arrived."""
         self._pods_seen = False
         self._history = History()
-        self._told: tuple[State, str, int] | None = None
-        self._looked = -_CALM_SECONDS
+        self._reported: tuple[State, str, int] | None = None
+        self._observed_at = -_CALM_SECONDS
         self._watches: dict[str, Watch] = {}
         self._lost_since: float | None = None
 
@@ -108,15 +108,15 @@ class _JobFollower:
     def _until(self, deadline: float, seconds: float) -> JobState:
         state: JobState | None = None
         while (left := deadline - self._clock()) > 0:
-            changed = self._take(min(left, max(0.2, self._until_look(state))))
+            changed = self._take(min(left, max(0.2, self._seconds_until_observation(state))))
             if not self._seen or not (self._pods_seen or self._known.job is None):
                 continue
-            if changed or self._until_look(state) <= 0:
+            if changed or self._seconds_until_observation(state) <= 0:
                 if not self._uid:
                     raise ConfigError(f"There is no {self._known.kind.api_kind} {self._known.name} to follow")
                 state = self._state_now(state)
                 if state.ended:
-                    return self._last(state)
+                    return self._final_state(state)
             if state is not None and self._is_given_up(state):
                 return state
         if state is None:
@@ -126,7 +126,7 @@ class _JobFollower:
         return state
 
     def _is_given_up(self, state: JobState) -> bool:
-        """Whether the job has waited for a lost node as long as it may."""
+        """Return whether the job has waited for a lost node as long as it may."""
         if state.waiting is None or state.waiting.failure_class is not FailureClass.NODE_LOST:
             self._lost_since = None
             return False
@@ -134,10 +134,10 @@ class _JobFollower:
         waited = self._clock() - self._lost_since
         return self._lost_seconds is not None and waited >= self._lost_seconds
 
-    def _until_look(self, state: JobState | None) -> float:
-        """The seconds until Workload, JobSet and events are looked at again."""
+    def _seconds_until_observation(self, state: JobState | None) -> float:
+        """Return the seconds until Workload, JobSet and events are read again."""
         calm = state is not None and state.state is State.RUNNING
-        return self._looked + (_CALM_SECONDS if calm else _LOOK_SECONDS) - self._clock()
+        return self._observed_at + (_CALM_SECONDS if calm else _OBSERVE_SECONDS) - self._clock()
 
     def _take(self, wait: float) -> bool:
         """Wait for a report and process it with those right after it; return whether there was one."""
@@ -145,16 +145,18 @@ class _JobFollower:
             report = self._reports.get(timeout=wait)
         except queue.Empty:
             return False
-        self._take_in(report)
+        self._apply_report(report)
         settled = self._clock() + _SETTLE_SECONDS
         while True:
             try:
                 left = settled - self._clock()
-                self._take_in(self._reports.get(timeout=left) if left > 0 else self._reports.get_nowait())
+                self._apply_report(
+                    self._reports.get(timeout=left) if left > 0 else self._reports.get_nowait()
+                )
             except queue.Empty:
                 return True
 
-    def _take_in(self, report: "Report") -> None:
+    def _apply_report(self, report: "Report") -> None:
         if report.news == "broken":
             _logger.warning("%s; trying again, the job does not need us", report.error)
         elif report.news == "back":
@@ -219,28 +221,28 @@ class _JobFollower:
 
     def _state_now(self, before: JobState | None) -> JobState:
         self._known = replace(self._known, pods=tuple(self._pods.values()), now=self._api.cluster_time())
-        if self._until_look(before) <= 0:
-            self._look_around()
+        if self._seconds_until_observation(before) <= 0:
+            self._observe_around()
         self._history = after(self._known, self._history)
         state = judge_job(self._known, self._history)
         if before is not None and before.state is not state.state and not state.ended:
-            self._look_around()
+            self._observe_around()
             state = judge_job(self._known, self._history)
-        told = (state.state, state.reason, state.restarts)
-        if told != self._told and not state.ended:
-            self._told = told
-            self._tell(state)
+        reported = (state.state, state.reason, state.restarts)
+        if reported != self._reported and not state.ended:
+            self._reported = reported
+            self._on_state(state)
         return state
 
-    def _look_around(self) -> None:
-        self._looked = self._clock()
+    def _observe_around(self) -> None:
+        self._observed_at = self._clock()
         try:
-            self._known = self._look.around(self._known)
+            self._known = self._reader.observe_around(self._known)
         except ServiceError as error:
             _logger.debug("Workload and events are not seen now: %s", error)
 
-    def _with_the_cause(self, state: JobState) -> JobState:
-        """The end, once the pod that was lost to the others has said why, or is gone."""
+    def _wait_for_cause(self, state: JobState) -> JobState:
+        """Return the end, once the pod that was lost to the others has reported the cause, or is gone."""
         until = self._clock() + _OTHERS_SECONDS
         while state.failure is not None and state.failure.lost_another:
             self._known = replace(self._known, pods=tuple(self._pods.values()))
@@ -250,22 +252,22 @@ class _JobFollower:
             left = until - self._clock()
             if not waits or left <= 0 or not again.ended:
                 break
-            self._take(min(left, _LOOK_SECONDS))
+            self._take(min(left, _OBSERVE_SECONDS))
         return state
 
-    def _last(self, state: JobState) -> JobState:
-        """Return the final state, including the pods' last reports and one last look."""
+    def _final_state(self, state: JobState) -> JobState:
+        """Return the final state, including the pods' last reports and one last observation."""
         until = self._clock() + _LAST_SECONDS
         while (left := until - self._clock()) > 0 and state.state is not State.SUCCEEDED:
             self._take(left)
-        state = self._with_the_cause(state)
+        state = self._wait_for_cause(state)
         if self._known.job is not None and not self._known.deleted:
             job = FoundJob(self._known.kind, self._known.namespace, self._known.name, self._known.job)
-            if listed := self._look.pods(job):  # the watch of the pods may have been broken
+            if listed := self._reader.pods(job):  # the watch of the pods may have been broken
                 self._pods = {pod.uid: pod for pod in listed}
         self._known = replace(self._known, pods=tuple(self._pods.values()), now=self._api.cluster_time())
-        self._look_around()
+        self._observe_around()
         again = judge_job(self._known, after(self._known, self._history))
         state = again if again.ended else state
-        self._tell(state)
+        self._on_state(state)
         return state

@@ -1,4 +1,5 @@
-"""Follow a job, and send it again after failures that can heal, until it succeeds or may not be retried.
+"""Follow a job, and send it again after failures that a retry can recover from, until it succeeds or may not
+be retried.
 
     follow ──failed──> decide ──> claim (an annotation, with the resource version that was read)
       ^                                       │ back-off, by the clock of the cluster
@@ -26,7 +27,7 @@ from trainyard.jobs.state.job_state import JobFailure, JobState, State
 from trainyard.jobs.state.reading import annotations_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.jobs.volumes.checkpoint_search import newest_step_on_claim
-from trainyard.run.commands import DEFAULT_CLUSTER, ClusterTarget
+from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import (
     Retry,
@@ -81,8 +82,8 @@ def follow_with_retries(
     announce: Callable[..., None],
     target: ClusterTarget = DEFAULT_CLUSTER,
 ) -> JobState:
-    """Follow and heal a job to its end, or for `seconds`, and announce events (`command.output.announce`)."""
-    found = make_retry_loop(api, announce, target).to_the_end(namespace, name, kind, seconds)
+    """Follow a job to its end with retries, or for `seconds`, and announce its states and the retries."""
+    found = make_retry_loop(api, announce, target).follow_to_end(namespace, name, kind, seconds)
     if found.why:
         announce("retry", f"{found.state.job} is not sent again: {found.why}", "failed")
     return found.state
@@ -95,63 +96,63 @@ def follow_and_announce(
     name: str,
     kind: str,
     seconds: float,
-    heals: bool,
+    retries: bool,
     announce: Callable[..., None],
     target: ClusterTarget = DEFAULT_CLUSTER,
 ) -> JobState:
-    """Follow a job to its end, or for `seconds`, and announce its states; with `heals`, with retries."""
+    """Follow a job to its end, or for `seconds`, and announce its states; with `retries`, retry it."""
     job: dict[str, Any] = {"namespace": namespace, "name": name, "kind": kind, "seconds": seconds}
-    if heals:
+    if retries:
         return follow_with_retries(api, **job, announce=announce, target=target)
-    return follow_job(api, **job, tell=lambda state: announce("job", f"{state.state}: {state.reason}"))
+    return follow_job(api, **job, on_state=lambda state: announce("job", f"{state.state}: {state.reason}"))
 
 
 def make_retry_loop(
     api: "Api", announce: Callable[..., None], target: ClusterTarget = DEFAULT_CLUSTER
 ) -> "RetryLoop":
-    """A healing that announces its events, and names commands for the cluster `target`."""
+    """Return a retry loop that announces its events, and names commands for the cluster `target`."""
     return RetryLoop(
         api,
-        tell=lambda state: announce("job", f"{state.job}: {state.state.value}: {state.reason}"),
+        on_state=lambda state: announce("job", f"{state.job}: {state.state.value}: {state.reason}"),
         newest_step=lambda job: newest_step_on_claim(api, job),
-        say=lambda text: announce("retry", text, "degraded"),
+        on_action=lambda text: announce("retry", text, "degraded"),
         target=target,
     )
 
 
 class RetryLoop:
-    """Heals one job, and the jobs that replace it."""
+    """Retries one job, and the jobs that replace it."""
 
     def __init__(
         self,
         api: "Api",
         *,
-        tell: Callable[[JobState], None],
+        on_state: Callable[[JobState], None],
         newest_step: Callable[[FoundJob], int | None],
-        say: Callable[[str], None] = lambda _text: None,
+        on_action: Callable[[str], None] = lambda _text: None,
         times: RetryTimes = RetryTimes(),
         target: ClusterTarget = DEFAULT_CLUSTER,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`tell` receives states of jobs, `say` a sentence for each action.
+        """`on_state` receives states of jobs, `on_action` a sentence for each action.
 
         `newest_step` returns the step of a job's newest complete checkpoint; None if it is not known.
         """
-        self._api, self._tell, self._say, self._times = api, tell, say, times
-        self._look, self._target = JobReader(api), target
+        self._api, self._on_state, self._on_action, self._times = api, on_state, on_action, times
+        self._reader, self._target = JobReader(api), target
         self._clock, self._wait = clock, wait
         self._newest_step = newest_step
 
-    def to_the_end(self, namespace: str, name: str, kind: str | None, seconds: float) -> RetryOutcome:
-        """Follow the job, or the last one that replaced it, and heal it as long as that is allowed.
+    def follow_to_end(self, namespace: str, name: str, kind: str | None, seconds: float) -> RetryOutcome:
+        """Follow the job, or the last one that replaced it, and retry it as long as that is allowed.
 
         Raises the errors of `follow_job`; WaitTimeoutError if the old job's pods stay; RunConflictError.
         """
         deadline = self._clock() + seconds
-        job = self._last_of_chain(self._look.found(namespace, name, kind))
+        job = self._last_of_chain(self._reader.find_job(namespace, name, kind))
         while True:
-            state = self._followed(job, deadline)
+            state = self._follow(job, deadline)
             if not state.ended or state.state is State.SUCCEEDED:
                 return RetryOutcome(state, "")
             step = self._next(job, state, deadline)
@@ -162,12 +163,12 @@ class RetryLoop:
     def preview(self, job: FoundJob) -> str:
         """Return in a sentence what would be done about the job now; nothing is changed."""
         job = self._last_of_chain(job)
-        state = judge_job(self._look.look(job))
+        state = judge_job(self._reader.observe(job))
         if not state.ended:
             return f"{job.name} is {state.state}: there is nothing to send again"
         if text := annotations_of(job.raw).get(RETRY_CLAIM):
             return f"{job.name}: the retry as {claim_from(str(text)).next_name} is decided, and would be sent"
-        decided = self._decided(job, state)
+        decided = self._decide(job, state)
         verb = "would be sent again" if isinstance(decided, Retry) else "would not be sent again"
         return f"{job.name} {verb}: {decided.why}"
 
@@ -183,7 +184,7 @@ class RetryLoop:
             job = replace(job, name=name, raw=raw)
         return job
 
-    def _followed(self, job: FoundJob, deadline: float) -> JobState:
+    def _follow(self, job: FoundJob, deadline: float) -> JobState:
         """The end of the job. A job that waits for a lost node counts as failed before the time is over."""
         state = follow_job(
             self._api,
@@ -191,7 +192,7 @@ class RetryLoop:
             name=job.name,
             kind=job.kind.name,
             seconds=max(1.0, deadline - self._clock()),
-            tell=self._tell,
+            on_state=self._on_state,
             lost_seconds=self._times.lost if job.kind.suspend else None,
         )
         lost = state.waiting is not None and state.waiting.failure_class is FailureClass.NODE_LOST
@@ -202,23 +203,23 @@ class RetryLoop:
         now = self._read(job)
         if now is None:
             return RetryOutcome(state, "it was deleted")
-        claimed = self._claimed(now, state)
+        claimed = self._claim(now, state)
         if isinstance(claimed, Stop):
             return RetryOutcome(state, claimed.why)
-        if not self._waited(now, claimed, deadline):
+        if not self._wait_for_backoff(now, claimed, deadline):
             return RetryOutcome(state, f"the retry as {claimed.next_name} waits; watch again to continue")
-        if why := self._forbidden(now):
+        if why := self._objection(now):
             return RetryOutcome(state, why)
-        self._stopped(now)
-        return self._sent(now, claimed)
+        self._stop_pods(now)
+        return self._send(now, claimed)
 
     def _read(self, job: FoundJob) -> FoundJob | None:
-        """The present job; None if it is gone, or another one has its name."""
+        """Return the present job; None if it is gone, or another one has its name."""
         raw = self._api.get(job.path)
         return None if raw is None or uid_of(raw) != uid_of(job.raw) else replace(job, raw=raw)
 
-    def _claimed(self, job: FoundJob, state: JobState) -> RetryClaim | Stop:
-        """The retry recorded in the object, either another watcher's or ours."""
+    def _claim(self, job: FoundJob, state: JobState) -> RetryClaim | Stop:
+        """Return the retry recorded in the object, either another watcher's or ours."""
         decided: Retry | Stop | None = None
         for _ in range(_CONFLICTS):
             notes = annotations_of(job.raw)
@@ -227,14 +228,14 @@ class RetryLoop:
             try:
                 if RETRY_CLAIM in notes:
                     return claim_from(str(notes[RETRY_CLAIM]))
-                decided = decided or self._decided(job, state)
+                decided = decided or self._decide(job, state)
             except DamagedFileError as error:
                 return Stop(str(error))
             if isinstance(decided, Stop):
                 return decided
             claim = self._claim_of(job, decided)
             if self._is_taken(job, claim):
-                self._say(f"{job.name} is sent again as {claim.next_name}: {decided.why}")
+                self._on_action(f"{job.name} is sent again as {claim.next_name}: {decided.why}")
                 return claim
             again = self._read(job)
             if again is None:
@@ -242,7 +243,7 @@ class RetryLoop:
             job = again
         raise ServiceError(f"{job.name} changes faster than a retry can be claimed ({_CONFLICTS} conflicts)")
 
-    def _decided(self, job: FoundJob, state: JobState) -> Retry | Stop:
+    def _decide(self, job: FoundJob, state: JobState) -> Retry | Stop:
         record = record_of(job.raw)
         state = with_lost_nodes(state, self._lost_nodes(job, state))
         failure = state.failure
@@ -252,7 +253,7 @@ class RetryLoop:
     def _claim_of(self, job: FoundJob, decided: Retry) -> RetryClaim:
         last = decided.record.attempts[-1]
         return RetryClaim(
-            next_name=JobEditor(self._look, job).next_name(),
+            next_name=JobEditor(self._reader, job).next_name(),
             not_before=self._api.cluster_time() + decided.seconds,
             record=decided.record,
             avoided=decided.avoided,
@@ -261,7 +262,7 @@ class RetryLoop:
         )
 
     def _is_taken(self, job: FoundJob, claim: RetryClaim) -> bool:
-        """Whether the API server accepted the claim; it refuses if the job has changed or gone."""
+        """Return whether the API server accepted the claim; it refuses if the job has changed or gone."""
         version = (job.raw.get("metadata") or {})["resourceVersion"]
         body = {"metadata": {"resourceVersion": version, "annotations": {RETRY_CLAIM: claim.to_json()}}}
         status, answer = self._api.merge(job.path, body)
@@ -279,7 +280,7 @@ class RetryLoop:
             return {}
         until = self._clock() + self._times.node
         while True:
-            left = [raw for raw in self._look.raw_pods(job) if not _has_ended(raw)]
+            left = [raw for raw in self._reader.raw_pods(job) if not _has_ended(raw)]
             nodes = {str((raw.get("spec") or {}).get("nodeName") or "") for raw in left} - {""}
             lost = {node: why for node in sorted(nodes) if (why := self._trouble_of(node))}
             if lost or not left or self._clock() > until:
@@ -297,30 +298,30 @@ class RetryLoop:
         ready = [c for c in (raw.get("status") or {}).get("conditions") or () if c.get("type") == "Ready"]
         return "" if not ready or ready[0].get("status") == "True" else "does not answer"
 
-    def _waited(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
+    def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
         """Wait for the back-off; return False if the watching time ends first."""
         while (left := claim.not_before - self._api.cluster_time()) > 0:
             if self._clock() >= deadline:
                 return False
             self._wait(min(left, _PAUSE))
-            if self._forbidden(job):
-                return True  # the caller asks again, and says why
+            if self._objection(job):
+                return True  # the caller checks again, and reports why
         return True
 
-    def _forbidden(self, job: FoundJob) -> str:
-        """Why somebody no longer wants the retry; empty if nobody has said so."""
+    def _objection(self, job: FoundJob) -> str:
+        """Return why somebody no longer wants the retry; empty otherwise."""
         now = self._read(job)
         if now is None:
             return "it was deleted before it was sent again"
         return "it was cancelled before it was sent again" if CANCELLED in annotations_of(now.raw) else ""
 
-    def _stopped(self, job: FoundJob) -> None:
+    def _stop_pods(self, job: FoundJob) -> None:
         """Stop the rest of the old job, and wait until its pods are gone or their node is lost."""
-        until, asked = self._clock() + self._times.gone, False
-        while self._lives(job):
-            if not asked and any(not _is_deleting(raw) for raw in self._look.raw_pods(job)):
-                asked = True
-                JobEditor(self._look, job).stop()
+        until, requested = self._clock() + self._times.gone, False
+        while self._is_writing(job):
+            if not requested and any(not _is_deleting(raw) for raw in self._reader.raw_pods(job)):
+                requested = True
+                JobEditor(self._reader, job).stop()
             if self._clock() > until:
                 raise WaitTimeoutError(
                     f"pods of {job.name} are still there after {self._times.gone:.0f} seconds, so it is not "
@@ -328,9 +329,9 @@ class RetryLoop:
                 )
             self._wait(_PAUSE)
 
-    def _lives(self, job: FoundJob) -> bool:
-        """Whether a pod of the job may still write: it has not ended, and its node answers."""
-        for raw in self._look.raw_pods(job):
+    def _is_writing(self, job: FoundJob) -> bool:
+        """Return whether a pod of the job may still write: it has not ended, and its node answers."""
+        for raw in self._reader.raw_pods(job):
             if _has_ended(raw):
                 continue
             node = str((raw.get("spec") or {}).get("nodeName") or "")
@@ -338,12 +339,12 @@ class RetryLoop:
                 return True
         return False
 
-    def _sent(self, job: FoundJob, claim: RetryClaim) -> FoundJob:
+    def _send(self, job: FoundJob, claim: RetryClaim) -> FoundJob:
         """Create the next job unless somebody has, and record it in the old one."""
         now = self._read(job)
         if now is not None and not annotations_of(now.raw).get(FOLLOWED_BY):
-            changing = JobEditor(self._look, now)
-            changing.create_once(changing.retry(claim))
+            editor = JobEditor(self._reader, now)
+            editor.create_once(editor.retry(claim))
             self._api.merge(job.path, {"metadata": {"annotations": {FOLLOWED_BY: claim.next_name}}})
         raw = self._api.get(job.path_of(claim.next_name))
         if raw is None:
@@ -352,7 +353,7 @@ class RetryLoop:
 
 
 def record_of(job: Json) -> RetryRecord:
-    """The record in the annotations of a job. Raises DamagedFileError for one that cannot be read."""
+    """Return the record in the annotations of a job. Raises DamagedFileError for one that cannot be read."""
     notes = annotations_of(job)
     allowed = str(notes.get(AUTO_RETRY) or "0")
     if not (allowed.isascii() and allowed.isdecimal()):

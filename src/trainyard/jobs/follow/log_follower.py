@@ -1,4 +1,4 @@
-"""Follow the logs of a job's pods while pods come and go, from the moment a container starts.
+"""Follow the logs of a job's pods while pods come and go, from the start of a container.
 
     watch of the pods ──a container started──> a thread that reads its log ──lines──> sink
 
@@ -56,7 +56,7 @@ class LogFollower:
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
         path = f"/api/v1/namespaces/{path_part(namespace)}/pods"
-        self._watch = api.watch(path, self._take, source="logs", keep=dict, labelSelector=selector)
+        self._watch = api.watch(path, self._apply_report, source="logs", keep=dict, labelSelector=selector)
 
     def __enter__(self) -> "LogFollower":
         self._watch.start()
@@ -66,7 +66,7 @@ class LogFollower:
         self.end(_END_SECONDS if error is None else 0.0)
 
     def end(self, seconds: float) -> None:
-        """Let the open logs be read to their ends, for at most `seconds`."""
+        """Read the open logs to their ends, for at most `seconds`."""
         self._watch.end()
         share = seconds / max(1, len(self._threads))
         for thread in self._threads:
@@ -77,7 +77,7 @@ class LogFollower:
         for stream in streams:
             stream.end()
 
-    def _take(self, report: "Report") -> None:
+    def _apply_report(self, report: "Report") -> None:
         if report.news == "refused":
             _logger.warning("the pods may not be seen, so their logs are not followed: %s", report.error)
         elif report.error is not None:
@@ -128,41 +128,41 @@ class LogFollower:
             stream.end()
         passed, repeated = _nanoseconds(last), 0
         for line in stream.lines():
-            moment, text = _stamped(line)
-            if moment and last and _nanoseconds(moment) < passed:
+            time, text = _split_time(line)
+            if time and last and _nanoseconds(time) < passed:
                 continue
-            if moment and last and _nanoseconds(moment) == passed and repeated < count:
+            if time and last and _nanoseconds(time) == passed and repeated < count:
                 repeated += 1
                 continue
             with self._lock:
                 self._sink(log, text)
-            if moment:
+            if time:
                 before, equal = self._last.get(log.key, ("", 0))
-                self._last[log.key] = (moment, equal + 1 if moment == before else 1)
+                self._last[log.key] = (time, equal + 1 if time == before else 1)
 
 
-def _stamped(line: bytes) -> tuple[str, bytes]:
-    """The time of a line and its text; no time for a line of the kubelet itself."""
+def _split_time(line: bytes) -> tuple[str, bytes]:
+    """Return the time of a line and its text; no time for a line of the kubelet itself."""
     stamp, _, text = line.partition(b" ")
     return (stamp.decode(), text) if _STAMP.fullmatch(stamp) else ("", line)
 
 
-def _nanoseconds(moment: str) -> tuple[str, str]:
+def _nanoseconds(time: str) -> tuple[str, str]:
     """Convert the time of a log line for comparison, because the number of its decimals varies."""
-    whole, _, digits = _ZONE.sub("", moment).partition(".")
-    return whole, digits.ljust(9, "0")[:9]
+    seconds, _, digits = _ZONE.sub("", time).partition(".")
+    return seconds, digits.ljust(9, "0")[:9]
 
 
 def write_log_files(folder: Path, show: Sink) -> Sink:
-    """A sink that also appends each line to the container's file in `folder`."""
+    """Return a sink that also appends each line to the container's file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    begun: set[Path] = set()
+    started: set[Path] = set()
 
     def write(log: ContainerLog, line: bytes) -> None:
         path = folder / log.file_name
-        with path.open("ab" if path in begun else "wb") as file:
+        with path.open("ab" if path in started else "wb") as file:
             file.write(line + b"\n")
-        begun.add(path)
+        started.add(path)
         show(log, line)
 
     return write

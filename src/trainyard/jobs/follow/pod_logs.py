@@ -54,7 +54,7 @@ class ContainerLog:
 
 
 def container_logs(pods: Iterable[Json], *, previous: bool = True) -> list[ContainerLog]:
-    """The logs that these pods can have: those of started containers."""
+    """Return the logs that these pods can have: those of started containers."""
     return [log for pod in pods for log in _of_pod(pod) if previous or not log.previous]
 
 
@@ -72,7 +72,7 @@ def _of_pod(pod: Json) -> Iterator[ContainerLog]:
 
 
 def read_log(api: "Api", namespace: str, log: ContainerLog, *, tail: int | None = None) -> list[str]:
-    """The last `tail` lines of a log, or all. Raises ServiceError."""
+    """Return the last `tail` lines of a log, or all. Raises ServiceError."""
     stream = api.stream(log_path(namespace, log, tail=tail), silence=_SILENCE)
     return [line.decode(errors="replace") for line in stream.lines()]
 
@@ -93,7 +93,7 @@ def save_logs(api: "Api", namespace: str, pods: Iterable[Json], folder: Path) ->
 
     def save(log: ContainerLog) -> Path | str:
         try:
-            return _saved(api, namespace, log, folder)
+            return _save_log(api, namespace, log, folder)
         except ServiceError as error:
             return f"{log.pod}/{log.container}: {error}"
 
@@ -103,7 +103,7 @@ def save_logs(api: "Api", namespace: str, pods: Iterable[Json], folder: Path) ->
     return SavedLogs(files, tuple(found for found in done if isinstance(found, str)))
 
 
-def _saved(api: "Api", namespace: str, log: ContainerLog, folder: Path) -> Path:
+def _save_log(api: "Api", namespace: str, log: ContainerLog, folder: Path) -> Path:
     path = folder / log.file_name
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     stream = api.stream(log_path(namespace, log), silence=_SILENCE)

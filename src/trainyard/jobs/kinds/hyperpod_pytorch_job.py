@@ -54,7 +54,7 @@ def render(plan: JobPlan) -> Manifests:
 
 
 def read_status(observed: Observed) -> Reading:
-    """The reading of a HyperPodPyTorchJob."""
+    """Return the reading of a HyperPodPyTorchJob."""
     groups = field_of(observed.job or {}, "spec", "replicaSpecs") or ()
     wanted = sum(count(entry.get("replicas"), 1) for entry in groups)
     return pytorch_job.read_conditions(observed, wanted or None)

@@ -5,7 +5,7 @@ process dies its peers fail too, and all of them resume from the newest checkpoi
 restarts over all pods, so `backoffLimit` is the number of restarts of the job times these pods. A pod that
 was deleted or evicted is made anew, which the operator does not count.
 
-The Master stores and proves, and the end of a run that is not proven is final. The operator looks at exit
+The Master stores and proves, and the end of a run that is not proven is final. The operator reads exit
 codes only with the restart policy `ExitCode`: it then deletes the pod and makes it anew when the code is 128
 or more, without a limit, so `scripts/run_pod.py` counts its starts on the volume. Without a volume the disk
 of the pod holds the run: the policy is `Never`, and `scripts/run_pod.py` restarts in the same container.
@@ -98,7 +98,7 @@ def auto_resume(plan: JobPlan) -> dict[str, str]:
 
 
 def read_status(observed: Observed) -> Reading:
-    """The reading of a PyTorchJob."""
+    """Return the reading of a PyTorchJob."""
     spec = (observed.job or {}).get("spec") or {}
     least = field_of(spec, "elasticPolicy", "minReplicas")
     workers = count(least) if least is not None else None
@@ -129,7 +129,7 @@ def read_conditions(observed: Observed, wanted: int | None) -> Reading:
 
 
 def rank_of(pod: Json) -> int | None:
-    """The rank: that of the Master is 0."""
+    """Return the rank: that of the Master is 0."""
     labels = read_labels(pod)
     index = whole_number(labels.get("training.kubeflow.org/replica-index"))
     if index is None:
@@ -139,7 +139,7 @@ def rank_of(pod: Json) -> int | None:
 
 
 def _has_master(pod: Json) -> bool:
-    """Whether worker 0 has rank 1. Workers of a job without a master have no master address."""
+    """Return whether worker 0 has rank 1. Workers of a job without a master have no master address."""
     for container in field_of(pod, "spec", "containers") or ():
         for variable in container.get("env") or ():
             if variable.get("name") == "MASTER_ADDR":

@@ -12,7 +12,7 @@ head. Shell syntax would therefore take effect in the wrong place: of `cd a && b
 the job succeeds. So an entrypoint has plain words only.
 
 KubeRay restarts a command whatever its exit code is. So the entrypoint restarts what `scripts/run_pod.py`
-runs, which has exit codes that are final; only a command without it is left to KubeRay.
+runs, which has exit codes that are final; only for a command without it KubeRay decides.
 
 A RayCluster never ends; the command on it does.
 """
@@ -92,7 +92,7 @@ def render(plan: JobPlan) -> Manifests:
 
 
 def make_entrypoint(plan: JobPlan) -> str:
-    """The entrypoint, made of words that passed `find_entrypoint_problems`."""
+    """Return the entrypoint, made of words that passed `find_entrypoint_problems`."""
     return " ".join(_words(plan))
 
 
@@ -111,7 +111,7 @@ def _words(plan: JobPlan) -> tuple[str, ...]:
 
 
 def _cluster(plan: JobPlan) -> dict[str, Any]:
-    """The cluster. It holds nothing that belongs to this job alone, because another job may use it."""
+    """Return the cluster. It holds nothing that belongs to this job alone, because another job may use it."""
     neutral = replace(
         plan, name=cluster_name(plan), program=Program("ray", (), directory=plan.program.directory)
     )
@@ -125,7 +125,7 @@ def _cluster(plan: JobPlan) -> dict[str, Any]:
 
 
 def _job_spec(plan: JobPlan) -> dict[str, Any]:
-    """A RayJob that carries its files and variables, because the cluster's pods do not have them."""
+    """Return a RayJob that carries its files and variables, because the cluster's pods do not have them."""
     placed = f"{SCRATCH}/{plan.name}-files"
     command = tuple(part.replace(FILES_DIRECTORY, placed) for part in plan.program.command)
     moved = replace(plan, program=replace(plan.program, command=command))
@@ -147,7 +147,7 @@ def cluster_name(plan: JobPlan) -> str:
 
 
 def ray_cluster_spec(plan: JobPlan) -> dict[str, Any]:
-    """The cluster: a head, and a group of workers if there are more nodes."""
+    """Return the cluster: a head, and a group of workers if there are more nodes."""
     head = {"rayStartParams": {}, "template": pod_template(plan, "ray-head", command=False)}
     spec: dict[str, Any] = {"headGroupSpec": head}
     if plan.ray_version:
@@ -168,26 +168,26 @@ def ray_cluster_spec(plan: JobPlan) -> dict[str, Any]:
 
 
 def submitter(plan: JobPlan) -> dict[str, Any]:
-    """The pod that submits the command to Ray and prints its log."""
+    """Return the pod that submits the command to Ray and prints its log."""
     container = {
         "name": "ray-job-submitter",
         "image": plan.image,
         "resources": {"requests": dict(_SUBMITTER), "limits": dict(_SUBMITTER)},
         "securityContext": container_security(),
     }
-    whole = pod_template(plan, "ray-job-submitter", command=False)
+    template = pod_template(plan, "ray-job-submitter", command=False)
     spec = {
         "containers": [container],
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
-        "securityContext": {k: v for k, v in whole["spec"]["securityContext"].items() if k != "fsGroup"},
-        "tolerations": whole["spec"]["tolerations"],
+        "securityContext": {k: v for k, v in template["spec"]["securityContext"].items() if k != "fsGroup"},
+        "tolerations": template["spec"]["tolerations"],
     }
     return {"metadata": {"labels": make_labels(plan.name, plan.kind)}, "spec": spec}
 
 
 def read_status(observed: Observed) -> Reading:
-    """The reading of a RayCluster; whether a command runs on it is not known."""
+    """Return the reading of a RayCluster; whether a command runs on it is not known."""
     cluster = observed.job or {}
     true, status = true_conditions(cluster), cluster.get("status") or {}
     wanted = count_ray_pods(cluster.get("spec") or {})
@@ -223,17 +223,17 @@ def count_ray_pods(spec: Json) -> int | None:
 
 
 def make_trial_cluster(template: Json) -> dict[str, Any]:
-    """The smallest cluster for a dry run."""
+    """Return the smallest cluster for a dry run."""
     return {"headGroupSpec": {"rayStartParams": {}, "template": template}}
 
 
 def rank_of(pod: Json) -> int | None:
-    """The head has rank 0; other pods have no order unless an indexed Job made them."""
+    """Return the head has rank 0; other pods have no order unless an indexed Job made them."""
     return 0 if read_labels(pod).get("ray.io/node-type") == "head" else completion_index(pod)
 
 
 def is_helper(labels: Json) -> bool:
-    """Whether the pod submits the command to Ray."""
+    """Return whether the pod submits the command to Ray."""
     return "batch.kubernetes.io/job-name" in labels and COMPLETION_INDEX not in labels
 
 

@@ -56,7 +56,7 @@ def render(plan: JobPlan) -> Manifests:
 
 
 def read_status(observed: Observed) -> Reading:
-    """The reading of a RayJob."""
+    """Return the reading of a RayJob."""
     job = observed.job or {}
     status = job.get("status") or {}
     deployment, command = str(status.get("jobDeploymentStatus") or ""), str(status.get("jobStatus") or "")
@@ -108,7 +108,7 @@ def why_not_suspended(job: Json) -> str:
 
 
 def cluster_in(job: Json) -> str:
-    """The name of its RayCluster; empty between two attempts."""
+    """Return the name of its RayCluster; empty between two attempts."""
     return str((job.get("status") or {}).get("rayClusterName") or "")
 
 

@@ -2,7 +2,7 @@
 
 What a pod needs beyond its image (volumes, user, grace period) can be given to a TrainJob only by overrides,
 and their field is another one in Trainer 2.0, 2.1 and 2.2 and knows no grace period before 2.2. The runtime
-has had the same fields since 2.0, so each job brings its own, which is deleted with it.
+has had the same fields since 2.0, so each job has its own, which is deleted with it.
 
 When a pod fails, JobSet starts all pods again, at most `restarts` times. What a restart would
 only repeat ends the job at once: a configuration, a bug, a run that is stored and not proven (2, 3, 6).
@@ -97,7 +97,7 @@ def _runtime(plan: JobPlan) -> dict[str, Any]:
 
 
 def read_status(observed: Observed) -> Reading:
-    """The reading of a TrainJob."""
+    """Return the reading of a TrainJob."""
     job, sets, jobs = observed.job or {}, observed.owned_of("JobSet"), observed.owned_of("Job")
     true, wanted = true_conditions(job), _count_pods(job, jobs)
     restarts = _count_restarts(sets, jobs, failed="Failed" in true)
@@ -139,7 +139,7 @@ def _count_restarts(sets: tuple[Json, ...], jobs: tuple[Json, ...], *, failed: b
 
 
 def is_helper(labels: Json) -> bool:
-    """Whether the pod prepares data or models."""
+    """Return whether the pod prepares data or models."""
     return str(labels.get(_PART_LABEL, TRAINER)) != TRAINER
 
 
@@ -152,7 +152,7 @@ KIND = JobKind(
             "jobset.x-k8s.io",
             "v1alpha2",
             "jobsets",
-            "JobSet, which Kubeflow Trainer 2 brings",
+            "JobSet, which Kubeflow Trainer 2 includes",
             manifest="jobset",
         ),
     ),

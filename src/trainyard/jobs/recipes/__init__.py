@@ -8,14 +8,23 @@ from collections.abc import Mapping
 
 from trainyard.config import registries
 from trainyard.config.schema import Config
-from trainyard.jobs.recipes import deepspeed, megatron, nemo, own_command, torchtitan, trainyard_trainer, verl
+from trainyard.jobs.recipes import (
+    any_program,
+    deepspeed,
+    megatron,
+    nemo,
+    own_command,
+    torchtitan,
+    trainyard_trainer,
+    verl,
+)
 from trainyard.jobs.recipes.recipe_order import JobRecipe, RecordedRecipe
 
 RECORDED: Mapping[str, RecordedRecipe] = {
     recipe.NAME: recipe for recipe in (megatron, nemo, verl, torchtitan, deepspeed)
 }
 RECIPES: Mapping[str, JobRecipe] = {
-    **{recipe.NAME: recipe for recipe in (trainyard_trainer, own_command)},
+    **{recipe.NAME: recipe for recipe in (trainyard_trainer, any_program, own_command)},
     **RECORDED,
 }
 
@@ -24,4 +33,6 @@ def find_job_recipe(config: Config, *, own: bool) -> JobRecipe:
     """The recipe of a configuration, or of the user's own command."""
     if own:
         return RECIPES[own_command.NAME]
+    if config.recipe == registries.COMMAND:
+        return RECIPES[any_program.NAME]
     return RECIPES[trainyard_trainer.NAME if config.recipe in registries.RECIPES else config.recipe]

@@ -13,13 +13,14 @@ from typing import Any
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
 from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
-from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems, memory_problems
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, absolute, common_problems, memory_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import SHARDED
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
 NAME = "deepspeed"
+LOG_FORM = "json"
 ON_FIRST_NODE = True
 CHECKPOINTS = (CheckpointFormat.DEEPSPEED,)
 DEEPSPEED_FILE = "deepspeed.json"
@@ -31,7 +32,6 @@ PLANNED = {
     "gradient_accumulation_steps": "training.gradient_accumulation_steps",
     "steps_per_print": "monitoring.log_steps",
 }
-_FIGURES = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "samples", "epoch", "step_seconds")
 
 
 def problems(order: RecipeOrder) -> Iterator[str]:
@@ -119,25 +119,3 @@ def _put(section: dict[str, Any], path: list[str], value: Any) -> None:
         section[name] = inner if isinstance(inner, dict) else {}
         section = section[name]
     section[path[-1]] = value
-
-
-def row_of(line: str) -> Row | None:
-    """The row of a line that is a JSON object with a step and a loss."""
-    text = line.strip()
-    if not text.startswith("{") or len(text) > 65536:
-        return None
-    try:
-        found = json.loads(text, parse_constant=str)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or "loss" not in found or not _is_step(found.get("step")):
-        return None
-    return {"step": found["step"], **{key: found[key] for key in _FIGURES if _is_figure(found.get(key))}}
-
-
-def _is_step(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_figure(value: object) -> bool:
-    return isinstance(value, int | float | str) and not isinstance(value, bool)

@@ -4,25 +4,18 @@ The arguments describe the Llama family, as `model.architecture` does. The rows 
 last rank prints every `monitoring.log_steps` iterations; its loss is the mean over these iterations.
 """
 
-import re
 from collections.abc import Iterator
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.log_numbers import (
-    format_number,
-    read_figures,
-    read_number,
-    read_whole_number,
-)
-from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
-from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems, memory_problems
+from trainyard.jobs.recipes.program_settings import format_number, own_settings, settings_problems
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, absolute, common_problems, memory_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import MEGATRON
 from trainyard.plan.parallel_degrees import degree_problems
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
-NAME = "megatron"
+NAME = LOG_FORM = "megatron"
 ON_FIRST_NODE = False
 CHECKPOINTS = (CheckpointFormat.MEGATRON,)
 MEMORY_REMEDY = "raise compute.tensor_parallel or compute.pipeline_parallel, or take more GPUs"
@@ -54,8 +47,6 @@ PLANNED = {
     "rampup-batch-size": "program.global_batch",
     "exit-interval": "training.max_steps",
 }
-_FIGURES = {"lm loss": "loss", "learning rate": "learning_rate", "grad norm": "grad_norm"}
-_LINE = re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|(.*)")
 
 
 def problems(order: RecipeOrder) -> Iterator[str]:
@@ -85,7 +76,8 @@ def data_problems(order: RecipeOrder) -> Iterator[str]:
 
 def _expert_problems(order: RecipeOrder) -> Iterator[str]:
     parts = order.config.compute.expert_parallel
-    experts = read_whole_number(own_settings(order.config).get("num-experts", ""))
+    text = own_settings(order.config).get("num-experts", "").replace(",", "").strip()
+    experts = int(text) if text.isdecimal() and len(text) < 16 else None
     if parts > 1 and not experts:
         yield (
             f"compute.expert_parallel: {parts}, but the model has no experts; add --program-set num-experts=N"
@@ -220,25 +212,3 @@ def _records(order: RecipeOrder) -> Arguments:
     if config.monitoring.tensorboard:
         found["tensorboard-dir"] = f"{order.run_directory}/tensorboard"
     return found
-
-
-def row_of(line: str) -> Row | None:
-    """The metrics row of an iteration line; it counts skipped iterations, and those with a loss of NaN."""
-    found = _LINE.search(line)
-    if found is None:
-        return None
-    parts = (part.partition(":") for part in found[2].split("|"))
-    texts = {name.strip(): text for name, _, text in parts}
-    if "consumed samples" not in texts:  # another program's line, or one of validation
-        return None
-    row: Row = {"step": int(found[1]), **read_figures(texts, _FIGURES)}
-    if isinstance(spent := read_number(texts.get("elapsed time per iteration (ms)", "")), float):
-        row["step_seconds"] = spent / 1000
-    for name, key in (
-        ("number of skipped iterations", "skipped_steps"),
-        ("number of nan iterations", "nan_steps"),
-        ("consumed samples", "samples"),
-    ):
-        if (count := read_whole_number(texts.get(name, ""))) is not None:
-            row[key] = count
-    return row

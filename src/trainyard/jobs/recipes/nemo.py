@@ -9,31 +9,22 @@ prints every `monitoring.log_steps` steps; its loss is the mean over these steps
 """
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
 from trainyard.jobs.recipes import megatron
-from trainyard.jobs.recipes.log_numbers import read_figures, read_number
 from trainyard.jobs.recipes.program_settings import own_settings
-from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, common_problems, memory_problems
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, common_problems, memory_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import MEGATRON
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
-NAME = "nemo"
+NAME = LOG_FORM = "nemo"
 ON_FIRST_NODE = True
 CHECKPOINTS = (CheckpointFormat.NEMO,)
 SCRIPT_FILE, NUMBERS_FILE = "train_nemo.py", "nemo.json"
-_LINE = re.compile(r"\bTraining epoch \d+, iteration \d+/\d+ \|(.*)")
-_FIGURES = {
-    "reduced_train_loss": "loss",
-    "lr": "learning_rate",
-    "grad_norm": "grad_norm",
-    "train_step_timing in s": "step_seconds",
-}
 SCRIPT = '''"""Train a model of the Llama family with NeMo 2, by the numbers in nemo.json beside this file."""
 
 import json
@@ -214,15 +205,3 @@ def _strategy(order: RecipeOrder) -> dict[str, Any]:
         "ckpt_async_save": False,
         "progress_interval": order.config.monitoring.log_steps,
     }
-
-
-def row_of(line: str) -> Row | None:
-    found = _LINE.search(line)
-    if found is None:
-        return None
-    parts = (part.partition(":") for part in found[1].split("|"))
-    texts = {name.strip(): text for name, _, text in parts}
-    done = read_number(texts.get("global_step", ""))
-    if not isinstance(done, float):
-        return None
-    return {"step": round(done) + 1, **read_figures(texts, _FIGURES)}

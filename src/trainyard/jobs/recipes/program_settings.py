@@ -14,6 +14,11 @@ from trainyard.errors import ConfigError
 Settings = Mapping[str, str]
 
 
+def format_number(value: float) -> str:
+    """Return the shortest text that reads back as exactly this number; whole numbers have no point."""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+
+
 def with_settings(config: Config, given: Sequence[str]) -> Config:
     """Return `config` with the settings of a command line (`KEY=VALUE`) after those of its files.
 

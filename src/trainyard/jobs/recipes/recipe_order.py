@@ -6,7 +6,7 @@ RecipeOrder ──problems──> nothing, or why not        RecipeOrder ──p
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Protocol
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_kind import JobKind
@@ -15,9 +15,8 @@ from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import InstanceType
 from trainyard.plan.minimum_memory import StateBytes, least_bytes
 from trainyard.plan.parallel_degrees import Degrees, degrees_of
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
-Row = dict[str, Any]
 _GIB = 2**30
 
 
@@ -82,9 +81,8 @@ class RecordedRecipe(JobRecipe, Protocol):
     CHECKPOINTS: tuple[CheckpointFormat, ...]
     """The formats of its own checkpoints; `checkpoint_formats` says what makes one complete."""
 
-    def row_of(self, line: str, /) -> Row | None:
-        """The row of metrics in a log line; None for any other line."""
-        ...
+    LOG_FORM: str
+    """The form of its log, of `programs.metrics.log_reader`."""
 
 
 def workspace_of(config: Config) -> str:

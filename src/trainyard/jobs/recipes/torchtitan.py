@@ -4,19 +4,17 @@ torchtitan chooses the model by its preset (`program.preset`), so `model.archite
 checks here. The rows come from the line that rank 0 prints every `monitoring.log_steps` steps.
 """
 
-import re
 from collections.abc import Iterator
 
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.log_numbers import format_number, read_figure, without_colour
-from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
-from trainyard.jobs.recipes.recipe_order import RecipeOrder, Row, absolute, common_problems, memory_problems
+from trainyard.jobs.recipes.program_settings import format_number, own_settings, settings_problems
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, absolute, common_problems, memory_problems
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import SHARDED
 from trainyard.plan.parallel_degrees import degree_problems, unused_degrees
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
-NAME = "torchtitan"
+NAME = LOG_FORM = "torchtitan"
 ON_FIRST_NODE = True
 CHECKPOINTS = (CheckpointFormat.DCP, CheckpointFormat.HUGGING_FACE)
 _ADAM = "optimizer.param-groups.0.optimizer-kwargs"
@@ -38,8 +36,6 @@ PLANNED = {
     "module": "program.preset",
     "config": "program.preset",
 }
-_LINE = re.compile(r"\bstep:\s*(\d+)\s+loss:\s*(\S+)\s+grad_norm:\s*(\S+)\s+memory:\s*([\d.]+)GiB")
-_RATE = re.compile(r"\btps:\s*([\d,]+)")
 
 
 def problems(order: RecipeOrder) -> Iterator[str]:
@@ -119,15 +115,3 @@ def _decay(schedule: str, least: float) -> dict[str, str]:
     if schedule == "constant":
         return {"lr-scheduler.decay-ratio": "0"}
     return {"lr-scheduler.decay-type": "cosine", "lr-scheduler.min-lr-factor": format_number(least)}
-
-
-def row_of(line: str) -> Row | None:
-    plain = without_colour(line)
-    found = _LINE.search(plain)
-    if found is None:
-        return None
-    row: Row = {"step": int(found[1]), "loss": read_figure(found[2]), "grad_norm": read_figure(found[3])}
-    row["gpu_memory_bytes"] = round(float(found[4]) * 2**30)
-    if rate := _RATE.search(plain):
-        row["tokens_per_second_per_gpu"] = int(rate[1].replace(",", ""))
-    return row

@@ -12,11 +12,9 @@ from dataclasses import replace
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_plan import Program
-from trainyard.jobs.recipes.log_numbers import format_number, read_figures, without_colour
-from trainyard.jobs.recipes.program_settings import own_settings, settings_problems
+from trainyard.jobs.recipes.program_settings import format_number, own_settings, settings_problems
 from trainyard.jobs.recipes.recipe_order import (
     RecipeOrder,
-    Row,
     absolute,
     memory_problems,
     steps_problems,
@@ -24,9 +22,9 @@ from trainyard.jobs.recipes.recipe_order import (
 from trainyard.jobs.recipes.wrapped_program import kept_program
 from trainyard.plan.minimum_memory import SHARDED
 from trainyard.plan.parallel_degrees import unused_degrees
-from trainyard.run.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
-NAME = "verl"
+NAME = LOG_FORM = "verl"
 ON_FIRST_NODE = True
 CHECKPOINTS = (CheckpointFormat.VERL,)
 _ACTOR, _ROLLOUT, _REFERENCE = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
@@ -50,17 +48,6 @@ _WRONG = {
     )
 }
 _NAME = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@/-]*")
-_STEP = re.compile(r"(?:^|\s)step:(\d+) - (.*)")
-_FIGURES = {
-    "actor/pg_loss": "loss",
-    "actor/loss": "total_loss",
-    "critic/score/mean": "reward",
-    "actor/grad_norm": "grad_norm",
-    "actor/lr": "learning_rate",
-    "perf/throughput": "tokens_per_second",
-    "timing_s/step": "step_seconds",
-    "training/epoch": "epoch",
-}
 
 
 def problems(order: RecipeOrder) -> Iterator[str]:
@@ -222,20 +209,3 @@ def _trainer(order: RecipeOrder) -> dict[str, str]:
         "trainer.critic_warmup": "0",
         "trainer.use_v1": "False",  # rows and checkpoints of the v1 trainer were never looked at
     }
-
-
-def row_of(line: str) -> Row | None:
-    """The row of a step; None for a line of validation alone."""
-    found = _STEP.search(without_colour(line))
-    if found is None:
-        return None
-    parts = (part.partition(":") for part in found[2].split(" - "))
-    texts = {name: _plain(text) for name, _, text in parts}
-    row: Row = {"step": int(found[1]), **read_figures(texts, _FIGURES)}
-    return row if "loss" in row else None
-
-
-def _plain(text: str) -> str:
-    """The number in `0.1`, `np.float64(0.1)` or `tensor(0.1, device='cuda:0')`, as the logger prints it."""
-    wrapped = re.fullmatch(r"[\w.]+\((.*?)(?:,.*)?\)", text.strip())
-    return wrapped[1] if wrapped else text

@@ -13,10 +13,13 @@ from pathlib import Path
 from trainyard.config.load import dump_yaml
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
-from trainyard.jobs.recipes.recipe_order import RecipeOrder
+from trainyard.jobs.recipes.recipe_order import RecipeOrder, RecordedRecipe
+from trainyard.programs.program import Program as RunProgram
 from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
 PROGRAM_FILE = "program.json"
+_LOCKS = {"verl": "requirements-verl.txt"}
+"""Recipe -> the lock of its image, if that is not the training lock."""
 CONFIG_FILE = "config.yaml"
 # The parts of the proof that decide how the job of another program ends; all decide that of the trainer.
 PROVEN_OF_PROGRAMS = ("trained", "stored")
@@ -47,6 +50,22 @@ class ProgramDescription:
     environment: Mapping[str, str]
     nodes: int | None = None
     """Nodes that the program uses, also if it is started on one of them; None if not known."""
+
+    def program(self, recipe: RecordedRecipe, directory: Path) -> RunProgram:
+        """Return the program for the machine that runs it; `directory` holds the locks of its images."""
+        return RunProgram(
+            recipe=self.recipe,
+            command=self.command,
+            directory=Path.cwd(),
+            environment=self.environment,
+            lock=directory / _LOCKS.get(self.recipe, "requirements-training.txt"),
+            steps=self.steps,
+            checkpoints=f"{self.checkpoints}/*",
+            torchrun=self.torchrun,
+            log_form=self.recipe,
+            rows_on_first_node=recipe.ON_FIRST_NODE,
+            formats=recipe.CHECKPOINTS,
+        )
 
 
 def kept_program(
@@ -109,11 +128,16 @@ def read_description(path: Path, recipes: Collection[str]) -> ProgramDescription
     return ProgramDescription(**{name: sheet[name] for name in _KINDS} | {"command": words, "nodes": nodes})
 
 
-def run_pod_command(order: RecipeOrder, *program: str) -> tuple[str, ...]:
-    """The command of a pod that keeps a run directory; the words `program` name another program to run."""
+def run_pod_command(
+    order: RecipeOrder, *program: str, start: Sequence[str] = ("scripts/run_pod.py",)
+) -> tuple[str, ...]:
+    """The command of a pod that keeps a run directory; the words `program` name another program to run.
+
+    `start` follows the interpreter: the script, or the module where an image has no scripts.
+    """
     pod = order.config.cluster.pod
     return (
-        *(pod.python, "scripts/run_pod.py"),
+        *(pod.python, *start),
         *("--config", f"{FILES_DIRECTORY}/{CONFIG_FILE}", *program),
         *("--run-dir", order.run_directory),
         *("--nproc-per-node", str(order.processes)),

@@ -10,7 +10,7 @@ from trainyard.jobs.pod_exit_codes import not_proven_on_record
 from trainyard.jobs.state.job_state import JobFailure
 from trainyard.jobs.state.observed import History, Observed
 from trainyard.jobs.state.pod_facts import LAST_LINES
-from trainyard.jobs.state.pod_failures import Suspect, explained, suspects
+from trainyard.jobs.state.pod_failures import Suspect, explain_lines, suspects
 from trainyard.jobs.state.reading import Reading
 from trainyard.watch.failure_classes import FailureClass
 
@@ -27,19 +27,21 @@ _SIGNALS = 128
 
 
 def failure_of_job(observed: Observed, past: History, reading: Reading) -> JobFailure:
-    """The cause of a failure that the job's status, or one of its pods, reports."""
+    """Return the cause of a failure that the job's status, or one of its pods, reports."""
     found = suspects_of(observed, past)
     if reading.failure_class is not None:
         return JobFailure(reading.failure_class, (reading.reason,), lines=reading.lines[-LAST_LINES:])
     if observed.kind.on_ray:
         return _of_ray(found, reading)
     if not found:
-        return JobFailure(FailureClass.UNKNOWN, (reading.reason, "No pod of it is left that says why."))
-    return _of_suspect(_believed(found), reading)
+        return JobFailure(
+            FailureClass.UNKNOWN, (reading.reason, "No pod of it remains that shows the cause.")
+        )
+    return _of_suspect(_decisive(found), reading)
 
 
-def _believed(found: list[Suspect]) -> Suspect:
-    """The first failure; after a stop with a good checkpoint, another pod's own failure comes first.
+def _decisive(found: list[Suspect]) -> Suspect:
+    """Return the first failure; after a stop with a good checkpoint, another pod's own failure comes first.
 
     All processes vote before they stop, and save together. If another pod failed by itself, that save may be
     incomplete, and its failure is the cause.
@@ -51,7 +53,7 @@ def _believed(found: list[Suspect]) -> Suspect:
 
 
 def failure_of_claim(text: str) -> JobFailure:
-    """The failure of a job that a watcher stopped to submit it again, from the claim of the retry."""
+    """Return the failure of a job that a watcher stopped to submit it again, from the claim of the retry."""
     try:
         given = json.loads(text)
         failure_class, why = FailureClass(given["failure_class"]), str(given["why"])
@@ -68,19 +70,19 @@ def suspects_of(observed: Observed, past: History) -> list[Suspect]:
 
 def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
     named = first_failure(suspect.lines)
-    failure_class, heals = suspect.failure_class, None
+    failure_class, retries = suspect.failure_class, None
     evidence = [suspect.evidence]
-    by_lines = explained(suspect.lines, suspect.exit_code)
+    by_lines = explain_lines(suspect.lines, suspect.exit_code)
     asked_to_end = suspect.exit_code == _SIGTERM and not suspect.pod.disruption
     if by_lines is not None and (failure_class in _OPEN or asked_to_end):
-        failure_class, heals = by_lines.klass, by_lines.retryable
+        failure_class, retries = by_lines.klass, by_lines.retryable
         evidence.append(by_lines.evidence[0])
     if named is not None:
         evidence.append(f"torchrun names rank {named.rank} as the first that failed.")
     return JobFailure(
         failure_class=failure_class,
         evidence=(*evidence, reading.reason),
-        heals=heals,
+        heals=retries,
         rank=named.rank if named is not None else suspect.pod.rank,
         exit_code=named.exit_code if named is not None and named.exit_code else suspect.exit_code,
         pod=suspect.pod.name,
@@ -91,15 +93,15 @@ def _of_suspect(suspect: Suspect, reading: Reading) -> JobFailure:
 
 
 def _of_ray(found: list[Suspect], reading: Reading) -> JobFailure:
-    """The failure of the command, which the submitter repeats, unless a pod has a cause of its own."""
+    """Return the failure of the command, which the submitter repeats, unless a pod has a cause of its own."""
     for suspect in found:
         if suspect.failure_class not in _OPEN and not suspect.healed and not suspect.consequence:
             return _of_suspect(suspect, reading)
     code = next((int(m[1]) for line in reading.lines if (m := _RAY_CODE.search(line))), None)
     if unproven := not_proven_on_record(code, reading.lines):
-        said = (unproven, reading.reason)
-        return JobFailure(FailureClass.NOT_PROVEN, said, exit_code=code, lines=reading.lines[-LAST_LINES:])
-    by_lines = explained(reading.lines, code)
+        message = (unproven, reading.reason)
+        return JobFailure(FailureClass.NOT_PROVEN, message, exit_code=code, lines=reading.lines[-LAST_LINES:])
+    by_lines = explain_lines(reading.lines, code)
     default = FailureClass.USER_CODE if code not in (None, 0) else FailureClass.UNKNOWN
     return JobFailure(
         by_lines.klass if by_lines is not None else default,
@@ -120,7 +122,7 @@ class FirstFailure:
 
 
 def first_failure(lines: Sequence[str]) -> FirstFailure | None:
-    """The process that torchrun's last report names below `Root Cause`; None if there is no report."""
+    """Return the process that torchrun's last report names below `Root Cause`; None if there is no report."""
     starts = [n for n, line in enumerate(lines) if _ROOT_CAUSE.search(line)]
     if not starts:
         return None

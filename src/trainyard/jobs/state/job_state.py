@@ -133,7 +133,7 @@ class JobState:
         return ExitCode.STOPPED if stopped else ExitCode.NO
 
     def record(self) -> dict[str, Any]:
-        """The contract of `manage_training_job.py status --json`."""
+        """Return the contract of `manage_training_job.py status --json`."""
         return {
             "job": self.job,
             "namespace": self.namespace,

@@ -73,7 +73,7 @@ class History:
         return replace(self, pods=places, container_restarts=restarts, ended=ended)
 
     def restarts(self, wanted: int | None) -> int:
-        """The number of pods created again and containers restarted, for a job of `wanted` pods."""
+        """Return the number of pods created again and containers restarted, for a job of `wanted` pods."""
         anew = sum(len(uids) - 1 for place, uids in self.pods.items() if place)
         loose = len(self.pods.get("", ()))
         placed = sum(1 for place in self.pods if place)

@@ -182,6 +182,6 @@ def _short(text: object) -> str:
 
 
 def _tail(text: object) -> str:
-    """The last lines of the termination message that a container left."""
+    """Return the last lines of the termination message that a container left."""
     lines = [re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line) for line in str(text or "").splitlines()]
     return "\n".join(line for line in lines if line.strip())[-_MOST_LETTERS:]

@@ -90,7 +90,7 @@ class Suspect:
     """It failed only because it lost another process, as its last lines say; that one has the cause."""
 
     def order(self) -> tuple[bool, bool, bool, float, bool, int, str]:
-        """The first in this order is the cause."""
+        """Return the first in this order is the cause."""
         rank = self.pod.rank if self.pod.rank is not None else 1 << 30
         moment = self.finished if self.finished is not None else float("inf")
         vague = self.failure_class not in _CERTAIN
@@ -108,13 +108,15 @@ def suspects(pods: Iterable[PodFacts], *, replaced: frozenset[str], events: Sequ
 
 def _of_pod(pod: PodFacts, *, healed: bool, starved: bool) -> list[Suspect]:
     place = f"{pod.name} on {pod.node}" if pod.node else pod.name
-    if (whole := _of_whole_pod(pod)) is not None:
-        failure_class, why = whole
+    if (complete := _of_whole_pod(pod)) is not None:
+        failure_class, why = complete
         end = next((e for e in pod.ends if e.failed), None)
         code = end.exit_code if end is not None else None
-        said = _lines(end) if end is not None else ()
+        message = _lines(end) if end is not None else ()
         moment = pod.disrupted_at or (end.finished if end is not None else None)
-        return [Suspect(pod, failure_class, code, f"{place}: {why}", said, moment, healed, consequence=False)]
+        return [
+            Suspect(pod, failure_class, code, f"{place}: {why}", message, moment, healed, consequence=False)
+        ]
     failed = [end for end in pod.ends if end.failed]
     if not failed and pod.phase == "Failed":
         why = pod.message or pod.reason or "the pod failed, and no container of it says why"
@@ -147,7 +149,7 @@ def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, healed: bool,
     lost_another = end.container == _WAITS_FOR_MASTER
     if lost_another:
         failure_class, why = FailureClass.RENDEZVOUS_TIMEOUT, "the first pod did not come up in time"
-    elif failure_class is FailureClass.USER_CODE and explained(_lines(end), end.exit_code) is None:
+    elif failure_class is FailureClass.USER_CODE and explain_lines(_lines(end), end.exit_code) is None:
         lost_another = bool(_LOST.search(end.message)) and not _KILLED.search(end.message)
         if lost_another:
             failure_class, why = FailureClass.UNKNOWN, "it lost another process of the job"
@@ -168,8 +170,8 @@ def _of_container(pod: PodFacts, end: ContainerEnd, *, place: str, healed: bool,
     )
 
 
-def explained(lines: Sequence[str], exit_code: int | None) -> LogExplanation | None:
-    """The failure that the last lines of a pod tell of; None where they do not say it for certain."""
+def explain_lines(lines: Sequence[str], exit_code: int | None) -> LogExplanation | None:
+    """Return the failure that the last lines of a pod show; None where they are not certain."""
     found = explain_logs([log_of("last lines", "\n".join(lines))], exit_code) if lines else None
     return None if found is None or found.klass in _NO_ANSWER else found
 

@@ -51,13 +51,13 @@ class Trouble:
 
 
 def troubles(pods: Iterable[PodFacts], *, now: float, events: Sequence[Json] = ()) -> list[Trouble]:
-    """The reasons why these pods do not run, the hopeless ones first."""
+    """Return the reasons why these pods do not run, the hopeless ones first."""
     found = [t for pod in pods if pod.live for t in _of_pod(pod, now, events)]
     return sorted(found, key=lambda t: (not t.hopeless, t.pod.rank is None, t.pod.rank or 0, t.pod.name))
 
 
 def trouble_of_events(events: Sequence[Json]) -> Waiting | None:
-    """The newest refusal to create pods; None if there is none."""
+    """Return the newest refusal to create pods; None if there is none."""
     refused = [
         e for e in events if e.get("type") == "Warning" and str(e.get("reason")).startswith("FailedCreate")
     ]
@@ -72,8 +72,8 @@ def trouble_of_events(events: Sequence[Json]) -> Waiting | None:
 
 def _of_pod(pod: PodFacts, now: float, events: Sequence[Json]) -> list[Trouble]:
     if pod.disruption == "DeletionByTaintManager" or (pod.phase == "Running" and pod.reason == "NodeLost"):
-        said = f"{pod.name}: its node {pod.node} does not answer"
-        lost = Waiting(FailureClass.NODE_LOST, said, node=pod.node)
+        message = f"{pod.name}: its node {pod.node} does not answer"
+        lost = Waiting(FailureClass.NODE_LOST, message, node=pod.node)
         return [Trouble(pod, lost, hopeless=False)]
     if pod.deleting:
         return []
@@ -85,21 +85,21 @@ def _of_pod(pod: PodFacts, now: float, events: Sequence[Json]) -> list[Trouble]:
 
 
 def _of_container(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble | None:
-    said = f"{pod.name}: {found.reason}: {found.message}".rstrip(": ")
+    message = f"{pod.name}: {found.reason}: {found.message}".rstrip(": ")
     if found.reason in _NEVER:
-        return Trouble(pod, Waiting(FailureClass.IMAGE_PULL, said), hopeless=True)
+        return Trouble(pod, Waiting(FailureClass.IMAGE_PULL, message), hopeless=True)
     if found.reason in _PULL:
         return _of_pull(pod, found, waited, events)
     if found.reason in _CREATE:
         hopeless = waited > (_SOON if found.reason == "CreateContainerConfigError" else PATIENCE)
-        return Trouble(pod, Waiting(FailureClass.CONFIGURATION, said), hopeless=hopeless)
+        return Trouble(pod, Waiting(FailureClass.CONFIGURATION, message), hopeless=hopeless)
     if found.reason == "CrashLoopBackOff":
-        return Trouble(pod, Waiting(FailureClass.UNKNOWN, said), hopeless=False)
+        return Trouble(pod, Waiting(FailureClass.UNKNOWN, message), hopeless=False)
     return None
 
 
 def _of_pull(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[Json]) -> Trouble:
-    """An image pull that failed. Before Kubernetes 1.32 only the events say why it is tried again.
+    """Return an image pull that failed. Before Kubernetes 1.32 only the events say why it is tried again.
 
     Between two tries the reason is ErrImagePull once more; an event tells that it was tried before.
     """
@@ -115,8 +115,8 @@ def _of_pull(pod: PodFacts, found: PodWaiting, waited: float, events: Sequence[J
         )
     failure_class = FailureClass.DISK_FULL if _DISK.search(message) else FailureClass.IMAGE_PULL
     final = bool(_FINAL_PULL.search(message)) and not _HEALS.search(message)
-    said = f"{pod.name}: {found.reason}: {message}".rstrip(": ")
-    return Trouble(pod, Waiting(failure_class, said), hopeless=(final and tried) or waited > PATIENCE)
+    text = f"{pod.name}: {found.reason}: {message}".rstrip(": ")
+    return Trouble(pod, Waiting(failure_class, text), hopeless=(final and tried) or waited > PATIENCE)
 
 
 def _is_of(event: Json, pod: PodFacts) -> bool:

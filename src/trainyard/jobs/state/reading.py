@@ -69,7 +69,7 @@ def read_labels(raw: Json) -> Json:
 
 
 def true_conditions(raw: Json | None) -> dict[str, Json]:
-    """The conditions that are True, by type."""
+    """Return the conditions that are True, by type."""
     found = ((raw or {}).get("status") or {}).get("conditions") or ()
     return {str(c.get("type")): c for c in found if isinstance(c, dict) and c.get("status") == "True"}
 
@@ -81,7 +81,7 @@ def conditions(raw: Json | None) -> dict[str, Json]:
 
 
 def message_of(condition: Json) -> str:
-    """The message of a condition in one line, else its reason."""
+    """Return the message of a condition in one line, else its reason."""
     return " ".join(str(condition.get("message") or condition.get("reason") or "").split())
 
 
@@ -90,7 +90,7 @@ def since(condition: Json) -> float | None:
 
 
 def time_of(text: object) -> float | None:
-    """The Unix seconds of a time from the API; None for no time, and for the years 1 and 1970."""
+    """Return the Unix seconds of a time from the API; None for no time, and for the years 1 and 1970."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
@@ -102,7 +102,7 @@ def time_of(text: object) -> float | None:
 
 
 def field_of(raw: Json, *names: str) -> Any:
-    """The value at this path; None if a part of the path is missing."""
+    """Return the value at this path; None if a part of the path is missing."""
     found: Any = raw
     for name in names:
         found = found.get(name) if isinstance(found, dict) else None
@@ -110,5 +110,5 @@ def field_of(raw: Json, *names: str) -> Any:
 
 
 def count(value: object, default: int = 0) -> int:
-    """A whole number from the API; `default` for anything else."""
+    """Return a whole number from the API; `default` for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default

@@ -42,13 +42,13 @@ GONE = "The job is gone, and how it ended was not seen"
 
 
 def judge_job(observed: Observed, history: History | None = None) -> JobState:
-    """The state of the job. `history` adds facts about pods that no longer exist."""
+    """Return the state of the job. `history` adds facts about pods that no longer exist."""
     past = (history or History()).with_pods(observed.pods)
     if observed.job is None:
         return _base(observed, past, None, state=State.UNKNOWN, reason=GONE)
     reading = observed.kind.read_status(observed)
-    ended = _finished(observed, past, reading) or _interrupted(observed, past, reading)
-    return ended or _going(observed, past, reading)
+    ended = _finished_state(observed, past, reading) or _interrupted_state(observed, past, reading)
+    return ended or _ongoing_state(observed, past, reading)
 
 
 def after(observed: Observed, history: History) -> History:
@@ -61,21 +61,21 @@ def after(observed: Observed, history: History) -> History:
     return replace(past, ran=_all_run(observed, reading, counts) and reading.phase not in _ENDED)
 
 
-def _finished(observed: Observed, past: History, reading: Reading) -> JobState | None:
-    """The final state, if the status says that the job has ended."""
+def _finished_state(observed: Observed, past: History, reading: Reading) -> JobState | None:
+    """Return the final state, if the status says that the job has ended."""
     if reading.phase is Phase.SUCCEEDED:
-        return _succeeded(observed, past, reading)
+        return _succeeded_state(observed, past, reading)
     if reading.phase is Phase.FAILED:
         if reading.failure_class is None and _was_cancelled(observed, reading):
-            return _cancelled(observed, past, reading, "it was cancelled")
-        return _failed(observed, past, reading, failure_of_job(observed, past, reading))
+            return _cancelled_state(observed, past, reading, "it was cancelled")
+        return _failed_state(observed, past, reading, failure_of_job(observed, past, reading))
     if reading.phase is Phase.UNCLEAR:
         return _base(observed, past, reading, state=State.UNKNOWN, reason=_sentence(reading.reason))
     return None
 
 
 def _was_cancelled(observed: Observed, reading: Reading) -> bool:
-    """Whether somebody cancelled the job before it had failed by itself."""
+    """Return whether somebody cancelled the job before it had failed by itself."""
     moment = annotations_of(observed.job or {}).get(CANCELLED)
     cancelled = time_of(moment)
     return moment is not None and (
@@ -83,19 +83,19 @@ def _was_cancelled(observed: Observed, reading: Reading) -> bool:
     )
 
 
-def _succeeded(observed: Observed, past: History, reading: Reading) -> JobState:
-    """The status says that the job succeeded, unless a worker died before the master did."""
+def _succeeded_state(observed: Observed, past: History, reading: Reading) -> JobState:
+    """Return the status says that the job succeeded, unless a worker died before the master did."""
     end = _end_of_master(observed)
     if end is not None:
         for suspect in suspects_of(observed, past):
             alone = not suspect.healed and not suspect.consequence and suspect.pod.rank is not None
             if alone and suspect.finished is not None and suspect.finished < end:
-                return _failed(observed, past, reading, failure_of_job(observed, past, reading))
+                return _failed_state(observed, past, reading, failure_of_job(observed, past, reading))
     return _base(observed, past, reading, state=State.SUCCEEDED, reason=_sentence(reading.reason))
 
 
 def _end_of_master(observed: Observed) -> float | None:
-    """When the pod ended that alone decides success; workers that crash after it do no harm.
+    """Return when the pod ended that alone decides success; workers that crash after it do no harm.
 
     The operator records a later time of its own.
     """
@@ -105,21 +105,21 @@ def _end_of_master(observed: Observed) -> float | None:
     return max((end.finished for end in ends if end.finished is not None), default=None)
 
 
-def _interrupted(observed: Observed, past: History, reading: Reading) -> JobState | None:
+def _interrupted_state(observed: Observed, past: History, reading: Reading) -> JobState | None:
     """The end that the status does not show: the job was deleted, cancelled, given up, or cannot run."""
     job = observed.job or {}
     if observed.deleted or (job.get("metadata") or {}).get("deletionTimestamp"):
-        return _cancelled(observed, past, reading, "somebody deleted it before it had ended")
+        return _cancelled_state(observed, past, reading, "somebody deleted it before it had ended")
     stopped = reading.phase in (Phase.SUSPENDED, Phase.NEW)
     if CANCELLED in annotations_of(job) and stopped:
-        return _cancelled(observed, past, reading, "it was cancelled")
+        return _cancelled_state(observed, past, reading, "it was cancelled")
     if RETRY_CLAIM in annotations_of(job) and stopped:
-        return _failed(observed, past, reading, failure_of_claim(str(annotations_of(job)[RETRY_CLAIM])))
+        return _failed_state(observed, past, reading, failure_of_claim(str(annotations_of(job)[RETRY_CLAIM])))
     queue = read_queue(observed)
     if queue is not None and queue.given_up and queue.waiting is not None:
         requeued = re.search("re-?queu", queue.waiting.evidence, re.IGNORECASE)
         failure_class = FailureClass.UNSCHEDULABLE if requeued else FailureClass.CANCELLED
-        return _failed(
+        return _failed_state(
             observed, past, reading, JobFailure(failure_class, (_sentence(queue.waiting.evidence),))
         )
     for trouble in troubles(observed.pods, now=observed.now, events=observed.events):
@@ -131,12 +131,12 @@ def _interrupted(observed: Observed, past: History, reading: Reading) -> JobStat
                 pod=trouble.pod.name,
                 node=trouble.pod.node,
             )
-            return _failed(observed, past, reading, failure)
+            return _failed_state(observed, past, reading, failure)
     return None
 
 
-def _going(observed: Observed, past: History, reading: Reading) -> JobState:
-    """The state of a job that has not ended."""
+def _ongoing_state(observed: Observed, past: History, reading: Reading) -> JobState:
+    """Return the state of a job that has not ended."""
     queue = read_queue(observed)
     counts = _counts(observed, reading)
     if reading.phase is Phase.SUSPENDED:
@@ -213,12 +213,12 @@ def _progress(reading: Reading, counts: PodCounts) -> str:
     return f"{counts.running + counts.succeeded} of {counts.wanted or counts.present} pods run"
 
 
-def _cancelled(observed: Observed, past: History, reading: Reading, why: str) -> JobState:
+def _cancelled_state(observed: Observed, past: History, reading: Reading, why: str) -> JobState:
     failure = JobFailure(FailureClass.CANCELLED, (_sentence(why),))
-    return _failed(observed, past, reading, failure)
+    return _failed_state(observed, past, reading, failure)
 
 
-def _failed(observed: Observed, past: History, reading: Reading, failure: JobFailure) -> JobState:
+def _failed_state(observed: Observed, past: History, reading: Reading, failure: JobFailure) -> JobState:
     reason = failure.evidence[0]
     return replace(_base(observed, past, reading, state=State.FAILED, reason=reason), failure=failure)
 
@@ -247,7 +247,7 @@ def _base(
         retries=_number(notes.get(RETRIES)),
         auto_retry=_number(notes.get(AUTO_RETRY)),
         followed_by=str(notes.get(FOLLOWED_BY) or ""),
-        restarts=max(past.restarts(wanted), counted, _created_anew(observed.events, wanted)),
+        restarts=max(past.restarts(wanted), counted, _count_replacements(observed.events, wanted)),
         pods=counts,
         holds=ended and any(pod.live and not pod.deleting for pod in observed.pods),
     )
@@ -258,14 +258,14 @@ def _number(text: object) -> int:
     return int(found) if found.isascii() and found.isdecimal() and len(found) < 10 else 0
 
 
-def _created_anew(events: Sequence[Mapping[str, object]], wanted: int | None) -> int:
+def _count_replacements(events: Sequence[Mapping[str, object]], wanted: int | None) -> int:
     """Pods created in addition to the first ones, by the events of the training operator."""
     made = sum(count(e.get("count"), 1) for e in events if e.get("reason") == "SuccessfulCreatePod")
     return max(0, made - wanted) if wanted is not None else 0
 
 
 def _sentence(text: str) -> str:
-    """The text with a capital letter, unless it begins with a name, such as that of a pod."""
+    """Return the text with a capital letter, unless it begins with a name, such as that of a pod."""
     is_name = text.startswith(("jobset", "pod")) or "-" in text.partition(" ")[0]
     return text if is_name else text[:1].upper() + text[1:]
 

@@ -21,9 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
-from trainyard.jobs.volumes.volume_source import SentFile, VolumeSource
-from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
-from trainyard.run.checkpoints.volume_listing import VolumeFile
+from trainyard.jobs.volumes.volume_source import FileDigest, VolumeSource
+from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
+from trainyard.programs.checkpoints.volume_listing import VolumeFile
 
 if TYPE_CHECKING:
     from trainyard.artifacts.upload.verified_copy import StoreDelivery
@@ -46,7 +46,7 @@ class CopiedFile:
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopyReport:
     """The result of a copy."""
 
     files: tuple[CopiedFile, ...]
@@ -56,14 +56,14 @@ class Copied:
     cuts: int
 
     def record(self, checkpoint: FoundCheckpoint) -> dict[str, Any]:
-        """The result as plain data, which is also written beside the copy."""
+        """Return the result as plain data, which is also written beside the copy."""
         return {
             **checkpoint.record(),
             "copied": [{"path": f.name, "bytes": f.size, "sha256": f.sha256} for f in self.files],
         }
 
 
-class Copying:
+class CheckpointCopier:
     """Copies one checkpoint to a folder, or through a folder to a store."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Copying:
         self._journal = _read_journal(folder / _JOURNAL)
         self._fetched = self._kept = self._cuts = 0
 
-    def copy(self) -> Copied:
+    def copy(self) -> CopyReport:
         """Copy every file that is not there yet.
 
         Raises CheckpointError if a file changes or differs from its manifest, ServiceTroubleError if the
@@ -96,18 +96,18 @@ class Copying:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._require_space()
-        files = tuple(self._one(file) for file in self._checkpoint.files)
-        return Copied(files, self._fetched, self._kept, self._cuts)
+        files = tuple(self._copy_file(file) for file in self._checkpoint.files)
+        return CopyReport(files, self._fetched, self._kept, self._cuts)
 
-    def _one(self, file: VolumeFile) -> CopiedFile:
+    def _copy_file(self, file: VolumeFile) -> CopiedFile:
         name = str(PurePosixPath(file.path).relative_to(self._checkpoint.path))
         path = self._folder / name
-        if (known := self._known(file, name, path)) is not None:
+        if (known := self._copied_before(file, name, path)) is not None:
             self._kept += 1
             self._progress(file.size)
             return known
         path.parent.mkdir(parents=True, exist_ok=True)
-        sha256 = self._fetch_until_right(file, path)
+        sha256 = self._fetch_and_verify(file, path)
         claimed = self._checkpoint.sha256.get(file.path)
         if claimed is not None and claimed != sha256:
             path.unlink()
@@ -118,13 +118,13 @@ class Copying:
             self._delivery.deliver(path, self._prefix + name, sha256=sha256)
             path.unlink()
         else:
-            self._write_down(file, name, sha256)
+            self._note_in_journal(file, name, sha256)
         return CopiedFile(name, file.size, sha256)
 
-    def _known(self, file: VolumeFile, name: str, path: Path) -> CopiedFile | None:
-        """The file, if an earlier call has copied it and it is still correct.
+    def _copied_before(self, file: VolumeFile, name: str, path: Path) -> CopiedFile | None:
+        """Return the file, if an earlier call has copied it and it is still correct.
 
-        Where no journal tells its digest, as with a store, the pod computes it, and no bytes are sent.
+        Where no journal has its digest, as with a store, the pod computes it, and no bytes are sent.
         """
         if self._size_there(name, path) != file.size:
             return None
@@ -140,12 +140,12 @@ class Copying:
         return CopiedFile(name, file.size, sha256) if right else None
 
     def _size_there(self, name: str, path: Path) -> int | None:
-        """The size of what is at the target; None where nothing is."""
+        """Return the size of what is at the target; None where nothing is."""
         if self._delivery is not None:
             return self._delivery.size_of(self._prefix + name)
         return path.stat().st_size if path.is_file() else None
 
-    def _fetch_until_right(self, file: VolumeFile, path: Path) -> str:
+    def _fetch_and_verify(self, file: VolumeFile, path: Path) -> str:
         """Fetch the file from where it was cut off; if its beginning turns out wrong, fetch it once more."""
         for anew in (False, True):
             if anew:
@@ -158,7 +158,7 @@ class Copying:
             _logger.warning("%s: its beginning on disk is wrong; it is fetched again", file.path)
         raise CheckpointError(f"{file.path}: the received bytes differed from those in the pod, twice")
 
-    def _fetch(self, file: VolumeFile, path: Path) -> tuple[SentFile, str]:
+    def _fetch(self, file: VolumeFile, path: Path) -> tuple[FileDigest, str]:
         failures = 0
         while True:
             if path.exists() and path.stat().st_size > file.size:
@@ -199,7 +199,7 @@ class Copying:
                 f"{self._folder}: {free / 1e9:.1f} GB are free, and {wanted / 1e9:.1f} GB are needed"
             )
 
-    def _write_down(self, file: VolumeFile, name: str, sha256: str) -> None:
+    def _note_in_journal(self, file: VolumeFile, name: str, sha256: str) -> None:
         line = {"path": name, "bytes": file.size, "modified": file.modified, "sha256": sha256}
         with (self._folder / _JOURNAL).open("a") as journal:
             journal.write(json.dumps(line) + "\n")
@@ -211,8 +211,8 @@ def copy_checkpoint(
     to: "str | StoreDelivery",
     *,
     progress: Callable[[int], None],
-) -> Copied:
-    """Copy the checkpoint to a folder, or to a store. Raises the errors of `Copying.copy`."""
+) -> CopyReport:
+    """Copy the checkpoint to a folder, or to a store. Raises the errors of `CheckpointCopier.copy`."""
     if isinstance(to, str):
         return copy_to_folder(source, checkpoint, Path(to), progress=progress)
     return copy_to_store(source, checkpoint, to, progress=progress)
@@ -220,12 +220,12 @@ def copy_checkpoint(
 
 def copy_to_folder(
     source: VolumeSource, checkpoint: FoundCheckpoint, to: Path, *, progress: Callable[[int], None]
-) -> Copied:
-    """Copy the checkpoint to a folder of its name below `to`. Raises the errors of `Copying.copy`."""
+) -> CopyReport:
+    """Copy the checkpoint to a folder of its name below `to`. Raises as `CheckpointCopier.copy` does."""
     name = PurePosixPath(checkpoint.path).name
     final, partial = to / name, to / f".{name}.partial"
     folder = final if final.exists() else partial
-    copied = Copying(source, checkpoint, folder, progress=progress).copy()
+    copied = CheckpointCopier(source, checkpoint, folder, progress=progress).copy()
     (folder / _JOURNAL).unlink(missing_ok=True)
     if folder is partial:
         partial.rename(final)
@@ -241,19 +241,21 @@ def copy_to_store(
     delivery: "StoreDelivery",
     *,
     progress: Callable[[int], None],
-) -> Copied:
-    """Copy the checkpoint to a store, below its name, through $TMPDIR. Raises as `Copying.copy` does."""
+) -> CopyReport:
+    """Copy the checkpoint to a store, below its name, through $TMPDIR. Raises as `copy_checkpoint` does."""
     prefix = f"{PurePosixPath(checkpoint.path).name}/"
     with tempfile.TemporaryDirectory(prefix="trainyard-copy-") as folder:
         to = Path(folder)
-        copying = Copying(source, checkpoint, to, delivery=delivery, prefix=prefix, progress=progress)
+        copying = CheckpointCopier(
+            source, checkpoint, to, delivery=delivery, prefix=prefix, progress=progress
+        )
         copied = copying.copy()
     for text, name in companion_files(checkpoint, copied):
         delivery.write(name, text)
     return copied
 
 
-def companion_files(checkpoint: FoundCheckpoint, copied: Copied) -> list[tuple[str, str]]:
+def companion_files(checkpoint: FoundCheckpoint, copied: CopyReport) -> list[tuple[str, str]]:
     """Text and name of the files beside a copy: its record, and the tracker that points at it."""
     name = PurePosixPath(checkpoint.path).name
     found = [(json.dumps(copied.record(checkpoint), indent=1) + "\n", f"{name}.copied.json")]
@@ -262,7 +264,7 @@ def companion_files(checkpoint: FoundCheckpoint, copied: Copied) -> list[tuple[s
 
 
 def _is_later(path: Path, text: str) -> bool:
-    """Whether an existing tracker points at a later step than this one."""
+    """Return whether an existing tracker points at a later step than this one."""
     with suppress(OSError, ValueError):
         return int(path.read_text()) > int(text)
     return False
@@ -281,7 +283,7 @@ def _digest_of(path: Path) -> "hashlib._Hash":
 
 
 def _read_journal(path: Path) -> dict[str, dict[str, Any]]:
-    """The files that earlier calls have copied; a line that was cut off is left out."""
+    """Return the files that earlier calls have copied; a line that was cut off is ignored."""
     found: dict[str, dict[str, Any]] = {}
     with suppress(OSError):
         for line in path.read_text().splitlines():

@@ -16,7 +16,7 @@ from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.state.reading import annotations_of
 from trainyard.jobs.volumes.helper_pod import HelperPod, Place, mount_claim, require_running
 from trainyard.jobs.volumes.volume_source import VolumeSource
-from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints, newest_step
+from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints, newest_step
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -61,7 +61,7 @@ def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
         return
     claim, folder, helper = where.claim, where.path, HelperPod(where.image, seconds=where.seconds)
     if where.job:
-        plan = plan_of(JobReader(api).found(where.namespace, where.job).raw)
+        plan = plan_of(JobReader(api).find_job(where.namespace, where.job).raw)
         claim, folder = plan.claim, where.path or job_checkpoint_folder(plan)
         if not claim:
             raise ConfigError(f"{where.job} has no claim for checkpoints; name its pod with --pod and --path")
@@ -72,7 +72,7 @@ def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
 
 
 def plan_of(job: Mapping[str, Any]) -> JobPlan:
-    """The plan in a job's annotations. Raises ConfigError for a job that is not ours."""
+    """Return the plan in a job's annotations. Raises ConfigError for a job that is not ours."""
     try:
         return plan_from_json(json.loads(str(annotations_of(job).get(PLAN))))
     except (ValueError, DamagedFileError):
@@ -96,7 +96,7 @@ def job_checkpoint_folder(plan: JobPlan) -> str:
 
 
 def newest_step_on_claim(api: "Api", job: FoundJob) -> int | None:
-    """The step of a job's newest complete checkpoint; None if it cannot be known, which is logged."""
+    """Return the step of a job's newest complete checkpoint; None if it cannot be known, which is logged."""
     try:
         plan = plan_of(job.raw)
         folder = job_checkpoint_folder(plan)

@@ -47,7 +47,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Mounted:
+class MountedVolume:
     """A container that mounts a volume."""
 
     place: Place
@@ -75,7 +75,7 @@ def mount_claim(
     *,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
-) -> Iterator[Mounted]:
+) -> Iterator[MountedVolume]:
     """Give a running pod that mounts the claim, or a helper, which is removed at the end.
 
     Raises ConfigError if the claim does not exist or no image is known, ServiceError, WaitTimeoutError.
@@ -94,7 +94,7 @@ def mount_claim(
             f"no running pod mounts {claim}; name an image with Python for a small pod that reads it: --image"
         )
     pods = f"/api/v1/namespaces/{path_part(namespace)}/pods"
-    _remove_left_ones(api, pods)
+    _remove_ended_helpers(api, pods)
     name = f"trainyard-look-{secrets.token_hex(4)}"
     status, answer = api.create(pods, _body(name, claim, helper))
     if status not in _DONE:
@@ -109,17 +109,17 @@ def mount_claim(
                     f"{why}"
                 )
             wait(_PAUSE)
-        yield Mounted(Place(namespace, name, "look"), MOUNT)
+        yield MountedVolume(Place(namespace, name, "look"), MOUNT)
     finally:
         with suppress(ServiceError):
             api.delete(f"{pods}/{name}", {"gracePeriodSeconds": 0})
 
 
-def pod_of_claim(api: "Api", namespace: str, claim: str) -> Mounted | None:
-    """A running container that mounts the whole claim; None if none can be seen."""
+def pod_of_claim(api: "Api", namespace: str, claim: str) -> MountedVolume | None:
+    """Return a running container that mounts the complete claim; None if none can be seen."""
     path = f"/api/v1/namespaces/{path_part(namespace)}/pods"
     try:
-        raws = api.whole_list(path, dict, fieldSelector="status.phase=Running")
+        raws = api.list_all(path, dict, fieldSelector="status.phase=Running")
     except PermissionRefusedError:
         return None
     found = (m for raw in raws if not raw["metadata"].get("deletionTimestamp") for m in _mounts(raw, claim))
@@ -138,7 +138,7 @@ def require_running(api: "Api", place: Place) -> None:
         )
 
 
-def _mounts(raw: Json, claim: str) -> Iterator[Mounted]:
+def _mounts(raw: Json, claim: str) -> Iterator[MountedVolume]:
     spec, meta = raw.get("spec") or {}, raw["metadata"]
     volumes = {
         v["name"]
@@ -152,10 +152,10 @@ def _mounts(raw: Json, claim: str) -> Iterator[Mounted]:
     }
     for container in spec.get("containers") or ():
         for mount in container.get("volumeMounts") or ():
-            whole = not mount.get("subPath") and not mount.get("subPathExpr")
-            if mount.get("name") in volumes and whole and container["name"] in running:
+            complete = not mount.get("subPath") and not mount.get("subPathExpr")
+            if mount.get("name") in volumes and complete and container["name"] in running:
                 place = Place(str(meta["namespace"]), str(meta["name"]), str(container["name"]))
-                yield Mounted(place, str(mount["mountPath"]))
+                yield MountedVolume(place, str(mount["mountPath"]))
 
 
 def _body(name: str, claim: str, helper: HelperPod) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def _why_not_running(api: "Api", path: str, name: str) -> str | None:
     return why
 
 
-def _remove_left_ones(api: "Api", pods: str) -> None:
+def _remove_ended_helpers(api: "Api", pods: str) -> None:
     """Remove helpers that have ended and whose creator was killed."""
     with suppress(ServiceError):
         selector = urlencode({"labelSelector": f"{_LABEL}=look"})

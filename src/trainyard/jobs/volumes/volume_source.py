@@ -4,9 +4,7 @@ The program that does this (`volume_agent`) is sent to the pod's own Python over
 or written in the pod.
 """
 
-import io
 import json
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,20 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import CheckpointError, ServiceError, ServiceTroubleError
-from trainyard.jobs.volumes import volume_agent
 from trainyard.jobs.volumes.helper_pod import Place
-from trainyard.run.checkpoints.volume_listing import ListingReader, VolumeFile, VolumeListing
+from trainyard.programs.checkpoints import volume_agent
+from trainyard.programs.checkpoints.volume_listing import ListingReader, VolumeFile, VolumeListing
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
 _LOADER = "import sys;exec(compile(sys.stdin.buffer.read({size}).decode(),'trainyard','exec'))"
-_MOST_SAID = 1 << 16
+_MOST_PRINTED = 1 << 16
 _NO_PYTHON = (126, 127)
 
 
 @dataclass(frozen=True)
-class SentFile:
+class FileDigest:
     """The pod's facts about a file that it has read."""
 
     size: int
@@ -59,35 +57,36 @@ class VolumeSource:
         self._run(["look", self.root], take)
         return reader.listing()
 
-    def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> SentFile:
-        """Pass the bytes of the file from `start` on to `take`; return the pod's facts about the whole file.
+    def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> FileDigest:
+        """Pass the bytes of the file from `start` on to `take`; return the pod's facts about the complete
+        file.
 
         Raises ServiceTroubleError if the connection breaks; the bytes that `take` has received are correct.
         """
-        return _sent(self._run(["send", self.root, file.path, str(start)], take), file)
+        return _file_digest(self._run(["send", self.root, file.path, str(start)], take), file)
 
-    def digest(self, file: VolumeFile) -> SentFile:
-        """The pod's facts about a file, without its bytes."""
-        return _sent(self._run(["digest", self.root, file.path], lambda _piece: None), file)
+    def digest(self, file: VolumeFile) -> FileDigest:
+        """Return the pod's facts about a file, without its bytes."""
+        return _file_digest(self._run(["digest", self.root, file.path], lambda _piece: None), file)
 
     def _run(self, words: Sequence[str], take: Callable[[bytes], None]) -> dict[str, Any]:
         """Run the program and pass on its output; return the last line of its answer."""
-        command, said = [self._python, "-c", _LOADER.format(size=len(self._program)), *words], b""
+        command, printed = [self._python, "-c", _LOADER.format(size=len(self._program)), *words], b""
         with self._api.execute(self.place, command, stdin=self._program) as running:
             for channel, piece in running.streams():
                 if channel == running.STDOUT:
                     take(piece)
                 else:
-                    said = (said + piece)[-_MOST_SAID:]
-            answer = _last_json(said)
+                    printed = (printed + piece)[-_MOST_PRINTED:]
+            answer = _last_json(printed)
             if running.exit_code:
-                raise self._failure(running.exit_code, answer, said)
+                raise self._failure(running.exit_code, answer, printed)
             return answer
 
-    def _failure(self, code: int, answer: dict[str, Any], said: bytes) -> Exception:
+    def _failure(self, code: int, answer: dict[str, Any], printed: bytes) -> Exception:
         if "error" in answer:
             return CheckpointError(f"{self.place}: {answer['error']}")
-        last = said.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]
+        last = printed.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]
         if code in _NO_PYTHON or "not found" in last[0]:
             return ServiceError(
                 f"{self.place} has no {self._python}; name one with --python: {last[0][:200]}"
@@ -97,8 +96,8 @@ class VolumeSource:
         return ServiceError(f"the program in {self.place} failed: {last[0][:300]}")
 
 
-def _last_json(said: bytes) -> dict[str, Any]:
-    for line in reversed(said.splitlines()):
+def _last_json(printed: bytes) -> dict[str, Any]:
+    for line in reversed(printed.splitlines()):
         with suppress(ValueError, RecursionError):
             answer = json.loads(line)
             if isinstance(answer, dict):
@@ -106,20 +105,8 @@ def _last_json(said: bytes) -> dict[str, Any]:
     return {}
 
 
-def _sent(answer: dict[str, Any], file: VolumeFile) -> SentFile:
+def _file_digest(answer: dict[str, Any], file: VolumeFile) -> FileDigest:
     try:
-        return SentFile(int(answer["size"]), str(answer["sha256"]), answer["same"] is True)
+        return FileDigest(int(answer["size"]), str(answer["sha256"]), answer["same"] is True)
     except (KeyError, TypeError, ValueError):
         raise ServiceError(f"the program in the pod did not report what it has read of {file.path}") from None
-
-
-def list_checkpoint_folder(folder: Path) -> VolumeListing:
-    """Return the files below a folder of this machine, listed as in a pod.
-
-    Links are left out, and a folder that does not exist has no files.
-    """
-    lines, reader = io.BytesIO(), ListingReader()
-    volume_agent.list_below(folder, lines, most=sys.maxsize)
-    for line in lines.getvalue().splitlines():
-        reader.take(line)
-    return reader.listing()

@@ -21,9 +21,9 @@ from trainyard.report.facts.quantities import format_count, format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
 from trainyard.report.facts.troubles import degradation
-from trainyard.run.commands import changed_command, is_command
 from trainyard.run.failure import next_command, read_failure
 from trainyard.run.identity import run_address
+from trainyard.run.suggested_commands import changed_command, is_command
 
 _CHART_POINTS = 60
 _CONFIG_CHARACTERS = 20_000

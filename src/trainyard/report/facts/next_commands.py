@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.run.commands import from_here, script_command
+from trainyard.run.suggested_commands import from_here, script_command
 
 
 def prove_command(directory: Path) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.report.jobs.job_text import failure_place, next_job_command
-from trainyard.run.commands import DEFAULT_CLUSTER, ClusterTarget
+from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
 
 Json = Mapping[str, Any]
 _MARKS = {"Succeeded": "✅", "Failed": "❌", "Unknown": "❌"}

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainyard.report.cluster.table import wrap_table
 from trainyard.report.facts.quantities import format_count
-from trainyard.run.commands import DEFAULT_CLUSTER, ClusterTarget
+from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
 
 Json = Mapping[str, Any]
 _SCRIPT = "manage_training_job.py"

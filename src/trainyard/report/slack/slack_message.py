@@ -20,8 +20,8 @@ from trainyard.report.facts.resolved_config import config_value
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import degradation
 from trainyard.report.slack.slack_events import SlackEvent
-from trainyard.run.commands import is_command
 from trainyard.run.identity import run_address
+from trainyard.run.suggested_commands import is_command
 
 SECTION_CHARACTERS = 3000
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}

@@ -10,8 +10,8 @@ from trainyard.report.facts.headline import RunVerdict, run_headline
 from trainyard.report.facts.next_commands import tensorboard_command, wandb_command
 from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
-from trainyard.run.commands import again_command, is_command
 from trainyard.run.failure import started_with
+from trainyard.run.suggested_commands import again_command, is_command
 
 _SAMPLE_LINES = 3
 _LINE_CHARACTERS = 100

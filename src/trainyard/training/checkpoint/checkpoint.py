@@ -30,9 +30,9 @@ from trainyard.run.checkpoint_manifest import (
     verify_checkpoint,
     write_manifest,
 )
+from trainyard.run.checkpoint_retention import remove_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.untrusted_files import read_json_object
-from trainyard.training.checkpoint.retention import remove_checkpoint
 from trainyard.training.checkpoint.shards import WrittenFiles, write_checkpoint_index
 from trainyard.training.checkpoint.stored_index import load_tensors, read_checkpoint_index, tensors_in
 from trainyard.training.checkpoint.training_state import (

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, TrainingFailedError
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
+from trainyard.run.checkpoint_retention import complete_steps, remove_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind
 from trainyard.training.checkpoint.checkpoint import (
@@ -30,7 +31,6 @@ from trainyard.training.checkpoint.checkpoint import (
     trainer_record,
 )
 from trainyard.training.checkpoint.failure_advice import build_error, not_finite_failure, suggest_retry
-from trainyard.training.checkpoint.retention import complete_steps, remove_checkpoint
 from trainyard.training.checkpoint.save_executors import Engine, ForegroundEngine, PendingResult
 from trainyard.training.checkpoint.shards import Shares, WrittenFiles, bytes_of, live_tensors
 from trainyard.training.checkpoint.staging import NotFiniteError, side_stream

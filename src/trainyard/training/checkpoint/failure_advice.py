@@ -13,11 +13,11 @@ import torch
 
 from trainyard.config.schema import Config
 from trainyard.errors import TrainingFailedError
-from trainyard.run.commands import made_by
+from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind, command_after
 from trainyard.run.records import read_rows
-from trainyard.training.checkpoint.retention import complete_steps
+from trainyard.run.suggested_commands import made_by
 
 _HIGHEST_RATE = 1e-3
 """The highest learning rate that is suggested, a usual peak rate of small models."""

@@ -14,10 +14,10 @@ from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError
 from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
+from trainyard.run.checkpoint_retention import complete_steps, remove_leftovers, set_aside_after
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, write_node
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
-from trainyard.training.checkpoint.retention import complete_steps, remove_leftovers, set_aside_after
 from trainyard.training.runtime.world import World
 
 _FETCH = (

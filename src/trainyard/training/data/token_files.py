@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from trainyard.errors import DataError
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.commands import script_command
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.suggested_commands import script_command
 from trainyard.training.data.validation_split import WHOLE, Portion
 from trainyard.training.data.vocabulary import TokenArray
 

@@ -14,10 +14,10 @@ from functools import partial
 from types import TracebackType
 
 from trainyard.errors import CheckpointError, RecordError, StoppedError, TrainingFailedError
-from trainyard.run.commands import from_here, made_by, resume_command
+from trainyard.run.checkpoint_retention import complete_steps, remove_old_checkpoints
+from trainyard.run.suggested_commands import from_here, made_by, resume_command
 from trainyard.training.checkpoint.checkpoint import SavedCheckpoint
 from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
-from trainyard.training.checkpoint.retention import complete_steps, remove_old_checkpoints
 from trainyard.training.checkpoint.save_executors import Engine, ForegroundEngine, PendingResult, open_engine
 from trainyard.training.checkpoint.shards import Shares, matches_shares, share_out
 from trainyard.training.run.run_context import RunContext

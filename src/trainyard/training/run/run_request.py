@@ -16,11 +16,11 @@ from trainyard.config.load import computation_sha256, config_sha256, dump_yaml
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
+from trainyard.run.checkpoint_retention import remove_leftovers, set_aside_after
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import history_of, read_run, write_identity
 from trainyard.run.records import append_event, keep_rows_up_to
 from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
-from trainyard.training.checkpoint.retention import remove_leftovers, set_aside_after
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.config_of_run import is_config_of
 from trainyard.training.data.training_data import DataOnRecord, TrainingData

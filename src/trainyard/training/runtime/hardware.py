@@ -19,7 +19,7 @@ from torch.utils import deterministic
 
 from trainyard.config.schema import ComputeConfig, Config
 from trainyard.errors import ConfigError
-from trainyard.run.commands import script_command
+from trainyard.run.suggested_commands import script_command
 
 # mallopt(3): the numbers of glibc's malloc.h, and their values.
 _HEAP_SETTINGS = {

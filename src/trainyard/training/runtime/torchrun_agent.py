@@ -43,7 +43,7 @@ def node_agent() -> type[Any]:
                 return
             limit = getattr(spec.rdzv_handler, "timeout", None)
             seconds = limit.total_seconds() if isinstance(limit, timedelta) else None
-            with describe_wait("the launchers of the other nodes", seconds, tell=_log_wait):
+            with describe_wait("the launchers of the other nodes", seconds, log=_log_wait):
                 super()._rendezvous(worker_group)
 
         def _monitor_workers(self, worker_group: Any) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.errors import ConfigError, DataError
-from trainyard.run.commands import script_command
+from trainyard.run.suggested_commands import script_command
 
 LIBRARY_VARIABLE = "TRAINYARD_NATIVE_LIBRARY"
 NATIVE_TYPES = (

@@ -68,7 +68,7 @@ def test_a_follower_that_ended_before_the_run_leaves_it_unstored(
     directory = make_run()
     claim_number(store, "run-run", 1)
     running = RunningRun(store, directory, 1)
-    while running.bring_newest(frozenset()) is not None:
+    while running.store_newest(frozenset()) is not None:
         pass
     assert look(store, directory).ok
     assert "still going" in restore(store, Selection(1), tmp_path / "back").summary()

@@ -74,7 +74,7 @@ def fetch(parted: PartedObject, file: FileIO, workers: Workers) -> tuple[str | N
     """Return the problem, and the number of bytes that arrived."""
     landed: list[int] = []
     missing = parted.missing(file, workers)
-    return parted.fetch(file, missing, workers, landed=landed.append), sum(landed)
+    return parted.fetch(file, missing, workers, on_bytes=landed.append), sum(landed)
 
 
 def content(file: FileIO) -> bytes:
@@ -186,7 +186,7 @@ def test_when_one_part_fails_no_other_begins_and_none_is_at_work_any_more(
     monkeypatch.setattr(store, "read_pieces", slow_or_broken)
     with closing(Workers(2)) as workers, pytest.raises(ServiceError):
         try:
-            parted.fetch(file, range(5), workers, landed=lambda _count: None)
+            parted.fetch(file, range(5), workers, on_bytes=lambda _count: None)
         finally:
             seen = list(ended)
     assert seen

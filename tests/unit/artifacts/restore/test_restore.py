@@ -288,7 +288,10 @@ def test_what_is_there_is_never_replaced(store: Store, run: RunDirectory, target
 
 
 def test_two_restores_to_one_directory_do_not_mix(store: Store, run: RunDirectory, target: Path) -> None:
-    with restore._held(work(target)), pytest.raises(ConfigError, match="another restore is writing"):
+    with (
+        restore._lock_directory(work(target)),
+        pytest.raises(ConfigError, match="another restore is writing"),
+    ):
         restore.restore(store, ALL, target)
 
 
@@ -507,9 +510,9 @@ def test_a_run_that_is_still_going_comes_back_as_its_newest_manifest_tells(
 ) -> None:
     run = make_run(steps=(100,))
     running = RunningRun(store, run, claim_number(store, "run-run", 1))
-    assert running.bring_newest(frozenset()) is not None
+    assert running.store_newest(frozenset()) is not None
     make_run(steps=(200,))
-    assert running.bring_newest(frozenset()) is not None
+    assert running.store_newest(frozenset()) is not None
     report = restore.restore(store, NEWEST, target)
     assert report.steps == (200,)
     assert tree(target) == {name: c for name, c in tree(run.path).items() if "step-00000100" not in name}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.restore.resume_source import Resumption, WantedResume, fetch_resume_source
+from trainyard.artifacts.restore.resume_source import ResumeRequest, Resumption, fetch_resume_source
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
@@ -18,7 +18,7 @@ from trainyard.run.directory import RunDirectory
 NAME = "gh-4711"
 
 
-def wanted(path: Path, store: Store, **changes: Any) -> WantedResume:
+def wanted(path: Path, store: Store, **changes: Any) -> ResumeRequest:
     facts: dict[str, Any] = {
         "resume": "auto",
         "store": store.url,
@@ -26,7 +26,7 @@ def wanted(path: Path, store: Store, **changes: Any) -> WantedResume:
         "segment": 2,
         "look_in_store": True,
     }
-    return WantedResume(RunDirectory(path), f"run-{NAME}", **facts | changes)
+    return ResumeRequest(RunDirectory(path), f"run-{NAME}", **facts | changes)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_later_segment_that_finds_nothing_does_not_begin_anew(store: Store, tm
 def test_the_number_of_another_run_is_not_gone_on_with(
     stored: RunDirectory, store: Store, tmp_path: Path
 ) -> None:
-    other = WantedResume(
+    other = ResumeRequest(
         RunDirectory(tmp_path / "other" / "gh-1"),
         *("gh-1", "auto", store.url, 1),
         segment=2,
@@ -223,7 +223,9 @@ def test_a_second_attempt_goes_on_with_its_own_run_and_not_with_the_parent(
     sync_run(store, make_run("gh-5", steps=(7,)), 5)
     address = f"{store.url}/manifests/run-1-manifest.json"
     path = tmp_path / "new" / "gh-5"
-    again = WantedResume(RunDirectory(path), "run-gh-5", address, store.url, 5, segment=1, look_in_store=True)
+    again = ResumeRequest(
+        RunDirectory(path), "run-gh-5", address, store.url, 5, segment=1, look_in_store=True
+    )
     assert fetch_resume_source(again, open_store).resume == "auto"
     assert RunDirectory(path).checkpoint_steps() == [7]
 

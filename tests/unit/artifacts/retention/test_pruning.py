@@ -150,7 +150,7 @@ def test_the_newest_that_verifies_stays_though_newer_ones_are_broken(
     for step in STEPS:
         (folder / f"run-1/checkpoint-{step}/.metadata").unlink(missing_ok=True)
     [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
-    assert (plan.problem, plan.doomed) == ("no checkpoint of it verifies", [])
+    assert (plan.problem, plan.removals) == ("no checkpoint of it verifies", [])
 
 
 def test_what_was_promoted_stays_unless_told_otherwise(store: Store, run: RunDirectory) -> None:
@@ -388,7 +388,7 @@ def followed(store: Store, make_run: Any) -> RunDirectory:
     claim_number(store, "run-run", 1)
     for step in (100, 200, 300):
         make_run(steps=(step,))
-        assert RunningRun(store, directory, 1).bring_newest(frozenset()) is not None
+        assert RunningRun(store, directory, 1).store_newest(frozenset()) is not None
     return directory
 
 
@@ -401,7 +401,7 @@ def test_records_that_newer_ones_supersede_go_and_the_newest_stay(
     assert records_in(folder) == ["records-1", "records-2", "records-3"]
     [plan] = plan_pruning(store, [1], ALL_STAY)
     size = sum(path.stat().st_size for n in (1, 2) for path in (folder / f"run-1/records-{n}").iterdir())
-    assert (plan.bytes, plan.doomed, len(plan.to_json()["superseded"])) == (size, [], 8)
+    assert (plan.bytes, plan.removals, len(plan.to_json()["superseded"])) == (size, [], 8)
     assert (
         f"remove  run 1  8 records of earlier manifests  {size_text(size)}  newer ones are stored"
         in plan.lines()
@@ -471,13 +471,13 @@ def test_a_sync_that_retention_was_faster_than_leaves_a_note_and_goes_on(
             return super().put_new(key, content, **rest)
 
     with pytest.raises(RunConflictError):
-        RunningRun(Overtaken(folder), followed, 1).bring_newest(frozenset())
+        RunningRun(Overtaken(folder), followed, 1).store_newest(frozenset())
     found = verify_run(store, 1, depth=Depth.FULL, run_directory=None)
     assert found.ok, found.problems
     assert (
         "run-1/records-4/run.json: was being sent when the run was last seen; not listed yet" in found.notes
     )
-    assert RunningRun(store, followed, 1).bring_newest(frozenset()) is not None
+    assert RunningRun(store, followed, 1).store_newest(frozenset()) is not None
     assert ok(store, followed)
     assert apply(store, ALL_STAY) == []
     assert records_in(folder) == ["records-5"]

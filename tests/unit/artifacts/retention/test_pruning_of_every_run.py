@@ -42,7 +42,7 @@ class Shapes:
         directory = self._make_run(steps=steps)
         claim_number(self._store, "run-run", 1)
         running = RunningRun(self._store, directory, 1)
-        while running.bring_newest(frozenset()) is not None:
+        while running.store_newest(frozenset()) is not None:
             pass
 
     def _file(self, steps: tuple[int, ...]) -> None:
@@ -77,7 +77,7 @@ def test_pruning_all_runs_removes_known_steps_only_and_reports_no_problem(
     before = verify_run(store, 1, depth=Depth.FULL).problems
     plans = plan_pruning(store, runs_in_question(store, None), RULES[rule])
     assert [plan.problem for plan in plans] == [""]
-    removed = {each.checkpoint.step for plan in plans for each in plan.doomed}
+    removed = {each.checkpoint.step for plan in plans for each in plan.removals}
     assert removed == steps - {max(steps, default=0)}, "the newest one always stays"
     problems = [
         problem for plan in plans if plan.changes for problem in prune(store, plan, by="a", rules=RULES[rule])

@@ -11,7 +11,7 @@ from tests.unit.artifacts.conftest import MakeRun
 
 from trainyard.artifacts.record.run_numbers import claim_number
 from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
-from trainyard.artifacts.restore.resume_source import WantedResume, fetch_resume_source
+from trainyard.artifacts.restore.resume_source import ResumeRequest, fetch_resume_source
 from trainyard.artifacts.store.layout import checkpoint_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
@@ -132,14 +132,14 @@ def test_the_main_machine_stores_a_checkpoint_once_the_others_have(
     main, other = machines
     running = RunningRun(store, main, 1)
     claim_number(store, RUN, 1)
-    assert (running.bring_newest(frozenset()), running.waits) == (None, True)
+    assert (running.store_newest(frozenset()), running.waits) == (None, True)
     sync_node(store, other, 1)
     for step in (200, 100):
-        report = running.bring_newest(frozenset())
+        report = running.store_newest(frozenset())
         assert report is not None
         assert report.problems == ()
         assert store.describe(checkpoint_prefix(1, step) + MANIFEST_NAME) is not None
-    assert (running.bring_newest(frozenset()), running.waits) == (None, False)
+    assert (running.store_newest(frozenset()), running.waits) == (None, False)
     assert "cut short" not in caplog.text, "parts of others that are not listed yet are not leftovers"
 
 
@@ -190,7 +190,7 @@ def test_fetching_hides_parts_that_are_newer_than_what_is_whole(
     sync_node(store, other, 1)
     assert sync_run(store, main, 1).problems == ()
     fresh = RunDirectory(tmp_path / "fresh" / RUN)
-    wanted = WantedResume(fresh, RUN, "auto", folder.as_uri(), 1, segment=1, look_in_store=True)
+    wanted = ResumeRequest(fresh, RUN, "auto", folder.as_uri(), 1, segment=1, look_in_store=True)
     assert fetch_resume_source(wanted, open_store).resume == "auto"
     assert (fresh.checkpoint(200) / OTHERS).is_file()
     assert read_node(fresh) is None
@@ -206,7 +206,7 @@ def test_a_machine_with_a_newer_part_waits_until_the_main_one_lists_it(
     """Otherwise machines that start again at once would not agree on the checkpoint."""
     main, other = machines
     sync_node(store, other, 7)
-    wanted = WantedResume(
+    wanted = ResumeRequest(
         other, RUN, "auto", folder.as_uri(), None, segment=1, look_in_store=True, wait_seconds=60.0
     )
     listing = threading.Timer(0.5, sync_run, (open_store(folder.as_uri()), main, 7))
@@ -228,7 +228,7 @@ def test_a_part_that_nobody_lists_is_waited_for_only_so_long(
     sync_node(store, other, 7)
     assert sync_run(store, main, 7).problems == ()
     add_checkpoint(main, other, 300)
-    wanted = WantedResume(
+    wanted = ResumeRequest(
         other, RUN, "auto", folder.as_uri(), None, segment=1, look_in_store=True, wait_seconds=0.5
     )
     started = time.monotonic()
@@ -244,5 +244,5 @@ def test_a_run_that_has_no_number_yet_has_nothing_to_fetch(
 ) -> None:
     folder.mkdir()
     fresh = RunDirectory(tmp_path / "fresh" / RUN)
-    wanted = WantedResume(fresh, RUN, "auto", folder.as_uri(), None, segment=1, look_in_store=True)
+    wanted = ResumeRequest(fresh, RUN, "auto", folder.as_uri(), None, segment=1, look_in_store=True)
     assert fetch_resume_source(wanted, open_store).reason == "there is no checkpoint yet"

@@ -14,7 +14,7 @@ from trainyard.artifacts.record.run_numbers import claim_number
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload import run_following
 from trainyard.artifacts.upload.rate_limit import RateLimit
-from trainyard.artifacts.upload.run_following import Ending, Followed, Patience, follow_run, wait_for_run
+from trainyard.artifacts.upload.run_following import Ending, FollowReport, Patience, follow_run, wait_for_run
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.verify import Depth, verify_run
@@ -32,7 +32,7 @@ class Follower:
 
     def __init__(self, store: Store, run: RunDirectory, **patience: float) -> None:
         self.stop = threading.Event()
-        self.result: Followed | None = None
+        self.result: FollowReport | None = None
         self.error: Exception | None = None
         self._limits = Patience(**{"poll_seconds": 0.01, **patience})
         self._thread = threading.Thread(target=self._follow, args=(store, run))
@@ -44,7 +44,7 @@ class Follower:
         except ServiceError as error:
             self.error = error
 
-    def end(self) -> Followed:
+    def end(self) -> FollowReport:
         self._thread.join(20)
         assert self.result is not None
         return self.result
@@ -109,7 +109,7 @@ def test_what_is_stored_is_not_read_again(
 ) -> None:
     run = make_run(steps=(100,))
     claim_number(store, "run-run", 1)
-    assert RunningRun(store, run, 1).bring_newest(NONE) is not None
+    assert RunningRun(store, run, 1).store_newest(NONE) is not None
     make_run(steps=(200,))
     read: list[str] = []
     stage = LocalStore.stage
@@ -120,8 +120,8 @@ def test_what_is_stored_is_not_read_again(
 
     monkeypatch.setattr(LocalStore, "stage", spy)
     again = RunningRun(store, run, 1)  # as after a restart: nothing is remembered
-    assert again.bring_newest(NONE) is not None
-    assert again.bring_newest(NONE) is None
+    assert again.store_newest(NONE) is not None
+    assert again.store_newest(NONE) is None
     assert not any("checkpoint-100" in key for key in read)
 
 
@@ -200,7 +200,7 @@ def test_a_death_at_any_moment_loses_only_the_checkpoint_in_flight(
         shutil.copytree(tmp_path / "template", folder)
         store: Any = Mortal(LocalStore(folder), left)
         try:
-            report = RunningRun(store, run, 1).bring_newest(NONE)
+            report = RunningRun(store, run, 1).store_newest(NONE)
         except DeathError:
             deaths += 1
             found = verify_run(LocalStore(folder), 1, depth=Depth.FULL)
@@ -212,7 +212,7 @@ def test_a_death_at_any_moment_loses_only_the_checkpoint_in_flight(
         }
         break
     assert deaths > 20
-    assert RunningRun(LocalStore(folder), run, 1).bring_newest(NONE) is None
+    assert RunningRun(LocalStore(folder), run, 1).store_newest(NONE) is None
 
 
 def test_a_store_that_is_away_is_waited_for(
@@ -304,7 +304,7 @@ def test_a_run_is_waited_for(tmp_path: Path) -> None:
     with pytest.raises(WaitTimeoutError, match=r"run\.json: no trainer has written it"):
         wait_for_run(RunDirectory(tmp_path), Patience(silence_seconds=0, poll_seconds=0.01), stop)
     stop.set()
-    with pytest.raises(StoppedError, match="asked to stop"):
+    with pytest.raises(StoppedError, match="a stop was requested"):
         wait_for_run(RunDirectory(tmp_path), Patience(), stop)
 
 

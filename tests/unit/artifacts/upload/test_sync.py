@@ -19,7 +19,7 @@ from trainyard.artifacts.record.contents import Group, Item
 from trainyard.artifacts.record.sync_report import SyncReport, size_text
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.artifacts.upload.upload import Sending
+from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ConfigError, ExitCode, RecordError, RunConflictError, ServiceError
 from trainyard.gateways.local_store.folder import LocalObject, LocalStore, LocalUpload
@@ -262,7 +262,7 @@ def test_after_an_interruption_no_further_file_is_stored(
     items = tuple(Item(f"run-1/logs/{number}", tmp_path / "file") for number in range(300))
     with (
         pytest.raises(KeyboardInterrupt),
-        Sending(store, known={}, there={}, metadata={}, files_at_once=4) as sending,
+        GroupUploader(store, known={}, there={}, metadata={}, files_at_once=4) as sending,
     ):
         sending.send(Group("logs", items))
     assert 1 <= len(made) < 100
@@ -271,7 +271,7 @@ def test_after_an_interruption_no_further_file_is_stored(
 class ForgeableStore(LocalStore):
     """Computes a checksum that any bytes can be made to have, as CRC64NVME is."""
 
-    encrypted_as_asked = True
+    has_requested_encryption = True
 
     def describe(self, key: str) -> LocalObject | None:
         found = super().describe(key)
@@ -279,7 +279,9 @@ class ForgeableStore(LocalStore):
             return None
         forgeable = {"algorithm": "CRC64NVME", "type": "FULL_OBJECT", "value": "forged"}
         etag = found.checksum["value"]
-        return LocalObject(key, found.size, etag, forgeable, encrypted_as_asked=self.encrypted_as_asked)
+        return LocalObject(
+            key, found.size, etag, forgeable, has_requested_encryption=self.has_requested_encryption
+        )
 
     def list_objects(self, prefix: str) -> Iterator[LocalObject]:
         for found in super().list_objects(prefix):
@@ -320,7 +322,7 @@ def test_what_no_manifest_lists_and_is_encrypted_in_another_way_is_sent_again(
     store, run = ForgeableStore(folder), make_run()
     sent = sync_run(store, run, 1).sent
     (folder / "manifests/run-1-manifest.json").unlink()
-    store.encrypted_as_asked = False
+    store.has_requested_encryption = False
     assert sync_run(store, run, 1).sent == sent
 
 

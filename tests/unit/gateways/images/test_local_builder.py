@@ -262,7 +262,7 @@ def test_an_image_is_saved_as_an_archive_or_says_why_not(
     with tarfile.open(tmp_path / "image.tar") as archive:
         assert "manifest.json" in archive.getnames()
     monkeypatch.setenv("STAND_IN_FAILS", {"docker": "save", "buildah": "push"}[builder.program])
-    with pytest.raises(ServiceTroubleError, match=r"could not be saved to be looked at: the stand-in fails"):
+    with pytest.raises(ServiceTroubleError, match=r"could not be saved to be checked: the stand-in fails"):
         builder.save("trainer:1", tmp_path / "again.tar")
 
 

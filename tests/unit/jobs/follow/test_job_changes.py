@@ -122,7 +122,7 @@ def hold(cluster: MemoryCluster, *names: str) -> None:
 
 def changing(cluster: MemoryCluster) -> JobEditor:
     look = JobReader(Api(cluster.access()))
-    return JobEditor(look, look.found("team", "llama"))
+    return JobEditor(look, look.find_job("team", "llama"))
 
 
 def notes(cluster: MemoryCluster) -> Json:
@@ -321,7 +321,7 @@ def test_a_deletion_whose_answer_is_lost_goes_on(cluster: MemoryCluster, path: s
 def test_what_is_left_after_the_time_is_named(cluster: MemoryCluster) -> None:
     plant(cluster)
     cluster.objects[f"{PODS}/llama-master-0"]["metadata"]["finalizers"] = ["kubelet"]
-    with pytest.raises(WaitTimeoutError, match="after 0 seconds this is left: pods/llama-master-0"):
+    with pytest.raises(WaitTimeoutError, match="after 0 seconds this remains: pods/llama-master-0"):
         delete(cluster, seconds=0.1)
 
 

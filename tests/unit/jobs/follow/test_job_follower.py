@@ -56,7 +56,7 @@ def change(raw: Json, kind: str = "MODIFIED", version: str = "11") -> Json:
 
 
 def followed(
-    jobs: Script, pods: Script, seconds: float = 20.0, tell: Callable[[JobState], None] | None = None
+    jobs: Script, pods: Script, seconds: float = 20.0, on_state: Callable[[JobState], None] | None = None
 ) -> JobState:
     with serving(TwoPaths(jobs, pods)) as script:
         return follow_job(
@@ -65,7 +65,7 @@ def followed(
             name="job",
             kind="pytorchjob",
             seconds=seconds,
-            tell=tell or (lambda _: None),
+            on_state=on_state or (lambda _: None),
         )
 
 
@@ -77,7 +77,7 @@ def test_the_end_is_told_once_and_with_the_pods_that_are_gone() -> None:
     )
     jobs = Script([list_of(says("Running"))], [Answer(events=[change(says("Failed"))], silent=60.0)])
     told: list[JobState] = []
-    state = followed(jobs, pods, tell=told.append)
+    state = followed(jobs, pods, on_state=told.append)
     assert state.failure is not None
     assert (state.state, state.failure.exit_code, state.failure.lines) == (State.FAILED, 139, ("last words",))
     assert [s.state for s in told].count(State.FAILED) == 1
@@ -92,7 +92,7 @@ def test_the_pod_that_was_lost_to_the_others_is_waited_for(
     says_why: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_follower, "_LAST_SECONDS", 0.1)
-    monkeypatch.setattr(job_follower, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(job_follower, "_OBSERVE_SECONDS", 0.2)
     monkeypatch.setattr(job_follower, "_OTHERS_SECONDS", 20.0 if says_why else 1.0)
     master, worker = running()
     alone = ended(1, name="job-0", rank=0, uid=master["metadata"]["uid"], text=LOST)
@@ -172,28 +172,21 @@ def test_a_pod_that_is_made_anew_is_told() -> None:
     jobs.watches = [Answer(silent=0.8), Answer(events=[change(says("Succeeded"))], silent=60.0)]
     told: list[JobState] = []
     state = followed(
-        jobs, Script([list_of(first, second)], [Answer(events=events, silent=60)]), tell=told.append
+        jobs, Script([list_of(first, second)], [Answer(events=events, silent=60)]), on_state=told.append
     )
     assert (state.state, state.restarts) == (State.SUCCEEDED, 1)
     assert State.RESTARTING in [s.state for s in told] or any(s.restarts == 1 for s in told)
 
 
-FOLLOWER = """
-import resource, sys, threading, time
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
-from trainyard.jobs.follow.job_follower import follow_job
-begun = threading.Event()
-api = Api(Access(server=sys.argv[1], credentials=Credentials()))
-arguments = dict(namespace="team", name="job", kind="pytorchjob", seconds=60.0, tell=lambda _: begun.set())
-threading.Thread(target=follow_job, args=(api,), kwargs=arguments, daemon=True).start()
-begun.wait(30)
-time.sleep(1.0)
-before, started = time.process_time(), time.monotonic()
-time.sleep(4.0)
-used = time.process_time() - before
-peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM:"))
-print(used / (time.monotonic() - started), peak.split()[1])
+FOLLOWER = """ import resource, sys, threading, time from trainyard.gateways.kubernetes.api import Api from
+trainyard.gateways.kubernetes.cluster_access import Access, Credentials from
+trainyard.jobs.follow.job_follower import follow_job begun = threading.Event() api =
+Api(Access(server=sys.argv[1], credentials=Credentials())) arguments = dict(namespace="team", name="job",
+kind="pytorchjob", seconds=60.0, on_state=lambda _: begun.set()) threading.Thread(target=follow_job,
+args=(api,), kwargs=arguments, daemon=True).start() begun.wait(30) time.sleep(1.0) before, started =
+time.process_time(), time.monotonic() time.sleep(4.0) used = time.process_time() - before peak = next(line
+for line in open("/proc/self/status") if line.startswith("VmHWM:")) print(used / (time.monotonic() -
+started), peak.split()[1])
 """
 
 

@@ -79,7 +79,7 @@ class Cluster:
         if "status" not in raw:
             self.end(name)
         look = JobReader(api)
-        return judge_job(look.look(look.found(namespace, name, kind)))
+        return judge_job(look.observe(look.find_job(namespace, name, kind)))
 
     def end(self, name: str) -> None:
         end = self.ending(name)
@@ -122,9 +122,9 @@ def cluster(store: StoredObjects, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def healer(cluster: Cluster, step: int | None = None, said: list[str] | None = None) -> RetryLoop:
     return RetryLoop(
         Api(cluster.store.access()),
-        tell=lambda _: None,
+        on_state=lambda _: None,
         newest_step=lambda _: step,
-        say=(said if said is not None else []).append,
+        on_action=(said if said is not None else []).append,
         times=RetryTimes(lost=0.1, node=0.2, gone=0.4),
     )
 
@@ -132,7 +132,7 @@ def healer(cluster: Cluster, step: int | None = None, said: list[str] | None = N
 def heal(cluster: Cluster, budget: int = 2, step: int | None = None) -> RetryOutcome:
     if not cluster.names():
         cluster.store.put(f"{JOBS}/llama", job_body("llama", budget))
-    return healer(cluster, step).to_the_end("team", "llama", "pytorchjob", 30.0)
+    return healer(cluster, step).follow_to_end("team", "llama", "pytorchjob", 30.0)
 
 
 def test_a_job_is_sent_again_until_it_succeeds(cluster: Cluster) -> None:
@@ -341,7 +341,7 @@ def test_the_preview_changes_nothing(cluster: Cluster) -> None:
     cluster.store.put(f"{JOBS}/llama", job_body("llama", 1))
     look = JobReader(Api(cluster.store.access()))
     watcher = healer(cluster)
-    job = look.found("team", "llama")
+    job = look.find_job("team", "llama")
     assert watcher.preview(job).startswith("llama is ")
     cluster.end("llama")
     assert watcher.preview(job) == (
@@ -351,7 +351,7 @@ def test_the_preview_changes_nothing(cluster: Cluster) -> None:
     assert cluster.store.changes == []
     heal(cluster)
     assert (
-        watcher.preview(look.found("team", "llama"))
+        watcher.preview(look.find_job("team", "llama"))
         == "llama-2 would not be sent again: 1 of 1 retries are spent"
     )
 
@@ -362,11 +362,11 @@ def test_a_watch_whose_time_is_over_leaves_the_claim_to_the_next(cluster: Cluste
         patch.setattr(retry_decision, "FIRST_PAUSE", 20.0)
         patch.setattr(retry_decision, "LONGEST_PAUSE", 20.0)
         said: list[str] = []
-        found = healer(cluster, 7, said).to_the_end("team", "llama", "pytorchjob", 0.2)
+        found = healer(cluster, 7, said).follow_to_end("team", "llama", "pytorchjob", 0.2)
     assert found.why == "the retry as llama-2 waits; watch again to continue"
     assert said == ["llama is sent again as llama-2: a retry can recover from nccl-error, from step 7"]
     assert cluster.names() == ["llama"]
     look = JobReader(Api(cluster.store.access()))
-    decided = healer(cluster).preview(look.found("team", "llama"))
+    decided = healer(cluster).preview(look.find_job("team", "llama"))
     assert decided == "llama: the retry as llama-2 is decided, and would be sent"
     assert heal(cluster).state.job == "llama-2"

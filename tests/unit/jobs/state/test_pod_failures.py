@@ -24,7 +24,7 @@ from trainyard.jobs.state.causes import first_failure
 from trainyard.jobs.state.job_state import JobFailure, JobState, State
 from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.pod_facts import pod_facts
-from trainyard.jobs.state.pod_failures import explained
+from trainyard.jobs.state.pod_failures import explain_lines
 from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.reading import time_of
 from trainyard.jobs.state.state_machine import judge_job
@@ -325,7 +325,7 @@ def test_torchrun_names_the_process_within_the_pod() -> None:
     ],
 )
 def test_lines_give_a_class_only_where_they_are_certain(line: str, expected: str | None) -> None:
-    found = explained(["epoch 1", line, "bye"], 1)
+    found = explain_lines(["epoch 1", line, "bye"], 1)
     assert (found.klass if found else None) == (FailureClass(expected) if expected else None)
     failure = failure_of("trainjob", [ended(1, text=f"epoch 1\n{line}\nbye")])
     assert failure.failure_class == (expected or "user-code")

@@ -29,7 +29,7 @@ from trainyard.jobs.job_reader import FoundJob
 from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.volumes import checkpoint_copy, helper_pod
 from trainyard.jobs.volumes.checkpoint_copy import (
-    Copied,
+    CopyReport,
     companion_files,
     copy_to_folder,
     copy_to_store,
@@ -42,8 +42,8 @@ from trainyard.jobs.volumes.checkpoint_search import (
 )
 from trainyard.jobs.volumes.helper_pod import Place
 from trainyard.jobs.volumes.volume_source import VolumeSource
-from trainyard.run.checkpoints.checkpoint_formats import find_checkpoints
-from trainyard.run.checkpoints.found_checkpoint import FoundCheckpoint
+from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
+from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
 
 pytestmark = pytest.mark.process
 
@@ -72,7 +72,7 @@ def newest(server: ExecServer) -> FoundCheckpoint:
     return find_checkpoints(source(server).listing())[-1]
 
 
-def copied(server: ExecServer, to: Path, checkpoint: FoundCheckpoint | None = None) -> Copied:
+def copied(server: ExecServer, to: Path, checkpoint: FoundCheckpoint | None = None) -> CopyReport:
     return copy_to_folder(source(server), checkpoint or newest(server), to, progress=lambda _count: None)
 
 
@@ -187,7 +187,7 @@ def test_a_store_takes_each_file_and_keeps_those_that_are_right(
     store = open_store((tmp_path / "store").as_uri())
     checkpoint = newest(server)
 
-    def call() -> Copied:
+    def call() -> CopyReport:
         return copy_to_store(source(server), checkpoint, StoreDelivery(store), progress=lambda _count: None)
 
     done = call()

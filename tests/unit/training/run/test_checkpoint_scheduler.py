@@ -25,11 +25,11 @@ from trainyard.errors import CheckpointError, StoppedError, TrainingFailedError
 from trainyard.run import digests
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import describe_files, verify_checkpoint
+from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
 from trainyard.run.records import read_rows
 from trainyard.training.checkpoint import checkpoint, checkpoint_save, save_executors, staging, writer_process
-from trainyard.training.checkpoint.retention import complete_steps
 from trainyard.training.checkpoint.save_executors import BackgroundEngine
 from trainyard.training.checkpoint.shards import WrittenFiles, share_out
 from trainyard.training.checkpoint.training_state import TrainingState

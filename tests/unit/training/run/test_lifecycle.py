@@ -21,10 +21,10 @@ from trainyard.errors import (
     TrainingFailedError,
 )
 from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.training.checkpoint.retention import complete_steps
 from trainyard.training.checkpoint.stored_state import state_digests
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.runtime.stop_signals import StopRequest

@@ -1,0 +1,40 @@
+"""Run `recipe: command` in a job: any program, with a run directory that is stored and proven.
+
+Every pod runs `trainyard pod`, which starts the program of the configuration: directly, or by torchrun if
+there are several processes. The image needs the packages of the program and, beside them, Trainyard's core
+(`pip install trainyard`).
+"""
+
+from collections.abc import Iterator
+
+from trainyard.config.load import dump_yaml
+from trainyard.jobs.job_plan import Program
+from trainyard.jobs.recipes.recipe_order import RecipeOrder
+from trainyard.jobs.recipes.wrapped_program import CONFIG_FILE, run_pod_command
+
+NAME = "program"
+
+
+def problems(order: RecipeOrder) -> Iterator[str]:
+    if order.kind.on_ray and order.nodes > 1:
+        yield (
+            f"recipe command: on Ray it runs once, on the head, so {order.nodes - 1} of {order.nodes} nodes "
+            "would do nothing; use --kind pytorchjob or trainjob"
+        )
+    if not order.config.checkpointing.shared:
+        yield (
+            "checkpointing.shared: false is for the trainer of this repository; leave it out with this recipe"
+        )
+
+
+def program(order: RecipeOrder) -> Program:
+    """The program that runs the command in a run directory of the job's name."""
+    pod = order.config.cluster.pod
+    return Program(
+        NAME,
+        run_pod_command(order, start=("-m", "trainyard", "pod")),
+        once=order.kind.on_ray,
+        directory=pod.directory or "",
+        python=pod.python,
+        files={CONFIG_FILE: dump_yaml(order.config)},
+    )

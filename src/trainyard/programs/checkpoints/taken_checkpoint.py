@@ -1,0 +1,133 @@
+"""Take a program's newest complete checkpoint into the run directory, with a manifest that is written last.
+
+    program's folder ──copy──> checkpoints/.step-N.copy ──unchanged and still complete──> checkpoints/step-N
+
+Its files are copied, on file systems with shared extents without using space, and never hard-linked: programs
+overwrite files in place when they save a step again. The copy is hashed, so the manifest is about its bytes.
+Nothing is written into the program's folder, because some programs delete checkpoints by their folder's time.
+"""
+
+import logging
+import os
+import shutil
+import time
+from pathlib import Path
+
+from trainyard.errors import CheckpointError
+from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoint, ProgramCheckpoints
+from trainyard.programs.program_records import TakenCheckpoint
+from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.checkpoint_manifest import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    describe_files,
+    read_manifest,
+    verify_checkpoint,
+    write_manifest,
+)
+from trainyard.run.directory import RunDirectory, step_name
+from trainyard.run.identity import read_run
+
+_logger = logging.getLogger(__name__)
+_PIECE = 1 << 30
+"""Bytes of one call of copy_file_range."""
+
+
+def take_newest(
+    found: ProgramCheckpoints, directory: RunDirectory, *, step: int | None = None
+) -> TakenCheckpoint | None:
+    """Take the newest complete checkpoint that can be copied; log why each newer one was not, or return None.
+
+    `step` is that of the newest one if its name and files do not say it; older ones without a step are left.
+    """
+    for each in found.complete:
+        known = step if each is found.newest else None
+        try:
+            return take_checkpoint(each, directory, str(read_run(directory.run_file)["run_id"]), step=known)
+        except (OSError, CheckpointError) as error:
+            _logger.error("%s: the checkpoint was not taken into the run directory (%s)", each.path, error)
+    return None
+
+
+def take_checkpoint(
+    checkpoint: ProgramCheckpoint, directory: RunDirectory, run_id: str, *, step: int | None = None
+) -> TakenCheckpoint:
+    """Copy the checkpoint into `checkpoints/`, write its manifest last, and return its step and digest.
+
+    Taken before with the same bytes, it is left as it is. Raises CheckpointError if it changed while it was
+    copied, if its step is not known, or if it has a file of the manifest's name; OSError if a file is gone.
+    """
+    step = checkpoint.step if checkpoint.step is not None else step
+    if step is None:
+        raise CheckpointError(f"{checkpoint.path}: neither its name nor its files say its step")
+    names = checkpoint.files()
+    if MANIFEST_NAME in names:
+        raise CheckpointError(
+            f"{checkpoint.base / MANIFEST_NAME}: our own manifest of the checkpoint has this name"
+        )
+    target = directory.checkpoint(step)
+    if not _is_taken(checkpoint, target, run_id):
+        copy = directory.checkpoints / f".{step_name(step)}.copy"
+        shutil.rmtree(copy, ignore_errors=True)  # of an attempt that was killed
+        copy.mkdir(parents=True)
+        try:
+            for name in names:
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                _copy_file(checkpoint.base / name, copy / name)
+            _require_unchanged(checkpoint)
+            manifest = CheckpointManifest(step, run_id, time.time(), describe_files(copy), checkpoint.is_file)
+            (target / MANIFEST_NAME).unlink(missing_ok=True)
+            shutil.rmtree(target, ignore_errors=True)
+            copy.rename(target)
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+        write_manifest(target, manifest)
+    return TakenCheckpoint(step, sha256_of_file(target / MANIFEST_NAME))
+
+
+def restorable_path(checkpoint: Path) -> Path:
+    """Return the path for a program's resume argument: the folder of the run directory, or its one file.
+
+    Raises CheckpointError if the checkpoint has no readable manifest.
+    """
+    manifest = read_manifest(checkpoint)
+    return checkpoint / manifest.files[0].path if manifest.is_file else checkpoint
+
+
+def _is_taken(checkpoint: ProgramCheckpoint, target: Path, run_id: str) -> bool:
+    """Whether `target` has the bytes that the program has now; an earlier segment may have had others."""
+    try:
+        sizes = {file.path: file.size for file in read_manifest(target).files}
+        if sizes != {name: size for name, (size, _) in checkpoint.files().items()}:
+            return False
+        taken = verify_checkpoint(target, run_id=run_id)
+        same = all(sha256_of_file(checkpoint.base / file.path) == file.sha256 for file in taken.files)
+        if same:
+            _require_unchanged(checkpoint)
+        return same
+    except (CheckpointError, OSError):
+        return False
+
+
+def _require_unchanged(checkpoint: ProgramCheckpoint) -> None:
+    """Raise CheckpointError if its files are others than before, or if it is not complete any more."""
+    again = checkpoint.judge_again()
+    if again is None or again.files() != checkpoint.files():
+        raise CheckpointError(f"{checkpoint.path} changed while it was copied")
+    if not again.found.is_complete:
+        raise CheckpointError(f"{checkpoint.path} is not complete: {again.found.why}")
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy the bytes of a file, which the kernel shares between both where the file system can."""
+    with source.open("rb") as read, target.open("xb") as written:
+        try:
+            while os.copy_file_range(read.fileno(), written.fileno(), _PIECE):
+                pass
+        except OSError:  # other file systems, or a kernel that cannot
+            written.seek(0)
+            written.truncate()
+            read.seek(0)
+            shutil.copyfileobj(read, written, 1 << 20)
+        written.flush()
+        os.fsync(written.fileno())

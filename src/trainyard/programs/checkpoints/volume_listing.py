@@ -1,0 +1,139 @@
+"""Read the list of files that `volume_agent` prints of a folder, in a pod or here: names, sizes, indexes.
+
+Output of a pod is not trusted: names that lead out of the volume, and lines in another format, are refused.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trainyard.errors import DamagedFileError
+from trainyard.programs.checkpoints import volume_agent
+from trainyard.run.record_models import Count, Number, RelativePath, Text, Truth, validate_record
+
+
+@dataclass(frozen=True)
+class VolumeFile:
+    """One file."""
+
+    path: RelativePath
+    """Relative to the folder that was listed, with forward slashes."""
+    size: Count
+    """Bytes."""
+    modified: Number = 0.0
+    """Unix seconds."""
+    whole: Truth | None = None
+    """Whether its own format shows that its end is present; None if that cannot be told."""
+    text: Text | None = None
+    """The text of trackers and manifests."""
+    names: tuple[Text, ...] | None = None
+    """The files that an index names; None for other files, and for an unreadable index."""
+    ends: Mapping[str, Count] = field(default_factory=dict)
+    """File that an index names -> the bytes that it must have at least, if the index says so."""
+    counts: Mapping[str, Count] = field(default_factory=dict)
+    """Numbers in the file about ranks, steps and sizes, by the name that its writer uses."""
+    keys: tuple[Text, ...] | None = None
+    """The keys at the top of a torch.save file; None for files that were not opened for them."""
+
+
+@dataclass(frozen=True)
+class VolumeListing:
+    """The files below a folder."""
+
+    files: tuple[VolumeFile, ...]
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Symbolic link -> the path that it holds; of a folder of this machine only."""
+
+    @cached_property
+    def by_folder(self) -> Mapping[str, tuple[VolumeFile, ...]]:
+        """Folder -> the files directly in it; the folder that was listed is `.`."""
+        found: dict[str, list[VolumeFile]] = {}
+        for file in self.files:
+            found.setdefault(str(PurePosixPath(file.path).parent), []).append(file)
+        return {folder: tuple(files) for folder, files in found.items()}
+
+    @cached_property
+    def folders(self) -> frozenset[str]:
+        """All folders that hold a file, at any depth."""
+        return frozenset(str(parent) for file in self.files for parent in PurePosixPath(file.path).parents)
+
+    @cached_property
+    def _by_path(self) -> Mapping[str, VolumeFile]:
+        return {file.path: file for file in self.files}
+
+    def file(self, folder: str, name: str) -> VolumeFile | None:
+        """The file of this name in the folder."""
+        return self._by_path.get(join_path(folder, name))
+
+    def below(self, folder: str) -> tuple[VolumeFile, ...]:
+        """All files below the folder, at any depth."""
+        if folder == ".":
+            return self.files
+        return tuple(file for file in self.files if file.path.startswith(f"{folder}/"))
+
+
+@dataclass
+class ListingReader:
+    """Takes the lines of the program in the pod, and returns the listing after the last one."""
+
+    files: list[VolumeFile] = field(default_factory=list)
+    ended: bool = False
+
+    def take(self, line: bytes) -> None:
+        """Take one line. Raises DamagedFileError for a line of another program."""
+        try:
+            given = json.loads(line)
+            if "end" in given:
+                self.ended = given["end"] == len(self.files)
+            else:
+                self.files.append(_file_of(given))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DamagedFileError(f"the list of files from the pod cannot be read: {error}") from None
+
+    def listing(self) -> VolumeListing:
+        """The listing. Raises DamagedFileError if its last line did not arrive."""
+        if not self.ended:
+            raise DamagedFileError("the list of files from the pod is cut off")
+        return VolumeListing(tuple(self.files))
+
+
+def join_path(folder: str, name: str) -> str:
+    """The path of a name in a folder of the listing."""
+    return name if folder == "." else f"{folder}/{name}"
+
+
+def list_checkpoint_folder(folder: Path) -> VolumeListing:
+    """Return the files below a folder of this machine, listed as in a pod.
+
+    Links are left out, and a folder that does not exist has no files.
+    """
+    return VolumeListing(tuple(map(_file_of, volume_agent.entries_below(folder))))
+
+
+def list_beside(parent: Path, names: Collection[str]) -> VolumeListing:
+    """Return the files directly in a folder of this machine, and those below its folders in `names`.
+
+    Files in `names` are opened for their keys. A file that disappears meanwhile is left out.
+    """
+    files: list[VolumeFile] = []
+    links: dict[str, str] = {}
+    for path in sorted(parent.iterdir()) if parent.is_dir() else ():
+        with suppress(OSError):
+            if path.is_symlink():
+                links[path.name] = str(path.readlink())
+            elif path.is_dir():
+                entries = volume_agent.entries_below(path) if path.name in names else ()
+                files += [_file_of({**entry, "p": f"{path.name}/{entry['p']}"}) for entry in entries]
+            elif (entry := volume_agent.entry_of(path)) is not None:
+                saved = volume_agent.saved_facts(path) if path.name in names and entry.get("whole") else {}
+                files.append(_file_of({**entry, **saved, "p": path.name}))
+    return VolumeListing(tuple(files), links)
+
+
+def _file_of(given: Mapping[str, Any]) -> VolumeFile:
+    names = {"path": given["p"], "size": given["s"], "modified": given["m"]}
+    return validate_record(VolumeFile, {**given, **names})

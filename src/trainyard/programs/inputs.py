@@ -1,0 +1,85 @@
+"""What a program reads, by hash: the lock of its packages, and its data before and after the run."""
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.errors import ConfigError
+from trainyard.run.atomic_files import sha256_of_file
+
+# In the order in which they are looked for. The first ones pin every package; the last ones may not.
+LOCKS = (
+    "uv.lock",
+    "poetry.lock",
+    "pdm.lock",
+    "pixi.lock",
+    "Pipfile.lock",
+    "conda-lock.yml",
+    "pylock.toml",
+    "requirements.lock",
+    "requirements.txt",
+    "environment.yml",
+    "environment.yaml",
+)
+
+
+def find_lock(directory: Path) -> Path | None:
+    """Return the lock in `directory` or the nearest folder above it, up to the root of its repository."""
+    for folder in (directory, *directory.parents):
+        for name in LOCKS:
+            if (folder / name).is_file():
+                return folder / name
+        if (folder / ".git").exists():
+            return None
+    return None
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """The files that a program reads."""
+
+    fingerprint: str
+    """SHA-256 over the name and the SHA-256 of each file, in the order of the names."""
+    files: int
+    size: int
+    """Bytes."""
+
+
+def find_data(directory: Path, patterns: Sequence[str]) -> dict[str, Path]:
+    """Return the files that match `patterns` below `directory` by their names; a folder has all its files.
+
+    Raises ConfigError for a pattern that matches nothing.
+    """
+    found: dict[str, Path] = {}
+    for pattern in patterns:
+        matches = dict(_matches(directory, pattern))
+        if not matches:
+            raise ConfigError(
+                f"program.data: {pattern} matches no file in {directory}. Name the files that the program "
+                "reads, relative to program.directory, or [] if it reads none."
+            )
+        found |= matches
+    return found
+
+
+def read_data(directory: Path, patterns: Sequence[str]) -> DataFiles:
+    """Hash the files that match `patterns`. Raises what `find_data` does, and OSError."""
+    digest, size = hashlib.sha256(), 0
+    found = find_data(directory, patterns)
+    for name in sorted(found):
+        digest.update(f"{name}\0{sha256_of_file(found[name])}\n".encode(errors="surrogateescape"))
+        size += found[name].stat().st_size
+    return DataFiles(digest.hexdigest(), len(found), size)
+
+
+def _matches(directory: Path, pattern: str) -> Iterator[tuple[str, Path]]:
+    """Yield the name and the path of each file; names are relative to `directory` where they can be."""
+    wanted = str(Path(pattern).expanduser())
+    for name in glob.glob(wanted, root_dir=directory, recursive=True, include_hidden=True):  # noqa: PTH207
+        path = directory / name  # Path.glob takes no absolute pattern
+        files = [path] if path.is_file() else (each for each in path.rglob("*") if each.is_file())
+        for file in files:
+            yield os.path.relpath(file, directory), file

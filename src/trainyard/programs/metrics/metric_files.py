@@ -1,0 +1,436 @@
+"""Read rows of metrics from files of a program: JSON lines, CSV, TensorBoard events, trainer_state.json.
+
+    folder ──names, times──> files ──what is new since the last poll──> rows
+
+A poll reads what was added. A last line without its end waits for the next poll, and a file that was
+truncated or written anew is read from its start. What a file had before the program started is not reported.
+"""
+
+import csv
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.programs.metrics.figure_names import (
+    figure_of,
+    flat_figures,
+    is_about_training,
+    row_of_figures,
+)
+from trainyard.programs.metrics.log_reader import AUTO, LogReader
+from trainyard.run.records import Row
+from trainyard.run.untrusted_files import open_regular, read_bytes
+
+READABLE = (
+    "JSON lines (.jsonl, .ndjson, .json), CSV (.csv, .tsv), a log (.log, .txt), trainer_state.json, "
+    "TensorBoard events"
+)
+STATE_NAME = "trainer_state.json"
+_EVENTS = "events.out.tfevents."
+_NOT_OF_PROGRAMS = frozenset(("__pycache__", "node_modules", "site-packages", "venv", "wandb"))
+_MOST_ENTRIES, _MOST_FILES, _MOST_DEPTH = 50_000, 200, 10
+_MOST_BYTES = 64 << 20
+"""Of one file in one poll."""
+_TICK_SECONDS = 0.05
+"""Times of files are up to this much behind the clock."""
+_SAMPLE_BYTES = 256
+_LINES_WITHOUT_ROW = 50
+"""A file that may be data, not metrics, is given up after this many lines without a row."""
+_COMPOSER_TAG = "time/batch"
+_LIGHTNING_FOLDER = re.compile(r"version_\d+")
+
+
+class MetricFiles:
+    """The files of metrics below a program's directory."""
+
+    def __init__(
+        self, directory: Path, started: float, setting: str = AUTO, *, ignored: Collection[Path] = ()
+    ) -> None:
+        """Note what the files have already. `started` is the start of the program in Unix seconds.
+
+        `setting` is `auto`, or a file or folder relative to `directory`; other files are not read then.
+        `ignored` are folders that are not searched. Raises ConfigError for a file of another form.
+        """
+        self._started = started - _TICK_SECONDS
+        self._place = directory if setting == AUTO else directory / setting
+        self._is_named = setting != AUTO
+        self._ignored = frozenset(path.absolute() for path in ignored)
+        self._readers: dict[Path, _Reader] = {}
+        self._notes: dict[str, None] = {}
+        self._states: dict[tuple[int, bool], Row] = {}
+        if self._is_named and not self._place.is_dir() and self._kind(self._place) is None:
+            raise ConfigError(
+                f"program.metrics: {setting} is not a file of metrics. Readable are: {READABLE}"
+            )
+        for path in self._paths():
+            is_log_of_events = path.name.startswith(_EVENTS)  # each event has its time
+            if not is_log_of_events and path.stat().st_mtime < self._started:
+                self._rows_of(path)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Reasons why files were not read, for people."""
+        return tuple(self._notes)
+
+    @property
+    def steps_asked(self) -> int | None:
+        """The steps of the complete run, if a file has them."""
+        return next(
+            (reader.steps_asked for reader in self._readers.values() if reader.steps_asked is not None), None
+        )
+
+    def poll(self, *, at_end: bool = False) -> list[Row]:
+        """Return the rows that were written since the last poll, in the order of each file.
+
+        `at_end` takes a last line without its end, too.
+        """
+        rows: list[Row] = []
+        for path in self._paths():
+            try:
+                if path.stat().st_mtime >= self._started:
+                    rows += self._rows_of(path, at_end=at_end)
+            except FileNotFoundError:  # removed since, as old checkpoints are
+                continue
+        return rows
+
+    def _rows_of(self, path: Path, *, at_end: bool = False) -> list[Row]:
+        if path not in self._readers:
+            kind = self._kind(path)
+            if kind is None:
+                self._notes[f"{path}: not a file of metrics. Readable are: {READABLE}"] = None
+                return []
+            self._readers[path] = kind(path)
+        try:
+            found = self._readers[path].new_rows(at_end=at_end)
+        except ImportError:
+            self._notes[
+                f"{path.parent}: TensorBoard events were not read, because the package tensorboard is not "
+                "installed beside Trainyard"
+            ] = None
+            return []
+        except (OSError, DamagedFileError) as error:
+            self._notes[f"{path}: {error}"] = None
+            return []
+        return list(_merged(found))
+
+    def _kind(self, path: Path) -> "Callable[[Path], _Reader] | None":
+        """The reader of a file, by its name, and of a named one by its first bytes; None for another file."""
+        name, ending = path.name, path.suffix.lower()
+        if name == STATE_NAME:
+            return lambda path: _TrainerState(path, self._states)
+        if name.startswith(_EVENTS):
+            return lambda path: _Events(path, self._started)
+        if ending in (".jsonl", ".ndjson") or (ending == ".json" and self._is_named):
+            return lambda path: _JsonLines(path, is_named=self._is_named)
+        if ending in (".csv", ".tsv"):
+            # DeepSpeed's monitor counts samples in the column `step` of these.
+            return None if name.startswith("Train_Samples_") else _Table
+        if path != self._place or ending not in (".log", ".txt", ".out", ""):
+            return None
+        try:
+            with open_regular(path) as file:
+                start = file.read(_SAMPLE_BYTES) or b""
+        except (OSError, DamagedFileError):  # it does not exist yet
+            return _LogLines
+        return None if b"\0" in start else _LogLines
+
+    def _paths(self) -> list[Path]:
+        if self._is_named and not self._place.is_dir():
+            return [self._place] if self._place.is_file() else []
+        found: list[Path] = []
+        for entries, path in enumerate(self._files_below(self._place, _MOST_DEPTH)):
+            if entries >= _MOST_ENTRIES or len(found) >= _MOST_FILES:
+                self._notes[
+                    f"{self._place}: too many files to search; name the file of metrics in program.metrics"
+                ] = None
+                break
+            if self._kind(path) is not None:
+                found.append(path)
+        return sorted(found, key=_age)
+
+    def _files_below(self, folder: Path, depth: int) -> Iterator[Path]:
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:  # removed since, or not readable
+            return
+        if any(entry.name == "pyvenv.cfg" for entry in entries):
+            return
+        for entry in entries:
+            path = folder / entry.name
+            if entry.is_dir(follow_symlinks=False):
+                is_searched = not entry.name.startswith(".") and entry.name not in _NOT_OF_PROGRAMS
+                if depth and is_searched and path.absolute() not in self._ignored:
+                    yield from self._files_below(path, depth - 1)
+            elif entry.is_file():
+                yield path
+
+
+def _age(path: Path) -> tuple[float, str]:
+    """Files that were written first come first, so that a version_1 follows its version_0."""
+    try:
+        return path.stat().st_mtime, str(path)
+    except OSError:
+        return 0.0, str(path)
+
+
+def _merged(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield one row for rows of the same step that follow each other and have different figures."""
+    open_row: Row = {}
+    for row in rows:
+        same = open_row and open_row["step"] == row["step"]
+        if same and all(open_row.get(name, value) == value for name, value in row.items() if name != "epoch"):
+            open_row |= row
+            continue
+        if open_row:
+            yield open_row
+        open_row = dict(row)
+    if open_row:
+        yield open_row
+
+
+class _Reader:
+    """Reads one file by polls."""
+
+    steps_asked: int | None = None
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def new_rows(self, *, at_end: bool) -> list[Row]:
+        """Return the rows since the last call; `at_end` includes a last line without its end."""
+        raise NotImplementedError
+
+
+class _Lines(_Reader):
+    """Reads the lines that were added to a text file; from the start if the old ones changed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._offset = 0
+        self._identity: tuple[int, int] | None = None
+        self._head, self._tail = b"", b""
+
+    def new_lines(self, *, at_end: bool) -> list[str]:
+        """Return the complete lines that were not returned before, and at the end the last one."""
+        with open_regular(self.path) as file:
+            status = os.fstat(file.fileno())
+            identity = (status.st_dev, status.st_ino)
+            if not self._has_old_lines(file, status.st_size, identity):
+                self._offset, self._head, self._tail = 0, b"", b""
+                self.start_anew()
+            self._identity = identity
+            file.seek(self._offset)
+            content = file.read(_MOST_BYTES) or b""
+        end = content.rfind(b"\n") + 1
+        if at_end or (not end and len(content) == _MOST_BYTES):  # or one endless line
+            end = len(content)
+        read = content[:end]
+        self._offset += end
+        self._head = (self._head + read)[:_SAMPLE_BYTES]
+        self._tail = (self._tail + read)[-_SAMPLE_BYTES:]
+        return read.decode(errors="replace").splitlines()
+
+    def _has_old_lines(self, file: Any, size: int, identity: tuple[int, int]) -> bool:
+        if self._identity is None:
+            return True
+        if identity != self._identity or size < self._offset:
+            return False
+        file.seek(0)
+        if file.read(len(self._head)) != self._head:
+            return False
+        file.seek(self._offset - len(self._tail))
+        return bool(file.read(len(self._tail)) == self._tail)
+
+    def start_anew(self) -> None:
+        """Forget what was read from lines that are no longer there."""
+
+
+class _LogLines(_Lines):
+    """A log in a file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._log = LogReader()
+
+    def new_rows(self, *, at_end: bool) -> list[Row]:
+        lines = self.new_lines(at_end=at_end)
+        rows = self._log.take("".join(f"{line}\n" for line in lines))
+        self.steps_asked = self._log.steps_asked
+        return [row for row in rows if "step" in row]
+
+    def start_anew(self) -> None:
+        self._log = LogReader()
+
+
+class _JsonLines(_Lines):
+    """JSON objects, one a line: LLaMA-Factory's trainer_log.jsonl, AutoModel's, verl's, anybody's."""
+
+    def __init__(self, path: Path, *, is_named: bool) -> None:
+        super().__init__(path)
+        self._may_be_data = not is_named
+        self._lines_without_row = 0
+        # AutoModel counts from 0.
+        self._is_automodel = path.stem == "training" or path.stem.startswith("validation")
+
+    def new_rows(self, *, at_end: bool) -> list[Row]:
+        if self._may_be_data and self._lines_without_row >= _LINES_WITHOUT_ROW:
+            return []
+        rows = []
+        for line in self.new_lines(at_end=at_end):
+            row = self._row_of(line)
+            if row is not None and "step" in row and is_about_training(row):
+                rows.append(row)
+                self._may_be_data = False
+            elif self._may_be_data:
+                self._lines_without_row += 1
+                if self._lines_without_row >= _LINES_WITHOUT_ROW:
+                    break
+        return rows
+
+    def _row_of(self, line: str) -> Row | None:
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(found, dict):
+            return None
+        if isinstance(total := found.get("total_steps"), int) and "current_steps" in found:
+            self.steps_asked = total
+        row = row_of_figures(flat_figures(found))
+        if self._is_automodel and "timestamp" in found and "step" in row:
+            row["step"] += 1
+        return row
+
+    def start_anew(self) -> None:
+        self._lines_without_row = 0
+
+
+class _Table(_Lines):
+    """A CSV file with a header. Lightning's has rows with holes, several a step, and counts from 0."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._header: list[str] | None = None
+        self._delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        self._first = int(_is_of_lightning(path))
+        self._known: dict[tuple[int, bool], Row] = {}
+
+    def new_rows(self, *, at_end: bool) -> list[Row]:
+        lines = self.new_lines(at_end=at_end)
+        if self._header is None and lines:
+            self._header = next(csv.reader(lines[:1], delimiter=self._delimiter), [])
+            lines = lines[1:]
+        names = self._header or []
+        columns = {found[0]: 0 for name in names if (found := figure_of(name))}
+        if "step" not in columns or not is_about_training(columns):
+            return []
+        rows = []
+        for cells in csv.reader(lines, delimiter=self._delimiter):
+            row = row_of_figures((name, cell) for name, cell in zip(names, cells, strict=False) if cell)
+            if "step" not in row or len(row) == 1:
+                continue
+            row["step"] += self._first
+            # A rewritten file has its old rows again: Lightning rewrites it when a column is added.
+            kind = (row["step"], "val_loss" in row and "loss" not in row)
+            if not row.items() <= self._known.get(kind, {}).items():
+                self._known[kind] = {**self._known.get(kind, {}), **row}
+                rows.append(row)
+        return rows
+
+    def start_anew(self) -> None:
+        self._header = None
+
+
+def _is_of_lightning(path: Path) -> bool:
+    """Whether one of Lightning's loggers wrote the file; they count steps from 0."""
+    return bool(_LIGHTNING_FOLDER.fullmatch(path.parent.name)) or (path.parent / "hparams.yaml").exists()
+
+
+class _TrainerState(_Reader):
+    """The Hugging Face trainer's state in a checkpoint, which has the complete history each time."""
+
+    def __init__(self, path: Path, known: dict[tuple[int, bool], Row]) -> None:
+        """`known` has the rows of all these files: the next checkpoint repeats them."""
+        super().__init__(path)
+        self._known = known
+        self._read: tuple[int, int, int] | None = None
+
+    def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002
+        status = self.path.stat()
+        version = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if version == self._read:
+            return []
+        try:
+            state = json.loads(read_bytes(self.path))
+        except (ValueError, RecursionError):  # it is being written
+            return []
+        self._read = version
+        if not isinstance(state, dict) or not isinstance(history := state.get("log_history"), list):
+            return []
+        if isinstance(total := state.get("max_steps"), int) and total > 0:
+            self.steps_asked = total
+        rows = []
+        for found in history:
+            row = history_row(found) if isinstance(found, dict) else {}
+            kind = (row.get("step", 0), "loss" not in row)
+            if "step" in row and is_about_training(row) and self._known.get(kind) != row:
+                self._known[kind] = row
+                rows.append(row)
+        return rows
+
+
+def history_row(found: Mapping[str, Any]) -> Row:
+    """Return the row of an entry of the Hugging Face trainer's history; its summary is none."""
+    if "train_loss" in found and "loss" not in found:
+        return {}
+    if "loss" not in found:
+        found = {name: found[name] for name in ("step", "epoch", "eval_loss", "reward") if name in found}
+    return row_of_figures(found.items())
+
+
+class _Events(_Reader):
+    """A file of TensorBoard events, read by TensorBoard's own reader."""
+
+    def __init__(self, path: Path, started: float) -> None:
+        super().__init__(path)
+        self._started = started
+        self._first = int(_is_of_lightning(path))
+        self._loader: Any = None
+
+    def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002
+        if self._loader is None:
+            from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+            self._loader = LegacyEventFileLoader(str(self.path))
+        steps: dict[int, dict[str, float]] = {}
+        for event in self._loader.Load():
+            if event.HasField("summary") and event.wall_time >= self._started:
+                for value in event.summary.value:
+                    if (figure_of(value.tag) or value.tag == _COMPOSER_TAG) and (
+                        number := _scalar(value)
+                    ) is not None:
+                        steps.setdefault(event.step, {})[value.tag] = number
+        rows = []
+        for step, figures in steps.items():
+            row = row_of_figures(figures.items())
+            # Composer and NeMo 2 count from 0, too.
+            first = self._first or int(_COMPOSER_TAG in figures or "reduced_train_loss" in figures)
+            rows.append({**row, "step": step + first})
+        return [row for row in rows if len(row) > 1]
+
+
+def _scalar(value: Any) -> float | None:
+    """The number of a value of a summary, in the old or the new layout; None if it is a picture or a text."""
+    kind = value.WhichOneof("value")
+    if kind == "simple_value":
+        return float(value.simple_value)
+    if kind != "tensor":
+        return None
+    from tensorboard.util.tensor_util import make_ndarray
+
+    array = make_ndarray(value.tensor)
+    return float(array.item()) if array.size == 1 and array.dtype.kind in "fiu" else None

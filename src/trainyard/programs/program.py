@@ -1,0 +1,164 @@
+"""A program and the facts that its configuration gives: `recipe: command`, resolved for one machine."""
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainyard.config.load import values_sha256
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.inputs import find_lock
+
+CHECKPOINT_WORD = "{checkpoint}"
+_NO_EFFECT_ON_WORKERS = ("-u", "-B")
+"""Options of Python that torchrun's workers have anyway, or can do without."""
+_KEY = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_]+)+)\}")
+"""A dotted key of the configuration in braces."""
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "composer", "hyperpodrun", "mpirun", "srun")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program."""
+
+    recipe: str
+    command: tuple[str, ...]
+    """The program and its arguments, without those for a resume."""
+    directory: Path
+    """The folder in which it runs, absolute."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    lock: Path | None = None
+    """The file that pins its packages; None if there is none."""
+    data: tuple[str, ...] | None = None
+    """Patterns of the files that it reads; None if nobody said."""
+    steps: int | None = None
+    """Optimizer steps of the complete run; None if the program decides."""
+    metrics: str = "auto"
+    checkpoints: str = "auto"
+    resume: tuple[str, ...] = ()
+    """Arguments that are added to resume; `{checkpoint}` stands for the path."""
+    processes: int = 1
+    """Processes per machine."""
+    torchrun: bool | None = None
+    """Whether torchrun starts the command; None: if there are several processes."""
+    log_form: str | None = None
+    """The form of its log, for a program whose plan decides the steps and how often they are logged."""
+    rows_on_first_node: bool = True
+    """Whether only rows of the first node count; else exactly one process, on any node, prints them."""
+    formats: tuple[CheckpointFormat, ...] | None = None
+    """The formats that its checkpoints can have; None: any."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what `run.json` says about it."""
+        facts = {
+            "command": list(self.command),
+            "resume": list(self.resume) or None,
+            "directory": str(self.directory),
+            "lock": self.lock and os.path.relpath(self.lock, self.directory),
+            "data": None if self.data is None else list(self.data),
+            "processes": self.processes,
+        }
+        return {name: value for name, value in facts.items() if value is not None}
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the command and its variables."""
+        facts: dict[str, Any] = {"command": list(self.command), "environment": dict(self.environment)}
+        if self.log_form is None:
+            facts |= {"resume": list(self.resume), "processes": self.processes}
+        return values_sha256(facts)
+
+    def resumed_from(self, checkpoint: Path | None) -> tuple[str, ...]:
+        """Return the command, with the arguments that resume from `checkpoint`; None starts anew."""
+        if checkpoint is None:
+            return self.command
+        return (*self.command, *(word.replace(CHECKPOINT_WORD, str(checkpoint)) for word in self.resume))
+
+
+def program_of(config: Config, base: Path) -> Program:
+    """Return the program of a configuration with `recipe: command`. `base` is what its folder is relative to.
+
+    Raises ConfigError for a folder or a lock that is not there.
+    """
+    given = config.program
+    directory = (base / Path(given.directory).expanduser()).resolve()
+    if not directory.is_dir():
+        raise ConfigError(
+            f"program.directory: {given.directory} is not a folder in {base}. Name the folder in which the "
+            "program runs, relative to the folder in which this command was started."
+        )
+    lock = find_lock(directory)
+    if given.lock is not None:
+        lock = directory / Path(given.lock).expanduser()
+        if not lock.is_file():
+            raise ConfigError(
+                f"program.lock: there is no file {lock}. Name the file that pins the packages, such as "
+                "uv.lock or requirements.txt, relative to program.directory."
+            )
+    assert given.command is not None  # config.combinations requires it
+    if given.processes > 1 and (name := Path(given.command[0]).name) in _LAUNCHERS:
+        raise ConfigError(
+            f"program.processes: {given.processes}, but {name} starts the processes itself. Set it to 1, or "
+            "give torchrun's part to Trainyard: command: [python, train.py, …]."
+        )
+    return Program(
+        recipe=config.recipe,
+        command=fill_in(given.command, config),
+        directory=directory,
+        environment=given.environment,
+        lock=lock,
+        data=given.data,
+        steps=given.steps,
+        metrics=given.metrics,
+        checkpoints=given.checkpoints,
+        resume=given.resume or (),
+        processes=given.processes,
+    )
+
+
+def fill_in(words: tuple[str, ...], config: Config) -> tuple[str, ...]:
+    """Return `words` with `{section.key}` replaced by that value of the configuration.
+
+    Other braces, such as `{checkpoint}` or JSON, are kept. Raises ConfigError for a key that is not there.
+    """
+    values = config.to_plain()
+
+    def value(match: re.Match[str]) -> str:
+        found: Any = values
+        for name in match[1].split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        if found is None or isinstance(found, dict | list):
+            raise ConfigError(
+                f"program.command: {match[0]} is no value of the configuration that is set. Name a key such "
+                "as {training.max_steps}, and give it a value."
+            )
+        return str(found).lower() if isinstance(found, bool) else str(found)
+
+    return tuple(_KEY.sub(value, word) for word in words)
+
+
+def without_interpreter(command: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return a Python command without its interpreter, as torchrun takes it; None for any other program.
+
+    `python train.py --x` gives `train.py --x`, and `python -m pkg.train` gives `-m pkg.train`.
+    """
+    if not re.fullmatch(r"python[0-9.]*", Path(command[0]).name):
+        return None
+    rest = list(command[1:])
+    while rest and rest[0] in _NO_EFFECT_ON_WORKERS:
+        rest.pop(0)
+    return tuple(rest) if rest and (rest[0] == "-m" or not rest[0].startswith("-")) else None
+
+
+def interpreter_of(command: tuple[str, ...]) -> str:
+    """Return the Python that starts torchrun: that of a Python command, else the one that runs this.
+
+    The interpreter of the program has torch; the one that runs Trainyard may not.
+    """
+    return sys.executable if without_interpreter(command) is None else command[0]

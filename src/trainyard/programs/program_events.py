@@ -1,0 +1,217 @@
+"""Read the events that a training program reports, from the file that TRAINYARD_EVENTS names.
+
+    {"event": "begin", "step": 0, "steps": 100, "world_size": 2, "time": 1700000000.0}
+    {"event": "row", "step": 1, "loss": 2.5, "grad_norm": "nan"}
+    {"event": "summary", "step": 100, "train_loss": 1.5}
+    {"event": "saved", "step": 100, "path": "/out/checkpoint-100", "files": {NAME: [size, mtime_ns]}}
+    {"event": "end", "step": 100, "steps": 100, "finished": true}
+
+Steps are optimizer steps done: the first row has 1. `trainyard.log` and the callbacks in `integrations/`
+write the file. It is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trainyard.errors import DamagedFileError
+from trainyard.run.records import Row
+from trainyard.run.untrusted_files import MOST_LINE_BYTES, open_regular, parse_json_line
+
+_MOST_NAME = 200
+_MOST_PATH = 4096
+_MOST_FIGURES = 1000
+_READ_BYTES = 1 << 20
+_PROTOCOL = {"event", "step", "time"}
+_RUN_NAMES = {
+    "lr": "learning_rate",
+    "train_loss": "loss",  # Lightning: what a script logs itself
+    "train_loss_step": "loss",
+    "eval_loss": "val_loss",
+    "validation_loss": "val_loss",
+    "num_tokens": "tokens",
+    "num_input_tokens_seen": "tokens",
+}
+"""Names of transformers, TRL and Lightning -> the names of `metrics.jsonl`."""
+
+
+@dataclass(frozen=True)
+class TrainingBegin:
+    """Training started, or resumed after `step` steps."""
+
+    step: int
+    steps: int | None = None
+    """The planned steps."""
+    world_size: int | None = None
+    time: float | None = None
+    """Unix seconds, like the other events' times."""
+
+
+@dataclass(frozen=True)
+class LoggedFigures:
+    """The figures of a step, by the program's own names; numbers that are not finite are kept."""
+
+    step: int
+    figures: dict[str, float] = field(default_factory=dict)
+    time: float | None = None
+    is_summary: bool = False
+    """Whether they are of all steps, as at the end of training."""
+
+    def row(self) -> Row:
+        """Return the figures by the names of `metrics.jsonl`; a name that it does not know is kept."""
+        row: Row = {"step": self.step, **({} if self.time is None else {"time": self.time})}
+        row |= self.figures
+        for name in self.figures:
+            if (known := _RUN_NAMES.get(name)) and known not in self.figures:
+                row[known] = row.pop(name)
+        return row
+
+
+@dataclass(frozen=True)
+class WrittenCheckpoint:
+    """A checkpoint that the program declares to be complete."""
+
+    step: int
+    path: Path
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Path in the checkpoint -> size in bytes and time of modification in nanoseconds."""
+    time: float | None = None
+
+
+@dataclass(frozen=True)
+class TrainingEnd:
+    """Training ended, whether or not all steps are done."""
+
+    step: int
+    steps: int | None = None
+    finished: bool = False
+    time: float | None = None
+
+
+ProgramEvent = TrainingBegin | LoggedFigures | WrittenCheckpoint | TrainingEnd
+
+
+class ProgramEvents:
+    """Reads the events of a file that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._inode = self._offset = 0
+        self._rest = b""
+        self._is_skipping = False
+        self.bad_lines = 0
+        """Lines that are no event, until now."""
+
+    def poll(self) -> list[ProgramEvent]:
+        """Return the events that were added; a line without its end is left for the next call.
+
+        A file that was replaced or shortened is read again from its start. One that cannot be read has no
+        events.
+        """
+        try:
+            with open_regular(self._path, links=False) as file:
+                facts = os.fstat(file.fileno())
+                if facts.st_ino != self._inode or facts.st_size < self._offset:
+                    self._inode, self._offset, self._rest, self._is_skipping = facts.st_ino, 0, b"", False
+                file.seek(self._offset)
+                events: list[ProgramEvent] = []
+                while self._offset < facts.st_size and (piece := file.read(_READ_BYTES)):
+                    self._offset += len(piece)
+                    events += self._events_in(piece)
+                return events
+        except (OSError, DamagedFileError):
+            return []
+
+    def _events_in(self, piece: bytes) -> Iterator[ProgramEvent]:
+        """Yield the events of the lines that end in `piece`; one that is too long is skipped."""
+        *lines, rest = piece.split(b"\n")
+        for line in lines:
+            line = self._rest + line
+            self._rest = b""
+            if self._is_skipping:
+                self._is_skipping = False
+            elif event := parse_event(line):
+                yield event
+            elif line.strip():
+                self.bad_lines += 1
+        self._rest += rest
+        if len(self._rest) > MOST_LINE_BYTES:
+            self.bad_lines += not self._is_skipping
+            self._rest, self._is_skipping = b"", True
+
+
+def parse_event(line: bytes) -> ProgramEvent | None:
+    """Return the event of a line, or None if it is none."""
+    found = parse_json_line(line) or {}
+    step, steps, time = _count(found.get("step")), _count(found.get("steps")), _time(found.get("time"))
+    if step is None:
+        return None
+    match found.get("event"):
+        case "begin":
+            return TrainingBegin(step, steps, _count(found.get("world_size")), time)
+        case "row" | "summary" as kind:
+            figures = _figures(found)
+            return None if figures is None else LoggedFigures(step, figures, time, kind == "summary")
+        case "saved":
+            path, files = _absolute_path(found.get("path")), _files(found.get("files", {}))
+            return None if path is None or files is None else WrittenCheckpoint(step, path, files, time)
+        case "end":
+            return TrainingEnd(step, steps, found.get("finished") is True, time)
+    return None
+
+
+def _count(value: object) -> int | None:
+    """Return a whole number from 0 that fits 64 bits."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+    return value if is_count else None  # type: ignore[return-value]
+
+
+def _time(value: object) -> float | None:
+    number = _figure(value)
+    return number if number is not None and 0 < number < 1 << 40 else None
+
+
+def _figure(value: object) -> float | None:
+    if isinstance(value, str) and value in ("nan", "inf", "-inf"):
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if abs(value) > sys.float_info.max:  # a whole number that no float holds
+        return float("inf") if value > 0 else float("-inf")
+    return value
+
+
+def _figures(found: dict[str, Any]) -> dict[str, float] | None:
+    """Return the numbers of a row; None if there are too many. What is no number is left out."""
+    named = {
+        name: number for name in found.keys() - _PROTOCOL if (number := _figure(found[name])) is not None
+    }
+    if len(named) > _MOST_FIGURES or any(len(name) > _MOST_NAME for name in named):
+        return None
+    return {name: named[name] for name in found if name in named}
+
+
+def _absolute_path(value: object) -> Path | None:
+    is_path = isinstance(value, str) and 0 < len(value) <= _MOST_PATH and "\0" not in value
+    return Path(value) if is_path and Path(value).is_absolute() else None  # type: ignore[arg-type]
+
+
+def _files(value: object) -> dict[str, tuple[int, int]] | None:
+    if not isinstance(value, dict):
+        return None
+    files = {}
+    for name, facts in value.items():
+        path = PurePosixPath(name)
+        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+            return None
+        match facts:
+            case [int(), int()] if min(facts) >= 0 and max(facts) < 1 << 63:
+                files[name] = (facts[0], facts[1])
+            case _:
+                return None
+    return files

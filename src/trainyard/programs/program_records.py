@@ -1,0 +1,298 @@
+"""Write the records of another program's run: identity first, outcome last, events between.
+
+The outcome says `succeeded` only when the program ended with 0 on every node and its own log shows the last
+step.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.errors import ConfigError, ExitCode
+from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import history_of, read_run, write_identity, write_outcome
+from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
+
+_NOT_RESUMED = "not_resumed"
+"""The event of an attempt that prints other rows of steps up to the checkpoint that it was to resume from."""
+
+
+@dataclass(frozen=True)
+class TakenCheckpoint:
+    """A checkpoint of the program that was copied into the run directory."""
+
+    step: int
+    manifest_sha256: str
+
+
+@dataclass(frozen=True)
+class ProgramEnd:
+    """How a program ended, and what is known about its training."""
+
+    exit_code: int
+    stopped_by: str | None = None
+    """`SIGTERM`, `SIGINT` or `the deadline` if it was asked to stop; None if it ended by itself."""
+    others: str | None = None
+    """Why not all other nodes ended with 0; None when they did."""
+    checkpoint: TakenCheckpoint | None = None
+    skipped: tuple[str, ...] = ()
+    """Why newer checkpoints of the program do not count."""
+    resumed_at: int = 0
+    """The step that this attempt resumed after."""
+    announced: int | None = None
+    """The steps that the program itself says it trains."""
+    fault: str | None = None
+    """A fault that its rows show, such as a loss that is not finite."""
+    unread: str = ""
+    """Why no row could be read, and what to do; used only where there is none."""
+    problem: str | None = None
+    """Why it could not be started."""
+    changed: tuple[str, ...] = ()
+    """The inputs that have other bytes now than at the start: lock, data."""
+
+
+def begin(
+    directory: RunDirectory,
+    run_id: str,
+    facts: Mapping[str, Any],
+    config: str,
+    *,
+    resumed_at: int | None,
+    state: str | None = None,
+    parent_sha256: str | None = None,
+) -> None:
+    """Write the records of a run that starts, or of one that resumes from its checkpoint of `resumed_at`.
+
+    A resumed run keeps its id and its time of creation; its record says what this attempt was asked, and
+    `history` has the origin of the attempts before. `state` is that of the checkpoint, by `state_of`. Raises
+    ConfigError if no step is left to do, but the run was asked something else.
+    """
+    before = read_run(directory.run_file) if directory.run_file.exists() else {}
+    _require_resumable(directory, before, facts, resumed_at)
+    directory.create()
+    # Later steps are done again, or were lost: only what this attempt prints shows that they were done.
+    shown = 0 if resumed_at is None or has_other_rows(directory, state) else resumed_at
+    keep_rows_up_to(directory.metrics_file, shown)
+    kept: dict[str, Any] = {}
+    if before:
+        names = ("created", "parent", "model") if resumed_at else ("created",)
+        kept = {key: before[key] for key in names if key in before}
+        kept["history"] = history_of(before, until=resumed_at or 0)
+        announced = before.get("plan", {}).get("announced_steps")
+        if announced is not None:
+            kept["plan"] = {**facts.get("plan", {}), "announced_steps": announced}
+        if (
+            resumed_at and "log_steps" in facts.get("plan", {}) and "log_steps" not in before.get("plan", {})
+        ):  # of a version that did not record it
+            kept["plan"] = {key: value for key, value in facts.get("plan", {}).items() if key != "log_steps"}
+    write_identity(directory.run_file, str(before.get("run_id", run_id)), {**facts, **kept})
+    write_bytes_atomically(directory.config_file, config.encode())
+    if resumed_at is None:
+        append_event(directory.events_file, "started")
+    else:
+        origin = {"state": state, "manifest_sha256": parent_sha256}
+        append_event(directory.events_file, "resumed", step=resumed_at, **origin)
+
+
+def _require_resumable(
+    directory: RunDirectory, before: Mapping[str, Any], facts: Mapping[str, Any], resumed_at: int | None
+) -> None:
+    """Refuse a checkpoint with no step left to do, unless it is of a run that was asked the same.
+
+    Rows of another cadence are refused too: nobody could tell which of them are missing.
+    """
+    plan = facts.get("plan", {})
+    if "log_steps" not in plan:  # any program: it decides what it logs
+        return
+    steps, every = plan.get("steps", 0), plan.get("log_steps")
+    if not steps or resumed_at is None:
+        return
+    if (logged := before.get("plan", {}).get("log_steps", every)) != every:
+        raise ConfigError(
+            f"monitoring.log_steps: {every}, but the rows in {directory.path} were logged with {logged}. Set "
+            f"it to {logged}, or choose another run directory. Nothing was started."
+        )
+    if resumed_at < steps:
+        return
+    if resumed_at > steps:
+        raise ConfigError(
+            f"{directory.path} has a checkpoint of step {resumed_at:,}, beyond the {steps:,} steps that were "
+            "asked for. Raise training.max_steps, or choose another run directory. Nothing was started."
+        )
+    finished = before.get("outcome", {}).get("status") == "succeeded"
+    asked = ("config_sha256", "program_sha256")  # older runs have no digest of the program
+    if finished and any(before.get(name, facts.get(name)) != facts.get(name) for name in asked):
+        raise ConfigError(
+            f"{directory.path} holds a finished run of another configuration ({directory.config_file}) or "
+            "command. Choose another run directory, or raise training.max_steps to resume it. Nothing was "
+            "started."
+        )
+
+
+def note_other_rows(directory: RunDirectory, step: int) -> None:
+    """Record that this attempt printed another row of `step` than before, so it did not resume after it."""
+    append_event(directory.events_file, _NOT_RESUMED, step=step)
+
+
+def has_other_rows(directory: RunDirectory, state: str | None) -> bool:
+    """Return whether steps were trained again since a checkpoint had this state: its rows were replaced."""
+    at_start = None
+    for event in read_rows(directory.events_file):
+        if event.get("event") in ("started", "resumed"):
+            at_start = event.get("state")
+        elif event.get("event") == _NOT_RESUMED and state is not None and at_start == state:
+            return True
+    return False
+
+
+def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
+    """Write the outcome and the last events; return the exit code of the run."""
+    rows = read_rows(directory.metrics_file)
+    plan = read_run(directory.run_file).get("plan", {})
+    outcome = program_outcome(end, rows, planned_steps(plan), logs_all="log_steps" in plan)
+    for note in end.skipped:
+        append_event(directory.events_file, "checkpoint_rejected", reason=note)
+    if end.checkpoint is not None:
+        note_checkpoint(directory, end.checkpoint)
+    times = {"seconds": round(seconds, 3), "finished": time.time()}
+    write_outcome(directory.run_file, {**outcome, **times})
+    ending = "preempted" if outcome["status"] == "stopped" else "finished"
+    append_event(directory.events_file, ending, status=outcome["status"], step=outcome["steps"])
+    return int(outcome["exit_code"])
+
+
+def planned_steps(plan: Mapping[str, Any]) -> int | None:
+    """Return the steps that the run was asked for; None if the program decides."""
+    steps = plan.get("steps")
+    return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
+
+
+def note_announced_steps(directory: RunDirectory, steps: int) -> None:
+    """Record how many steps the program says it trains, so that a later attempt knows when it is done."""
+    run = read_run(directory.run_file)
+    if run.get("plan", {}).get("announced_steps") != steps:
+        write_json_atomically(
+            directory.run_file, {**run, "plan": {**run.get("plan", {}), "announced_steps": steps}}
+        )
+
+
+def announced_steps(directory: RunDirectory) -> int | None:
+    """Return what `note_announced_steps` recorded."""
+    steps = read_run(directory.run_file).get("plan", {}).get("announced_steps")
+    return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
+
+
+def note_checkpoint(directory: RunDirectory, taken: TakenCheckpoint) -> None:
+    """Record that a checkpoint was taken into the run directory, unless that is the last record of it."""
+    named = {"step": taken.step, "manifest_sha256": taken.manifest_sha256}
+    for event in reversed(read_rows(directory.events_file)):
+        if event.get("event") == "checkpoint_saved":
+            if {key: event.get(key) for key in named} == named:
+                return
+            break
+    append_event(directory.events_file, "checkpoint_saved", **named)
+
+
+def program_facts(
+    provenance: Mapping[str, Any],
+    *,
+    recipe: str,
+    config_sha256: str,
+    plan: Mapping[str, int],
+    hardware: Mapping[str, int],
+    seed: int | None = None,
+    data: Mapping[str, Any] | None = None,
+    program: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the facts that `run.json` of another program has before it ends; nothing else is known of it.
+
+    `plan` has the steps and how often they are logged, as far as known; `hardware` the processes; `data` the
+    fingerprint of the files that it reads; `program` its command.
+    """
+    facts = {
+        **provenance,
+        "recipe": recipe,
+        "seed": seed,
+        "config_sha256": config_sha256,
+        "plan": dict(plan),
+        "hardware": dict(hardware),
+        "data": data and dict(data),
+        "program": program and dict(program),
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def program_outcome(
+    end: ProgramEnd, rows: list[Row], planned: int | None, *, logs_all: bool = False
+) -> dict[str, Any]:
+    """Return the outcome of a program's run, without its times; unknown facts are absent.
+
+    `logs_all` says that a row of the last step is due. Else a checkpoint of it shows too that it was done.
+    """
+    logged = int(rows[-1]["step"]) if rows else 0
+    done = logged if logs_all or end.checkpoint is None else max(logged, end.checkpoint.step)
+    status, code, reason = _verdict(end, done, planned, has_rows=bool(rows))
+    outcome: dict[str, Any] = {
+        "status": status,
+        "exit_code": code,
+        "reason": reason,
+        "steps": done,
+        "program_exit_code": end.exit_code,
+        "announced_steps": end.announced,
+        "changed_inputs": list(end.changed) or None,
+        **_losses(rows),
+    }
+    if end.checkpoint is not None:
+        named = {"step": end.checkpoint.step, "manifest_sha256": end.checkpoint.manifest_sha256}
+        outcome["checkpoint"] = named
+    return {key: value for key, value in outcome.items() if value is not None}
+
+
+def _verdict(
+    end: ProgramEnd, done: int, planned: int | None, *, has_rows: bool
+) -> tuple[str, int, str | None]:
+    """Status, exit code and reason."""
+    total = planned or end.announced
+    shown = f"step {done:,}" + (f" of {total:,}" if total else "") if done else "no step"
+    if end.problem is not None:
+        return "failed", ExitCode.USAGE, end.problem
+    if end.fault is not None:
+        return "failed", _code_of(end), end.fault
+    has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at
+    is_done = total is not None and done >= total
+    if end.exit_code == 0 and (is_done or (end.stopped_by is None and not planned)):
+        if end.others is not None:
+            return "failed", ExitCode.NO, end.others
+        if not has_rows:
+            return "failed", ExitCode.NO, f"the program ended with exit code 0, and {end.unread}"
+        return "succeeded", ExitCode.DONE, None
+    if has_saved and (end.stopped_by is not None or end.exit_code == ExitCode.STOPPED):
+        assert end.checkpoint is not None
+        by = f"stopped by {end.stopped_by}" if end.stopped_by else "the program stopped itself"
+        newest = f"{by} after {shown}; its newest complete checkpoint is of step {end.checkpoint.step:,}"
+        return "stopped", ExitCode.STOPPED, "; ".join((newest, *end.skipped))
+    parts = [f"the program ended with exit code {end.exit_code} after {shown} in its records"]
+    if end.stopped_by is not None:
+        since = f"since step {end.resumed_at:,}" if end.resumed_at else "at all"
+        parts.append(f"it was stopped by {end.stopped_by} and has saved no complete checkpoint {since}")
+    if not has_rows and end.unread:
+        parts.append(end.unread)
+    return "failed", _code_of(end), "; ".join((*parts, *end.skipped))
+
+
+def _code_of(end: ProgramEnd) -> int:
+    """The exit code of a run that failed: 1, but 128 + N where a signal ended the program, as in a shell."""
+    if end.stopped_by == "SIGINT":
+        return ExitCode.INTERRUPTED
+    return end.exit_code if end.exit_code > 128 else ExitCode.NO
+
+
+def _losses(rows: list[Row]) -> dict[str, Any]:
+    losses = [row["loss"] for row in rows if "loss" in row]
+    validation = [row["val_loss"] for row in rows if "val_loss" in row]
+    if not all(isinstance(loss, int | float) for loss in (*losses, *validation)):
+        return {}
+    found = {"first_loss": losses[0], "final_loss": losses[-1]} if losses else {}
+    return found | ({"validation_loss": validation[-1]} if validation else {})

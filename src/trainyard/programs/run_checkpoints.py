@@ -1,0 +1,141 @@
+"""The checkpoints of one run of a program: those that it has written since the run began, and those taken.
+
+    program.checkpoints ──pattern, or a search below its folder──> those written since the run was created
+    run directory       ──manifest──> those that were taken
+
+The folder of the program may hold checkpoints of other runs; by their time they do not count.
+"""
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.errors import CheckpointError, ConfigError
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.program_checkpoints import (
+    ASIDE,
+    ProgramCheckpoint,
+    ProgramCheckpoints,
+    find_program_checkpoints,
+    state_of,
+)
+from trainyard.programs.checkpoints.taken_checkpoint import restorable_path
+from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
+from trainyard.run.directory import RunDirectory
+
+AUTO = "auto"
+_FILES = (".pt", ".pth", ".ckpt", ".safetensors")
+"""Files that a search takes for checkpoints; those of other endings need a pattern."""
+_NEVER_CHECKPOINTS = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", ASIDE))
+_MOST_DEPTH = 6
+_MOST_PLACES = 2_000
+"""Most folders that a search looks into."""
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """A checkpoint to resume from."""
+
+    step: int
+    path: Path
+    """The folder or file for the program's argument."""
+    state: str | None = None
+    """The digest that changes when the program writes it again; None for one that was taken."""
+    parent_sha256: str | None = None
+    """The digest of its manifest, if it is of another run."""
+
+
+def find_run_checkpoints(
+    directory: Path,
+    pattern: str,
+    *,
+    since: float,
+    ignored: Collection[Path],
+    formats: Collection[CheckpointFormat] | None = None,
+    quiet_seconds: float = 2.0,
+) -> ProgramCheckpoints:
+    """Return the checkpoints that the program has written since `since` (Unix seconds)."""
+    patterns = [pattern] if pattern != AUTO else [f"{each}/*" for each in _places(directory, since, ignored)]
+    complete: list[ProgramCheckpoint] = []
+    partial: list[ProgramCheckpoint] = []
+    unrecognized: list[Path] = []
+    for each in patterns:
+        found = find_program_checkpoints(directory, each, formats=formats, quiet_seconds=quiet_seconds)
+        complete += [one for one in found.complete if _modified(one) >= since]
+        partial += [one for one in found.partial if _modified(one) >= since]
+        unrecognized += found.unrecognized if pattern != AUTO else ()
+    folders = {one.path for one in (*complete, *partial)}
+
+    def sort(found: list[ProgramCheckpoint]) -> tuple[ProgramCheckpoint, ...]:
+        outer = [one for one in found if not folders.intersection(one.path.parents)]
+        return tuple(sorted(outer, key=_order, reverse=True))
+
+    return ProgramCheckpoints(sort(complete), sort(partial), tuple(unrecognized))
+
+
+def _places(directory: Path, since: float, ignored: Collection[Path]) -> Iterator[Path]:
+    """Yield the folders that hold something written since `since` that may be a checkpoint."""
+    skipped = {path.absolute() for path in ignored}
+    waiting, seen = [(directory, 0)], 0
+    while waiting and seen < _MOST_PLACES:
+        folder, depth = waiting.pop(0)
+        seen += 1
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:  # removed since, or not readable
+            continue
+        if any(entry.name == "pyvenv.cfg" for entry in entries):
+            continue
+        holds = False
+        for entry in entries:
+            path = folder / entry.name
+            with suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    hidden = entry.name.startswith(".") or entry.name in _NEVER_CHECKPOINTS
+                    if hidden or path.absolute() in skipped:
+                        continue
+                    holds = holds or entry.stat().st_mtime >= since
+                    if depth < _MOST_DEPTH:
+                        waiting.append((path, depth + 1))
+                elif entry.name.endswith(_FILES):
+                    holds = holds or entry.stat().st_mtime >= since
+        if holds:
+            yield folder
+
+
+def _modified(each: ProgramCheckpoint) -> float:
+    return max((file.modified for file in each.found.files), default=0.0)
+
+
+def _order(each: ProgramCheckpoint) -> tuple[bool, int, float]:
+    return each.step is not None, each.step or 0, _modified(each)
+
+
+def resume_point(found: ProgramCheckpoint, *, logged: int) -> ResumePoint:
+    """Return the point of a checkpoint in the program's folder; `logged` is its step if it shows none."""
+    return ResumePoint(found.step if found.step is not None else logged, found.path, state_of(found))
+
+
+def newest_taken(directory: RunDirectory) -> ResumePoint | None:
+    """Return the newest checkpoint in the run directory that has a manifest, or None."""
+    for step in reversed(directory.checkpoint_steps()):
+        with suppress(CheckpointError, OSError):
+            return ResumePoint(step, restorable_path(directory.checkpoint(step)))
+    return None
+
+
+def named_point(path: Path) -> ResumePoint:
+    """Return the point of a checkpoint of another run, which has a manifest. Raises ConfigError otherwise."""
+    try:
+        manifest = read_manifest(path)
+        return ResumePoint(
+            manifest.step, restorable_path(path), parent_sha256=sha256_of_file(path / MANIFEST_NAME)
+        )
+    except (CheckpointError, OSError) as error:
+        raise ConfigError(
+            f"--resume {path}: is not a checkpoint of a run ({error}). Name a folder such as "
+            "runs/RUN/checkpoints/step-00000500, or give the program its own checkpoint in its command."
+        ) from None

@@ -1,0 +1,134 @@
+"""The programs in examples/ train on a CPU, learn, stop on SIGTERM with a checkpoint, and resume."""
+
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainyard.programs.program_events import (
+    LoggedFigures,
+    ProgramEvent,
+    ProgramEvents,
+    TrainingBegin,
+    WrittenCheckpoint,
+)
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+WITHOUT_TRAINYARD = """
+import runpy, sys
+sys.modules["trainyard"] = None
+sys.argv = ["train.py"]
+runpy.run_path("train.py", run_name="__main__")
+"""
+
+
+@dataclass(frozen=True)
+class Example:
+    name: str
+    figure: str
+    """The figure that gets better."""
+    rises: bool = False
+
+
+LEARNING = [Example("own_loop", "loss"), Example("sft", "loss"), Example("grpo", "reward", rises=True)]
+
+
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Start a program in a folder and a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def copied(name: str, folder: Path) -> tuple[Path, dict[str, Any], list[str]]:
+    """Copy an example; return its folder, the section of its configuration, and its command's arguments."""
+    there = shutil.copytree(EXAMPLES / name, folder / name)
+    program = yaml.safe_load((there / "trainyard.yaml").read_text())["program"]
+    assert program["command"][0] == "python"
+    return there, program, program["command"][1:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", LEARNING, ids=lambda example: example.name)
+def test_an_example_is_stopped_and_resumed_and_learns(tmp_path: Path, example: Example) -> None:
+    folder, program, arguments = copied(example.name, tmp_path)
+    file = folder / "events.jsonl"
+    moment = random.Random(example.name).randrange(2, program["steps"] // 2)
+    first = start(folder, *arguments, TRAINYARD_EVENTS=str(file))
+    events = ProgramEvents(file)
+    seen: list[ProgramEvent] = []
+    while first.poll() is None and not any(event.step >= moment for event in seen):
+        seen += events.poll()
+        time.sleep(0.01)
+    os.killpg(first.pid, signal.SIGTERM)
+    output, _ = first.communicate(timeout=120)
+    assert first.returncode == 75, output[-3000:]
+    seen += events.poll()
+    saved = [event for event in seen if isinstance(event, WrittenCheckpoint)]
+    stopped_at = saved[-1].step
+    assert moment <= stopped_at < program["steps"]
+    assert saved[-1].path in set(folder.glob(program["checkpoints"]))
+
+    resume = [part.replace("{checkpoint}", str(saved[-1].path)) for part in program["resume"]]
+    second = start(folder, *arguments, *resume, TRAINYARD_EVENTS=str(file))
+    output, _ = second.communicate(timeout=500)
+    assert second.returncode == 0, output[-3000:]
+    resumed = events.poll()
+    assert isinstance(resumed[0], TrainingBegin)
+    assert (resumed[0].step, resumed[0].steps) == (stopped_at, program["steps"])
+    rows = [e.row() for e in [*seen, *resumed] if isinstance(e, LoggedFigures) and not e.is_summary]
+    assert [row["step"] for row in rows] == list(range(1, program["steps"] + 1))
+    values = [row[example.figure] for row in rows]
+    assert all(math.isfinite(row["loss"]) for row in rows)
+    tenth = len(values) // 10
+    before, after = sum(values[:tenth]), sum(values[-tenth:])
+    assert after > before if example.rises else after < before
+    last = [event for event in resumed if isinstance(event, WrittenCheckpoint)][-1]
+    assert last.step == program["steps"]
+
+
+def test_an_own_loop_that_was_stopped_trains_as_one_that_was_not(tmp_path: Path) -> None:
+    folder, _, arguments = copied("own_loop", tmp_path)
+    losses = []
+    for name, runs in {"once": [[]], "twice": [["--steps", "150"], ["--resume_from_checkpoint"]]}.items():
+        for more in runs:
+            if more == ["--resume_from_checkpoint"]:
+                more = [*more, str(folder / "twice" / "step-00000100.pt")]
+            given = [*arguments, "--output_dir", name, *more]
+            done = start(folder, *given, TRAINYARD_EVENTS=str(folder / f"{name}.jsonl"))
+            output, _ = done.communicate(timeout=120)
+            assert done.returncode == 0, output
+        events = ProgramEvents(folder / f"{name}.jsonl").poll()
+        losses.append({e.step: e.figures["loss"] for e in events if isinstance(e, LoggedFigures)})
+    assert losses[0] == losses[1]
+
+
+def test_an_own_loop_needs_no_trainyard(tmp_path: Path) -> None:
+    folder, _, _ = copied("own_loop", tmp_path)
+    output, _ = start(folder, "-c", WITHOUT_TRAINYARD).communicate(timeout=120)
+    assert output.splitlines()[-1].startswith("step 400: loss ")
+    assert len(list((folder / "out").iterdir())) == 4
+
+
+@pytest.mark.parametrize("name", [example.name for example in LEARNING])
+def test_an_example_pins_the_versions_that_are_tested(name: str) -> None:
+    root = EXAMPLES.parent
+    locks = [root / "requirements-training.txt", root / "requirements-development.txt"]
+    tested = {line.split()[0] for lock in locks for line in lock.read_text().splitlines() if "==" in line}
+    assert set((EXAMPLES / name / "requirements.txt").read_text().split()) <= tested

@@ -1,0 +1,83 @@
+"""Lightning's own Trainer with the callback: SIGTERM at any moment, on any rank, saves one agreed step."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.programs.integrations import lightning_callback
+from trainyard.programs.program_events import (
+    LoggedFigures,
+    ProgramEvents,
+    TrainingBegin,
+    TrainingEnd,
+    WrittenCheckpoint,
+)
+
+STEPS = 12
+PROGRAM = Path(__file__).parent / "callback_programs" / "stop_lightning.py"
+
+
+def run_program(folder: Path, *, world: int) -> list[dict[str, Any]]:
+    """Run the program alone with a copy of the callback; return what each rank found, by training."""
+    shutil.copy(PROGRAM, folder / "program.py")
+    shutil.copy(str(lightning_callback.__file__), folder)
+    launcher = (
+        ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world > 1 else []
+    )
+    done = subprocess.run(
+        [sys.executable, *launcher, str(folder / "program.py"), str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        start_new_session=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2])
+def test_sigterm_at_any_moment_saves_a_step_that_all_ranks_agree_on(tmp_path: Path, world: int) -> None:
+    ranks = run_program(tmp_path, world=world)
+    stops = 0
+    for name in ranks[0]:
+        (step,) = {rank[name]["step"] for rank in ranks}
+        (exit_code,) = {rank[name]["exit_code"] for rank in ranks}
+        sent = [rank[name]["sent_at"] for rank in ranks if rank[name]["sent_at"] is not None]
+        if sent and sent[0] < STEPS - 1:
+            assert exit_code == 75 and step - sent[0] <= 1, name
+        assert exit_code == (75 if step < STEPS else None), name
+        stops += exit_code == 75
+        require_true_events(tmp_path / name, step=step, world=world)
+    assert stops >= 7
+
+
+def require_true_events(folder: Path, *, step: int, world: int) -> None:
+    reader = ProgramEvents(folder / "events.jsonl")
+    events = reader.poll()
+    begin, end = events[0], events[-1]
+    assert isinstance(begin, TrainingBegin)
+    assert isinstance(end, TrainingEnd)
+    assert reader.bad_lines == 0
+    assert (begin.step, begin.steps, begin.world_size) == (0, STEPS, world)
+    assert (end.step, end.steps, end.finished) == (step, STEPS, step == STEPS)
+    rows = [event.row() for event in events if isinstance(event, LoggedFigures)]
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, step + 1))
+    assert all({"learning_rate", "epoch"} <= row.keys() for row in rows if "loss" in row)
+    assert all(abs(row["loss"] - row["train_loss"]) < 1e-6 for row in rows if "loss" in row)
+    saved = [event for event in events if isinstance(event, WrittenCheckpoint)]
+    due = [at for at in range(1, step + 1) if at % 4 == 0 or at == step]
+    assert [checkpoint.step for checkpoint in saved] == due
+    for checkpoint in saved:
+        assert checkpoint.path.parent == folder / "out"
+        assert zipfile.is_zipfile(checkpoint.path)
+        facts = checkpoint.path.stat()
+        assert checkpoint.files == {checkpoint.path.name: (facts.st_size, facts.st_mtime_ns)}

@@ -1,0 +1,123 @@
+"""The metrics of trainers that nobody here wrote: their true output and files, read as a run reads them.
+
+What is expected is the trainer's own history in its last trainer_state.json.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.programs.metrics.log_reader import LogReader
+from trainyard.programs.metrics.metric_files import MetricFiles
+from trainyard.programs.metrics.program_metrics import ProgramMetrics, row_fault
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+TRAINER = Path(__file__).parent / "trainers" / "hugging_face.py"
+Row = dict[str, Any]
+
+
+def train(place: Path, *options: str, metrics: ProgramMetrics, unbuffered: bool = True) -> list[Row]:
+    """Train in `place`, pass the output on as it comes, and return the rows."""
+    offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {**os.environ, **offline, **({"PYTHONUNBUFFERED": "1"} if unbuffered else {})}
+    rows: list[Row] = []
+    with subprocess.Popen(
+        [sys.executable, str(TRAINER), *options],
+        cwd=place,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        assert process.stdout is not None
+        text = b""
+        while chunk := os.read(process.stdout.fileno(), 4096):
+            text += chunk
+            rows += metrics.take(chunk.decode(errors="replace"))
+            rows += metrics.poll()
+    assert process.returncode == 0, text.decode(errors="replace")[-3000:]
+    return rows + metrics.close()
+
+
+def own_history(place: Path, step: int) -> Mapping[int, Row]:
+    """The trainer's own history: step -> its figures."""
+    state = json.loads((place / f"out/checkpoint-{step}/trainer_state.json").read_text())
+    merged: dict[int, Row] = {}
+    for entry in state["log_history"]:
+        if "loss" in entry or "eval_loss" in entry:
+            names = {"loss": "loss", "grad_norm": "grad_norm", "eval_loss": "val_loss"}
+            merged.setdefault(entry["step"], {}).update(
+                {name: entry[own] for own, name in names.items() if own in entry}
+            )
+    return merged
+
+
+def assert_rows(rows: list[Row], history: Mapping[int, Row], *, digits: float) -> None:
+    assert [row["step"] for row in rows] == list(history)
+    for row in rows:
+        expected = history[row["step"]]
+        assert {name: row.get(name) for name in expected} == pytest.approx(expected, rel=digits)
+        assert ("val_loss" in row) is ("val_loss" in expected)
+        assert row_fault(row) is None
+
+
+@pytest.mark.parametrize("trl", [(), ("--trl",)], ids=["trainer", "sft"])
+def test_every_step_is_a_row_with_the_trainers_own_figures(tmp_path: Path, trl: tuple[str, ...]) -> None:
+    metrics = ProgramMetrics(LogReader(), MetricFiles(tmp_path, time.time()))
+    rows = train(tmp_path, *trl, "--eval_steps", "3", "--report_to", "tensorboard", metrics=metrics)
+    history = own_history(tmp_path, 8)
+    assert list(history) == list(range(1, 9))
+    assert_rows(rows, history, digits=1e-3)
+    assert_rows(metrics.rows(), history, digits=1e-6)
+    assert (metrics.steps_asked, metrics.log.steps_asked, metrics.log.is_finished) == (8, 8, True)
+    assert (metrics.rows_without_step, metrics.files.notes) == ((), ())
+    if trl:
+        assert [row["tokens"] > 0 for row in rows] == [True] * 8
+
+    # Each source alone.
+    (events,) = (tmp_path / "out").rglob("events.out.tfevents.*")
+    read = MetricFiles(tmp_path, 0.0, str(events.parent.relative_to(tmp_path))).poll()
+    assert_rows(read, history, digits=1e-6)
+    read = MetricFiles(tmp_path, 0.0, "out/checkpoint-8/trainer_state.json").poll()
+    assert_rows(read, history, digits=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("bar", "unbuffered"),
+    [((), True), ((), False), (("--disable_tqdm",), True)],
+    ids=["bar", "buffered", "no bar"],
+)
+def test_the_output_alone_shows_the_steps(tmp_path: Path, bar: tuple[str, ...], unbuffered: bool) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    metrics = ProgramMetrics(LogReader(), MetricFiles(elsewhere, time.time()))
+    options = ("--max_steps", "30", "--logging_steps", "3", "--save_steps", "30", *bar)
+    rows = train(tmp_path, *options, metrics=metrics, unbuffered=unbuffered)
+    assert_rows(rows, own_history(tmp_path, 30), digits=1e-3)
+    assert metrics.rows_without_step == ()
+    assert metrics.log.is_finished is True
+
+
+def test_a_resumed_program_has_the_rows_of_its_own_steps(tmp_path: Path) -> None:
+    first = ProgramMetrics(LogReader(), MetricFiles(tmp_path, time.time()))
+    train(tmp_path, "--max_steps", "4", metrics=first)
+    second = ProgramMetrics(LogReader(), MetricFiles(tmp_path, time.time()))
+    rows = train(tmp_path, "--resume_from_checkpoint", "out/checkpoint-4", metrics=second)
+    assert [row["step"] for row in rows] == [5, 6, 7, 8]
+    assert [row["step"] for row in second.rows()] == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("how", [("--poison",), ("--learning_rate", "1e30")], ids=["weight", "rate"])
+def test_a_nan_that_the_trainer_hides_is_a_fault(tmp_path: Path, how: tuple[str, ...]) -> None:
+    metrics = ProgramMetrics(LogReader(), MetricFiles(tmp_path, time.time()))
+    rows = train(tmp_path, *how, "--eval_steps", "8", metrics=metrics)
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    assert [row["loss"] for row in rows][-1] == 0  # it prints NaN as 0
+    assert row_fault(rows[-1]) is not None
+    assert len([row for row in rows if row_fault(row)]) >= 6

@@ -1,0 +1,84 @@
+"""transformers' own Trainer with the callback: SIGTERM at any moment, on any rank, saves one agreed step."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.programs.integrations import transformers_callback
+from trainyard.programs.program_events import (
+    LoggedFigures,
+    ProgramEvents,
+    TrainingBegin,
+    TrainingEnd,
+    WrittenCheckpoint,
+)
+
+STEPS = 12
+PROGRAM = Path(__file__).parent / "callback_programs" / "stop_transformers.py"
+
+
+def run_program(folder: Path, *, world: int) -> list[dict[str, Any]]:
+    """Run the program alone with a copy of the callback; return what each rank found, by training."""
+    shutil.copy(PROGRAM, folder / "program.py")
+    shutil.copy(str(transformers_callback.__file__), folder)
+    launcher = (
+        ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world > 1 else []
+    )
+    done = subprocess.run(
+        [sys.executable, *launcher, str(folder / "program.py"), str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        start_new_session=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2])
+def test_sigterm_at_any_moment_saves_a_step_that_all_ranks_agree_on(tmp_path: Path, world: int) -> None:
+    ranks = run_program(tmp_path, world=world)
+    stops = 0
+    for name in ranks[0]:
+        (step,) = {rank[name]["step"] for rank in ranks}
+        (stopped,) = {rank[name]["stopped"] for rank in ranks}
+        sent = [rank[name]["sent_at"] for rank in ranks if rank[name]["sent_at"] is not None]
+        if sent and sent[0] < STEPS - 1:
+            assert stopped and step - sent[0] <= 1, name
+        assert stopped == (step < STEPS), name
+        stops += stopped
+        generators = [f"rng_state_{rank}.pth" for rank in range(world)] if world > 1 else ["rng_state.pth"]
+        expected = {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json", *generators}
+        assert expected <= set(ranks[0][name]["files"]), name
+        require_true_events(tmp_path / name, step=step, world=world, files=expected)
+    assert stops >= 8
+
+
+def require_true_events(folder: Path, *, step: int, world: int, files: set[str]) -> None:
+    reader = ProgramEvents(folder / "events.jsonl")
+    events = reader.poll()
+    begin, end = events[0], events[-1]
+    assert isinstance(begin, TrainingBegin)
+    assert isinstance(end, TrainingEnd)
+    assert reader.bad_lines == 0
+    assert (begin.step, begin.steps, begin.world_size) == (0, STEPS, world)
+    assert (end.step, end.steps, end.finished) == (step, STEPS, step == STEPS)
+    rows = [event.row() for event in events if isinstance(event, LoggedFigures) and not event.is_summary]
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, step + 1))
+    assert all({"learning_rate", "grad_norm", "epoch"} <= row.keys() for row in rows if "loss" in row)
+    saved = [event for event in events if isinstance(event, WrittenCheckpoint)]
+    due = [at for at in range(1, step + 1) if at % 4 == 0 or at == step]
+    assert [checkpoint.step for checkpoint in saved] == due
+    newest = folder / "out" / f"checkpoint-{step}"
+    assert saved[-1].path == newest
+    assert files <= saved[-1].files.keys()
+    for name, facts in saved[-1].files.items():
+        assert facts == ((newest / name).stat().st_size, (newest / name).stat().st_mtime_ns)

@@ -1,0 +1,217 @@
+"""Checkpoints of a program that are copied into the run directory, while the program still writes."""
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration import checkpoint_shapes as shapes
+
+from trainyard.errors import CheckpointError
+from trainyard.programs.checkpoints import taken_checkpoint
+from trainyard.programs.checkpoints.program_checkpoints import (
+    ProgramCheckpoint,
+    ProgramCheckpoints,
+    find_program_checkpoints,
+)
+from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint, take_newest
+from trainyard.programs.program_records import begin
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest, verify_checkpoint
+from trainyard.run.directory import RunDirectory
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    found = RunDirectory(tmp_path / "run")
+    begin(found, "llama", {"plan": {"steps": 20}}, "recipe: command\n", resumed_at=None)
+    return found
+
+
+def find(out: Path, pattern: str = "*") -> ProgramCheckpoints:
+    return find_program_checkpoints(out, pattern, quiet_seconds=0)
+
+
+def newest(out: Path, pattern: str = "*") -> ProgramCheckpoint:
+    found = find(out, pattern).newest
+    assert found is not None
+    return found
+
+
+PLANTS: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "trainer": ("checkpoint-*", lambda out: shapes.trainer(out / "checkpoint-20", world=2)),
+    "dcp": ("step-*", lambda out: shapes.dcp(out / "step-20", optimizer=True)),
+    "deep": ("ep*", lambda out: shapes.lightning_deepspeed(out, 20)),
+    "lightning": ("*.ckpt", lambda out: shapes.lightning_file(out, 20)),
+    "nanochat": ("model_*.pt", lambda out: shapes.nanochat(out, 20)),
+    "nanogpt": ("ckpt.pt", lambda out: shapes.nanogpt(out, 20)),
+}
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_checkpoint_is_copied_and_only_once(
+    name: str, shares: bool, directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not shares:
+
+        def refuse(*_: object) -> int:
+            raise OSError("not on this file system")
+
+        monkeypatch.setattr("os.copy_file_range", refuse)
+    pattern, plant = PLANTS[name]
+    out = tmp_path / "out"
+    plant(out)
+    for path in out.rglob("*.safetensors"):
+        path.chmod(0o600)
+    mask = os.umask(0o022)
+    os.umask(mask)
+    kept = {path: (path.stat().st_mtime_ns, path.stat().st_nlink) for path in out.rglob("*")}
+    one = newest(out, pattern)
+    shutil.copytree(one.base, directory.checkpoint(20) / "rest")  # of a take that was cut off
+    taken = take_checkpoint(one, directory, "llama")
+    manifest = verify_checkpoint(directory.checkpoint(20), run_id="llama")
+    assert [file.path for file in manifest.files] == sorted(one.files(), key=lambda each: Path(each).parts)
+    for file in manifest.files:
+        copy = directory.checkpoint(20) / file.path
+        assert copy.read_bytes() == (one.base / file.path).read_bytes()
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o666 & ~mask
+    times = directory.checkpoint(20).stat().st_mtime_ns
+    assert take_checkpoint(newest(out, pattern), directory, "llama") == taken
+    assert directory.checkpoint(20).stat().st_mtime_ns == times, "nothing was written"
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_nlink) for path in out.rglob("*")} == kept
+    assert [path.name for path in directory.checkpoints.iterdir()] == ["step-00000020"]
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_resume_argument_gets_a_folder_or_a_file_as_the_program_wrote_it(
+    name: str, directory: RunDirectory, tmp_path: Path
+) -> None:
+    pattern, plant = PLANTS[name]
+    original = plant(tmp_path / "out")
+    take_checkpoint(newest(tmp_path / "out", pattern), directory, "llama")
+    path = restorable_path(directory.checkpoint(20))
+    if name in ("lightning", "nanogpt"):
+        assert path == directory.checkpoint(20) / original.name
+        assert path.read_bytes() == original.read_bytes()
+    else:
+        assert path == directory.checkpoint(20)
+
+
+def test_a_folder_with_one_file_stays_a_folder(directory: RunDirectory, tmp_path: Path) -> None:
+    (tmp_path / "out" / "step-20").mkdir(parents=True)
+    (tmp_path / "out" / "step-20" / "model.safetensors").write_bytes(shapes.safetensors_bytes(9))
+    take_checkpoint(newest(tmp_path / "out"), directory, "llama")
+    assert restorable_path(directory.checkpoint(20)) == directory.checkpoint(20)
+    with pytest.raises(CheckpointError, match=MANIFEST_NAME):
+        restorable_path(directory.checkpoint(40))
+
+
+def test_what_the_program_wrote_since_replaces_what_was_taken(
+    directory: RunDirectory, tmp_path: Path
+) -> None:
+    """It saves the same step again in place; the copy keeps its bytes until it is taken anew."""
+    folder = shapes.trainer(tmp_path / "out" / "checkpoint-20")
+    before = take_checkpoint(newest(tmp_path / "out"), directory, "llama")
+    old = (folder / "optimizer.pt").read_bytes()
+    with (folder / "optimizer.pt").open("r+b") as file:  # the same inode
+        file.seek(100)
+        file.write(b"later")
+    verify_checkpoint(directory.checkpoint(20))
+    assert (directory.checkpoint(20) / "optimizer.pt").read_bytes() == old
+    after = take_checkpoint(newest(tmp_path / "out"), directory, "llama")
+    assert after != before
+    verify_checkpoint(directory.checkpoint(20), run_id="llama")
+    assert (directory.checkpoint(20) / "optimizer.pt").read_bytes() == (folder / "optimizer.pt").read_bytes()
+
+
+def touch(folder: Path) -> None:
+    os.utime(folder / "config.json", (1, 1))
+
+
+def add(folder: Path) -> None:
+    (folder / "more.txt").write_text("x")
+
+
+def truncate(folder: Path) -> None:
+    os.truncate(folder / "optimizer.pt", 10)
+
+
+def remove_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+CHANGES: list[Callable[[Path], Any]] = [touch, add, truncate, remove_weights, shutil.rmtree]
+
+
+@pytest.mark.parametrize("file", [0, 3, 7])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_checkpoint_that_changes_while_it_is_copied_is_not_taken_and_the_next_one_is(
+    change: Callable[[Path], Any],
+    file: int,
+    directory: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    out = tmp_path / "out"
+    for step in (10, 20):
+        shapes.trainer(out / f"checkpoint-{step}")
+    found, copy, count = find(out), taken_checkpoint._copy_file, 0
+
+    def copy_and_change(source: Path, target: Path) -> None:
+        nonlocal count
+        if count == file:
+            change(out / "checkpoint-20")
+        count += 1
+        copy(source, target)
+
+    monkeypatch.setattr(taken_checkpoint, "_copy_file", copy_and_change)
+    taken = take_newest(found, directory)
+    assert taken is not None and taken.step == 10
+    assert "checkpoint-20: the checkpoint was not taken" in caplog.text
+    assert [path.name for path in directory.checkpoints.iterdir()] == ["step-00000010"]
+    verify_checkpoint(directory.checkpoint(10), run_id="llama")
+
+
+def test_a_failed_copy_leaves_what_was_taken_before(
+    directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shapes.trainer(tmp_path / "out" / "checkpoint-20")
+    take_checkpoint(newest(tmp_path / "out"), directory, "llama")
+    (folder / "optimizer.pt").write_bytes((folder / "scheduler.pt").read_bytes())
+
+    def fail(_source: Path, _target: Path) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(taken_checkpoint, "_copy_file", fail)
+    assert take_newest(find(tmp_path / "out"), directory) is None
+    verify_checkpoint(directory.checkpoint(20), run_id="llama")
+
+
+def test_a_step_that_nothing_says_is_given_or_refused(directory: RunDirectory, tmp_path: Path) -> None:
+    shapes.archive(tmp_path / "out" / "last.pt", 20, {})
+    one = newest(tmp_path / "out")
+    with pytest.raises(CheckpointError, match="say its step"):
+        take_checkpoint(one, directory, "llama")
+    assert take_checkpoint(one, directory, "llama", step=12).step == 12
+    assert read_manifest(directory.checkpoint(12)).is_file
+    shapes.archive(tmp_path / "out" / "new.pt", 20, {})
+    os.utime(tmp_path / "out" / "last.pt", (1, 1))
+    found = find(tmp_path / "out")
+    assert take_newest(found, directory, step=16) == take_newest(found, directory, step=16)
+    (tmp_path / "out" / "new.pt").write_bytes(b"changed since")
+    assert take_newest(found, directory, step=16) is None, "an older one has not the step of the newest"
+    assert take_newest(ProgramCheckpoints(()), directory) is None
+
+
+def test_a_file_of_the_name_of_our_manifest_is_not_lost(directory: RunDirectory, tmp_path: Path) -> None:
+    folder = shapes.lightning_deepspeed(tmp_path / "out", 20)
+    (folder / "checkpoint" / MANIFEST_NAME).write_text("{}")
+    take_checkpoint(newest(tmp_path / "out"), directory, "llama")
+    assert f"checkpoint/{MANIFEST_NAME}" in {f.path for f in read_manifest(directory.checkpoint(20)).files}
+    (folder / MANIFEST_NAME).write_text("{}")
+    with pytest.raises(CheckpointError, match="has this name"):
+        take_checkpoint(newest(tmp_path / "out"), directory, "llama")

@@ -1,0 +1,377 @@
+"""Rows from files of metrics: each kind, while it grows, is cut off, rewritten or older than the start."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.programs.metrics.metric_files import MetricFiles
+from trainyard.programs.metrics.program_metrics import row_fault
+
+Row = dict[str, Any]
+STARTED = 1_700_000_000.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of text file: its name, the lines before the rows, the line of a row."""
+
+    path: str
+    line: Callable[[int], str]
+    head: Sequence[str] = ()
+    more: Callable[[int], Mapping[str, Any]] = lambda _: {}
+    """Figures besides step and loss."""
+
+
+def as_json(**figures: Any) -> str:
+    return json.dumps(figures)
+
+
+KINDS: Mapping[str, Kind] = {
+    "json lines": Kind("out/metrics.jsonl", lambda step: as_json(step=step, loss=step / 4, note="x")),
+    "nested": Kind("log/run.jsonl", lambda step: as_json(step=step, data={"actor/pg_loss": step / 4})),
+    "llama-factory": Kind(
+        "saves/trainer_log.jsonl",
+        lambda step: as_json(
+            current_steps=step, total_steps=9, loss=step / 4, lr=0.5, epoch=0.5, percentage=1.0
+        ),
+        more=lambda _: {"learning_rate": 0.5, "epoch": 0.5},
+    ),
+    "automodel": Kind(
+        "checkpoints/training.jsonl",
+        lambda step: as_json(step=step - 1, epoch=0, timestamp="t", loss=step / 4, grad_norm=1.5),
+        more=lambda _: {"epoch": 0, "grad_norm": 1.5},
+    ),
+    "csv": Kind(
+        "out/progress.csv",
+        lambda step: f"{step},{step / 4},0.5",
+        ("iter,train_loss,lr",),
+        lambda _: {"learning_rate": 0.5},
+    ),
+    "tsv": Kind("out/progress.tsv", lambda step: f"{step}\t{step / 4}", ("global_step\tloss",)),
+    "lightning": Kind(
+        "lightning_logs/version_0/metrics.csv",
+        lambda step: f"0,,0.5,{step - 1},,\n0,,,{step - 1},{step / 4},\n0,9.5,,{step - 1},,2.5",
+        ("epoch,train_loss_epoch,lr-AdamW,step,train_loss_step,val_loss",),
+        lambda _: {"epoch": 0.0, "learning_rate": 0.5, "val_loss": 2.5},
+    ),
+}
+
+
+class Folder:
+    """A program's directory, whose files have times after the start."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._time = STARTED + 1
+
+    def write(self, name: str, text: str, *, age: float | None = None, mode: str = "w") -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open(mode) as file:
+            file.write(text)
+        self._time += 1
+        when = self._time if age is None else STARTED - age
+        os.utime(path, (when, when))
+        return path
+
+    def append(self, name: str, text: str) -> Path:
+        return self.write(name, text, mode="a")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def row(kind: str, step: int) -> Row:
+    return {"step": step, "loss": step / 4, **KINDS[kind].more(step)}
+
+
+def lines(kind: str, *steps: int, head: bool = True) -> str:
+    shown = KINDS[kind]
+    return "".join(f"{line}\n" for line in [*(shown.head if head else ()), *map(shown.line, steps)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("setting", ["auto", "file", "folder"])
+def test_a_file_is_read_as_it_grows(folder: Folder, kind: str, setting: str) -> None:
+    name = KINDS[kind].path
+    settings = {"auto": "auto", "file": name, "folder": str(Path(name).parent)}
+    if setting == "folder":
+        (folder.path / name).parent.mkdir(parents=True)
+    files = MetricFiles(folder.path, STARTED, settings[setting])
+    assert files.poll() == []
+    folder.write(name, lines(kind, 1, 2))
+    assert files.poll() == [row(kind, 1), row(kind, 2)]
+    assert files.poll() == []
+    folder.append(name, lines(kind, 3, head=False))
+    assert files.poll() == [row(kind, 3)]
+    assert files.notes == ()
+    assert files.steps_asked == (9 if kind == "llama-factory" else None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_line_without_its_end_waits(folder: Folder, kind: str) -> None:
+    name, text = KINDS[kind].path, lines(kind, 1, 12)
+    files = MetricFiles(folder.path, STARTED)
+    rows: list[Row] = []
+    for size in range(0, len(text), 3):
+        folder.write(name, text[:size])
+        rows += files.poll()
+    assert {found["step"] for found in rows} <= {1, 12}
+    folder.write(name, text.removesuffix("\n"))
+    rows += files.poll() + files.poll(at_end=True)
+    merged: dict[int, Row] = {}
+    for found in rows:
+        merged.setdefault(found["step"], {}).update(found)
+    assert merged == {1: row(kind, 1), 12: row(kind, 12)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["truncated", "replaced", "in place"])
+def test_a_file_that_is_written_anew_is_read_anew(folder: Folder, kind: str, how: str) -> None:
+    name = KINDS[kind].path
+    files = MetricFiles(folder.path, STARTED)
+    folder.write(name, lines(kind, 1, 2, 3))
+    assert len(files.poll()) == 3
+    if how == "truncated":
+        folder.write(name, lines(kind, 2).replace("0.5", "0.5"))
+        folder.write(name, lines(kind, 7))
+        assert files.poll() == [row(kind, 7)]
+    elif how == "replaced":
+        (folder.path / name).unlink()
+        folder.write(name, lines(kind, 5, 6, 7, 8))
+        assert files.poll() == [row(kind, step) for step in (5, 6, 7, 8)]
+    else:
+        folder.write(name, lines(kind, 11, 12, 13, 14, 15))
+        assert files.poll() == [row(kind, step) for step in range(11, 16)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_there_before_the_start_is_not_reported(folder: Folder, kind: str) -> None:
+    name = KINDS[kind].path
+    folder.write(name, lines(kind, 1, 2), age=60)
+    folder.write("copy/" + Path(name).name, lines(kind, 1, 2), age=60)
+    files = MetricFiles(folder.path, STARTED)
+    assert files.poll() == []
+    folder.append(name, lines(kind, 3, head=False))
+    assert files.poll() == [row(kind, 3)]
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [".venv/lib", ".git", "venv", "a/node_modules/b", "lib/site-packages/x", "wandb/run-1", "ours/run"],
+)
+def test_files_of_others_are_not_read(folder: Folder, hidden: str) -> None:
+    files = MetricFiles(folder.path, STARTED, ignored=[folder.path / "ours"])
+    folder.write(f"{hidden}/metrics.jsonl", lines("json lines", 1))
+    folder.write("environment/pyvenv.cfg", "")
+    folder.write("environment/metrics.jsonl", lines("json lines", 1))
+    assert files.poll() == []
+    folder.write("own/metrics.jsonl", lines("json lines", 1))
+    assert files.poll() == [row("json lines", 1)]
+
+
+def test_data_is_not_taken_for_metrics(folder: Folder) -> None:
+    files = MetricFiles(folder.path, STARTED)
+    folder.write("data/train.jsonl", '{"text": "step 1 loss 2"}\n' * 500 + '{"step": 1, "loss": 2}\n')
+    folder.write("data/train.csv", "text,label\nx,1\n")
+    folder.write("data/steps.csv", "step,text\n1,x\n")
+    folder.write("monitor/Train_Samples_train_loss.csv", "step,train_loss\n512,2.5\n")
+    folder.write("odd.jsonl", '[1]\n"x"\n{\n{"step": "a", "loss": 1}\n{"step": -1, "loss": 1}\n\x00\n')
+    assert files.poll() == []
+    assert files.notes == ()
+
+
+def test_a_log_that_is_named_is_read_as_a_log(folder: Folder) -> None:
+    files = MetricFiles(folder.path, STARTED, "out/debug.log")
+    folder.write("out/debug.log", "iter 0: loss 2.5000, time 12.00ms, mfu 1.00%\niter 1: loss 2")
+    assert [found["loss"] for found in files.poll()] == [2.5]
+    folder.append("out/debug.log", ".2500, time 12.00ms, mfu 1.00%\n")
+    assert [found["loss"] for found in files.poll()] == [2.25]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "metrics.parquet", "run.wandb", "picture.png"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_named_file_of_another_form_is_refused(folder: Folder, name: str, exists: bool) -> None:
+    if exists:
+        folder.write(name, "\x00\x01")
+    with pytest.raises(
+        ConfigError, match=rf"program.metrics: {name} is not a file of metrics. Readable are: JSON lines"
+    ):
+        MetricFiles(folder.path, STARTED, name)
+
+
+def test_a_named_log_that_is_binary_is_refused(folder: Folder) -> None:
+    folder.write("x.log", "\x00\x01")
+    with pytest.raises(ConfigError, match="JSON lines"):
+        MetricFiles(folder.path, STARTED, "x.log")
+
+
+def test_the_column_that_lightning_adds_makes_no_row_twice(folder: Folder) -> None:
+    name = "lightning_logs/version_0/metrics.csv"
+    files = MetricFiles(folder.path, STARTED)
+    folder.write(name, "epoch,step,train_loss\n0,0,2.5\n0,1,2.25\n")
+    assert [found["step"] for found in files.poll()] == [1, 2]
+    folder.write(name, "epoch,step,train_loss,val_loss\n0,0,2.5,\n0,1,2.25,\n0,1,,2.75\n0,2,2.0,\n")
+    assert files.poll() == [
+        {"step": 2, "epoch": 0.0, "val_loss": 2.75},
+        {"step": 3, "epoch": 0.0, "loss": 2.0},
+    ]
+    folder.write("lightning_logs/version_1/metrics.csv", "epoch,step,train_loss\n0,3,1.5\n")
+    assert files.poll() == [{"step": 4, "epoch": 0.0, "loss": 1.5}]
+
+
+# The state of the Hugging Face trainer.
+
+
+def state(*steps: int, loss: float = 0.0, total: int = 9) -> str:
+    history: list[Row] = []
+    for step in steps:
+        history.append(
+            {
+                "epoch": step / 16,
+                "grad_norm": 1.5,
+                "learning_rate": 0.5,
+                "loss": step / 4 + loss,
+                "step": step,
+            }
+        )
+        if step % 4 == 0:
+            history.append({"epoch": step / 16, "eval_loss": 2.5, "eval_runtime": 0.1, "step": step})
+    history.append({"epoch": 1.0, "step": 9, "train_loss": 2.0, "train_runtime": 1.0, "total_flos": 1.0})
+    return json.dumps({"global_step": max(steps), "max_steps": total, "log_history": history})
+
+
+def state_row(step: int, loss: float = 0.0) -> Row:
+    validation = {"val_loss": 2.5} if step % 4 == 0 else {}
+    figures = {
+        "step": step,
+        "epoch": step / 16,
+        "grad_norm": 1.5,
+        "learning_rate": 0.5,
+        "loss": step / 4 + loss,
+    }
+    return {**figures, **validation}
+
+
+def test_the_history_of_each_checkpoint_is_reported_once(folder: Folder) -> None:
+    files = MetricFiles(folder.path, STARTED)
+    folder.write("out/checkpoint-4/trainer_state.json", state(1, 2, 3, 4))
+    assert files.poll() == [state_row(step) for step in (1, 2, 3, 4)]
+    folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
+    assert files.poll() == [state_row(5), state_row(6)]
+    assert files.steps_asked == 9
+    (folder.path / "out/checkpoint-4/trainer_state.json").unlink()
+    assert files.poll() == []
+
+
+def test_the_history_before_a_resume_is_not_reported(folder: Folder) -> None:
+    folder.write("out/checkpoint-4/trainer_state.json", state(1, 2, 3, 4), age=60)
+    files = MetricFiles(folder.path, STARTED)
+    folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
+    assert files.poll() == [state_row(5), state_row(6)]
+    folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6, 7, loss=0.125))
+    assert [found["step"] for found in files.poll()] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_state_that_is_being_written_waits(folder: Folder) -> None:
+    files = MetricFiles(folder.path, STARTED)
+    text = state(1, 2)
+    for size in range(0, len(text), 50):
+        folder.write("trainer_state.json", text[:size])
+        assert files.poll() == []
+    folder.write("trainer_state.json", text)
+    assert files.poll() == [state_row(1), state_row(2)]
+
+
+def test_a_nan_in_a_state_is_a_fault(folder: Folder) -> None:
+    files = MetricFiles(folder.path, STARTED)
+    folder.write("trainer_state.json", state(1).replace('"grad_norm": 1.5', '"grad_norm": NaN'))
+    (found,) = files.poll()
+    assert row_fault(found) == "step 1: the gradient norm is nan, which is not finite"
+    folder.write("trainer_state.json", '{"log_history": 3}')
+    folder.write("x/trainer_state.json", "[]")
+    assert files.poll() == []
+
+
+# TensorBoard.
+
+
+def event_file(folder: Folder, place: str) -> Any:
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    return EventFileWriter(str(folder.path / place))
+
+
+def add(writer: Any, step: int, *, new_layout: bool = False, **figures: float) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.util.tensor_util import make_tensor_proto
+
+    values = [
+        Summary.Value(tag=tag.replace("__", "/"), tensor=make_tensor_proto(number))
+        if new_layout
+        else Summary.Value(tag=tag.replace("__", "/"), simple_value=number)
+        for tag, number in figures.items()
+    ]
+    values.append(Summary.Value(tag="note", tensor=make_tensor_proto("text")))
+    writer.add_event(Event(wall_time=STARTED + step, step=step, summary=Summary(value=values)))
+    writer.flush()
+
+
+@pytest.mark.parametrize("new_layout", [False, True])
+def test_events_of_tensorboard_are_read_as_they_come(folder: Folder, new_layout: bool) -> None:
+    files = MetricFiles(folder.path, STARTED)
+    writer = event_file(folder, "runs/Nov26")
+    add(writer, 1, new_layout=new_layout, train__loss=2.5, train__grad_norm=1.5, train__epoch=0.25)
+    assert files.poll() == [{"step": 1, "loss": 2.5, "grad_norm": 1.5, "epoch": 0.25}]
+    add(writer, 2, new_layout=new_layout, train__loss=float("nan"))
+    add(writer, 2, new_layout=new_layout, eval__loss=2.75)
+    add(writer, 3, new_layout=new_layout, train__train_loss=2.0, other=1.0)
+    assert files.poll() == [{"step": 2, "loss": "nan", "val_loss": 2.75}]
+    writer.close()
+    assert (files.poll(), files.notes) == ([], ())
+
+
+def test_events_that_are_cut_off_wait_for_their_rest(folder: Folder) -> None:
+    writer = event_file(folder, "whole")
+    for step in (1, 2, 3):
+        add(writer, step, loss=step / 4)
+    writer.close()
+    (source,) = (folder.path / "whole").iterdir()
+    content = source.read_bytes()
+    files = MetricFiles(folder.path, STARTED, "cut")
+    target = folder.path / "cut" / source.name
+    target.parent.mkdir()
+    rows = []
+    for size in range(0, len(content), 7):
+        target.write_bytes(b"") if not target.exists() else None
+        with target.open("ab") as file:
+            file.write(content[size : size + 7])
+        rows += files.poll()
+    assert [found["step"] for found in rows] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("tag", ["time__batch", "reduced_train_loss"])
+def test_programs_that_count_from_0_have_steps_from_1(folder: Folder, tag: str) -> None:
+    files = MetricFiles(folder.path, STARTED)
+    add(event_file(folder, "tb"), 0, **{"loss__train__total": 2.5, tag: 2.5})
+    add(event_file(folder, "lightning_logs/version_3"), 4, train_loss=2.5)
+    assert [(found["step"], found["loss"]) for found in files.poll()] == [(1, 2.5), (5, 2.5)]
+
+
+def test_events_without_tensorboard_are_a_note(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(event_file(folder, "tb"), 1, loss=2.5)
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_file_loader", None)
+    files = MetricFiles(folder.path, STARTED)
+    assert (files.poll(), files.poll()) == ([], [])
+    (note,) = files.notes
+    assert "the package tensorboard is not installed beside Trainyard" in note

@@ -1,0 +1,167 @@
+"""What a program reports is read as it was written; whatever else is in the file is skipped and counted."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.programs.program_events import (
+    LoggedFigures,
+    ProgramEvent,
+    ProgramEvents,
+    TrainingBegin,
+    TrainingEnd,
+    WrittenCheckpoint,
+    parse_event,
+)
+
+EVENTS: list[tuple[dict[str, Any], ProgramEvent]] = [
+    (
+        {"event": "begin", "step": 3, "steps": 9, "world_size": 2, "time": 5.0},
+        TrainingBegin(3, 9, 2, 5.0),
+    ),
+    ({"event": "begin", "step": 0, "steps": 9.0, "world_size": "many"}, TrainingBegin(0, 9)),
+    (
+        {"event": "row", "step": 4, "loss": 2.5, "lr": 0.1, "note": "text", "time": 6},
+        LoggedFigures(4, {"loss": 2.5, "lr": 0.1}, 6),
+    ),
+    (
+        {"event": "summary", "step": 9, "train_loss": 2},
+        LoggedFigures(9, {"train_loss": 2}, is_summary=True),
+    ),
+    (
+        {"event": "saved", "step": 9, "path": "/o/c-9", "files": {"a/b.pt": [3, 4]}},
+        WrittenCheckpoint(9, Path("/o/c-9"), {"a/b.pt": (3, 4)}),
+    ),
+    ({"event": "end", "step": 9, "steps": 9, "finished": True}, TrainingEnd(9, 9, finished=True)),
+    ({"event": "end", "step": 9, "finished": 1}, TrainingEnd(9)),
+]
+BAD = [
+    "text",
+    "[]",
+    "{}",
+    '{"event": "row"}',
+    '{"event": "row", "step": -1}',
+    '{"event": "row", "step": 1.5}',
+    '{"event": "row", "step": true}',
+    '{"event": "row", "step": "1"}',
+    '{"event": "row", "step": 9223372036854775808}',
+    '{"event": "row", "step": 1, "step": 2}',
+    '{"event": "other", "step": 1}',
+    '{"event": ["row"], "step": 1}',
+    json.dumps({"event": "row", "step": 1, **{f"f{i}": i for i in range(2000)}}),
+    json.dumps({"event": "row", "step": 1, "n" * 300: 1}),
+    '{"event": "saved", "step": 1}',
+    '{"event": "saved", "step": 1, "path": "relative"}',
+    '{"event": "saved", "step": 1, "path": "/a\\u0000b"}',
+    '{"event": "saved", "step": 1, "path": "/a", "files": []}',
+    '{"event": "saved", "step": 1, "path": "/a", "files": {"../b": [1, 2]}}',
+    '{"event": "saved", "step": 1, "path": "/a", "files": {"/b": [1, 2]}}',
+    '{"event": "saved", "step": 1, "path": "/a", "files": {"b": [1]}}',
+    '{"event": "saved", "step": 1, "path": "/a", "files": {"b": [1, -2]}}',
+    '{"event": "saved", "step": 1, "path": "/a", "files": {"b": [1, 99999999999999999999]}}',
+    '{"event": "row", "step": 1, "loss": ' + "[" * 200 + "]" * 200 + "}",
+    '{"event": "row", "step": 1, "loss"',
+    "\udcff",
+]
+
+
+def line_of(event: dict[str, Any]) -> bytes:
+    return json.dumps(event).encode() + b"\n"
+
+
+@pytest.mark.parametrize(("written", "expected"), EVENTS)
+def test_an_event_is_read_with_its_types(written: dict[str, Any], expected: ProgramEvent) -> None:
+    assert parse_event(line_of(written)) == expected
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_line_that_is_no_event_is_counted_and_the_next_is_read(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(text.encode(errors="surrogateescape") + b"\n\n" + line_of(EVENTS[0][0]))
+    events = ProgramEvents(file)
+    assert (events.poll(), events.bad_lines) == ([EVENTS[0][1]], 1)
+
+
+@given(st.lists(st.sampled_from(EVENTS), max_size=6), st.data())
+def test_events_are_read_once_however_the_file_grows(
+    tmp_path_factory: pytest.TempPathFactory, written: list[tuple[dict[str, Any], ProgramEvent]], data: Any
+) -> None:
+    content = b"".join(line_of(event) for event, _ in written)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
+    file = tmp_path_factory.mktemp("events") / "events.jsonl"
+    events, found = ProgramEvents(file), []
+    for start, end in zip([0, *cuts], [*cuts, len(content)], strict=True):
+        with file.open("ab") as grows:
+            grows.write(content[start:end])
+        found += events.poll()
+    assert (found, events.bad_lines) == ([event for _, event in written], 0)
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_skipped(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    file = tmp_path_factory.mktemp("events") / "events.jsonl"
+    file.write_bytes(content + b"\n" + line_of(EVENTS[0][0]))
+    assert ProgramEvents(file).poll()[-1:] == [EVENTS[0][1]]
+
+
+def test_a_line_without_an_end_is_left_out_of_memory(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b"x" * (40 << 20) + b"\n" + line_of(EVENTS[0][0]))
+    events = ProgramEvents(file)
+    assert (events.poll(), events.bad_lines) == ([EVENTS[0][1]], 1)
+
+
+def test_a_file_that_was_replaced_or_shortened_is_read_from_its_start(tmp_path: Path) -> None:
+    file, other = tmp_path / "events.jsonl", tmp_path / "other"
+    file.write_bytes(line_of(EVENTS[0][0]) * 2)
+    events = ProgramEvents(file)
+    assert len(events.poll()) == 2
+    other.write_bytes(line_of(EVENTS[2][0]) * 3)
+    other.replace(file)
+    assert events.poll() == [EVENTS[2][1]] * 3
+    file.write_bytes(line_of(EVENTS[3][0]))
+    assert events.poll() == [EVENTS[3][1]]
+
+
+def test_what_is_no_readable_file_has_no_events(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    assert [ProgramEvents(tmp_path / name).poll() for name in ("pipe", "link", "missing", ".")] == [[]] * 4
+
+
+def test_figures_get_the_names_of_the_run_directory() -> None:
+    figures = {"loss": 2.0, "lr": 0.1, "grad_norm": math.inf, "eval_loss": 3.0, "num_tokens": 7, "reward": 1}
+    assert LoggedFigures(4, figures, 8.0).row() == {
+        "step": 4,
+        "time": 8.0,
+        "loss": 2.0,
+        "learning_rate": 0.1,
+        "grad_norm": math.inf,
+        "val_loss": 3.0,
+        "tokens": 7,
+        "reward": 1,
+    }
+    assert LoggedFigures(1, {"loss": 1.0, "train_loss": 2.0}).row() == {
+        "step": 1,
+        "loss": 1.0,
+        "train_loss": 2.0,
+    }
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf"])
+def test_a_figure_that_is_not_finite_is_kept(text: str) -> None:
+    event = parse_event(line_of({"event": "row", "step": 1, "loss": text}))
+    assert isinstance(event, LoggedFigures)
+    assert str(event.row()["loss"]) == text
+
+
+def test_a_whole_number_beyond_every_float_is_infinite() -> None:
+    event = parse_event(b'{"event": "row", "step": 1, "loss": 1' + b"0" * 400 + b"}")
+    assert isinstance(event, LoggedFigures)
+    assert event.figures == {"loss": math.inf}

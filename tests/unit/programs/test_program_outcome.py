@@ -1,0 +1,86 @@
+"""The outcome of any program, for every way to end × what was asked × what is on record, by one rule."""
+
+from itertools import product
+
+import pytest
+
+from trainyard.errors import ExitCode
+from trainyard.programs.program_records import ProgramEnd, TakenCheckpoint, program_outcome
+
+CODES = (0, 1, 2, 75, 130, 137, 143)
+STOPS = (None, "SIGTERM", "SIGINT", "the deadline")
+PLANNED = (None, 10)
+ANNOUNCED = (None, 10)
+LOGGED = (0, 4, 10, 11)
+SAVED = (None, 4, 8, 10)
+RESUMED = (0, 8)
+FAULTS = (None, "loss is nan at step 3")
+
+
+def taken(step: int | None) -> TakenCheckpoint | None:
+    return None if step is None else TakenCheckpoint(step, "a" * 64)
+
+
+def expected(end: ProgramEnd, planned: int | None, logged: int) -> str:
+    """The rule. Its words are those of the issue, and of what program-facts say about exit codes."""
+    saved = end.checkpoint.step if end.checkpoint else 0
+    done = max(logged, saved)
+    total = planned or end.announced
+    ended_well = end.exit_code == 0 and end.fault is None
+    did_all = total is not None and done >= total
+    own_decision = planned is None and end.stopped_by is None
+    if ended_well and logged and (did_all or own_decision):
+        return "succeeded"
+    asked_to_stop = end.stopped_by is not None or end.exit_code == 75
+    is_over = ended_well and (did_all or own_decision)
+    if end.fault is None and asked_to_stop and saved > end.resumed_at and not is_over:
+        return "stopped"
+    return "failed"
+
+
+CASES = list(product(CODES, STOPS, PLANNED, ANNOUNCED, LOGGED, SAVED, RESUMED, FAULTS))
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_outcome_follows_the_rule(code: int) -> None:
+    cases = [case for case in CASES if case[0] == code]
+    assert len(cases) == len(CASES) // len(CODES)
+    for _, stop, planned, announced, logged, saved, resumed, fault in cases:
+        end = ProgramEnd(
+            code,
+            stopped_by=stop,
+            checkpoint=taken(saved),
+            resumed_at=resumed,
+            announced=announced,
+            fault=fault,
+            unread="no metrics were seen",
+        )
+        rows = [{"step": logged, "loss": 1.0}] if logged else []
+        outcome = program_outcome(end, rows, planned)
+        status = expected(end, planned, logged)
+        assert outcome["status"] == status, (end, planned, logged, outcome)
+        exit_code = outcome["exit_code"]
+        if status == "succeeded":
+            assert exit_code == 0 and "reason" not in outcome
+            continue
+        assert outcome["reason"]
+        if status == "stopped":
+            assert exit_code == ExitCode.STOPPED
+            assert f"step {saved}" in outcome["reason"]
+        else:
+            # 1, or what a shell gives for a signal; never a code of ours that means something else.
+            assert exit_code in (ExitCode.NO, ExitCode.INTERRUPTED) or exit_code > 128
+            assert exit_code != ExitCode.INTERRUPTED or stop == "SIGINT" or code == 130
+
+
+def test_a_program_that_prints_nothing_is_told_what_to_do() -> None:
+    outcome = program_outcome(ProgramEnd(0, unread="no metrics were seen: print rows"), [], None)
+
+    assert outcome["reason"] == "the program ended with exit code 0, and no metrics were seen: print rows"
+
+
+def test_what_cannot_be_started_is_wrong_usage() -> None:
+    outcome = program_outcome(ProgramEnd(127, problem="nosuch: cannot be started"), [], None)
+
+    assert (outcome["status"], outcome["exit_code"]) == ("failed", ExitCode.USAGE)
+    assert outcome["reason"] == "nosuch: cannot be started"

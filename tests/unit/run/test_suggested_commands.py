@@ -1,0 +1,111 @@
+"""The commands that are proposed can be pasted as they are."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainyard.run.suggested_commands import (
+    again_command,
+    changed_command,
+    is_command,
+    made_by,
+    resume_command,
+    script_command,
+    sync_command,
+    trainyard_command,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+NAMES = ["runs/a", "/mnt/my runs/it's; rm -rf $HOME", "--resume auto"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_directory_of_any_name_stays_one_word(name: str) -> None:
+    config = ["scripts/train.py", "--config", f"{name}/config.yaml"]
+    assert shlex.split(again_command(Path(name))) == config
+    assert shlex.split(resume_command(Path(name))) == [*config, "--run-dir", name, "--resume", "auto"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_make_started_goes_on_with_make_and_with_the_store_it_was_given(name: str) -> None:
+    store = "STORE=file:///my store/it's"
+    words = shlex.split(resume_command(Path(name), started_with=["make", store]))
+    assert words == ["make", "resume", f"RUN_DIR={name}", store]
+    text = changed_command(Path(name), {"a.b": 1e-05, "c": 8}, started_with=["make", store])
+    assert shlex.split(text) == ["make", "train", f"CONFIG={name}/config.yaml", "SET=a.b=1e-05 c=8", store]
+    assert is_command(text)
+
+
+def test_a_changed_run_is_one_of_its_own_that_can_begin_from_a_checkpoint() -> None:
+    text = changed_command(Path("runs/a"), {"a.b": 0.5}, checkpoint=Path("runs/a/checkpoints/step-00000010"))
+    words = shlex.split(text)
+    assert words[-4:] == ["--set", "a.b=0.5", "--resume", "runs/a/checkpoints/step-00000010"]
+    assert "--run-dir" not in words
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, []),
+        ({"TRAINYARD_STARTED_WITH": "make "}, ["make"]),
+        ({"TRAINYARD_STARTED_WITH": "make 'STORE=s3://a/b c'"}, ["make", "STORE=s3://a/b c"]),
+        ({"TRAINYARD_STARTED_WITH": "rm -rf /"}, []),
+        ({"TRAINYARD_STARTED_WITH": "make 'STORE=open"}, []),
+    ],
+)
+def test_only_make_can_say_that_make_started_a_run(given: dict[str, str], words: list[str]) -> None:
+    assert made_by(given) == words
+
+
+def test_a_script_is_called_plainly_where_python3_is_this_interpreter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    assert script_command("train.py") == "scripts/train.py"
+    monkeypatch.delenv("VIRTUAL_ENV")
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    assert script_command("train.py") == "scripts/train.py"
+
+
+@pytest.mark.parametrize("active", [None, "/another/environment"])
+def test_the_interpreter_is_named_where_its_environment_is_not_the_active_one(
+    active: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV")
+    if active:
+        monkeypatch.setenv("VIRTUAL_ENV", active)
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "my env" / "bin" / "python3.11"))
+    monkeypatch.chdir(tmp_path)
+    assert script_command("train.py") == "'my env/bin/python3.11' scripts/train.py"
+    assert is_command(script_command("train.py"))
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(sys, "executable", "/opt/env/bin/python")
+    assert again_command(Path("r")) == "opt/env/bin/python scripts/train.py --config r/config.yaml"
+    monkeypatch.chdir(tmp_path)
+    assert again_command(Path("r")) == "/opt/env/bin/python scripts/train.py --config r/config.yaml"
+
+
+def test_the_command_runs_in_a_shell_without_an_active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV")
+    monkeypatch.chdir(ROOT)
+    bare = {key: value for key, value in os.environ.items() if key != "PATH"} | {"PATH": "/usr/bin:/bin"}
+    for command in (script_command("plan_training.py"), trainyard_command("config show")):
+        line = f"{command} --config configs/smoke.yaml"
+        done = subprocess.run(["/bin/sh", "-c", line], env=bare, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("text", ["restore r/config.yaml", "Run scripts/train.py again", "scripts", ""])
+def test_a_sentence_is_no_command(text: str) -> None:
+    assert not is_command(text)
+
+
+def test_a_sync_stays_one_command_whatever_the_names() -> None:
+    words = shlex.split(sync_command("my runs/a", store="file:///my store", run_number=None))
+    flags = ["--run-dir", "my runs/a", "--store", "file:///my store", "--run-number", "auto", "--once"]
+    assert words == ["scripts/training_artifact_sync.py", *flags]

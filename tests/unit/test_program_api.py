@@ -1,0 +1,424 @@
+"""What a program may call: recorded in a run, without effect outside one, and never an exception."""
+
+import decimal
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trainyard
+from trainyard.programs.program_events import (
+    LoggedFigures,
+    ProgramEvent,
+    ProgramEvents,
+    TrainingBegin,
+    WrittenCheckpoint,
+)
+
+NAMES = ("TRAINYARD_EVENTS", "TRAINYARD_CHECKPOINT", "TRAINYARD_STOP_FILE", "RANK", "WORLD_SIZE")
+
+
+@pytest.fixture(autouse=True)
+def no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of events of a run; each of its lines must be an event at the end of the test."""
+    file = tmp_path / "events.jsonl"
+    monkeypatch.setenv("TRAINYARD_EVENTS", str(file))
+    yield file
+    events = ProgramEvents(file)
+    events.poll()
+    assert events.bad_lines == 0
+
+
+def events_of(file: Path) -> list[ProgramEvent]:
+    return ProgramEvents(file).poll()
+
+
+def figures_of(file: Path) -> list[dict[str, float]]:
+    return [event.figures for event in events_of(file) if isinstance(event, LoggedFigures)]
+
+
+def run_program(text: str, tmp_path: Path, **environment: str) -> subprocess.Popen[str]:
+    """Start a program in a run, whose events are in `events.jsonl`."""
+    return subprocess.Popen(
+        [sys.executable, "-c", text],
+        env={**os.environ, "TRAINYARD_EVENTS": str(tmp_path / "events.jsonl"), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_what_a_program_reports_can_be_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    trainyard.begin(3, 9)
+    trainyard.log(step=4, loss=2.5, learning_rate=1)
+    begin, row = events_of(file)
+    assert isinstance(begin, TrainingBegin)
+    assert isinstance(row, LoggedFigures)
+    assert (begin.step, begin.steps, begin.world_size) == (3, 9, 2)
+    assert (row.step, row.figures) == (4, {"loss": 2.5, "learning_rate": 1})
+    assert abs(time.time() - (row.time or 0)) < 60
+
+
+def test_the_steps_may_be_unknown(file: Path) -> None:
+    trainyard.begin(0)
+    assert [(event.step, getattr(event, "steps", 1)) for event in events_of(file)] == [(0, None)]
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.int64(7), 7),
+        (np.array(0.5), 0.5),
+        (np.array([0.5]), 0.5),
+        (torch.tensor(0.5, requires_grad=True), 0.5),
+        (torch.tensor([3]), 3),
+        (torch.tensor(float("nan")), math.nan),
+        (np.float64("-inf"), -math.inf),
+        (decimal.Decimal("0.5"), 0.5),
+        (True, 1),
+        ("0.5", 0.5),
+        (2**63, 2.0**63),
+        (10**400, math.inf),
+        (-(10**400), -math.inf),
+        (decimal.Decimal("1e400"), math.inf),
+    ],
+)
+def test_a_figure_is_any_number(file: Path, value: object, number: float) -> None:
+    trainyard.log(step=1, loss=value)
+    (figures,) = figures_of(file)
+    assert str(figures["loss"]) == str(number)
+
+
+class Bad:
+    """Raises whatever is called."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __getattribute__(self, name: str) -> Any:
+        raise object.__getattribute__(self, "error")
+
+    def __float__(self) -> float:
+        raise object.__getattribute__(self, "error")
+
+
+class BadInt(int):
+    def __abs__(self) -> int:
+        raise OSError
+
+    def __int__(self) -> int:
+        raise OverflowError
+
+
+ODD: dict[str, Any] = {
+    "raises OSError": Bad(OSError),
+    "raises OverflowError": Bad(OverflowError),
+    "raises RecursionError": Bad(RecursionError),
+    "whole number that raises": BadInt(3),
+    "two elements": torch.ones(2),
+    "no data": torch.ones(1, device="meta"),
+    "array": np.ones(2),
+    "array of text": np.array("x"),
+    "class": Bad,
+    "function": print,
+}
+"""Hypothesis could not handle these itself."""
+VALUES = st.one_of(
+    st.sampled_from(sorted(ODD)),
+    st.none(),
+    st.text(),
+    st.binary(),
+    st.complex_numbers(),
+    st.lists(st.floats()),
+    st.dictionaries(st.text(), st.none()),
+    st.floats(),
+    st.integers(),
+)
+
+
+def odd(value: Any) -> Any:
+    return ODD.get(value, value) if isinstance(value, str) else value
+
+
+@given(VALUES, VALUES, st.dictionaries(st.text(min_size=1), VALUES, max_size=3))
+def test_no_value_raises_an_exception(
+    tmp_path_factory: pytest.TempPathFactory, step: Any, value: Any, figures: dict[str, Any]
+) -> None:
+    file = tmp_path_factory.mktemp("run") / "events.jsonl"
+    figures = {name: odd(figure) for name, figure in figures.items() if name != "step"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINYARD_EVENTS", str(file))
+        trainyard.begin(odd(step), odd(value))
+        trainyard.log(step=odd(step), **figures)
+        trainyard.log(step=1, **figures)
+        trainyard.checkpoint(odd(value), step=odd(step))
+        trainyard.checkpoint(odd(value), step=1)
+        trainyard.log(step=2, loss=odd(value))
+    for line in file.read_bytes().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert events_of(file)[-1].step == 2
+
+
+@pytest.mark.parametrize("step", [None, -1, 1.5, math.nan, math.inf, "x"])
+def test_what_is_no_step_is_not_recorded(file: Path, step: Any) -> None:
+    trainyard.log(step=step, loss=1)
+    assert events_of(file) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["/dev/full", "/dev/null", "folder", "folder/missing/events", "pipe", "socket" * 90]
+)
+def test_a_file_that_cannot_be_written_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setenv("TRAINYARD_EVENTS", str(tmp_path / name))
+    for step in range(1000):
+        trainyard.log(step=step, loss=1.0, note="x" * 100)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write into every file")
+def test_a_read_only_file_is_ignored(file: Path) -> None:
+    file.touch(0o400)
+    trainyard.log(step=1, loss=1)
+    assert file.read_bytes() == b""
+
+
+def test_nothing_happens_outside_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stop").touch()
+    monkeypatch.setenv("TRAINYARD_STOP_FILE", str(tmp_path / "stop"))
+    monkeypatch.setenv("TRAINYARD_CHECKPOINT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    handler = signal.getsignal(signal.SIGTERM)
+    trainyard.begin(0, 9)
+    trainyard.log(step=1, loss=Bad(OSError))
+    trainyard.checkpoint(tmp_path, step=1)
+    assert trainyard.latest_checkpoint() is None
+    assert not trainyard.stop_requested()
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert [path.name for path in tmp_path.iterdir()] == ["stop"]
+
+
+def test_only_rank_0_writes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in ("1", "0", ""):
+        monkeypatch.setenv("RANK", rank)
+        trainyard.log(step=5 + len(rank) + int(rank or 0), loss=1)
+    assert [event.step for event in events_of(file)] == [6, 5]
+
+
+def test_the_checkpoint_to_resume_from_is_the_runners(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trainyard.latest_checkpoint() is None
+    monkeypatch.setenv("TRAINYARD_CHECKPOINT", "/out/checkpoint-4")
+    assert trainyard.latest_checkpoint() == "/out/checkpoint-4"
+
+
+def test_a_checkpoint_is_recorded_with_its_files(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "step-4" / "optimizer"
+    inner.mkdir(parents=True)
+    (inner / "a.pt").write_bytes(b"abc")
+    (inner.parent / "dangling").symlink_to("nowhere")
+    monkeypatch.chdir(tmp_path)
+    trainyard.checkpoint("step-4", step=4)
+    trainyard.checkpoint(inner / "a.pt", step=5)
+    trainyard.checkpoint(tmp_path / "missing", step=6)
+    facts = (3, (inner / "a.pt").stat().st_mtime_ns)
+    found = [(e.path, e.files) for e in events_of(file) if isinstance(e, WrittenCheckpoint)]
+    assert found == [
+        (tmp_path / "step-4", {"optimizer/a.pt": facts}),
+        (inner / "a.pt", {"a.pt": facts}),
+    ]
+
+
+def test_threads_write_complete_lines(file: Path) -> None:
+    def write(first: int) -> None:
+        for step in range(first, first + 200):
+            trainyard.log(step=step, loss=step, note=[1])
+
+    threads = [threading.Thread(target=write, args=(1000 * i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(e.step for e in events_of(file)) == [1000 * i + n for i in range(8) for n in range(200)]
+
+
+def test_a_line_without_its_end_does_not_take_the_next_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b'{"event": "ro')
+    monkeypatch.setenv("TRAINYARD_EVENTS", str(file))
+    trainyard.log(step=1, loss=1)
+    events = ProgramEvents(file)
+    assert ([event.step for event in events.poll()], events.bad_lines) == ([1], 1)
+
+
+def test_importing_it_imports_nothing_else() -> None:
+    text = (
+        "import os, sys, types; before = set(sys.modules); import trainyard; print(set(sys.modules) - before)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(trainyard.__file__).parent.parent)}
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", text], env=environment, capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "{'trainyard'}\n"
+
+
+def test_a_program_without_stdout_and_with_a_closed_file_table_continues(tmp_path: Path) -> None:
+    text = "import os, sys, trainyard; [os.close(n) for n in range(3)]; sys.stdout = sys.stderr = None\n"
+    text += "trainyard.begin(0, 2); trainyard.log(step=1, loss=1); os._exit(7)"
+    program = run_program(text, tmp_path)
+    program.communicate(timeout=60)
+    assert program.returncode == 7
+    assert len(events_of(tmp_path / "events.jsonl")) == 2
+
+
+def test_a_killed_program_leaves_lines_that_can_be_read(tmp_path: Path) -> None:
+    text = """
+import itertools, trainyard
+for step in itertools.count():
+    trainyard.log(step=step, loss=step, **{f"figure{i}": i for i in range(100)})
+"""
+    generator = random.Random(36)
+    file = tmp_path / "events.jsonl"
+    for start in range(1, 6):
+        program = run_program(text, tmp_path)
+        size, deadline = file.stat().st_size if file.exists() else 0, time.monotonic() + 60
+        while (file.stat().st_size if file.exists() else 0) <= size and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(generator.random() / 20)
+        program.kill()
+        program.communicate()
+        events = ProgramEvents(file)
+        found = events.poll()
+        assert len([event for event in found if event.step == 0]) == start
+        assert events.bad_lines < start
+
+
+STOPPING = """
+import os, signal, sys, threading, time, trainyard
+def previous(number, frame):
+    print("previous", number, flush=True)
+if os.environ["CHAIN"]:
+    signal.signal(signal.SIGTERM, previous)
+thread = threading.Thread(target=lambda: print(trainyard.stop_requested(), flush=True))
+thread.start(); thread.join()
+print(trainyard.stop_requested(), flush=True)
+deadline = time.monotonic() + 60
+while not trainyard.stop_requested() and time.monotonic() < deadline:
+    time.sleep(0.01)
+sys.exit(75)
+"""
+
+
+@pytest.mark.parametrize("chain", ["", "1"])
+def test_sigterm_requests_a_stop_and_reaches_the_programs_own_handler(tmp_path: Path, chain: str) -> None:
+    program = run_program(STOPPING, tmp_path, CHAIN=chain)
+    assert program.stdout is not None
+    assert [program.stdout.readline() for _ in range(2)] == ["False\n", "False\n"]
+    program.send_signal(signal.SIGTERM)
+    output, errors = program.communicate(timeout=60)
+    assert (program.returncode, output, errors) == (75, "previous 15\n" if chain else "", "")
+
+
+def test_the_stop_file_requests_a_stop(tmp_path: Path) -> None:
+    program = run_program(STOPPING, tmp_path, CHAIN="", TRAINYARD_STOP_FILE=str(tmp_path / "stop"))
+    assert program.stdout is not None
+    assert [program.stdout.readline() for _ in range(2)] == ["False\n", "False\n"]
+    (tmp_path / "stop").touch()
+    assert program.wait(60) == 75
+    program.communicate()
+
+
+def test_a_program_that_never_asks_dies_of_sigterm(tmp_path: Path) -> None:
+    text = "import time, trainyard; trainyard.begin(0, 9); print(flush=True); time.sleep(60)"
+    program = run_program(text, tmp_path)
+    assert program.stdout is not None
+    program.stdout.readline()
+    program.send_signal(signal.SIGTERM)
+    program.communicate(timeout=30)
+    assert program.returncode == -signal.SIGTERM
+
+
+def test_a_forked_worker_still_dies_of_sigterm(tmp_path: Path) -> None:
+    text = """
+import multiprocessing, time, trainyard
+def work():
+    trainyard.log(step=2, loss=2)
+    time.sleep(60)
+if __name__ == "__main__":
+    trainyard.stop_requested()
+    worker = multiprocessing.get_context("fork").Process(target=work)
+    worker.start()
+    time.sleep(0.5)
+    worker.terminate()
+    worker.join(30)
+    print(worker.exitcode, trainyard.stop_requested())
+"""
+    output, errors = run_program(text, tmp_path).communicate(timeout=60)
+    assert (output, errors) == ("-15 False\n", "")
+    assert [event.step for event in events_of(tmp_path / "events.jsonl")] == [2]
+
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+AGREEING = r"""
+import os, signal, sys, time, torch, trainyard
+torch.distributed.init_process_group()
+rank = torch.distributed.get_rank()
+trainyard.begin(0, 10000)
+for step in range(1, 10000):
+    torch.distributed.all_reduce(torch.ones(1))
+    if rank == 1 and step == 20:
+        os.kill(os.getpid(), signal.SIGTERM)
+    if trainyard.stop_requested():
+        break
+    time.sleep(0.001 * rank)
+os.write(1, f"{step} {trainyard.stop_requested()}\n".encode())
+trainyard.log(step=step, loss=1)
+torch.distributed.destroy_process_group()
+os.write(1, f"{trainyard.stop_requested()}\n".encode())
+"""
+
+
+@pytest.mark.slow
+def test_ranks_agree_on_the_step_of_the_stop(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(AGREEING)
+    program = subprocess.run(
+        [*TORCHRUN, str(tmp_path / "program.py")],
+        env={
+            **os.environ,
+            "TRAINYARD_EVENTS": str(tmp_path / "events.jsonl"),
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    lines = sorted(program.stdout.splitlines())
+    assert (program.returncode, lines) == (0, ["20 True", "20 True", "True", "True"]), program.stderr
+    assert [event.step for event in events_of(tmp_path / "events.jsonl")] == [0, 20]
