@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """A trainer of plain Python that saves as the Hugging Face Trainer does, and can be ended at any moment.
 
 It is deterministic: the loss of a step follows from the state, which is in its checkpoints.
