@@ -237,9 +237,8 @@ def run_pipeline(pipeline: Pipeline) -> int:
     """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
     from trainyard.gateways.process import SignalForwarder
 
-    with (
-        SignalForwarder() as between
-    ):  # a signal between two steps must not end the pipeline without a report
+    # A signal between two steps must not end the pipeline without a report.
+    with SignalForwarder() as between:
         if code := run_steps(pipeline.before()):
             return finish_unstarted(pipeline, code)
         code, resume = fetch_checkpoint(pipeline) if pipeline.has_fetch else (ExitCode.DONE, pipeline.resume)
