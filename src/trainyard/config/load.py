@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config.problems import DEFAULT, Origin, error_of
-from trainyard.config.registries import COMMAND
+from trainyard.config.registries import COMMAND, DEFAULT_RECIPE, FORMER_KEYS, FORMER_RECIPES
 
 if TYPE_CHECKING:
     from trainyard.config.from_weights import ReadWeights
@@ -35,13 +35,18 @@ class LoadedConfig:
 
 
 def load_config(
-    path: Path, overrides: Sequence[str] = (), *, read_weights: "ReadWeights | None" = None
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    read_weights: "ReadWeights | None" = None,
+    recorded: bool = False,
 ) -> LoadedConfig:
     """Load `path` and the files it extends, then apply `overrides` (`key=value`).
 
     `read_weights` returns what the weights of model.path declare about keys that are left open
-    (`from_weights`); without it these keys keep the values of the files or their defaults. Raises ConfigError
-    that lists every problem with its file, line and key.
+    (`from_weights`); without it these keys keep the values of the files or their defaults. With `recorded`, a
+    recipe that the trainer had is read as pretraining, to get at the model of an earlier run. Raises
+    ConfigError that lists every problem with its file, line and key.
     """
     from trainyard.config.from_weights import (
         fill_open_keys,
@@ -59,6 +64,9 @@ def load_config(
     taken = null_architecture(document)
     apply_overrides(document, overrides)
     _name_model_of_command(document)
+    _drop_former_keys(document.values)
+    if recorded and str(document.values.get("recipe")) in FORMER_RECIPES:
+        document.values["recipe"] = DEFAULT_RECIPE
     if homeless := refuse_null_architecture(document, taken):
         document.problems.append(homeless)
     readable = read_weights if document.whole and not document.problems else None
@@ -82,6 +90,13 @@ def _name_model_of_command(document: "Document") -> None:
         words = [str(word) for word in command] if isinstance(command, list) else []
         script = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if words else "")
         document.put(("model", "name"), Path(script).stem or COMMAND, DEFAULT)
+
+
+def _drop_former_keys(values: dict[str, Any]) -> None:
+    for key in FORMER_KEYS:
+        name, _, below = key.partition(".")
+        if isinstance(section := values.get(name), dict):
+            section.pop(below, None)
 
 
 def dump_yaml(config: "Config") -> str:

@@ -69,10 +69,5 @@ def _divide(count: int, key: str, parts: int, what: str) -> int:
 def require_processes(config: Config, processes: int) -> None:
     """Raise ConfigError when `processes` processes of the trainer cannot train by `config`."""
     require_own_recipe(config)
-    if processes > 1 and RECIPES[config.recipe].one_process:
-        raise ConfigError(
-            f"recipe: {config.recipe} trains in one process, not in {processes}. "
-            "Leave --nproc-per-node out. Nothing was started."
-        )
     require_strategy(config.compute.strategy, processes)
     mesh_shape(config.compute, processes)

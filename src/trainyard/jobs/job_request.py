@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard import __version__
 from trainyard.config.load import load_config
-from trainyard.config.registries import DEFAULT_JOB_KIND, EVERY_RECIPE
+from trainyard.config.registries import DEFAULT_JOB_KIND, EVERY_RECIPE, FORMER_RECIPES
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.recipes.program_settings import with_settings
@@ -61,7 +61,7 @@ def load_job_config(given: Mapping[str, Any]) -> tuple[Config, str | None]:
 
     Raises ConfigError.
     """
-    if given["recipe"] and given["recipe"] not in EVERY_RECIPE:
+    if given["recipe"] and given["recipe"] not in {*EVERY_RECIPE, *FORMER_RECIPES}:
         raise ConfigError(f"--recipe {given['recipe'][:60]!r}: expected one of {', '.join(EVERY_RECIPE)}")
     recipe = [f"recipe={given['recipe']}"] if given["recipe"] else []
     config = load_config(given["config"], [*given["set"], *recipe]).config
