@@ -79,6 +79,8 @@ install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the
 
 # Signals reach Python: each recipe becomes its process. Suggested commands begin with the words in TRAINYARD_STARTED_WITH.
 train resume: export TRAINYARD_STARTED_WITH = make $(if $(STORE),'STORE=$(STORE)')
+# A program that a configuration names, such as `python`, is that of the environment.
+train resume: export PATH := $(abspath $(VENV))/bin:$(PATH)
 PIPELINE = @exec "$(RUN)" -m trainyard run --settings "$$SET" --runs "$(RUNS)" --store "$(STORE)"
 
 train: $(VENV)/training.stamp ## train, store and prove a model: CONFIG=, SET=, STORE=, RUN_DIR=

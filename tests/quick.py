@@ -16,8 +16,8 @@ import pytest
 STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"})
 """Audit events that Python raises before it starts a process."""
 REASON = "--quick: it starts a process"
-TRAINS = frozenset({"run_training", "train_grpo"})
-"""The fixtures that train a model."""
+TRAINS = "run_training"
+"""The fixture that trains a model."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _takes_long(item: pytest.Item) -> bool:
-    return any(item.iter_markers("slow")) or not TRAINS.isdisjoint(getattr(item, "fixturenames", ()))
+    return any(item.iter_markers("slow")) or TRAINS in getattr(item, "fixturenames", ())
 
 
 class _StartSkipper:

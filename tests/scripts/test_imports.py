@@ -13,7 +13,6 @@ HEAVY = {
     *("torch", "transformers", "trl", "datasets", "tokenizers", "pyarrow", "huggingface_hub", "accelerate"),
     *("boto3", "kubernetes", "slack_sdk", "rich", "tensorboard", "wandb", "numpy", "pydantic", "safetensors"),
 }
-OF_GRPO = "trainyard.training.grpo"
 CONFIGURATION = {"numpy", "pydantic"}
 RECORDS = {"pydantic"}
 SMALL = {
@@ -29,7 +28,7 @@ SMALL = {
 
 
 def imported(tmp_path: Path, script: str, *arguments: str | Path) -> set[str]:
-    """The heavy modules that a run of `script` imported, and whether it was anything of GRPO's."""
+    """The heavy modules that a run of `script` imported."""
     line = [sys.executable, "-X", "importtime", str(ROOT / "scripts" / script), *map(str, arguments)]
     hidden = ("GITHUB_", "SLACK_", "AWS_", "TRAINYARD_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
@@ -37,8 +36,7 @@ def imported(tmp_path: Path, script: str, *arguments: str | Path) -> set[str]:
     assert done.returncode == 0, done.stderr[-2000:]
     names = set(re.findall(r"^import time:[\s\d]+\|[\s\d]+\| +(\S+)$", done.stderr, re.MULTILINE))
     assert "trainyard.command.handler" in names
-    found = {name for name in names if name in HEAVY}
-    return found | ({OF_GRPO} if any(name.startswith(OF_GRPO) for name in names) else set())
+    return names & HEAVY
 
 
 def configuration(tmp_path: Path) -> list[str]:
@@ -53,7 +51,7 @@ def configuration(tmp_path: Path) -> list[str]:
     ]
 
 
-def test_a_pretraining_run_imports_nothing_of_another_recipe(tmp_path: Path) -> None:
+def test_a_run_imports_only_what_it_needs(tmp_path: Path) -> None:
     """One process after the other, as `make train` starts them; torch is only where it computes."""
     config, run, store = configuration(tmp_path), tmp_path / "run", f"file://{tmp_path}/store"
     where: list[str | Path] = ["--run-dir", run, "--store", store, "--run-number", "auto"]

@@ -5,7 +5,7 @@ import itertools
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,14 +124,7 @@ def make_pod(
     return make
 
 
-def cases() -> Iterator[tuple[str, str]]:
-    for launcher, config in itertools.product(LAUNCHERS, CONFIGS):
-        if launcher == "apart" and config == "grpo":
-            continue  # one process
-        yield launcher, config
-
-
-@pytest.mark.parametrize(("launcher", "config"), list(cases()))
+@pytest.mark.parametrize(("launcher", "config"), list(itertools.product(LAUNCHERS, CONFIGS)))
 def test_a_finished_run_is_never_trained_again(
     launcher: str, config: str, make_pod: Callable[[str, str], Pod]
 ) -> None:

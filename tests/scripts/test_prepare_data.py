@@ -50,15 +50,6 @@ def test_says_what_was_prepared(config: Path) -> None:
     assert result.stdout == ""
 
 
-def test_says_that_questions_need_no_preparation(config: Path) -> None:
-    result = run("--config", config, "--json", "--set", "recipe=grpo", "--set", "training.batch_size=16")
-    assert (
-        "arithmetic of depth 3: 65,536 questions per epoch, generated during training [ok]" in result.stderr
-    )
-    assert json.loads(result.stdout)["depth"] == 3
-    assert not (config.parent / "prepared").exists()
-
-
 def test_gives_the_facts_as_json(config: Path) -> None:
     first, second = (json.loads(run("--config", config, "--json").stdout) for _ in range(2))
     assert first["train_files"] == 5

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "configs" / "smoke.yaml"
 STORE = "s3://ml-runs/phase2"
 OWN = ("python", "work.py")
-RECIPES = ("pretrain", "grpo", "command", *GIVEN)
+RECIPES = ("pretrain", "command", *GIVEN)
 TYPES = ("p5.48xlarge", "g6.12xlarge", "g6.xlarge")
 """With EFA and RDMA, with EFA, without EFA."""
 SHAPES = list(itertools.product((1, 2), ("auto", "efa", "tcp"), TYPES, (STORE, "")))
@@ -41,7 +41,7 @@ def settings_of(recipe: str, network: str, store: str) -> Config:
     changes = (f"compute.network={network}", *([f"artifacts.store={store}"] if store else []))
     if recipe in GIVEN:
         return recipe_config(recipe, *changes)
-    return config(*(["recipe=grpo"] if recipe == "grpo" else ["compute.strategy=ddp"]), *changes)
+    return config("compute.strategy=ddp", *changes)
 
 
 def best_proof(settings: Config, plan: JobPlan, recipe: str) -> Proof:
@@ -74,7 +74,6 @@ def test_a_plan_states_what_the_proof_will_say_of_its_run(
             nodes=nodes,
             instance_type=instance_for(kind, instance),
             command=OWN if recipe == "command" else (),
-            gpus_per_node=1 if recipe == "grpo" else None,  # it trains on one device
         )
         try:
             plan = plan_job(settings, asked)

@@ -1,8 +1,7 @@
 """Prepare the training data: find the files, hold some out for validation, write the tokens.
 
 Tokens that an earlier run prepared from the same files are reused. A stream (data.hugging_face) is only
-opened, and its first texts are read. If the recipe makes its data while it trains (grpo), there is nothing to
-prepare.
+opened, and its first texts are read.
 
 Reads:  the configuration, --set, the files of data.train_path and data.validation_path or the source of
         Python's standard library, the dataset of data.hugging_face, the tokenizer of model.tokenizer.
@@ -18,7 +17,6 @@ Example: scripts/prepare_data.py --config configs/smoke.yaml
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import output, terminal
@@ -65,14 +63,9 @@ class DataSummary:
 
 def prepare(args: argparse.Namespace, display: "PhaseDisplay") -> DataSummary:
     """Prepare the data, open the stream, or only plan; each branch imports only what it needs."""
-    from trainyard.config.registries import data_module
     from trainyard.training.weights.pretrained import load_with_weights
 
     config = load_with_weights(args.config, args.set).config
-    if module := data_module(config.recipe):
-        questions = import_module(module).questions_of(config)
-        text = f"{questions.name}: {questions.count:,} questions per epoch, generated during training"
-        return DataSummary(text, questions.to_json(), is_plan=args.dry_run)
     if config.data.hugging_face.dataset:
         from trainyard.training.data.streamed_dataset import open_stream
 

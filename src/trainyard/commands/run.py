@@ -109,8 +109,8 @@ def place_configuration(args: argparse.Namespace, pipeline: "Pipeline") -> None:
     """
     from trainyard.run.atomic_files import make_folder
 
-    folders = [args.runs] if args.run_dir is None else []
-    for folder in (*folders, *([Path(LOCAL_STORE)] if pipeline.store == local_store() else [])):
+    stores = [Path(LOCAL_STORE)] if pipeline.store == local_store() else []
+    for folder in (pipeline.run_dir.parent, *stores):
         if not folder.exists():
             make_folder(folder)
             (folder / ".gitignore").write_text("*\n")
@@ -325,9 +325,8 @@ def run_pipeline(pipeline: Pipeline) -> int:
     """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
     from trainyard.gateways.process import SignalForwarder
 
-    with (
-        SignalForwarder() as between
-    ):  # a signal between two steps must not end the pipeline without a report
+    # A signal between two steps must not end the pipeline without a report.
+    with SignalForwarder() as between:
         if code := pipeline.run(pipeline.before()):
             return finish_unstarted(pipeline, code)
         code, resume = fetch_checkpoint(pipeline) if pipeline.has_fetch else (ExitCode.DONE, pipeline.resume)

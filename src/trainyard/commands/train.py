@@ -215,7 +215,7 @@ def run_training(
     with join_processes(
         config, directory, is_stopping=lambda: arrived_signal() is not None, listener=display
     ) as world:
-        request = request_of(world.run_on_each(prepare) if world else prepare())
+        request = request_of(world.run_on_each(prepare))
         stop.listen(arrived_signal)
         return train(request, stop=stop, listener=display, world=world)
 

@@ -51,8 +51,6 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
         )
     yield from _impossible_stream(config)
     yield from _impossible_saving(config.checkpointing)
-    if config.recipe == "grpo":
-        yield from _impossible_grpo(config)
     if config.recipe in RECIPES:
         yield from _impossible_cuts(config.compute, shape)
         yield from _impossible_degrees(config)
@@ -157,47 +155,4 @@ def _impossible_architecture(shape: ArchitectureConfig) -> Iterator[ImpossibleCo
         yield ImpossibleCombination(
             ("model.architecture.num_key_value_heads", heads),
             f"{shape.num_key_value_heads} does not divide the {shape.num_attention_heads} attention heads",
-        )
-
-
-def _impossible_grpo(config: Config) -> Iterator[ImpossibleCombination]:
-    compute, training, grpo = config.compute, config.training, config.grpo
-    group = grpo.completions_per_question
-    answers = training.batch_size * training.gradient_accumulation_steps
-    if compute.strategy != "single":
-        yield ImpossibleCombination(
-            ("compute.strategy", "recipe"),
-            f"recipe grpo trains on one device: single, not {compute.strategy}",
-        )
-    if compute.compile:
-        yield ImpossibleCombination(
-            ("compute.compile", "recipe"), "recipe grpo does not compile; set it to false"
-        )
-    if compute.activation_checkpointing == "selective":
-        yield ImpossibleCombination(
-            ("compute.activation_checkpointing", "recipe"), "recipe grpo has none and full, not selective"
-        )
-    if answers % group:
-        yield ImpossibleCombination(
-            ("grpo.completions_per_question", "training.batch_size", "training.gradient_accumulation_steps"),
-            f"{group} does not divide the {answers} answers of a step "
-            "(training.batch_size × gradient_accumulation_steps)",
-        )
-    elif grpo.questions < answers // group:
-        yield ImpossibleCombination(
-            ("grpo.questions", "training.batch_size", "grpo.completions_per_question"),
-            f"{grpo.questions} are fewer than the {answers // group} of one step",
-        )
-    yield from _impossible_question(config)
-
-
-def _impossible_question(config: Config) -> Iterator[ImpossibleCombination]:
-    depth, room = config.kernel_optimization.rlvr_depth, config.model.architecture.max_position_embeddings
-    # A digit at depth 0; each level has two branches, an operator and parentheses; then `=` and the answer.
-    longest = 4 * 2**depth - 2 + config.grpo.max_completion_tokens
-    if longest > room:
-        yield ImpossibleCombination(
-            ("kernel_optimization.rlvr_depth", "model.architecture.max_position_embeddings"),
-            f"the longest question of depth {depth} and its answer are {longest:,} tokens, more than "
-            f"model.architecture.max_position_embeddings, {room:,}",
         )

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config.problems import DEFAULT, Origin, error_of
-from trainyard.config.registries import COMMAND, PROGRAMS, RECIPES
+from trainyard.config.registries import (
+    COMMAND,
+    DEFAULT_RECIPE,
+    FORMER_KEYS,
+    FORMER_RECIPES,
+    PROGRAMS,
+    RECIPES,
+)
 
 if TYPE_CHECKING:
     from trainyard.config.from_weights import ReadWeights
@@ -35,13 +42,18 @@ class LoadedConfig:
 
 
 def load_config(
-    path: Path, overrides: Sequence[str] = (), *, read_weights: "ReadWeights | None" = None
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    read_weights: "ReadWeights | None" = None,
+    recorded: bool = False,
 ) -> LoadedConfig:
     """Load `path` and the files it extends, then apply `overrides` (`key=value`).
 
     `read_weights` returns what the weights of model.path declare about keys that are left open
-    (`from_weights`); without it these keys keep the values of the files or their defaults. Raises ConfigError
-    that lists every problem with its file, line and key.
+    (`from_weights`); without it these keys keep the values of the files or their defaults. With `recorded`, a
+    recipe that the trainer had is read as pretraining, to get at the model of an earlier run. Raises
+    ConfigError that lists every problem with its file, line and key.
     """
     from trainyard.config.from_weights import (
         fill_open_keys,
@@ -59,6 +71,9 @@ def load_config(
     taken = null_architecture(document)
     apply_overrides(document, overrides)
     _add_defaults_of_program(document)
+    _drop_former_keys(document.values)
+    if recorded and str(document.values.get("recipe")) in FORMER_RECIPES:
+        document.values["recipe"] = DEFAULT_RECIPE
     if homeless := refuse_null_architecture(document, taken):
         document.problems.append(homeless)
     readable = read_weights if document.whole and not document.problems else None
@@ -98,6 +113,13 @@ def _put_missing(document: "Document", defaults: Mapping[str, Any], path: tuple[
             _put_missing(document, value, (*path, name))
         elif name not in section:
             document.put((*path, name), value, DEFAULT)
+
+
+def _drop_former_keys(values: dict[str, Any]) -> None:
+    for key in FORMER_KEYS:
+        name, _, below = key.partition(".")
+        if isinstance(section := values.get(name), dict):
+            section.pop(below, None)
 
 
 def dump_yaml(config: "Config") -> str:

@@ -24,32 +24,19 @@ class RecipeEntry:
     """The dotted name of a module that defines a `training.run.recipe_contract.Recipe` as `RECIPE`."""
     meaning: str
     """The recipe in a few words, for the reference of the configuration."""
-    one_process: bool = False
-    """Whether it trains in one process on one device."""
-    makes_data: str = ""
-    """The dotted name of a module whose `questions_of(config)` describes the data that the recipe makes while
-    it trains; empty where it reads prepared data."""
 
 
 RECIPES = {
     DEFAULT_RECIPE: RecipeEntry(
         "trainyard.training.pretraining.pretraining", "next-token prediction on data.train_path"
     ),
-    "grpo": RecipeEntry(
-        "trainyard.training.grpo.policy_training",
-        "reinforcement learning on arithmetic",
-        one_process=True,
-        makes_data="trainyard.training.grpo.questions",
-    ),
 }
-
-
-def data_module(recipe: str) -> str:
-    """Return the module that describes the data that the recipe makes; empty where it reads prepared data."""
-    entry = RECIPES.get(recipe)
-    return entry.makes_data if entry else ""
-
-
+FORMER_RECIPES = {
+    "grpo": "examples/grpo trains the same with TRL: use configs/grpo.yaml, or recipe: command",
+}
+"""Recipes that the trainer had, and what trains the same today. Runs of them are still stored and proven."""
+FORMER_KEYS = ("grpo.questions", "grpo.warm_start_steps", "grpo.warm_start_learning_rate")
+"""Keys that the schema had. They are in the configuration of every earlier run, and have no effect."""
 COMMAND = "command"
 """The recipe of any program: `program.command` names it, and it runs on every target."""
 _FOLDER = "configs/programs"

@@ -252,10 +252,10 @@ class MonitoringConfig(Section):
 
 
 class GrpoConfig(Section):
-    """Group relative policy optimization, `recipe: grpo`; other recipes ignore this section."""
+    """Group relative policy optimization with `recipe: verl`; other recipes ignore this section."""
 
     completions_per_question: Annotated[int, Field(ge=2, le=65536)] = 16
-    """Answers sampled per question and compared with each other; must divide the global batch."""
+    """Answers sampled per question and compared with each other; must divide the answers of a step."""
     max_completion_tokens: Annotated[int, Field(ge=2, le=65536)] = 4
     """Longest answer in tokens, including its end token."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
@@ -264,19 +264,13 @@ class GrpoConfig(Section):
     """Weight of the KL divergence from the starting weights; 0 keeps no copy of them."""
     entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the entropy bonus."""
-    questions: Positive = 65536
-    """Number of generated questions per epoch."""
-    warm_start_steps: NotNegative = 0
-    """Supervised steps on solved questions before GRPO begins; 0 if the weights know the task."""
-    warm_start_learning_rate: Annotated[float, Field(gt=0)] = 3e-3
-    """Learning rate of these steps, constant after a warm-up of one tenth of them."""
 
 
 class KernelOptimizationConfig(Section):
-    """Performance tuning, and the depth of the GRPO questions."""
+    """Performance tuning, and the depth of the questions of examples/grpo."""
 
     rlvr_depth: Annotated[int, Field(gt=0, le=64)] = 3
-    """With recipe: grpo: nesting depth of the arithmetic questions. It tunes no kernel."""
+    """Nesting depth of the questions of examples/grpo, which configs/grpo.yaml passes on; tunes no kernel."""
     compression_ratio: Annotated[float, Field(ge=1)] = 30.0
     """With compute.gradient_compression: least compression; the rank is the largest that reaches it."""
     tile_bytes: Positive = 256
@@ -318,7 +312,7 @@ class NotificationsConfig(Section):
 
 
 class ProgramConfig(Section):
-    """Another program than the trainer of this repository; recipes pretrain and grpo ignore this section."""
+    """Another program than the trainer of this repository; recipe pretrain ignores this section."""
 
     command: Words | None = None
     """With recipe: command: the program and its arguments; {training.seed} becomes that value."""

@@ -8,7 +8,13 @@ from typing import Any
 
 from trainyard import __version__
 from trainyard.config.load import load_config
-from trainyard.config.registries import COMMAND, DEFAULT_JOB_KIND, EVERY_RECIPE, PROGRAMS
+from trainyard.config.registries import (
+    COMMAND,
+    DEFAULT_JOB_KIND,
+    EVERY_RECIPE,
+    FORMER_RECIPES,
+    PROGRAMS,
+)
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan.node_room import NodeRoom
@@ -61,7 +67,7 @@ def load_job_config(given: Mapping[str, Any]) -> tuple[Config, str | None]:
 
     Raises ConfigError.
     """
-    if given["recipe"] and given["recipe"] not in EVERY_RECIPE:
+    if given["recipe"] and given["recipe"] not in {*EVERY_RECIPE, *FORMER_RECIPES}:
         raise ConfigError(f"--recipe {given['recipe'][:60]!r}: expected one of {', '.join(EVERY_RECIPE)}")
     recipe = [f"recipe={given['recipe']}"] if given["recipe"] else []
     config = load_config(given["config"], [*given["set"], *recipe]).config

@@ -6,7 +6,6 @@ The disk is handed in (`gateways.local_machine`); nothing is written.
 from pathlib import Path
 from typing import Protocol
 
-from trainyard.config.registries import data_module
 from trainyard.config.schema import Config, DataConfig
 from trainyard.machine.preflight import ExpectedWrites, store_bytes_needed
 
@@ -37,11 +36,9 @@ def expected_writes(
 
     `store_folder` is None for a store that is not a folder, or one that may hold a part of the run already.
     """
-    found = []
-    if not data_module(config.recipe):
-        prepared = Path(config.data.prepared_directory)
-        missing = max(0, _prepared_bytes(config.data, disk) - disk.measure_path(prepared))
-        found.append(_writes("prepared data", prepared, missing, disk))
+    prepared = Path(config.data.prepared_directory)
+    missing = max(0, _prepared_bytes(config.data, disk) - disk.measure_path(prepared))
+    found = [_writes("prepared data", prepared, missing, disk)]
     if store_folder is not None:
         found.append(_writes("the stored copy", store_folder, store_bytes_needed(config), disk))
     rows = (config.training.max_steps or 0) // config.monitoring.log_steps

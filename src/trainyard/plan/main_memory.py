@@ -5,16 +5,11 @@ The caller passes in the memory of the machine; `machine.preflight` judges.
 
 from dataclasses import dataclass, replace
 
-from trainyard.config.parameters import count_parameters
-from trainyard.config.registries import optimizer_bytes
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan.device import cpu
 from trainyard.plan.device_memory import highest_memory_peak, host_bytes
 from trainyard.plan.workload import TrainingWorkload, training_workload
-
-_WEIGHT_AND_GRADIENT_BYTES = 8
-"""Bytes per parameter: float32 weight and gradient."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +23,11 @@ class MainMemoryNeed:
 
 
 def main_memory_need(config: Config, *, gpus: int, available_bytes: int) -> MainMemoryNeed:
-    """The need of `config` on a machine with so many GPUs to train on; 0 trains on the processors.
-
-    Sampling (recipe: grpo) is not modelled: there only the model's state counts, which is the least it takes.
-    """
+    """The need of `config` on a machine with so many GPUs to train on; 0 trains on the processors."""
     if gpus:
         work = _workload(config, on_gpu=True, processes=gpus)
         processes = gpus if config.compute.strategy != "single" else 1
         return MainMemoryNeed(processes * host_bytes(work), None)
-    if config.recipe != "pretrain":
-        each = _WEIGHT_AND_GRADIENT_BYTES + optimizer_bytes(config.training.optimizer)
-        return MainMemoryNeed(each * count_parameters(config.model.architecture).total, None)
     work = _workload(config, on_gpu=False, processes=1)
     room = cpu(cores=1, memory_bytes=available_bytes).usable_bytes
     return MainMemoryNeed(highest_memory_peak(work).parts.total, largest_batch_size(work, room))

@@ -117,13 +117,12 @@ def plan_training(
 ) -> TrainingPlan:
     """Plan `config` on `device`; `mfu` replaces the assumed share of the peak.
 
-    Raises ConfigError for another recipe than pretraining, whose sampling is not modelled.
+    Raises ConfigError for another recipe than pretraining, which is not modelled.
     """
     if config.recipe != "pretrain":
         raise ConfigError(
-            f"recipe: {config.recipe} cannot be planned: the time to sample answers is not modelled.\n"
-            "A few steps measure it: scripts/train.py … --set training.max_steps=5. With "
-            "--set recipe=pretrain the plan is that of next tokens in the same batches."
+            f"recipe: {config.recipe} cannot be planned: only the trainer of this repository is modelled.\n"
+            "A few steps of the program measure it. --set recipe=pretrain plans next tokens in its batches."
         )
     work = training_workload(config, on_gpu=device.on_gpu, processes=rented.processes)
     expected = estimate(

@@ -30,7 +30,7 @@ class PlannedRun:
     """The facts of a plan that decide which parts of the proof can hold."""
 
     recipe: str
-    """As in `run.json`: pretrain, grpo, or the recipe of another program."""
+    """As in `run.json`: pretrain, or the recipe of another program."""
     nodes: int
     processes: int
     """Processes per node."""

@@ -2,5 +2,5 @@
 
 In: a `Config`, prepared data, a checkpoint to resume from. Out: the run directory.
 `recipe` chooses what is trained. Rooms below use rooms above: runtime, model, checkpoint, weights, data,
-export, run, grpo.
+export, run, pretraining.
 """

@@ -40,11 +40,8 @@ def ready_data(config: Config, progress: Progress = UNSEEN) -> Any:
 
 def join_processes(
     config: Config, directory: RunDirectory, *, is_stopping: Callable[[], bool], listener: "Listener"
-) -> AbstractContextManager["World | None"]:
-    """Join the other processes before the data is prepared, which may take longer than they would wait.
-
-    None where a recipe trains in one process.
-    """
+) -> AbstractContextManager["World"]:
+    """Join the other processes before the data is prepared, which may take longer than they would wait."""
     from trainyard.training.run import lifecycle
 
     return lifecycle.join_processes(config, directory, is_stopping=is_stopping, listener=listener)

@@ -102,52 +102,6 @@ def test_a_stream_has_no_epochs_to_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "key", "reason"),
-    [
-        (
-            {"compute": {"strategy": "fsdp"}},
-            "compute.strategy",
-            "recipe grpo trains on one device: single, not fsdp",
-        ),
-        (
-            {"compute": {"compile": True}},
-            "compute.compile",
-            "recipe grpo does not compile; set it to false",
-        ),
-        (
-            {"compute": {"activation_checkpointing": "selective"}},
-            "compute.activation_checkpointing",
-            "recipe grpo has none and full, not selective",
-        ),
-        (
-            {"training": {"max_steps": 5, "batch_size": 20, "gradient_accumulation_steps": 2}},
-            "grpo.completions_per_question",
-            "16 does not divide the 40 answers of a step (training.batch_size × gradient_accumulation_steps)",
-        ),
-        (
-            {"training": {"max_steps": 5, "batch_size": 64}, "grpo": {"questions": 3}},
-            "grpo.questions",
-            "3 are fewer than the 4 of one step",
-        ),
-        (
-            {"kernel_optimization": {"rlvr_depth": 9}},
-            "kernel_optimization.rlvr_depth",
-            "the longest question of depth 9 and its answer are 2,050 tokens, more than "
-            "model.architecture.max_position_embeddings, 2,048",
-        ),
-    ],
-)
-def test_an_impossible_grpo_is_named_and_has_no_effect_on_pretraining(
-    sections: dict[str, Any], key: str, reason: str
-) -> None:
-    plain = config(**({"training": {"max_steps": 5, "batch_size": 16}} | sections))
-    (found,) = impossible_combinations(plain.model_copy(update={"recipe": "grpo"}))
-    assert (found.keys[0], found.reason) == (key, reason)
-    assert set(found.keys) <= set(leaf_keys())
-    assert list(impossible_combinations(plain)) == []
-
-
-@pytest.mark.parametrize(
     "sections",
     [
         {},

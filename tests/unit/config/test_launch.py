@@ -17,7 +17,7 @@ HSDP = ["compute.strategy=hsdp", "compute.replicas=2"]
     [
         ([], 2, "compute.strategy is single, which is for one process, not for 2"),
         (HSDP, 3, r"compute\.replicas: 2 does not divide the 3 processes"),
-        (["recipe=grpo"], 2, "recipe: grpo trains in one process, not in 2"),
+        (["recipe=grpo"], 1, "no recipe grpo any more; examples/grpo trains the same"),
         (["training.bach_size=3"], 2, "bach_size"),
     ],
 )
@@ -28,6 +28,6 @@ def test_what_every_process_would_refuse_is_refused_before_them(
         require_processes(load_config(SMOKE, overrides).config, processes)
 
 
-@pytest.mark.parametrize(("overrides", "processes"), [([], 1), (HSDP, 4), (["recipe=grpo"], 1)])
+@pytest.mark.parametrize(("overrides", "processes"), [([], 1), (HSDP, 4)])
 def test_what_they_can_do_is_not(overrides: list[str], processes: int) -> None:
     require_processes(load_config(SMOKE, overrides).config, processes)

@@ -45,16 +45,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(batch: int, accumulation: 
 
 
 def test_what_ships_fits_the_smallest_machine_that_anybody_trains_on() -> None:
-    for name in ("smoke.yaml", "grpo.yaml"):
-        found = need(load_config(CONFIGS / name).config)
-        assert found.tensors_bytes < GB
-
-
-def test_sampling_is_not_modelled_so_that_only_the_state_counts() -> None:
-    config = load_config(CONFIGS / "grpo.yaml", ["training.batch_size=1000000"]).config
-    found = need(config)
-    assert found.tensors_bytes == 16 * count_parameters(config.model.architecture).total
-    assert found.largest_batch_size is None
+    assert need(load_config(CONFIGS / "smoke.yaml").config).tensors_bytes < GB
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A third recipe, planted by one registration, trains through the lifecycle that the other recipes share."""
+"""A second recipe, planted by one registration, trains through the lifecycle of the first."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -243,20 +243,11 @@ def test_a_planted_recipe_is_rehearsed(line_config: Callable[..., Config], tmp_p
 
 def test_the_registration_is_all_that_the_configuration_needs(tmp_path: Path) -> None:
     schema = configuration_schema()["properties"]["recipe"]
-    assert schema["enum"] == ["pretrain", "grpo", "line", *PROGRAMS]
+    assert schema["enum"] == ["pretrain", "line", *PROGRAMS]
     assert "; line: a line through points; " in schema["description"]
     file = tmp_path / "line.yaml"
     file.write_text("recipe: line\nmodel: {name: x}\ntraining: {max_steps: 5}\n")
     assert load_config(file).config.recipe == "line"
     file.write_text("recipe: lines\nmodel: {name: x}\ntraining: {max_steps: 5}\n")
-    with pytest.raises(ConfigError, match=r'expected "pretrain", "grpo", "line", .*, got "lines"'):
+    with pytest.raises(ConfigError, match=r'expected "pretrain", "line", .*, got "lines"'):
         load_config(file)
-
-
-def test_a_recipe_of_one_process_says_so_by_its_entry(
-    line_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = RecipeEntry(__name__, "a line through points", one_process=True)
-    monkeypatch.setitem(RECIPES, "line", entry)
-    with pytest.raises(ConfigError, match=r"recipe: line trains in one process, not in \d+\."):
-        rehearse(line_config(), Request, processes=2)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The trainer of this repository as the program of a job, with the recipes pretrain and grpo.
+"""The trainer of this repository as the program of a job.
 
 Every pod runs `scripts/run_pod.py`, which starts a process per GPU; the first pod then stores and proves the
 run.
@@ -36,7 +36,7 @@ def problems(order: RecipeOrder) -> Iterator[str]:
     except ConfigError as error:
         yield str(error).removesuffix(" Nothing was started.")
         return
-    if instance is None or not order.gpus or config.recipe != "pretrain":
+    if instance is None or not order.gpus:
         return
     fitted = plan_training(
         config, gpu_of(instance), rented=RentedMachines(instance, order.nodes, order.processes)

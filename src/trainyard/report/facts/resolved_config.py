@@ -46,18 +46,21 @@ def config_digests(path: Path) -> frozenset[str]:
     The values count as written and as resolved today: an earlier schema may have had fewer keys.
     """
     from trainyard.config.load import config_sha256, load_config, values_sha256
+    from trainyard.config.registries import FORMER_RECIPES
 
     content = _content(path)
     if content is None:
         return frozenset()
     digests = {hashlib.sha256(content).hexdigest()}
-    if "extends" in settings_of_config(content):
+    settings = settings_of_config(content)
+    if "extends" in settings:
         return frozenset(digests)  # its other values are in files that no record of the run has
     # The configuration of another trainer has a digest of its bytes only.
     with suppress(ConfigError):
-        digests.add(config_sha256(load_config(path).config))
+        if str(settings.get("recipe")) not in FORMER_RECIPES:
+            digests.add(config_sha256(load_config(path).config))
         with suppress(TypeError, ValueError):
-            digests.add(values_sha256(settings_of_config(content)))
+            digests.add(values_sha256(settings))
     return frozenset(digests) if _content(path) == content else frozenset()
 
 

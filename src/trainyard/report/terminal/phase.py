@@ -27,7 +27,7 @@ _WINDOW = 15
 """The speed is measured over this many seconds."""
 _LEAST = 4
 """The least width in cells of the text that is shortened."""
-_LEFT_OUT_FIRST = ("bar", "bits", "speed", "left", "reward", "loss")
+_LEFT_OUT_FIRST = ("bar", "bits", "speed", "left", "loss")
 _logger = logging.getLogger(__name__)
 
 

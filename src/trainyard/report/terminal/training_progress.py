@@ -103,7 +103,6 @@ class ProgressDisplay(PhaseDisplay):
             "step": f"step {row['step']}/{self._steps}",
             "since": format_age_ago(old) if old >= _OLD_SECONDS else "",
             "loss": f"loss {row['loss']:.3f}",
-            "reward": f"reward {row['reward']:.3f}" if "reward" in row else "",
             "bits": self._bits(row["loss"]),
             "speed": f"{format_scaled(row['tokens_per_second'])} tok/s",
             "left": f"{left} left",
@@ -119,8 +118,6 @@ class ProgressDisplay(PhaseDisplay):
 def log_line(row: Row, steps: int) -> str:
     """`step 100/600 loss 2.871 val_loss 2.902 tokens/s 41,220`, and the MFU of a GPU."""
     parts = [f"step {row['step']}/{steps}", f"loss {row['loss']:.3f}"]
-    if "reward" in row:
-        parts.append(f"reward {row['reward']:.3f}")
     if "val_loss" in row:
         parts.append(f"val_loss {row['val_loss']:.3f}")
     parts.append(f"tokens/s {row['tokens_per_second']:,.0f}")
@@ -136,9 +133,6 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
         return f"run {fields['run_id']} trains {where} to {fields['steps']}"
     if event == "finished_before":
         return f"all {fields['step']} steps were done before; nothing was trained"
-    if event == "warm_started":
-        losses = f"loss {fields['first_loss']:.2f} → {fields['final_loss']:.2f}"
-        return f"started warm: {fields['steps']} supervised steps, {losses}"
     name = f"step-{fields.get('step', 0):08d}"
     if event == "checkpoint_saved":
         size, blocked = fields["bytes"] / 1e6, fields["seconds"] * 1e3
@@ -161,9 +155,7 @@ def summary_line(outcome: Mapping[str, Any], *, done_before: bool = False) -> st
     """
     tokens, seconds = format_scaled(outcome["tokens"]), format_duration(outcome["seconds"])
     line = f"{outcome['steps']} steps, {tokens} tokens in {seconds}"
-    if "final_reward" in outcome:
-        line += f" · reward {outcome['first_reward']:.2f} → {outcome['final_reward']:.2f}"
-    elif "final_loss" in outcome:
+    if "final_loss" in outcome:
         line += f" · loss {outcome['first_loss']:.2f} → {outcome['final_loss']:.2f}"
     if "bits_per_byte" in outcome:
         line += f" · validation {outcome['bits_per_byte']:.2f} bits/byte"

@@ -39,24 +39,15 @@ def suggest_retry(failure: Failure, directory: RunDirectory) -> str:
     return f"{failure.mend or 'Once that is fixed'}: {command}"
 
 
-def not_finite_failure(
-    step: int, config: Config, directory: RunDirectory | None = None, *, key: str = "training.learning_rate"
-) -> Failure:
-    """The failure of a loss, gradient or weight in `step` that is not finite.
-
-    `key` is the configuration key of the learning rate.
-    """
-    section, name = key.split(".")
-    rate = getattr(getattr(config, section), name)
-    changes: dict[str, Any] = {key: _lower_rate(rate)}
+def not_finite_failure(step: int, config: Config, directory: RunDirectory) -> Failure:
+    """The failure of a loss, gradient or weight in `step` that is not finite."""
+    changes: dict[str, Any] = {"training.learning_rate": _lower_rate(config.training.learning_rate)}
     if config.training.max_grad_norm is None:
         changes["training.max_grad_norm"] = 1.0
-        remedy = f"Lower {key} and clip the gradients, or inspect that batch"
+        remedy = "Lower training.learning_rate and clip the gradients, or inspect that batch"
     else:
-        remedy = f"Lower {key} or training.max_grad_norm, or inspect that batch"
-    return Failure(
-        FailureKind.NOT_FINITE, step, remedy, changes, _good_checkpoint(directory) if directory else None
-    )
+        remedy = "Lower training.learning_rate or training.max_grad_norm, or inspect that batch"
+    return Failure(FailureKind.NOT_FINITE, step, remedy, changes, _good_checkpoint(directory))
 
 
 def out_of_memory_failure(

@@ -102,7 +102,7 @@ def plan_export(
     """
     if not directory.config_file.is_file():
         raise ConfigError(f"{directory.path} is not a run directory: {directory.config_file} does not exist")
-    model = load_config(directory.config_file).config.model
+    model = load_config(directory.config_file, recorded=True).config.model
     progress.begin("verifying the checkpoint")
     digest_of = partial(sha256_of_file, progress=progress)
     path = (

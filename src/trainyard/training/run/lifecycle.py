@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from trainyard.config.load import config_sha256
-from trainyard.config.registries import DEFAULT_OPTIMIZER, DEFAULT_RECIPE, RECIPES
+from trainyard.config.registries import DEFAULT_OPTIMIZER, DEFAULT_RECIPE
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import mark_trained
@@ -45,7 +45,7 @@ from trainyard.training.runtime.hardware import Peak, cpu_peak_flops, hardware_f
 from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
-from trainyard.training.runtime.world import ALONE, World, join_world
+from trainyard.training.runtime.world import World, join_world
 from trainyard.training.weights.weight_source import WeightSource
 
 _LEAVING_SECONDS = 3.0
@@ -76,28 +76,21 @@ def train(
                 is_stopping=lambda: stop.reason is not None,
                 listener=listener,
             )
-            world = held.enter_context(joined) or ALONE
+            world = held.enter_context(joined)
         show_work(listener, "opening the data")
         world = with_folders(world, shared=request.config.checkpointing.shared)
         segment = held.enter_context(closing(recipe.open(request, processes=world.size)))
         lifecycle = _Lifecycle(request, segment, world, device=device, stop=stop, listener=listener)
         held.enter_context(lock_run_directory(request.directory, world))
-        if segment.advises_on_memory:
-            held.enter_context(explain_memory_errors(request.config, request.directory))
+        held.enter_context(explain_memory_errors(request.config, request.directory))
         return lifecycle.run()
 
 
 @contextmanager
 def join_processes(
     config: Config, directory: RunDirectory, *, is_stopping: Callable[[], bool], listener: Listener
-) -> Iterator[World | None]:
-    """Join the other processes of the run; `is_stopping` returns whether this process was requested to end.
-
-    None where the recipe trains in one process.
-    """
-    if RECIPES[config.recipe].one_process:
-        yield None
-        return
+) -> Iterator[World]:
+    """Join the other processes of the run; `is_stopping` returns whether this process is to end."""
     device = prepare_device(config)
     keep_nccl_log(directory.logs, device.type)
     # A process that failed has printed why, and its launcher ends this one within seconds: print nothing.
@@ -135,7 +128,7 @@ class _Lifecycle:
                 request.on_outcome(done)
             return done
         profiled = _steps_to_profile(request, segment, point)
-        show_work(self._listener, segment.building)
+        show_work(self._listener, "building the model")
         weights = segment.starting_weights(point)
         state = segment.build(weights, world=world, device=self._device, resumes=point is not None)
         run_id = world.run_on_main(lambda: open_records(request, point, self._facts(state, weights)))
@@ -186,11 +179,10 @@ class _Lifecycle:
 
     def _train(self, context: RunContext) -> None:
         with ExitStack() as held:
-            if self._segment.advises_on_memory:
-                explained = explain_memory_errors(
-                    context.config, context.directory, step=lambda: context.state.step + 1
-                )
-                held.enter_context(explained)
+            explained = explain_memory_errors(
+                context.config, context.directory, step=lambda: context.state.step + 1
+            )
+            held.enter_context(explained)
             saver = held.enter_context(Saver(context))
             loop = held.enter_context(closing(StepLoop(context, saver)))
             saver.remove_old()
@@ -237,8 +229,8 @@ class _Lifecycle:
         """The facts for `run.json` beside the request: recipe, plan, hardware, starting weights."""
         config, peak = self._request.config, self._peak_flops()
         plan: dict[str, Any] = {"parameters": parameter_count(state.model), **self._segment.plan_facts()}
-        if self._flops_per_token is not None:
-            plan["flops_per_token"] = self._flops_per_token
+        if self._request.flops_per_token is not None:
+            plan["flops_per_token"] = self._request.flops_per_token
         return {
             **({} if config.recipe == DEFAULT_RECIPE else {"recipe": config.recipe}),
             "plan": self._segment.length.to_json() | plan,
@@ -248,20 +240,14 @@ class _Lifecycle:
             "model": {"path": config.model.path, "sha256": weights.digest()} if weights else None,
         }
 
-    @property
-    def _flops_per_token(self) -> int | None:
-        return self._request.flops_per_token if self._segment.counts_flops else None
-
     def _peak_flops(self) -> float | None:
         """The peak of one device, by its name; None when the caller knows none."""
-        if not self._segment.counts_flops:
-            return None
         on_gpu = self._device.type == "cuda"
         return self._request.peak_flops(torch.cuda.get_device_name(self._device) if on_gpu else "cpu")
 
     def _mfu(self) -> Callable[[float], float | None]:
         """Converts tokens per second to the share of the peak of all devices; None when not known."""
-        each, size, known = self._flops_per_token, self._world.size, self._peak_flops()
+        each, size, known = self._request.flops_per_token, self._world.size, self._peak_flops()
         dtype = getattr(torch, self._request.config.model.dtype)
         measured = known is None and self._device.type == "cpu"
         peak = Peak(known and size * known, (lambda: size * cpu_peak_flops(dtype)) if measured else None)

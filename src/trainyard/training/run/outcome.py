@@ -91,7 +91,6 @@ class OutcomeRecorder:
     def _figures(self) -> dict[str, Any]:
         rows = read_rows(self._directory.metrics_file)
         losses = [row["loss"] for row in rows if "loss" in row]
-        rewards = [row["reward"] for row in rows if "reward" in row]
         validated = [row for row in rows if "val_loss" in row]
         last = validated[-1] if validated else {}
         return {
@@ -100,8 +99,6 @@ class OutcomeRecorder:
             "final_loss": losses[-1] if losses else None,
             "validation_loss": last.get("val_loss"),
             "bits_per_byte": last.get("val_bits_per_byte"),
-            "first_reward": rewards[0] if rewards else None,
-            "final_reward": rewards[-1] if rewards else None,
             "tokens": self._state.tokens_seen(self._context.length.tokens_per_step),
             "seconds": round(self._state.seconds, 3),
             "sample": self.sample,

@@ -30,14 +30,8 @@ class RecipeSegment(ABC):
 
     length: RunLength
     """The planned length of the complete run."""
-    building = "building the model"
-    """The work of `build`, as it is shown."""
     sampling = "writing a sample"
     """The work of `sample`, as it is shown."""
-    counts_flops = True
-    """Whether the model's operations per token describe a step, so that MFU has a meaning."""
-    advises_on_memory = True
-    """Whether the advice for too little memory applies: fewer or shorter sequences per forward pass."""
 
     @abstractmethod
     def fits(self, fingerprint: str) -> dict[str, Any]:

@@ -33,11 +33,7 @@ Validate = Callable[[Callable[[], str | None]], ValidationResult | None]
 
 
 class StepLoop:
-    """The steps of one segment, from `state.step` to the end or to a stop.
-
-    A recipe that computes its own steps passes them to `run`. One whose steps run inside another library
-    calls `finish` after each step, and then `stop_if_requested`.
-    """
+    """The steps of one segment, from `state.step` to the end or to a stop."""
 
     def __init__(self, context: RunContext, saver: Saver) -> None:
         self.saver = saver
@@ -58,13 +54,13 @@ class StepLoop:
         if self._state.pending_row is not None:
             self._finish_row(self._state.pending_row)
         while self._state.step < self._context.length.steps:
-            self.stop_if_requested()
+            self._stop_if_requested()
             start = time.perf_counter()
             with self._context.profile.record_step(self._state.step + 1):
                 row = step()
-            self.finish(row, time.perf_counter() - start)
+            self._finish(row, time.perf_counter() - start)
 
-    def finish(self, row: Row, seconds: float) -> None:
+    def _finish(self, row: Row, seconds: float) -> None:
         """Record the step that has just ended, `state.step`, and save if it is due.
 
         `row` is completed by speed, memory and validation.
@@ -85,7 +81,7 @@ class StepLoop:
         if self._slowest_usual:
             self.saver.report_grace(self._slowest_usual)
 
-    def stop_if_requested(self) -> None:
+    def _stop_if_requested(self) -> None:
         """Raise StoppedError, after a save, if a stop of a process was requested."""
         if self._stop_reason():
             raise self.saver.stop()
@@ -127,7 +123,7 @@ class StepLoop:
                 result = self._validate(self._stop_reason)
             if result is None:
                 self._state.pending_row = row
-                self.stop_if_requested()
+                self._stop_if_requested()
             else:
                 self._require_finite(result.loss)
                 row |= {"val_loss": result.loss, "val_bits_per_byte": result.bits_per_byte}

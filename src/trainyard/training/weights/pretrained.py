@@ -176,7 +176,8 @@ def _declaration_of_checkpoint(path: str, place: Path) -> DeclaredShape:
 
     run = RunDirectory(place.resolve().parent.parent)
     if run.config_file.is_file():
-        declared = _declaration_of_run(load_config(run.config_file).config, f"config.yaml of {run.path}")
+        recorded = load_config(run.config_file, recorded=True).config
+        declared = _declaration_of_run(recorded, f"config.yaml of {run.path}")
         return DeclaredShape(declared.source, declared.values, path)
     try:
         fits = read_state(place)["fits"]

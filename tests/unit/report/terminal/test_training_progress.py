@@ -20,16 +20,6 @@ def test_the_log_line_has_the_documented_format() -> None:
     )
 
 
-def test_a_run_on_rewards_shows_them() -> None:
-    assert log_line({**ROW, "reward": 0.5311}, 600).startswith("step 312/600 loss 1.312 reward 0.531")
-    assert "loss 1.312  reward 0.531" in live_lines({**ROW, "reward": 0.5311})[-1]
-    outcome = {"steps": 2, "tokens": 20, "seconds": 1.0, "first_loss": 0.1, "final_loss": -0.1}
-    rewards = {"first_reward": 0.532, "final_reward": 0.908}
-    assert summary_line(outcome | rewards).endswith("· reward 0.53 → 0.91")
-    warm = event_line("warm_started", {"steps": 60, "first_loss": 5.56, "final_loss": 1.2})
-    assert warm == "started warm: 60 supervised steps, loss 5.56 → 1.20"
-
-
 def test_important_events_become_sentences_and_others_nothing() -> None:
     saved = event_line("checkpoint_saved", {"step": 200, "bytes": 43_100_000, "seconds": 0.0112})
     assert saved == "checkpoint step-00000200 saved: 43.1 MB, blocked 11 ms"
