@@ -23,7 +23,6 @@ from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.gateways.supervised_process import ProgramExit
-from trainyard.jobs.recipes import RECORDED, verl
 from trainyard.jobs.recipes.wrapped_program import ProgramDescription
 from trainyard.proof.completion import completion_problem
 from trainyard.proof.recorded_events import course_of
@@ -155,7 +154,7 @@ class Runs:
             }
         )
         run = self._script.ProgramRun(
-            described.program(RECORDED[verl.NAME], Path.cwd()),
+            described.program(Path.cwd()),
             config_of(attempt.steps),
             node or NodeLauncher(1, 0, 1),
             self.directory,

@@ -218,7 +218,7 @@ def test_a_signal_reaches_the_program_and_its_checkpoint_makes_it_a_stop(world: 
         (
             '{"recipe": "pretrain", "command": [], "torchrun": true, "steps": 1, "checkpoints": "", '
             '"environment": {}}',
-            "'pretrain' is none of megatron",
+            "'pretrain' is none of deepspeed",
         ),
     ],
 )

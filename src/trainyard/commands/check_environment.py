@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
+from trainyard.commands.run_program import program_here
 from trainyard.errors import CheckFailedError
 
 if TYPE_CHECKING:
@@ -52,14 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.artifacts.store.store_address import require_address
     from trainyard.config.load import load_config
-    from trainyard.config.registries import COMMAND
+    from trainyard.config.registries import RECIPES
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
 
     if args.store:
         require_address(args.store)
     given = load_config(args.config, args.set).config
-    if given.recipe == COMMAND:
+    if given.recipe not in RECIPES:
         return check_program(args, given)
     with terminal.show_live(PhaseDisplay("environment", "checking the packages, the driver and torch")):
         from trainyard.machine.preflight import PreflightVerdict, judge_machine, worst_verdict
@@ -97,9 +98,8 @@ def check_program(args: argparse.Namespace, config: "Config") -> int:
     from trainyard.gateways import local_machine
     from trainyard.gateways.nvidia import query_gpus
     from trainyard.programs.inputs import find_data
-    from trainyard.programs.program import program_of
 
-    program = program_of(config, Path.cwd())
+    program = program_here(config, args.run_dir.absolute())
     path = program.environment.get("PATH", os.environ.get("PATH"))
     first = program.command[0]
     place = str(program.directory / first) if "/" in first else first

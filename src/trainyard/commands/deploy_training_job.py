@@ -240,13 +240,14 @@ def check_provable(args: argparse.Namespace, config: "Config", plan: "JobPlan") 
 
 
 def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart, ...]":
+    from trainyard.config.registries import COMMAND
     from trainyard.jobs.recipes import any_program, own_command, trainyard_trainer
     from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 
     name = plan.program.name
     return unreachable_parts(
         PlannedRun(
-            recipe=config.recipe if name in (trainyard_trainer.NAME, any_program.NAME) else name,
+            recipe={trainyard_trainer.NAME: config.recipe, any_program.NAME: COMMAND}.get(name, name),
             nodes=plan.nodes,
             processes=plan.processes_per_node,
             network=trainyard_trainer.settled_config(config, efa=plan.resources.efa > 0).compute.network,

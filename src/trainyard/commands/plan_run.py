@@ -170,13 +170,18 @@ def plan_of(config: "Config", plan: "RunPlan") -> "RunPreview":
 
 def unproven(config: "Config", plan: "RunPlan") -> list[dict[str, str]]:
     """Return the parts of the proof that cannot hold, as far as the machines of the target are known."""
-    from trainyard.github.target import node_count
+    from trainyard.config.registries import COMMAND, RECIPES
+    from trainyard.github.target import Target, node_count
     from trainyard.jobs.job_planning import recorded_network
+    from trainyard.jobs.recipes import renders_in_pod
     from trainyard.plan.node_room import room_of_type
     from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 
+    decides_steps = plan.dispatch.target is Target.EKS and not renders_in_pod(config)
     nodes, room = node_count(plan.machine, os.environ), room_of_type(plan.machine.hardware or "")
     gpus = 0 if room is None or config.model.device == "cpu" else room.gpus
     network = recorded_network(config, room, nodes=nodes, gpus=gpus)
-    run = PlannedRun(config.recipe, nodes, max(1, gpus), network, plan.store or "file:///store")
+    # Outside a job, and in one without a plan of its steps, a preset is recorded as any program is.
+    recipe = COMMAND if config.recipe not in RECIPES and not decides_steps else config.recipe
+    run = PlannedRun(recipe, nodes, max(1, gpus), network, plan.store or "file:///store")
     return [part.to_json() for part in unreachable_parts(run)]

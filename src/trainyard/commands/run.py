@@ -150,7 +150,7 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
     """Return the pipeline of a command line. Raises ConfigError when it names no run and no configuration."""
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.store.store_address import require_address
-    from trainyard.config.registries import COMMAND
+    from trainyard.config.registries import RECIPES
     from trainyard.run.identity import choose_run_id
 
     directory: Path | None = args.run_dir
@@ -191,7 +191,7 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
         segment=args.segment,
         may_begin=args.may_begin,
         notifies=config.notifications.slack.enabled,
-        prepares=config.recipe != COMMAND,
+        prepares=config.recipe in RECIPES,
     )
 
 

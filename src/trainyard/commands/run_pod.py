@@ -205,6 +205,8 @@ def run_counted(run_once: Callable[[], int], run_dir: Path, restarts: int) -> in
 
 
 def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
+    from trainyard.config.registries import RECIPES
+
     return Pod(
         run_dir=args.run_dir,
         config=args.config,
@@ -213,15 +215,16 @@ def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
         grace=args.grace,
         processes=args.nproc_per_node,
         program=args.program,
-        prepares=config.recipe != "command",
+        prepares=config.recipe in RECIPES,
     )
 
 
 def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     """Return whether this is one of several pods that have run directories of their own."""
+    from trainyard.config.registries import RECIPES
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
-    if args.program or config.recipe == "command" or config.checkpointing.shared:
+    if args.program or config.recipe not in RECIPES or config.checkpointing.shared:
         return False
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     if not isinstance(place, NodeLauncher) or place.nodes == 1:

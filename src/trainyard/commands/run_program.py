@@ -97,11 +97,19 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     from trainyard.run.run_lock import locked
 
     config = load_config(args.config, args.set).config
-    program, nodes = program_for(args, config, program_file)
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
-    node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, program.processes)
+    node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
     run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
+    if file := program_file or args.program:
+        from trainyard.jobs.recipes.wrapped_program import read_description
+
+        sheet = read_description(file)
+        program, nodes = sheet.program(REPOSITORY_ROOT), sheet.nodes
+    else:
+        processes = node.processes if isinstance(node.processes, int) else config.program.processes
+        program = program_here(config, directory.path, nodes=node.nodes, processes=processes)
+        nodes = None
     deadline = None if args.deadline is None else args.deadline - job_seconds()
     supervised = ProgramRun(
         program, config, node, directory, nodes=nodes, resume=args.resume, grace=args.grace, deadline=deadline
@@ -138,25 +146,30 @@ def announce_end(outcome: dict[str, Any]) -> None:
     output.announce("training", f"{outcome['steps']:,} steps{loss}", "ok")
 
 
-def program_for(
-    args: argparse.Namespace, config: "Config", file: Path | None
-) -> tuple["Program", int | None]:
-    """Return the program, and the nodes that it uses if the plan of a job says so."""
-    from trainyard.config.registries import COMMAND
+def program_here(
+    config: "Config", run_directory: Path, *, nodes: int = 1, processes: int | None = None
+) -> "Program":
+    """Return the program of a configuration on this machine. Raises ConfigError where it has none."""
+    from trainyard.config.registries import COMMAND, RECIPES
+    from trainyard.jobs.recipes import preset_recipe
+    from trainyard.programs.presets import load_preset
     from trainyard.programs.program import program_of
 
-    if file := file or args.program:
-        from trainyard.jobs.recipes import RECORDED
-        from trainyard.jobs.recipes.wrapped_program import read_description
-
-        sheet = read_description(file, RECORDED)
-        return sheet.program(RECORDED[sheet.recipe], REPOSITORY_ROOT), sheet.nodes
-    if config.recipe != COMMAND:
+    if config.recipe in RECIPES:
         raise ConfigError(
             f"recipe: {config.recipe} trains with the trainer of this repository. Set recipe: command and "
             "program.command to run another program, or start scripts/train.py."
         )
-    return program_of(config, Path.cwd()), None
+    if config.recipe == COMMAND:
+        return program_of(config, Path.cwd())
+    return preset_recipe.program_here(
+        load_preset(config.recipe),
+        config,
+        Path.cwd(),
+        nodes=nodes,
+        processes=processes or config.program.processes,
+        run_directory=run_directory,
+    )
 
 
 def is_done(directory: "RunDirectory", program: "Program") -> bool:
@@ -204,12 +217,16 @@ class ProgramRun:
         """Run the program between the first and the last record; return the exit code of this node."""
         from trainyard.gateways.supervised_process import run_supervised
         from trainyard.programs.node_exit_codes import write_end
+        from trainyard.programs.program import FILES_FOLDER
         from trainyard.programs.program_events import ProgramEvents
-        from trainyard.run.atomic_files import make_folder
+        from trainyard.run.atomic_files import make_folder, write_bytes_atomically
         from trainyard.run.launch_environment import VARIABLES
 
         for folder in (self.directory.path, self.directory.logs):
             make_folder(folder)
+        for name, text in self.program.files.items():
+            make_folder(self.directory.path / FILES_FOLDER)
+            write_bytes_atomically(self.directory.path / FILES_FOLDER / name, text.encode())
         started = time.time()
         found = self.checkpoint_to_resume()
         if self.is_first:

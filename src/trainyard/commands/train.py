@@ -124,9 +124,9 @@ def run(argv: Sequence[str] | None) -> int:
 def is_of_another_program(args: argparse.Namespace) -> bool:
     """Return whether the configuration names another program than the trainer of this repository."""
     from trainyard.config.load import load_config
-    from trainyard.config.registries import COMMAND
+    from trainyard.config.registries import RECIPES
 
-    return load_config(args.config, args.set).config.recipe == COMMAND
+    return load_config(args.config, args.set).config.recipe not in RECIPES
 
 
 def was_trained_here(args: argparse.Namespace, processes: int) -> bool:

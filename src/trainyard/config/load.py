@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config.problems import DEFAULT, Origin, error_of
-from trainyard.config.registries import COMMAND, DEFAULT_RECIPE, FORMER_KEYS, FORMER_RECIPES
+from trainyard.config.registries import (
+    COMMAND,
+    DEFAULT_RECIPE,
+    FORMER_KEYS,
+    FORMER_RECIPES,
+    PROGRAMS,
+    RECIPES,
+)
 
 if TYPE_CHECKING:
     from trainyard.config.from_weights import ReadWeights
@@ -63,7 +70,7 @@ def load_config(
     document = reader.read(path)
     taken = null_architecture(document)
     apply_overrides(document, overrides)
-    _name_model_of_command(document)
+    _add_defaults_of_program(document)
     _drop_former_keys(document.values)
     if recorded and str(document.values.get("recipe")) in FORMER_RECIPES:
         document.values["recipe"] = DEFAULT_RECIPE
@@ -79,17 +86,33 @@ def load_config(
     return LoadedConfig(config, {key: places.get(key, DEFAULT) for key in leaf_keys()})
 
 
-def _name_model_of_command(document: "Document") -> None:
-    """Name the model of `recipe: command`, whose configuration needs no section but `program`."""
+def _add_defaults_of_program(document: "Document") -> None:
+    """Add what the preset of another program sets, and a name of its model, where the files do not say it."""
     values = document.values
-    program = values.get("program")
-    command = program.get("command") if isinstance(program, dict) else None
-    if values.get("recipe") != COMMAND or not isinstance(values.get("model", {}), dict):
+    recipe = values.get("recipe")
+    if not isinstance(recipe, str) or recipe in RECIPES or recipe not in PROGRAMS:
         return
-    if values.get("model", {}).get("name") is None:
-        words = [str(word) for word in command] if isinstance(command, list) else []
-        script = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if words else "")
-        document.put(("model", "name"), Path(script).stem or COMMAND, DEFAULT)
+    preset = PROGRAMS.read(recipe) if recipe != COMMAND else {}
+    _put_missing(document, preset.get("defaults", {}), ())
+    program, model = values.get("program", {}), values.get("model", {})
+    if "log" in preset or not isinstance(program, dict) or not isinstance(model, dict):
+        return
+    if model.get("name") is None:
+        command = program.get("command")
+        words = [str(word) for word in command] if isinstance(command, list) else [str(program.get("script"))]
+        script = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if command else "")
+        document.put(("model", "name"), Path(script).stem or recipe, DEFAULT)
+
+
+def _put_missing(document: "Document", defaults: Mapping[str, Any], path: tuple[str, ...]) -> None:
+    section: Any = document.values
+    for name in path:
+        section = section.get(name, {}) if isinstance(section, dict) else None
+    for name, value in defaults.items() if isinstance(section, dict) else ():
+        if isinstance(value, dict):
+            _put_missing(document, value, (*path, name))
+        elif name not in section:
+            document.put((*path, name), value, DEFAULT)
 
 
 def _drop_former_keys(values: dict[str, Any]) -> None:

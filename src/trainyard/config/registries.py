@@ -4,9 +4,14 @@ To add one, write a module and add one line here: the configuration's schema, it
 error messages read these lists. The modules are named and not imported, because importing them takes seconds.
 """
 
+import sys
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ConfigError
 
 DEFAULT_RECIPE = "pretrain"
 
@@ -34,6 +39,7 @@ FORMER_KEYS = ("grpo.questions", "grpo.warm_start_steps", "grpo.warm_start_learn
 """Keys that the schema had. They are in the configuration of every earlier run, and have no effect."""
 COMMAND = "command"
 """The recipe of any program: `program.command` names it, and it runs on every target."""
+_FOLDER = "configs/programs"
 
 
 @dataclass(frozen=True)
@@ -44,15 +50,51 @@ class ProgramEntry:
     """The program in a few words, for the reference of the configuration."""
 
 
-PROGRAMS = {
-    COMMAND: ProgramEntry("any program, named by program.command, on every target"),
-    "megatron": ProgramEntry("Megatron-LM in a job on a cluster"),
-    "nemo": ProgramEntry("NeMo in a job on a cluster"),
-    "verl": ProgramEntry("verl's GRPO in a job on a cluster"),
-    "torchtitan": ProgramEntry("torchtitan in a job on a cluster"),
-    "deepspeed": ProgramEntry("a program with DeepSpeed in a job on a cluster"),
-}
-"""All but `command` have a module of the same name in `jobs.recipes`."""
+class ProgramPresets(Mapping[str, ProgramEntry]):
+    """The programs by name: `command`, and each `NAME.yaml` in a folder of presets, read when needed.
+
+    The folders are `configs/programs` where the command was started and in this repository, and the one that
+    an installed package has. The nearest one that has a name counts.
+    """
+
+    def _files(self) -> dict[str, Path]:
+        repository = Path(__file__).parents[3]
+        farthest_first = (Path(sys.prefix) / "share/trainyard/programs", repository / _FOLDER, Path(_FOLDER))
+        return {path.stem: path for folder in farthest_first for path in folder.glob("*.yaml")}
+
+    def path(self, name: str) -> Path:
+        """Return the file of a preset. Raises KeyError where there is none."""
+        return self._files()[name]
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Return the values of a preset. Raises ConfigError for a file that is not YAML."""
+        from trainyard.config.problems import error_of
+        from trainyard.config.yaml.yaml_document import Document, read_document
+
+        path = self.path(name)
+        document = read_document(path, str(path))
+        if not isinstance(document, Document):
+            raise ConfigError(f"{path}: {document.message}")
+        if document.problems:
+            raise error_of(document.problems, [str(path)])
+        return document.values
+
+    def __getitem__(self, name: str) -> ProgramEntry:
+        if name == COMMAND:
+            return ProgramEntry("any program, named by program.command")
+        return ProgramEntry(str(self.read(name).get("meaning", name)))
+
+    def __contains__(self, name: object) -> bool:
+        return name == COMMAND or name in self._files()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((COMMAND, *sorted(self._files())))
+
+    def __len__(self) -> int:
+        return 1 + len(self._files())
+
+
+PROGRAMS = ProgramPresets()
 EVERY_RECIPE: Mapping[str, RecipeEntry | ProgramEntry] = ChainMap({}, PROGRAMS, RECIPES)  # type: ignore[arg-type]
 """The valid values of `recipe`."""
 

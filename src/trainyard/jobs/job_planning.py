@@ -5,14 +5,19 @@ Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every p
 
 from trainyard.config.cluster import ClusterPodConfig
 from trainyard.config.load import config_sha256
-from trainyard.config.registries import COMMAND
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan, PodResources, SecretVariable
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.plan_problems import find_plan_problems
-from trainyard.jobs.recipes import RECIPES, any_program, find_job_recipe, own_command, trainyard_trainer
+from trainyard.jobs.recipes import (
+    any_program,
+    find_job_recipe,
+    own_command,
+    renders_in_pod,
+    trainyard_trainer,
+)
 from trainyard.jobs.recipes.recipe_order import RecipeOrder, workspace_of
 from trainyard.jobs.recipes.trainyard_trainer import settled_config
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
@@ -152,7 +157,7 @@ def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:
 
 def _processes(config: Config, request: JobRequest, gpus: int) -> int:
     """Processes per node: what any program says, and else one per GPU."""
-    any_program_starts = config.recipe == COMMAND and not request.command
+    any_program_starts = not request.command and renders_in_pod(config)
     return config.program.processes if any_program_starts else max(1, gpus)
 
 
@@ -179,7 +184,7 @@ def _environment(config: Config, request: JobRequest, resources: PodResources, l
         network=config.compute.network,
     )
     found = network_environment(place)
-    if find_job_recipe(config, own=bool(request.command)) is RECIPES[trainyard_trainer.NAME]:
+    if find_job_recipe(config, own=bool(request.command)) is trainyard_trainer:
         found.pop("NCCL_DEBUG", None)  # the trainer sets it, and keeps the log in the run directory
     return {**found, **request.environment}
 

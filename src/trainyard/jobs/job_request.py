@@ -8,11 +8,17 @@ from typing import Any
 
 from trainyard import __version__
 from trainyard.config.load import load_config
-from trainyard.config.registries import DEFAULT_JOB_KIND, EVERY_RECIPE, FORMER_RECIPES
+from trainyard.config.registries import (
+    COMMAND,
+    DEFAULT_JOB_KIND,
+    EVERY_RECIPE,
+    FORMER_RECIPES,
+    PROGRAMS,
+)
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.recipes.program_settings import with_settings
 from trainyard.plan.node_room import NodeRoom
+from trainyard.programs.presets import load_preset, with_settings
 from trainyard.run.atomic_files import sha256_of_file
 
 
@@ -65,7 +71,9 @@ def load_job_config(given: Mapping[str, Any]) -> tuple[Config, str | None]:
         raise ConfigError(f"--recipe {given['recipe'][:60]!r}: expected one of {', '.join(EVERY_RECIPE)}")
     recipe = [f"recipe={given['recipe']}"] if given["recipe"] else []
     config = load_config(given["config"], [*given["set"], *recipe]).config
-    on_ray = config.recipe == "verl" and (given["kind"] or config.cluster.kind) == "auto"
+    is_preset = config.recipe in PROGRAMS and config.recipe != COMMAND
+    needs_ray = is_preset and load_preset(config.recipe).launcher == "ray"
+    on_ray = needs_ray and (given["kind"] or config.cluster.kind) == "auto"
     return with_settings(config, given["program_set"]), "rayjob" if on_ray else given["kind"]
 
 

@@ -15,6 +15,8 @@ from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.inputs import find_lock
 
 CHECKPOINT_WORD = "{checkpoint}"
+CHECKPOINTS_FOLDER, FILES_FOLDER = "program", "files"
+"""The folders in a run directory for a program's own checkpoints, and for the files of its preset."""
 _NO_EFFECT_ON_WORKERS = ("-u", "-B")
 """Options of Python that torchrun's workers have anyway, or can do without."""
 _KEY = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_]+)+)\}")
@@ -52,6 +54,8 @@ class Program:
     """Whether only rows of the first node count; else exactly one process, on any node, prints them."""
     formats: tuple[CheckpointFormat, ...] | None = None
     """The formats that its checkpoints can have; None: any."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Files that its preset writes into FILES_FOLDER of the run directory: text by name."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -72,6 +76,8 @@ class Program:
         facts: dict[str, Any] = {"command": list(self.command), "environment": dict(self.environment)}
         if self.log_form is None:
             facts |= {"resume": list(self.resume), "processes": self.processes}
+        if self.files:
+            facts["files"] = dict(self.files)
         return values_sha256(facts)
 
     def resumed_from(self, checkpoint: Path | None) -> tuple[str, ...]:
@@ -86,6 +92,12 @@ def program_of(config: Config, base: Path) -> Program:
 
     Raises ConfigError for a folder or a lock that is not there.
     """
+    assert config.program.command is not None  # config.combinations requires it
+    return program_with(config, base, fill_in(config.program.command, config))
+
+
+def program_with(config: Config, base: Path, command: tuple[str, ...]) -> Program:
+    """Return the program that runs `command` by section program. Raises what `program_of` does."""
     given = config.program
     directory = (base / Path(given.directory).expanduser()).resolve()
     if not directory.is_dir():
@@ -101,15 +113,14 @@ def program_of(config: Config, base: Path) -> Program:
                 f"program.lock: there is no file {lock}. Name the file that pins the packages, such as "
                 "uv.lock or requirements.txt, relative to program.directory."
             )
-    assert given.command is not None  # config.combinations requires it
-    if given.processes > 1 and (name := Path(given.command[0]).name) in _LAUNCHERS:
+    if given.processes > 1 and (name := Path(command[0]).name) in _LAUNCHERS:
         raise ConfigError(
             f"program.processes: {given.processes}, but {name} starts the processes itself. Set it to 1, or "
             "give torchrun's part to Trainyard: command: [python, train.py, …]."
         )
     return Program(
         recipe=config.recipe,
-        command=fill_in(given.command, config),
+        command=command,
         directory=directory,
         environment=given.environment,
         lock=lock,

@@ -6,6 +6,7 @@ The outcome alone is only a claim; it counts when configuration, events and rows
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from trainyard.config.registries import COMMAND
 from trainyard.proof.recorded_events import Course
 from trainyard.proof.recorded_facts import (
     RecordedFacts,
@@ -74,6 +75,8 @@ def _short_of(outcome: RecordedFacts, planned: int | None) -> str | None:
 def _other_length(plan: RecordedFacts, settings: Mapping[str, Any]) -> str | None:
     """How the steps asked for differ from those of the configuration."""
     planned, asked = integer_or_none(plan.get("steps")), integer_or_none(setting(settings, "program.steps"))
+    if asked is None and setting(settings, "recipe") != COMMAND:  # a preset says it by training.max_steps
+        asked = integer_or_none(setting(settings, "training.max_steps"))
     if planned == asked:
         return None
     words = ["no number of" if steps is None else f"{steps:,}" for steps in (planned, asked)]

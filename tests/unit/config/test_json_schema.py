@@ -15,7 +15,7 @@ from trainyard.config.keys import leaf_keys
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "configs/training_configuration.schema.json"
-SHIPPED = sorted((ROOT / "configs").rglob("*.yaml"))
+SHIPPED = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "programs")
 
 
 def valid(value: Any) -> bool:

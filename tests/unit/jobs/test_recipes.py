@@ -14,13 +14,14 @@ from tests.unit.jobs.plans import ROOT, containers, instance_for, objects
 from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config, recipe_plan
 
 from trainyard.config.load import load_config
+from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import JobPlan, plan_from_json
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.recipes import RECIPES, RECORDED, deepspeed, megatron, nemo, torchtitan, verl
-from trainyard.jobs.recipes.program_settings import format_number, with_settings
+from trainyard.jobs.recipes import find_job_recipe, own_command
+from trainyard.jobs.recipes.recipe_order import RecipeOrder
 from trainyard.plan.parallel_degrees import Degrees, degree_problems
-from trainyard.programs.metrics.log_reader import FORMS
+from trainyard.programs.presets import format_number, load_preset, with_settings
 
 GOLDEN = ROOT / "tests" / "golden" / "jobs"
 RAY = ("rayjob", "raycluster")
@@ -122,8 +123,7 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
         "does not fit: a GPU needs at",
     ),
     ("nemo", ("model.dtype=float32",), {}, "model.dtype: float32"),
-    ("nemo", ("model.architecture.rope_scaling.rope_type=llama3",), {}, "rope_type: this recipe has none"),
-    ("nemo", ("program.settings=a=1",), {}, "program.settings: this recipe has none"),
+    ("nemo", ("program.settings=a=1",), {}, "program.settings: recipe nemo has none"),
     (
         "nemo",
         ("compute.expert_parallel=2",),
@@ -131,19 +131,19 @@ WRONG: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
         "compute.expert_parallel: 2, but recipe nemo does not have it",
     ),
     ("verl", (), {"kind": "pytorchjob", "nodes": 2}, "--kind pytorchjob: verl runs on Ray"),
-    ("verl", ("model.path=null",), {}, "model.path: null"),
+    ("verl", ("model.path=null",), {}, "model.path: not set"),
     ("verl", ("data.train_path=null",), {}, "data.train_path: not set"),
     ("verl", ("data.train_path=/shared/gsm8k",), {}, "data.train_path: /shared/gsm8k is not a .parquet"),
     ("verl", ("monitoring.log_steps=10",), {}, "but verl logs every step"),
     ("verl", ("compute.pipeline_parallel=2",), {}, "compute.pipeline_parallel: 2, but recipe verl"),
     ("verl", ("compute.tensor_parallel=3",), {}, "compute.tensor_parallel: 3 does not divide the 8 GPUs"),
     ("verl", ("grpo.completions_per_question=7",), {}, "7 does not divide the 64 answers"),
-    ("verl", ("program.global_batch=24",), {}, "program.global_batch: 24 answers of a step"),
+    ("verl", ("program.global_batch=24",), {}, "program.global_batch: 24 is not divisible"),
     ("verl", ("grpo.max_completion_tokens=2048",), {}, "leave no room for the question"),
     ("verl", ("program.settings=trainer.max_steps=5",), {}, "no version of verl has it"),
     ("verl", ("program.settings=+trainer.nnodes=9",), {}, "is decided by the plan; set --num-nodes"),
     ("verl", ("program.settings=a b=9",), {}, "is not a KEY=VALUE"),
-    ("verl", ("program.settings=$x=9",), {}, "is not a name of Hydra"),
+    ("verl", ("program.settings=$x=9",), {}, "is not the name of a setting of verl"),
     ("verl", (), {"instance_type": "g5.xlarge"}, "does not fit: a GPU needs at least"),
     ("torchtitan", ("program.preset=null",), {}, "program.preset: not set"),
     ("torchtitan", ("compute.expert_parallel=2",), {}, "recipe torchtitan does not have it"),
@@ -182,20 +182,39 @@ def test_all_errors_are_named_at_once() -> None:
         assert any(said in line for line in found), said
 
 
-PLANNED = [(module.NAME, key) for module in (megatron, verl, torchtitan, deepspeed) for key in module.PLANNED]
+PLANNED = [(name, key) for name in GIVEN for key in load_preset(name).planned]
 
 
 @pytest.mark.parametrize(("recipe", "key"), PLANNED)
 def test_a_setting_that_contradicts_the_plan_is_refused(recipe: str, key: str) -> None:
     config = with_settings(recipe_config(recipe), [f"{key}=1"])
-    order = recipe_order(recipe, config)
-    assert any("is decided by the plan" in line for line in RECIPES[recipe].problems(order))
+    assert any("is decided by the plan" in line for line in problems(config))
 
 
-def recipe_order(recipe: str, config: Any, nodes: int = 1) -> Any:
-    from trainyard.jobs.recipes.recipe_order import RecipeOrder
+def recipe_order(config: Config) -> RecipeOrder:
+    kind = KINDS["rayjob" if config.recipe == "verl" else "pytorchjob"]
+    return RecipeOrder(config, "llama", kind, 1, 8, 8)
 
-    return RecipeOrder(config, "llama", KINDS["rayjob" if recipe == "verl" else "pytorchjob"], nodes, 8, 8)
+
+def problems(config: Config) -> list[str]:
+    return list(find_job_recipe(config, own=False).problems(recipe_order(config)))
+
+
+def rendered(config: Config) -> tuple[list[str], dict[str, str]]:
+    """Return the command of a program and its files."""
+    files = find_job_recipe(config, own=False).program(recipe_order(config)).files
+    return json.loads(files["program.json"])["command"], dict(files)
+
+
+def arguments(config: Config) -> dict[str, str | None]:
+    """Return the arguments of Megatron by name; None for a switch."""
+    found: dict[str, str | None] = {}
+    for word in rendered(config)[0][1:]:
+        if word.startswith("--"):
+            found[word.removeprefix("--")] = None
+        else:
+            found[list(found)[-1]] = word
+    return found
 
 
 def test_settings_of_a_program_are_nothing_for_the_trainer() -> None:
@@ -207,48 +226,39 @@ def test_settings_of_a_program_are_nothing_for_the_trainer() -> None:
 
 @pytest.mark.parametrize("name", ["no value", "=1", "two words=1"])
 def test_a_setting_without_key_and_value_is_refused(name: str) -> None:
-    order = recipe_order("megatron", with_settings(recipe_config("megatron"), [name]))
-    assert any("is not a KEY=VALUE" in line for line in RECIPES["megatron"].problems(order))
+    config = with_settings(recipe_config("megatron"), [name])
+    assert any("is not a KEY=VALUE" in line for line in problems(config))
 
 
 def test_settings_of_the_program_are_laid_over_the_rendered_ones() -> None:
     config = with_settings(
         recipe_config("megatron", "program.settings=bf16=false"), ["fp16=true", "eval-iters=3", "# a comment"]
     )
-    found = megatron.arguments(recipe_order("megatron", config))
+    found = arguments(config)
     assert "bf16" not in found
     assert (found["fp16"], found["eval-iters"]) == (None, "3")
-    words = torchtitan.words(
-        recipe_order(
-            "torchtitan",
-            with_settings(recipe_config("torchtitan"), ["checkpoint.enable=false", "debug.x=true"]),
-        )
-    )
+    settings = ["checkpoint.enable=false", "debug.x=true"]
+    words, _ = rendered(with_settings(recipe_config("torchtitan"), settings))
     assert "--debug.x" in words
     assert "--checkpoint.enable" not in words
     offload = "zero_optimization.offload_optimizer.device=cpu"
     given = with_settings(recipe_config("deepspeed"), [offload, "prescale_gradients=true"])
-    made = deepspeed.deepspeed_config(recipe_order("deepspeed", given))
+    made = json.loads(rendered(given)[1]["deepspeed.json"])
     assert made["zero_optimization"] == {"stage": 3, "offload_optimizer": {"device": "cpu"}}
     assert made["prescale_gradients"] is True
-    overrides = verl.overrides(recipe_order("verl", with_settings(recipe_config("verl"), ["+a.b=c"])))
-    assert overrides["+a.b"] == "c"
+    assert "+a.b=c" in rendered(with_settings(recipe_config("verl"), ["+a.b=c"]))[0]
 
 
 def test_experts_are_divided_when_the_model_has_them() -> None:
     config = with_settings(recipe_config("megatron", "compute.expert_parallel=4"), ["num-experts=8"])
-    order = recipe_order("megatron", config)
-    assert list(megatron.problems(order)) == []
-    assert megatron.arguments(order)["expert-model-parallel-size"] == "4"
+    assert problems(config) == []
+    assert arguments(config)["expert-model-parallel-size"] == "4"
     odd = with_settings(recipe_config("megatron", "compute.expert_parallel=4"), ["num-experts=6"])
-    assert any(
-        "does not divide the 6 experts" in line for line in megatron.problems(recipe_order("megatron", odd))
-    )
+    assert any("does not divide the 6 experts" in line for line in problems(odd))
 
 
 def test_numbers_are_rendered_exactly() -> None:
-    order = recipe_order("megatron", recipe_config("megatron"))
-    assert float(str(megatron.arguments(order)["lr"])) == 1.23456789e-5
+    assert float(str(arguments(recipe_config("megatron"))["lr"])) == 1.23456789e-5
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -309,13 +319,8 @@ def test_the_sheet_says_how_many_nodes_the_program_uses(recipe: str, nodes: int)
     assert sheet(recipe_plan(recipe, nodes=nodes))["nodes"] == nodes
 
 
-@pytest.mark.parametrize("recipe", RECORDED)
-def test_the_log_of_every_recipe_has_a_form(recipe: str) -> None:
-    assert RECORDED[recipe].LOG_FORM in FORMS
-
-
 def test_nemos_script_is_python_and_reads_what_is_rendered() -> None:
-    tree = ast.parse(nemo.SCRIPT)
+    tree = ast.parse(rendered(recipe_config("nemo"))[1]["train_nemo.py"])
     read = {
         node.slice.value
         for node in ast.walk(tree)
@@ -323,22 +328,27 @@ def test_nemos_script_is_python_and_reads_what_is_rendered() -> None:
         and isinstance(node.value, ast.Name)
         and isinstance(node.slice, ast.Constant)
     }
-    found = nemo.numbers(recipe_order("nemo", recipe_config("nemo")))
-    assert read == set(found)
-    mock = nemo.numbers(recipe_order("nemo", recipe_config("nemo", "data.train_path=null")))
+
+    def numbers(*overrides: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(rendered(recipe_config("nemo", *overrides))[1]["nemo.json"])
+        return found
+
+    assert read == set(numbers())
+    mock = numbers("data.train_path=null")
     assert (mock["tokenizer"], set(mock["data"])) == (
         None,
         {"seq_length", "micro_batch_size", "global_batch_size"},
     )
-    held = nemo.numbers(recipe_order("nemo", recipe_config("nemo", "data.validation_path=/v")))
+    held = numbers("data.validation_path=/v")
     assert held["data"]["paths"]["validation"] == ["/v"]
-    constant = nemo.numbers(recipe_order("nemo", recipe_config("nemo", "training.lr_scheduler=constant")))
-    assert constant["schedule"] is None
+    assert numbers("training.lr_scheduler=constant")["schedule"] is None
+    llama = numbers("model.architecture.rope_scaling.rope_type=llama3")["model"]
+    assert [llama[name] for name in ("scale_factor", "low_freq_factor", "old_context_len")] == [8, 1, 8192]
 
 
 def test_the_recipe_command_without_a_command_says_where_it_belongs() -> None:
-    order = recipe_order("command", recipe_config("megatron"))
-    assert any("put the command after --" in line for line in RECIPES["command"].problems(order))
+    order = recipe_order(recipe_config("megatron"))
+    assert any("put the command after --" in line for line in own_command.problems(order))
 
 
 @pytest.mark.parametrize(
@@ -356,21 +366,21 @@ def test_the_recipe_command_without_a_command_says_where_it_belongs() -> None:
 def test_megatrons_switches_follow_the_configuration(
     overrides: tuple[str, ...], there: list[str], absent: list[str]
 ) -> None:
-    found = megatron.arguments(recipe_order("megatron", recipe_config("megatron", *overrides)))
+    found = arguments(recipe_config("megatron", *overrides))
     assert [name for name in there if name not in found] == []
     assert [name for name in absent if name in found] == []
 
 
 def test_a_schedule_of_deepspeed_follows_the_configuration() -> None:
     constant = recipe_config("deepspeed", "training.lr_scheduler=constant", "compute.strategy=ddp")
-    found = deepspeed.deepspeed_config(recipe_order("deepspeed", constant))
+    found = json.loads(rendered(constant)[1]["deepspeed.json"])
     assert found["scheduler"]["type"] == "WarmupLR"
     assert found["zero_optimization"]["stage"] == 0
 
 
 def test_torchtitans_options_follow_the_configuration() -> None:
     given = ("compute.compile=true", "data.train_path=/d", "model.path=/w")
-    words = torchtitan.words(recipe_order("torchtitan", recipe_config("torchtitan", *given)))
+    words, _ = rendered(recipe_config("torchtitan", *given))
     assert {"--compile.enable", "--dataloader.dataset-path=/d", "--checkpoint.initial-load-path=/w"} <= set(
         words
     )

@@ -36,12 +36,12 @@ def written(folder: Path, value: Any) -> Path:
 
 
 def test_a_sheet_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert read_description(written(tmp_path, asdict(SHEET)), ["verl"]) == SHEET
+    assert read_description(written(tmp_path, asdict(SHEET))) == SHEET
 
 
 def test_the_command_names_the_folder_that_the_files_are_in(tmp_path: Path) -> None:
     value = asdict(SHEET) | {"command": ["torchrun", f"{FILES_DIRECTORY}/train.py"]}
-    assert read_description(written(tmp_path, value), ["verl"]).command == (
+    assert read_description(written(tmp_path, value)).command == (
         "torchrun",
         f"{tmp_path}/train.py",
     )
@@ -52,26 +52,27 @@ def test_each_part_that_is_missing_or_of_another_kind_is_refused(tmp_path: Path,
     sheet = asdict(SHEET)
     for wrong in (sheet | {name: WRONG[name]}, {key: sheet[key] for key in sheet if key != name}):
         with pytest.raises(ConfigError, match=f"program.json: {name} is missing or no "):
-            read_description(written(tmp_path, wrong), ["verl"])
+            read_description(written(tmp_path, wrong))
 
 
 def test_the_nodes_may_be_unknown_but_not_wrong(tmp_path: Path) -> None:
     sheet = asdict(SHEET)
     del sheet["nodes"]
-    assert read_description(written(tmp_path, sheet), ["verl"]).nodes is None
-    assert read_description(written(tmp_path, sheet | {"nodes": 4}), ["verl"]).nodes == 4
+    assert read_description(written(tmp_path, sheet)).nodes is None
+    assert read_description(written(tmp_path, sheet | {"nodes": 4})).nodes == 4
     for wrong in (0, -1, True, "4", 1.0):
         with pytest.raises(ConfigError, match="nodes is no number of nodes"):
-            read_description(written(tmp_path, sheet | {"nodes": wrong}), ["verl"])
+            read_description(written(tmp_path, sheet | {"nodes": wrong}))
 
 
-def test_a_recipe_that_no_run_is_kept_of_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'verl' is none of megatron, nemo"):
-        read_description(written(tmp_path, asdict(SHEET)), ["megatron", "nemo"])
+@pytest.mark.parametrize("name", ["pretrain", "command", "../verl"])
+def test_a_recipe_without_a_preset_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' is none of .*megatron, nemo"):
+        read_description(written(tmp_path, asdict(SHEET) | {"recipe": name}))
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{"])
 def test_what_is_no_object_of_json_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "program.json").write_text(content)
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_description(tmp_path / "program.json", ["verl"])
+        read_description(tmp_path / "program.json")

@@ -1,38 +1,27 @@
-"""The recipes say what pods run: one module per recipe, with one protocol (`recipe_order.JobRecipe`).
+"""The recipes say what pods run: the trainer, any program, a preset of a program, or a command after `--`.
 
-In: a `RecipeOrder`. Out: a `Program`. A new recipe is a module here and its line in RECIPES. If it is another
-program of which a run directory is kept, it also has a line in RECORDED.
+In: a `RecipeOrder`. Out: a `Program`. A new program is a preset, `configs/programs/NAME.yaml`.
 """
 
-from collections.abc import Mapping
-
-from trainyard.config import registries
+from trainyard.config.registries import COMMAND, RECIPES
 from trainyard.config.schema import Config
-from trainyard.jobs.recipes import (
-    any_program,
-    deepspeed,
-    megatron,
-    nemo,
-    own_command,
-    torchtitan,
-    trainyard_trainer,
-    verl,
-)
-from trainyard.jobs.recipes.recipe_order import JobRecipe, RecordedRecipe
-
-RECORDED: Mapping[str, RecordedRecipe] = {
-    recipe.NAME: recipe for recipe in (megatron, nemo, verl, torchtitan, deepspeed)
-}
-RECIPES: Mapping[str, JobRecipe] = {
-    **{recipe.NAME: recipe for recipe in (trainyard_trainer, any_program, own_command)},
-    **RECORDED,
-}
+from trainyard.jobs.recipes import any_program, own_command, trainyard_trainer
+from trainyard.jobs.recipes.preset_recipe import PresetRecipe
+from trainyard.jobs.recipes.recipe_order import JobRecipe
+from trainyard.programs.presets import load_preset
 
 
 def find_job_recipe(config: Config, *, own: bool) -> JobRecipe:
-    """The recipe of a configuration, or of the user's own command."""
+    """Return the recipe of a configuration, or of the user's own command."""
     if own:
-        return RECIPES[own_command.NAME]
-    if config.recipe == registries.COMMAND:
-        return RECIPES[any_program.NAME]
-    return RECIPES[trainyard_trainer.NAME if config.recipe in registries.RECIPES else config.recipe]
+        return own_command
+    if config.recipe == COMMAND:
+        return any_program
+    return trainyard_trainer if config.recipe in RECIPES else PresetRecipe(load_preset(config.recipe))
+
+
+def renders_in_pod(config: Config) -> bool:
+    """Return whether the pods render the command: that of any program, or of a preset without `log`."""
+    if config.recipe in RECIPES:
+        return False
+    return config.recipe == COMMAND or not load_preset(config.recipe).is_exact

@@ -1,4 +1,4 @@
-"""Run `recipe: command` in a job: any program, with a run directory that is stored and proven.
+"""Run `recipe: command`, or a preset without `log`, in a job: a run directory is stored and proven.
 
 Every pod runs `trainyard pod`, which starts the program of the configuration: directly, or by torchrun if
 there are several processes. The image needs the packages of the program and, beside them, Trainyard's core
@@ -15,12 +15,17 @@ from trainyard.jobs.recipes.wrapped_program import CONFIG_FILE, run_pod_command
 NAME = "program"
 
 
-def problems(order: RecipeOrder) -> Iterator[str]:
+def ray_problems(order: RecipeOrder) -> Iterator[str]:
+    """Yield why a program that uses one node cannot run on several nodes of Ray."""
     if order.kind.on_ray and order.nodes > 1:
         yield (
-            f"recipe command: on Ray it runs once, on the head, so {order.nodes - 1} of {order.nodes} nodes "
-            "would do nothing; use --kind pytorchjob or trainjob"
+            f"recipe {order.config.recipe}: on Ray it runs once, on the head, so {order.nodes - 1} of "
+            f"{order.nodes} nodes would do nothing; use --kind pytorchjob or trainjob"
         )
+
+
+def problems(order: RecipeOrder) -> Iterator[str]:
+    yield from ray_problems(order)
     if not order.config.checkpointing.shared:
         yield (
             "checkpointing.shared: false is for the trainer of this repository; leave it out with this recipe"

@@ -32,7 +32,7 @@ def problems(order: RecipeOrder) -> Iterator[str]:
             f"{order.gpus}; leave it out for one per GPU"
         )
     try:
-        require_processes(config, order.degrees.world)
+        require_processes(config, order.nodes * order.processes)
     except ConfigError as error:
         yield str(error).removesuffix(" Nothing was started.")
         return

@@ -6,20 +6,20 @@ The plan writes the command and the facts of the run into a file of the job, `pr
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainyard.config.load import dump_yaml
+from trainyard.config.registries import COMMAND, PROGRAMS
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
-from trainyard.jobs.recipes.recipe_order import RecipeOrder, RecordedRecipe
+from trainyard.jobs.recipes.recipe_order import RecipeOrder
+from trainyard.programs.presets import load_preset
 from trainyard.programs.program import Program as RunProgram
 from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
 PROGRAM_FILE = "program.json"
-_LOCKS = {"verl": "requirements-verl.txt"}
-"""Recipe -> the lock of its image, if that is not the training lock."""
 CONFIG_FILE = "config.yaml"
 # The parts of the proof that decide how the job of another program ends; all decide that of the trainer.
 PROVEN_OF_PROGRAMS = ("trained", "stored")
@@ -51,20 +51,21 @@ class ProgramDescription:
     nodes: int | None = None
     """Nodes that the program uses, also if it is started on one of them; None if not known."""
 
-    def program(self, recipe: RecordedRecipe, directory: Path) -> RunProgram:
+    def program(self, directory: Path) -> RunProgram:
         """Return the program for the machine that runs it; `directory` holds the locks of its images."""
+        preset = load_preset(self.recipe)
         return RunProgram(
             recipe=self.recipe,
             command=self.command,
             directory=Path.cwd(),
             environment=self.environment,
-            lock=directory / _LOCKS.get(self.recipe, "requirements-training.txt"),
+            lock=directory / preset.lock,
             steps=self.steps,
             checkpoints=f"{self.checkpoints}/*",
             torchrun=self.torchrun,
-            log_form=self.recipe,
-            rows_on_first_node=recipe.ON_FIRST_NODE,
-            formats=recipe.CHECKPOINTS,
+            log_form=preset.log,
+            rows_on_first_node=preset.rows == "first-node",
+            formats=preset.formats or None,
         )
 
 
@@ -107,8 +108,8 @@ def kept_program(
     )
 
 
-def read_description(path: Path, recipes: Collection[str]) -> ProgramDescription:
-    """Read the description of a program of one of `recipes`. Raises ConfigError for anything else.
+def read_description(path: Path) -> ProgramDescription:
+    """Read the description of a program that has a preset. Raises ConfigError for anything else.
 
     The folder of `path` replaces FILES_DIRECTORY in the command, because a pod may mount it elsewhere.
     """
@@ -122,8 +123,9 @@ def read_description(path: Path, recipes: Collection[str]) -> ProgramDescription
     nodes = sheet.get("nodes")
     if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
         raise ConfigError(f"--program {path}: nodes is no number of nodes")
-    if sheet["recipe"] not in recipes:
-        raise ConfigError(f"--program {path}: {sheet['recipe'][:80]!r} is none of {', '.join(recipes)}")
+    if sheet["recipe"] not in PROGRAMS or sheet["recipe"] == COMMAND:
+        presets = ", ".join(name for name in PROGRAMS if name != COMMAND)
+        raise ConfigError(f"--program {path}: {sheet['recipe'][:80]!r} is none of {presets}")
     words = tuple(str(word).replace(FILES_DIRECTORY, str(path.parent)) for word in sheet["command"])
     return ProgramDescription(**{name: sheet[name] for name in _KINDS} | {"command": words, "nodes": nodes})
 

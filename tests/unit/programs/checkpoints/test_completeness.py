@@ -19,12 +19,12 @@ import pytest
 import torch
 from tests.integration import checkpoint_shapes as shapes
 
-from trainyard.jobs.recipes import RECORDED
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
 from trainyard.programs.checkpoints.program_checkpoints import find_program_checkpoints
 from trainyard.programs.checkpoints.volume_agent import counts_in
 from trainyard.programs.checkpoints.volume_listing import list_checkpoint_folder
+from trainyard.programs.presets import load_preset
 
 Plant = Callable[[Path, int, int], Path]
 """Folder of the run, step, world size -> the checkpoint."""
@@ -196,7 +196,7 @@ def test_a_recorded_program_keeps_its_newest_complete_checkpoint(
     """The newest one lacks the shard of the last rank, which its own pointer does not show."""
     writer = WRITERS["deepspeed-2" if recipe == "deepspeed" else recipe]
     older, newer = (writer.plant(tmp_path, step, world) for step in (10, 20))
-    formats = RECORDED[recipe].CHECKPOINTS
+    formats = load_preset(recipe).formats
     found = find_program_checkpoints(tmp_path, "*", formats=formats)
     assert (found.newest and found.newest.path, found.skipped, found.notes()) == (newer, (), ())
     of_last = re.compile(rf"(?:.*rank_|__){world - 1}[_.].*")

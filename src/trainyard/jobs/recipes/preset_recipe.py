@@ -1,0 +1,254 @@
+"""Run the program of a preset (`configs/programs/NAME.yaml`): check its configuration, render its command.
+
+In a job, the plan writes the command of a preset with `log` into a file, because it decides the steps and how
+often they are logged. Other presets are rendered where they run, as `recipe: command` is. What the command
+means is in the preset; the arithmetic of batches, degrees and memory is in `plan`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.jobs.job_plan import FILES_DIRECTORY, Program
+from trainyard.jobs.recipes import any_program
+from trainyard.jobs.recipes.recipe_order import RecipeOrder
+from trainyard.jobs.recipes.wrapped_program import kept_program
+from trainyard.plan.device import gpu_of
+from trainyard.plan.instances import InstanceType
+from trainyard.plan.minimum_memory import MEGATRON, SHARDED, least_bytes
+from trainyard.plan.parallel_degrees import Degrees, degree_problems, degrees_of, unused_degrees
+from trainyard.programs.presets import (
+    Preset,
+    Values,
+    evaluate,
+    fill,
+    preset_values,
+    render_preset,
+    settings_problems,
+)
+from trainyard.programs.program import CHECKPOINTS_FOLDER, FILES_FOLDER, program_with
+from trainyard.programs.program import Program as RunProgram
+
+_GIB = 2**30
+_MEMORY = {
+    "megatron": (MEGATRON, "raise compute.tensor_parallel or compute.pipeline_parallel, or take more GPUs"),
+    "sharded": (SHARDED, "take more GPUs"),
+}
+_DEGREES = {
+    "tensor_parallel": "parallel.tensor",
+    "pipeline_parallel": "parallel.pipeline",
+    "context_parallel": "parallel.context",
+    "expert_parallel": "parallel.expert",
+}
+"""Key of section compute -> the name that a preset may use instead."""
+
+
+class PresetRecipe:
+    """A preset as the recipe of a job."""
+
+    def __init__(self, preset: Preset) -> None:
+        self.preset = preset
+
+    @property
+    def NAME(self) -> str:  # noqa: N802
+        return self.preset.name
+
+    def problems(self, order: RecipeOrder) -> Iterator[str]:
+        config, preset, values = order.config, self.preset, self._values(order)
+        degrees = _degrees(preset, config, nodes=order.nodes, processes=order.processes)
+        if preset.launcher == "auto":
+            yield from any_program.ray_problems(order)
+        if preset.launcher == "ray" and not order.kind.on_ray and order.nodes > 1:
+            yield (f"--kind {order.kind.name}: {preset.name} runs on Ray; use --kind rayjob or raycluster")
+        if preset.launcher == "torchrun" and order.gpus and order.processes != order.gpus:
+            yield (
+                f"--nproc-per-node {order.processes}: this recipe has a process per GPU, {order.gpus} of a "
+                "node"
+            )
+        yield from preset_problems(preset, config, values, degrees)
+        for key, what in preset.paths.items() if preset.is_exact else ():
+            path = evaluate(key, config.to_plain())
+            if path is not None and not PurePosixPath(path).is_absolute():
+                yield (
+                    f"{key}: {path} is not absolute; name {what}, as a place in the pods such as "
+                    f"{order.run_directory}/{path}"
+                )
+        if order.instance is not None and order.gpus and (kind := fill(preset.memory, values)) is not None:
+            yield from _memory_problems(config, degrees, kind, order.instance)
+
+    def program(self, order: RecipeOrder) -> Program:
+        if not self.preset.is_exact:
+            return any_program.program(order)
+        rendered = render_preset(self.preset, order.config, self._values(order))
+        torchrun = self.preset.launcher == "torchrun"
+        return kept_program(
+            self.NAME,
+            order,
+            rendered.command[1:] if torchrun else rendered.command,
+            torchrun=torchrun,
+            once=self.preset.launcher == "ray" and order.kind.on_ray,
+            environment=rendered.environment,
+            files=rendered.files,
+        )
+
+    def _values(self, order: RecipeOrder) -> Values:
+        return _values(
+            self.preset,
+            order.config,
+            nodes=order.nodes,
+            processes=order.processes,
+            name=order.job,
+            directory=order.run_directory,
+            files=FILES_DIRECTORY,
+        )
+
+
+def program_here(
+    preset: Preset, config: Config, base: Path, *, nodes: int, processes: int, run_directory: Path
+) -> RunProgram:
+    """Return the program of a preset for this machine.
+
+    `base` is what `program.directory` is relative to. Raises ConfigError with every problem, one per line.
+    """
+    directory = str(run_directory)
+    values = _values(
+        preset,
+        config,
+        nodes=nodes,
+        processes=processes,
+        name=run_directory.name,
+        directory=directory,
+        files=f"{directory}/{FILES_FOLDER}",
+    )
+    degrees = _degrees(preset, config, nodes=nodes, processes=processes)
+    if problems := [*preset_problems(preset, config, values, degrees)]:
+        raise ConfigError(
+            "\n".join([*problems, f"recipe: {preset.name} cannot run so. Nothing was started."])
+        )
+    rendered = render_preset(preset, config, values)
+    program = program_with(config, base, rendered.command)
+    given = config.program
+    return replace(
+        program,
+        files=rendered.files,
+        environment={**rendered.environment, **given.environment},
+        steps=given.steps or config.training.max_steps,
+        checkpoints=rendered.checkpoints if given.checkpoints == "auto" else given.checkpoints,
+        resume=given.resume or preset.resume,
+        torchrun=True if preset.launcher == "torchrun" else None if preset.launcher == "auto" else False,
+        formats=preset.formats or None,
+    )
+
+
+def preset_problems(preset: Preset, config: Config, values: Values, degrees: Degrees) -> Iterator[str]:
+    """Yield why the program of a preset cannot train with this configuration, wherever it runs."""
+    yield from _key_problems(preset, config)
+    if preset.is_exact:
+        yield from _step_problems(config)
+    training = config.training
+    if training.warmup_steps >= (training.max_steps or 0) > 0:
+        yield (
+            f"training.warmup_steps: {training.warmup_steps} are not below the {training.max_steps} of "
+            "training.max_steps"
+        )
+    yield from degree_problems(config, degrees)
+    yield from settings_problems(preset, config)
+    for check in preset.checks:
+        if evaluate(check.when, values):
+            yield fill(check.problem, values)
+
+
+def _memory_problems(config: Config, degrees: Degrees, kind: str, instance: InstanceType) -> Iterator[str]:
+    """Yield a model that cannot fit, whatever else the program holds."""
+    if kind not in _MEMORY:
+        raise ConfigError(f"a preset's memory is {kind!r}; take {', '.join(_MEMORY)} or leave it out")
+    state, remedy = _MEMORY[kind]
+    needs, device = least_bytes(config, degrees, state), gpu_of(instance)
+    if needs > device.usable_bytes:
+        yield (
+            f"{config.model.name} does not fit: a GPU needs at least {needs / _GIB:.1f} GiB, "
+            f"{instance.gpu} has {device.usable_bytes / _GIB:.1f} GiB; {remedy}"
+        )
+
+
+def _key_problems(preset: Preset, config: Config) -> Iterator[str]:
+    """Yield the keys that are missing, and those that are set although the program has no use for them."""
+    for key, what in preset.required.items():
+        if evaluate(key, config.to_plain()) is None:
+            yield f"{key}: not set; name {what}"
+    unused = [name for name, other in _DEGREES.items() if not preset.uses(f"compute.{name}", other)]
+    yield from unused_degrees(config, preset.name, *unused)
+    compute = config.compute
+    for key, found, kept in (
+        ("compute.cpu_offload", compute.cpu_offload, False),
+        ("compute.gradient_compression", compute.gradient_compression, "none"),
+        ("compute.replicas", compute.replicas, 1),
+        ("data.hugging_face.dataset", config.data.hugging_face.dataset, None),
+        ("checkpointing.shared", config.checkpointing.shared, True),
+    ):
+        if found != kept and not preset.uses(key):
+            yield f"{key}: {found} is for the trainer of this repository; leave it out with this recipe"
+
+
+def _step_problems(config: Config) -> Iterator[str]:
+    """Yield settings under which the program's log does not show how many steps were done."""
+    training, every = config.training, config.monitoring.log_steps
+    if training.max_steps is None:
+        yield "training.max_steps: null, but this recipe counts steps; set it to a number"
+    elif training.max_steps % every:
+        yield (
+            f"monitoring.log_steps: {every} does not divide training.max_steps, {training.max_steps}: the "
+            "program would not log its last step"
+        )
+    if training.epochs is not None and training.max_steps is not None:
+        yield (
+            "training.epochs: this recipe counts steps; set it to null, and training.max_steps alone decides"
+        )
+
+
+def _degrees(preset: Preset, config: Config, *, nodes: int, processes: int) -> Degrees:
+    found = degrees_of(config, nodes=nodes, per_node=processes)
+    return replace(found, tensor=1, pipeline=1, context=1) if preset.only_data_parallel else found
+
+
+def _values(
+    preset: Preset,
+    config: Config,
+    *,
+    nodes: int,
+    processes: int,
+    name: str,
+    directory: str,
+    files: str,
+) -> Values:
+    """Return the names for the templates of a preset."""
+    degrees = _degrees(preset, config, nodes=nodes, processes=processes)
+    derived: Mapping[str, Mapping[str, Any]] = {
+        "parallel": {
+            "world": degrees.world,
+            "nodes": nodes,
+            "processes": processes,
+            "tensor": degrees.tensor,
+            "pipeline": degrees.pipeline,
+            "context": degrees.context,
+            "expert": degrees.expert,
+            "data": degrees.data,
+        },
+        "batch": {
+            "micro": degrees.micro_batch,
+            "global_": degrees.global_batch,
+            "accumulation": degrees.micro_batches,
+        },
+        "run": {
+            "name": name,
+            "directory": directory,
+            "checkpoints": f"{directory}/{CHECKPOINTS_FOLDER}",
+            "tensorboard": f"{directory}/tensorboard",
+            "files": files,
+            "steps": config.training.max_steps or 0,
+        },
+    }
+    return preset_values(config, derived)
