@@ -65,7 +65,7 @@ def stop_requested() -> bool:
     The answer is that of this process. Where torch.distributed is initialized, all ranks get the same answer:
     then every rank must call this in its main thread after the same steps.
 
-    SIGTERM reaches the worker processes of a DataLoader, too. Without them, the loader raises an exception: let
+    SIGTERM reaches the worker processes of a DataLoader, too, and without them it raises an exception: let
     its `worker_init_fn` ignore the signal.
     """
     if not _events_file():

@@ -1,5 +1,6 @@
 """The programs in examples/ train on a CPU, learn, stop on SIGTERM with a checkpoint, and resume."""
 
+import json
 import math
 import os
 import random
@@ -105,12 +106,15 @@ def test_an_example_is_stopped_and_resumed_and_learns(tmp_path: Path, example: E
 
 def test_an_own_loop_that_was_stopped_trains_as_one_that_was_not(tmp_path: Path) -> None:
     folder, _, arguments = copied("own_loop", tmp_path)
+    middle = str(folder / "twice" / "step-00000100.pt")
+    starts: dict[str, list[list[str]]] = {
+        "once": [[]],
+        "twice": [["--steps", "150"], ["--resume_from_checkpoint", middle]],
+    }
     losses = []
-    for name, runs in {"once": [[]], "twice": [["--steps", "150"], ["--resume_from_checkpoint"]]}.items():
-        for more in runs:
-            if more == ["--resume_from_checkpoint"]:
-                more = [*more, str(folder / "twice" / "step-00000100.pt")]
-            given = [*arguments, "--output_dir", name, *more]
+    for name, ways in starts.items():
+        for way in ways:
+            given = [*arguments, "--output_dir", name, *way]
             done = start(folder, *given, TRAINYARD_EVENTS=str(folder / f"{name}.jsonl"))
             output, _ = done.communicate(timeout=120)
             assert done.returncode == 0, output
@@ -132,3 +136,57 @@ def test_an_example_pins_the_versions_that_are_tested(name: str) -> None:
     locks = [root / "requirements-training.txt", root / "requirements-development.txt"]
     tested = {line.split()[0] for lock in locks for line in lock.read_text().splitlines() if "==" in line}
     assert set((EXAMPLES / name / "requirements.txt").read_text().split()) <= tested
+
+
+def pids_of(folder: Path) -> list[int]:
+    """The processes that run the program of a folder."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdecimal():
+            continue
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if b"train.py" in words and (process / "cwd").resolve() == folder:
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", LEARNING, ids=lambda example: example.name)
+def test_an_example_is_killed_resumed_stored_and_proven(tmp_path: Path, example: Example) -> None:
+    folder, program, _ = copied(example.name, tmp_path)
+    (folder / ".gitignore").write_text("out/\n")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+    for words in (("init", "-q"), ("add", "-A"), (*who, "commit", "-q", "-m", "Train")):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = ["-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/a", "--json"]
+    first = start(folder, *command, PATH=path)
+    moment = random.Random(example.name).randrange(1, program["steps"])
+    metrics = folder / "runs" / "a" / "metrics.jsonl"
+    until = time.monotonic() + 300
+    while time.monotonic() < until and first.poll() is None:
+        if metrics.exists() and metrics.read_text().count("\n") >= moment:
+            break
+        time.sleep(0.02)
+    for pid in pids_of(folder):
+        os.kill(pid, signal.SIGKILL)
+    output, _ = first.communicate(timeout=300)
+
+    second = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert second.returncode == 0, output[-2000:] + second.stderr[-3000:]
+    found = json.loads(second.stdout)
+    assert found["proof"]["proven"] is True
+    assert found["outcome"]["steps"] == found["outcome"]["checkpoint"]["step"] == program["steps"]
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert steps == list(range(1, program["steps"] + 1))

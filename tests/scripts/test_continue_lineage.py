@@ -117,7 +117,7 @@ def test_what_does_not_go_on_is_red_and_says_why(
     assert continue_lineage.main([*arguments, "--json"]) == 1
     assert dispatched == []
     told = capsys.readouterr()
-    assert "::error title=The run is not done%2C and nothing follows::" in told.err
+    assert "::error title=The run is not done%2C and there is no further segment::" in told.err
     assert reason in json.loads(told.out)["reason"]
     summary = (tmp_path / "summary").read_text()
     assert reason in summary

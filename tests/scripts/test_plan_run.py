@@ -350,6 +350,7 @@ TARGETS = {
 }
 FITTING: dict[str, list[str]] = {
     "torchtitan": ["program.preset=llama3.llama3_8b"],
+    "command": ["program.command=[python,train.py]"],
 }
 """What a configuration of this recipe needs besides its name."""
 
@@ -379,7 +380,7 @@ def test_a_recipe_that_the_target_cannot_run_is_refused_before_a_machine_is_aske
         lambda: plan_run.main(["--config", SMOKE, "--overrides", changes, "--json", *asked])
     )
     told = capsys.readouterr()
-    assert code == (0 if target == "eks" or recipe == "pretrain" else 2), told.err
+    assert code == (0 if target == "eks" or recipe in ("pretrain", "command") else 2), told.err
     if code:
         assert f"recipe: {recipe} is another program's" in told.err
         assert "target=eks" in told.err

@@ -92,7 +92,7 @@ def help_of(script: str) -> str:
 def calls(text: str) -> Iterator[tuple[str, list[str]]]:
     """The module of each command that a text names, with the flags that follow it on its line."""
     for found in CALL.finditer(re.sub(r"\\\n\s*", " ", text)):
-        rest = found["rest"].partition("scripts/")[0].partition(" #")[0]
+        rest = found["rest"].partition("scripts/")[0].partition(" #")[0].partition(" -- ")[0]
         name = found["script"] or COMMANDS[found["words"]].split()[0]
         yield name, re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", rest)
 

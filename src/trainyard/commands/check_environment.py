@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.config.registries import COMMAND
 from trainyard.errors import CheckFailedError
 
 if TYPE_CHECKING:
@@ -53,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
     from trainyard.artifacts.store.store_address import require_address
     from trainyard.config.load import load_config
+    from trainyard.config.registries import COMMAND
     from trainyard.gateways.github import Level, annotate, append_summary, set_output
     from trainyard.report.terminal.phase import PhaseDisplay
 

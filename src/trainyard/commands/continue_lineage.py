@@ -5,10 +5,10 @@ segment that exists already, because this job was run again, is not dispatched t
 
 Reads:      the results of the plan job and of the training job, as flags; GITHUB_TOKEN,
             GITHUB_REPOSITORY, GITHUB_API_URL; TRAINYARD_WORKFLOW (training_ci.yml)
-Writes:     one workflow dispatch, unless --dry-run; the job summary; the output `reason` if nothing
-            follows; --json prints the decision
-Exit codes: 0 dispatched, now or before; 1 the run is not done, but nothing follows, with the reason;
-            2 wrong usage; 4 GitHub refuses
+Writes:     one workflow dispatch, unless --dry-run; the job summary; the output `reason` if there is
+            no further segment; --json prints the decision
+Exit codes: 0 dispatched, now or before; 1 the run is not done, but there is no further segment, with
+            the reason; 2 wrong usage; 4 GitHub refuses
 Example:    scripts/continue_lineage.py --plan "$PLAN" --exit-code 75 --step 500 --stored true --manifest NAME
 """
 
@@ -58,10 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         following = None if decision.next is None else json.loads(decision.next.to_text())
         output.print_json({"next": following, "reason": decision.reason})
     if decision.next is None:
-        annotate(Level.ERROR, decision.reason, title="The run is not done, and nothing follows")
+        annotate(Level.ERROR, decision.reason, title="The run is not done, and there is no further segment")
         again = f"gh run rerun {os.environ.get('GITHUB_RUN_ID', 'RUN_ID')} --failed"
         append_summary(f"### ❌ Not continued\n\n{decision.reason}.\n\nNext: `{again}`\n")
-        set_output("reason", f"nothing follows: {decision.reason}")
+        set_output("reason", f"no further segment: {decision.reason}")
         output.announce("next", decision.reason, "failed")
         return ExitCode.NO
     inputs = plan.inputs_of(decision.next.with_thread(args.thread), manifest=args.manifest)

@@ -37,7 +37,6 @@ from typing import IO, TYPE_CHECKING, Any
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.config.registries import COMMAND
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
@@ -110,8 +109,8 @@ def place_configuration(args: argparse.Namespace, pipeline: "Pipeline") -> None:
     """
     from trainyard.run.atomic_files import make_folder
 
-    folders = [args.runs] if args.run_dir is None else []
-    for folder in (*folders, *([Path(LOCAL_STORE)] if pipeline.store == local_store() else [])):
+    stores = [Path(LOCAL_STORE)] if pipeline.store == local_store() else []
+    for folder in (pipeline.run_dir.parent, *stores):
         if not folder.exists():
             make_folder(folder)
             (folder / ".gitignore").write_text("*\n")
@@ -151,6 +150,7 @@ def pipeline_of(args: argparse.Namespace) -> "Pipeline":
     """Return the pipeline of a command line. Raises ConfigError when it names no run and no configuration."""
     from trainyard.artifacts.record.run_numbers import parse_run_number
     from trainyard.artifacts.store.store_address import require_address
+    from trainyard.config.registries import COMMAND
     from trainyard.run.identity import choose_run_id
 
     directory: Path | None = args.run_dir
@@ -325,9 +325,8 @@ def run_pipeline(pipeline: Pipeline) -> int:
     """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
     from trainyard.gateways.process import SignalForwarder
 
-    with (
-        SignalForwarder() as between
-    ):  # a signal between two steps must not end the pipeline without a report
+    # A signal between two steps must not end the pipeline without a report.
+    with SignalForwarder() as between:
         if code := pipeline.run(pipeline.before()):
             return finish_unstarted(pipeline, code)
         code, resume = fetch_checkpoint(pipeline) if pipeline.has_fetch else (ExitCode.DONE, pipeline.resume)

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.commands.run import Pipeline, run_steps, step
-from trainyard.config.registries import COMMAND
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 
 if TYPE_CHECKING:
@@ -214,7 +213,7 @@ def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
         grace=args.grace,
         processes=args.nproc_per_node,
         program=args.program,
-        prepares=config.recipe != COMMAND,
+        prepares=config.recipe != "command",
     )
 
 
@@ -222,7 +221,7 @@ def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     """Return whether this is one of several pods that have run directories of their own."""
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
 
-    if args.program or config.recipe == COMMAND or config.checkpointing.shared:
+    if args.program or config.recipe == "command" or config.checkpointing.shared:
         return False
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     if not isinstance(place, NodeLauncher) or place.nodes == 1:

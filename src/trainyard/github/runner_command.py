@@ -1,6 +1,6 @@
 """The one command that makes a GPU machine a runner: download, check, unpack, register, start as a service.
 
-It only writes the text, which a person pastes on that machine. Running it again does the steps that are left.
+It only writes the text, which a person pastes on that machine. Running it again does the remaining steps.
 Only this text holds the registration token; the runner gets it in its environment, not on a command line.
 https://docs.github.com/en/actions/how-tos/manage-runners/self-hosted-runners
 """

@@ -89,16 +89,16 @@ PLACES = {
 """The variable that names each target's machine, with an example value in shell syntax."""
 
 
-def target_for(asked: str, variables: Mapping[str, str]) -> Target:
+def target_for(requested: str, variables: Mapping[str, str]) -> Target:
     """Return the requested target, or else the one that the repository is set up for.
 
     A repository that has several trains on its own runner, which is paid for already, before CodeBuild and
     before a cluster. Outside a workflow nothing is routed. Raises ConfigError for an unknown target.
     """
-    if asked and asked not in list(Target):
-        raise ConfigError(f"target: {asked!r} is neither {' nor '.join(PLACES)}")
-    if asked:
-        return Target(asked)
+    if requested and requested not in list(Target):
+        raise ConfigError(f"target: {requested!r} is neither {' nor '.join(PLACES)}")
+    if requested:
+        return Target(requested)
     if variables.get("GITHUB_ACTIONS") != "true":
         return Target.HERE
     named = (target for target, (variable, _) in PLACES.items() if variables.get(variable))

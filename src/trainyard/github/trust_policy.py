@@ -86,7 +86,7 @@ def trust_policy(
     """Return the trust policy of the role.
 
     `workflow`, such as `training_ci.yml`, adds GitHub's further claims: that file on main, and the id of the
-    repository where it is known. STS looks at them since January 2026. Raises ConfigError when impossible.
+    repository where it is known. STS checks them since January 2026. Raises ConfigError when impossible.
     """
     if not re.fullmatch(r"\d{12}", account, re.ASCII):
         raise ConfigError(f"{account[:40]!r} is not an AWS account, which has twelve digits")

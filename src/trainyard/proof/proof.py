@@ -59,7 +59,7 @@ class ProofPlace:
     @property
     def again(self) -> str:
         """The command that trains the run again in a new directory."""
-        return again_command(Path(self.run_directory), started_with=self.started_with)
+        return again_command(Path(self.run_directory), started_with=list(self.started_with))
 
     def sync_command(self, *, as_another: bool = False) -> str:
         """Return the command that stores the run; `as_another` under a number of its own."""

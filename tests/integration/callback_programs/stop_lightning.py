@@ -96,7 +96,7 @@ def train(
             ModelCheckpoint(folder / "out", every_n_train_steps=4, save_top_k=-1),
         ],
     )
-    rows = torch.randn(8 * world, 4)
+    rows: Any = torch.randn(8 * world, 4)
     exit_code: Any = None
     try:
         trainer.fit(

@@ -263,7 +263,7 @@ def test_an_object_that_was_another_for_a_moment_is_not_taken_for_one_that_is_no
     refused = b"HTTP/1.1 412 -\r\nContent-Length: 0\r\n\r\n"
     there = b'HTTP/1.1 200 OK\r\nContent-Length: 0\r\nETag: "y"\r\n\r\n'
     server.answers = [refused, there]
-    with pytest.raises(ObjectChangedError, match="k: was another object for a moment"):
+    with pytest.raises(ObjectChangedError, match="k: was temporarily another object"):
         list(store.read_chunks("k", identity="y"))
 
 

@@ -290,6 +290,8 @@ class Stage:
     slack: Slack
     github: GitHub
     path: str
+    actions: dict[str, Path] = field(default_factory=dict)
+    """Further actions, such as `owner/name@v1`, and the repository of each."""
 
     def play(
         self,
@@ -370,11 +372,13 @@ class Stage:
 
     def pinned(self) -> dict[str, Path]:
         """`owner/name@commit` as the shipped files pin it -> the stand-in."""
-        text = "".join(path.read_text() for path in (self.repository / ".github").rglob("*.yml"))
+        files = [*(self.repository / ".github").rglob("*.yml"), ROOT / "action.yml"]
+        text = "".join(path.read_text() for path in files)
         actions = {
             (f"{name}@{pin}", name.split("/")[1]) for name, pin in re.findall(r"uses: (\w\S+)@(\S+)", text)
         }
-        return {action: self.stand_ins[name] for action, name in actions if name in self.stand_ins}
+        known = {action: self.stand_ins[name] for action, name in actions if name in self.stand_ins}
+        return known | self.actions
 
 
 def cancel(act: "subprocess.Popen[bytes]", runs: Path, step: int) -> None:

@@ -77,9 +77,7 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._report_checkpoints(trainer)
 
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *batch: Any) -> None:
         step = trainer.global_step
         if not self._file or step == self._last_step:  # gradients are accumulated
             return

@@ -8,13 +8,13 @@ Hugging Face trainer, whose rows have no step, and the blocks of Composer and OL
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.programs.metrics.figure_names import figure_of, is_about_training, row_of_figures
 from trainyard.programs.metrics.log_forms import LINE_FORMS, NUMBER
-from trainyard.programs.metrics.printed_numbers import read_number
+from trainyard.programs.metrics.printed_numbers import read_figure, read_number
 from trainyard.run.records import Row
 
 AUTO = "auto"
@@ -24,10 +24,21 @@ _STATEFUL = {
     "diffusers": "Steps: 50%|█████     | 5/10 [00:01<00:01, 4.9it/s, lr=0.001, step_loss=2.31]",
     "composer": "[batch=10/500]: and then Train loss/train/total: 2.31",
     "olmo": "[step=10/500,epoch=1] and then train/CE loss=2.31",
+    "plain": "step 10: loss 2.31, in the words step or iteration, loss or val loss",
 }
 FORMS = (*_STATEFUL, *LINE_FORMS)
 """The names of all forms."""
 
+_PLAIN = re.compile(
+    r"\b(?:global[ _])?(?:step|iter(?:ation)?)s?\b\s*[:=#\[(]?\s*(\d{1,12})(?:\s*(?:/|of)\s*(\d{1,12}))?\b",
+    re.I,
+)
+_PLAIN_FIGURE = re.compile(
+    r"(?<![\w/])(?:(train(?:ing)?|val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _/-]*)?"
+    rf"(loss|lr|learning[ _]rate|grad(?:ient)?[ _]?norm)\b\s*[:=(]?\s*({NUMBER})",
+    re.I,
+)
+_PLAIN_EPOCH = re.compile(r"\bepoch\b\s*[:=#\[(]?\s*(\d{1,9})", re.I)
 _CODES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
 _LONGEST_PIECE = 1 << 20
 _SHOWN_LINES, _SHOWN_WIDTH = 3, 160
@@ -89,6 +100,7 @@ class LogReader:
         self._olmo_step: int | None = None
         self._skipped = 0
         self._validation_loss: dict[str, Any] = {}
+        self._plain_step = self._plain_offset = self._plain_epoch = 0
 
     @property
     def steps_asked(self) -> int | None:
@@ -176,6 +188,7 @@ class LogReader:
                 or "loss" in piece
                 or "step" in piece
                 or "%|" in piece
+                or "Loss" in piece
                 or '{"' in piece
                 or "batch=" in piece
                 or " samples" in piece
@@ -218,6 +231,8 @@ class LogReader:
                         self._see(name, line)
                         rows.append(self._without_repeats(name, row))
                     break
+        if not rows and "plain" in self._forms and "loss" in line.lower():
+            rows += self._rows_of_plain(line)
         if "batch=" in line or self._composer is not None:
             rows += self._rows_of_composer(line)
         if "[step=" in line or self._olmo_step is not None:
@@ -323,6 +338,42 @@ class LogReader:
         if isinstance(spent, float) and isinstance(rate, float):
             return round(spent * rate) / epoch
         return None
+
+    def _rows_of_plain(self, line: str) -> Iterator[Row]:
+        """Yield the row of a line in words, as people print it in a loop of their own.
+
+        Steps that count from 0 get one more. Steps that begin again in each epoch are counted on.
+        """
+        place = _PLAIN.search(line)
+        if place is None or "'" in line:
+            return
+        row: Row = {}
+        for found in _PLAIN_FIGURE.finditer(line):
+            kind, name = (found[1] or "").lower(), found[2].lower().replace(" ", "_")
+            if kind.startswith("test"):
+                continue
+            if name == "loss":
+                key = "val_loss" if kind.startswith(("val", "eval")) else "loss"
+            else:
+                key = "learning_rate" if name.startswith("l") else "grad_norm"
+            row.setdefault(key, read_figure(found[3]))
+        if "loss" not in row and "val_loss" not in row:
+            return
+        step, epoch = int(place[1]), _PLAIN_EPOCH.search(line)
+        if step == 0 and "plain" not in self._seen:
+            self._plain_offset = 1
+        if epoch is not None:
+            if int(epoch[1]) > self._plain_epoch and step + self._plain_offset <= self._plain_step:
+                self._plain_offset = self._plain_step + (step == 0)
+            self._plain_epoch = int(epoch[1])
+        elif place[2] and self._total is None:
+            self._total = int(place[2])
+        step += self._plain_offset
+        if step < 1:
+            return
+        self._plain_step = max(step, self._plain_step)
+        self._see("plain", line)
+        yield {"step": step, **row}
 
     def _rows_of_composer(self, line: str) -> Iterable[Row]:
         if "composer" not in self._forms:

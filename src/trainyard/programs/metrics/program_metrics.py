@@ -2,7 +2,7 @@
 
 A row waits until a later step is seen, so that its validation loss and the figures of a file are in it.
 Figures of a file win over printed ones, which are rounded. A step that comes again with another loss was
-trained again, and is returned again; `run.foreign.metric_rows` decides what it replaces.
+trained again, and is returned again; `programs.metric_rows` decides what it replaces.
 """
 
 import math

@@ -162,12 +162,12 @@ def test_without_a_way_to_aws_or_credentials_the_cause_is_said(monkeypatch: pyte
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(ServiceTroubleError, match=f"AWS in {REGION} could not be reached to log in to ECR"):
         repository().login()
-    with pytest.raises(ServiceTroubleError, match="could not be reached to look for the newest image"):
+    with pytest.raises(ServiceTroubleError, match="could not be reached to find the newest image"):
         newest_image("trainer")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(CredentialsRefusedError, match="no AWS credentials to log in to ECR"):
         repository().login()
-    with pytest.raises(CredentialsRefusedError, match="no AWS credentials to look for the newest image"):
+    with pytest.raises(CredentialsRefusedError, match="no AWS credentials to find the newest image"):
         newest_image("trainer")
 
 
@@ -203,7 +203,7 @@ def test_the_newest_image_is_named_by_its_digest(server: Server) -> None:
     ("code", "kind", "says"),
     [
         ("RepositoryNotFoundException", ConfigError, "ECR has no repository trainer; .*--image-uri"),
-        ("AccessDeniedException", PermissionRefusedError, "refused to look for the newest image"),
+        ("AccessDeniedException", PermissionRefusedError, "refused to find the newest image"),
         ("ExpiredTokenException", CredentialsRefusedError, r"\(ExpiredTokenException\)"),
         ("InvalidParameterException", ServiceError, r"\(InvalidParameterException: because\)"),
     ],

@@ -363,7 +363,8 @@ def test_events_that_are_cut_off_wait_for_their_rest(folder: Folder) -> None:
 @pytest.mark.parametrize("tag", ["time__batch", "reduced_train_loss"])
 def test_programs_that_count_from_0_have_steps_from_1(folder: Folder, tag: str) -> None:
     files = MetricFiles(folder.path, STARTED)
-    add(event_file(folder, "tb"), 0, **{"loss__train__total": 2.5, tag: 2.5})
+    figures: dict[str, Any] = {"loss__train__total": 2.5, tag: 2.5}
+    add(event_file(folder, "tb"), 0, **figures)
     add(event_file(folder, "lightning_logs/version_3"), 4, train_loss=2.5)
     assert [(found["step"], found["loss"]) for found in files.poll()] == [(1, 2.5), (5, 2.5)]
 

@@ -1,0 +1,259 @@
+"""Any program in somebody's repository: trained, stored and proven, killed at every moment, resumed.
+
+The repository has nothing of ours, lies in a folder with a space, and its program knows nothing of Trainyard.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TRAINER = Path(__file__).parent / "plain_trainer.py"
+RESUME = 'program.resume=[--resume_from_checkpoint, "{checkpoint}"]'
+STEPS, SAVES = 6, (2, 4, 6)
+
+
+@dataclass
+class Repository:
+    """A repository of somebody else."""
+
+    folder: Path
+    set: list[str] = field(default_factory=lambda: ["program.data=[data]", RESUME])
+
+    def start(self, *words: str, name: str = "run", **options: Any) -> subprocess.Popen[str]:
+        changes = [word for each in self.set for word in ("--set", each)]
+        return subprocess.Popen(
+            [sys.executable, "-m", "trainyard", name, *changes, *words],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")},
+            **options,
+        )
+
+    def run(self, *words: str, name: str = "run") -> subprocess.CompletedProcess[str]:
+        process = self.start(*words, name=name)
+        out, error = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(words, process.returncode, out, error)
+
+    def proven(self, *words: str) -> dict[str, Any]:
+        """Run the pipeline with --json, and return what it prints; `words` are the program's arguments."""
+        done = self.run("--json", "--run-dir", "runs/a", "--", sys.executable, "train.py", *words)
+        found: dict[str, Any] = json.loads(done.stdout)
+        assert found["exit_code"] == done.returncode, done.stderr
+        return found
+
+    def records(self, name: str, run: str = "a") -> list[dict[str, Any]]:
+        lines = (self.folder / "runs" / run / f"{name}.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def git(self, *words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+        subprocess.run(["git", *who, *words], cwd=self.folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    folder = tmp_path / "somebody's work"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "tokens.txt").write_text("1 2 3")
+    (folder / "train.py").write_text(TRAINER.read_text())
+    (folder / "requirements.txt").write_text("numpy==2.0.0\n")
+    (folder / ".gitignore").write_text("out/\ndied\n")
+    found = Repository(folder)
+    found.git("init", "-q")
+    found.git("add", "-A")
+    found.git("commit", "-q", "-m", "Train")
+    return found
+
+
+def parts_of(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {part["name"]: part for part in found["proof"]["parts"]}
+
+
+def test_a_program_is_green_in_a_repository_with_nothing_of_ours(repository: Repository) -> None:
+    found = repository.proven()
+
+    assert found["exit_code"] == 0
+    assert found["outcome"]["status"] == "succeeded"
+    assert [part for part in parts_of(found).values() if not part["holds"]] == []
+    assert found["proof"]["proven"] is True
+    promise = "same inputs on record; the program's own determinism is not checked"
+    assert promise in parts_of(found)["repeatable"]["evidence"]
+    assert [row["step"] for row in repository.records("metrics")] == list(range(1, STEPS + 1))
+    status = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=repository.folder, capture_output=True, text=True, check=True
+    )
+    assert status.stdout == "", "what Trainyard writes is ignored by git"
+
+
+def losses(repository: Repository) -> list[float]:
+    return [row["loss"] for row in repository.records("metrics")]
+
+
+MOMENTS = [(step, "step") for step in range(1, STEPS + 1)] + [
+    (step, moment) for step in SAVES for moment in range(6)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_program_that_is_killed_at_any_moment_resumes_from_its_newest_complete_checkpoint(
+    half: int, repository: Repository, tmp_path: Path
+) -> None:
+    command = ("--", sys.executable, "train.py")
+    assert repository.run("--run-dir", "runs/a", *command).returncode == 0
+    whole = losses(repository)
+    for step, moment in MOMENTS[half::2]:
+        subprocess.run(["rm", "-rf", "runs", "out", "died"], cwd=repository.folder, check=True)
+        config = repository.folder / "died.yaml"
+        config.write_text(
+            "recipe: command\nprogram:\n"
+            f"  command: [{json.dumps(sys.executable)}, train.py, --die, '{step}:{moment}']\n"
+        )
+        words = ("--config", str(config), "--run-dir", "runs/a")
+        first = repository.run(*words, name="train")
+        assert first.returncode == 137, (step, moment, first.stderr)
+        assert repository.run(*words, name="train").returncode == 0, (step, moment)
+        # The rule: a save is complete after its last file, which is its sixth moment.
+        saved = [each for each in SAVES if each < step or (each == step and moment == 5)]
+        events = [event for event in repository.records("events") if event["event"] in ("started", "resumed")]
+        second = events[1]
+        wanted = ("resumed", max(saved)) if saved else ("started", None)
+        assert (second["event"], second.get("step")) == wanted, (step, moment)
+        assert losses(repository) == whole, (step, moment)
+        outcome = json.loads((repository.folder / "runs/a/run.json").read_text())["outcome"]
+        assert (outcome["status"], outcome["steps"]) == ("succeeded", STEPS)
+        assert outcome["checkpoint"]["step"] == STEPS
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("false",), "exit code 1"),
+        (("sleep", "1"), "no metrics were seen"),
+        ((sys.executable, "train.py", "--nan_at", "3"), "step 3"),
+        ((sys.executable, "-c", "raise SystemExit(75)"), "exit code 75"),
+    ],
+)
+def test_what_did_not_train_is_red_and_says_why(
+    words: tuple[str, ...], reason: str, repository: Repository
+) -> None:
+    done = repository.run("--json", "--run-dir", "runs/a", "--", *words)
+
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["exit_code"], found["outcome"]["status"]) == (1, 1, "failed")
+    assert reason in found["outcome"]["reason"]
+    assert not parts_of(found)["trained"]["holds"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.process
+def test_a_program_that_is_stopped_ends_with_75_and_resumes(number: int, repository: Repository) -> None:
+    command = ("--run-dir", "runs/a", "--", sys.executable, "train.py", "--pause", "0.3", "--steps", "12")
+    process = repository.start(*command, start_new_session=True)
+    log = repository.folder / "runs" / "a" / "logs" / "node-0.log"
+    until = time.monotonic() + 120
+    while not (log.exists() and '"step": 3' in log.read_text()) and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 75, error
+    assert json.loads((repository.folder / "runs/a/run.json").read_text())["outcome"]["status"] == "stopped"
+
+    assert repository.run(*command).returncode == 0
+    assert [row["step"] for row in repository.records("metrics")] == list(range(1, 13))
+
+
+def test_the_deadline_stops_it(repository: Repository) -> None:
+    command = ("--deadline", "4s", "--run-dir", "runs/a")
+    done = repository.run(*command, "--", sys.executable, "train.py", "--pause", "0.5", "--steps", "200")
+
+    assert done.returncode == 75, done.stderr
+
+
+def test_inputs_that_change_while_it_runs_are_reported(repository: Repository) -> None:
+    script = (
+        "import pathlib, runpy; pathlib.Path('requirements.txt').write_text('numpy==1.0.0'); "
+        "pathlib.Path('data/tokens.txt').write_text('other'); runpy.run_path('train.py')"
+    )
+
+    done = repository.run("--json", "--run-dir", "runs/a", "--", sys.executable, "-c", script)
+
+    part = parts_of(json.loads(done.stdout))["repeatable"]
+    assert done.returncode == 1
+    assert part["evidence"] == "the lock requirements.txt and the data changed while the program ran"
+
+
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [
+        ("data", "data"),
+        ("lock", "lock"),
+        ("tree", "a clean working tree"),
+        ("commit", "commit"),
+    ],
+)
+def test_a_missing_fact_is_named_with_what_adds_it(change: str, missing: str, repository: Repository) -> None:
+    if change == "data":
+        repository.set = [RESUME]
+    if change == "lock":
+        repository.git("rm", "-q", "requirements.txt")
+        repository.git("commit", "-q", "-m", "Remove the lock")
+    if change == "tree":
+        (repository.folder / "train.py").write_text(TRAINER.read_text() + "\n# changed\n")
+    if change == "commit":
+        subprocess.run(["rm", "-rf", ".git"], cwd=repository.folder, check=True)
+
+    part = parts_of(repository.proven())["repeatable"]
+
+    assert part["evidence"] == f"not on record: {missing}"
+    assert "run.json" not in part["next_step"]
+    assert part["next_step"].endswith("run --config runs/a/config.yaml")
+
+
+def test_checkpoints_of_another_run_in_the_same_folder_do_not_count(repository: Repository) -> None:
+    old = subprocess.run([sys.executable, "train.py", "--steps", "8"], cwd=repository.folder, check=False)
+    assert old.returncode == 0
+    time.sleep(1.5)
+
+    found = repository.proven()
+
+    assert found["exit_code"] == 0
+    assert found["outcome"]["checkpoint"]["step"] == STEPS
+    assert repository.records("events")[0]["event"] == "started"
+
+
+def test_a_finished_run_is_not_started_again(repository: Repository) -> None:
+    assert repository.proven()["exit_code"] == 0
+    before = (repository.folder / "runs/a/logs/node-0.log").read_text()
+
+    assert repository.proven()["exit_code"] == 0
+    assert (repository.folder / "runs/a/logs/node-0.log").read_text() == before
+
+
+@pytest.mark.parametrize("processes", [2])
+def test_several_processes_are_started_by_torchrun(processes: int, repository: Repository) -> None:
+    (repository.folder / "train.py").write_text(
+        "import os, runpy, sys\n"
+        "if os.environ['RANK'] == '0':\n    runpy.run_path('plain.py', run_name='__main__')\n"
+    )
+    (repository.folder / "plain.py").write_text(TRAINER.read_text())
+    repository.git("add", "-A")
+    repository.git("commit", "-q", "-m", "Several")
+    repository.set += [f"program.processes={processes}"]
+
+    found = repository.proven()
+
+    assert found["exit_code"] == 0, found
+    run = json.loads((repository.folder / "runs/a/run.json").read_text())
+    assert run["hardware"] == {"world_size": processes, "local_world_size": processes}
+    assert "2 processes on one machine" in parts_of(found)["network"]["evidence"]

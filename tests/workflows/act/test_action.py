@@ -1,0 +1,98 @@
+"""action.yml in a repository of somebody else: docs/examples/minimal_training.yml, played on a push."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.workflows.act.conftest import BUCKET, ROOT, Bucket, Stage, commit, git
+
+pytestmark = pytest.mark.act
+TRAINER = ROOT / "tests" / "integration" / "any_program" / "plain_trainer.py"
+EXAMPLE = ROOT / "docs" / "examples" / "minimal_training.yml"
+
+
+def changed(text: str, prefix: str) -> str:
+    """The example as somebody adapts it: the lines that are marked, and nothing else."""
+    kept, marked = [], 0
+    for line in text.splitlines():
+        marked += "CHANGE" in line
+        if "runs-on:" in line:
+            line = "    runs-on: [self-hosted]"
+        kept.append(line.replace("s3://BUCKET/PREFIX", f"s3://{BUCKET}/{prefix}"))
+    assert marked >= 5
+    return "\n".join(kept) + "\n"
+
+
+@pytest.fixture
+def somebody(stage: Stage, tmp_path: Path, repository: Path) -> Stage:
+    """A repository with a training script and the example as its workflow, and nothing else of ours."""
+    action = tmp_path / "action"
+    shutil.copytree(repository, action, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    (action / ".venv").unlink(missing_ok=True)
+    (action / ".venv").symlink_to(sys.prefix)  # the play installs nothing (MAKEFLAGS=n)
+    git(action, "init", "--quiet", "--initial-branch=main")
+    git(action, "add", "--force", ".venv")
+    commit(action)
+    theirs = tmp_path / "their work"
+    (theirs / ".github" / "workflows").mkdir(parents=True)
+    (theirs / "data").mkdir()
+    (theirs / "data" / "tokens.txt").write_text("1 2 3")
+    (theirs / "train.py").write_text(
+        TRAINER.read_text().replace("parser.parse_args()", "parser.parse_known_args()[0]")
+    )
+    (theirs / "requirements.txt").write_text("# nothing\n")
+    (theirs / ".gitignore").write_text(".venv/\nout/\n")
+    (theirs / ".github" / "workflows" / "training.yml").write_text(
+        changed(EXAMPLE.read_text(), tmp_path.name)
+    )
+    git(theirs, "init", "--quiet", "--initial-branch=main")
+    commit(theirs)
+    return dataclasses.replace(stage, repository=theirs, actions={"OWNER/trainyard@v1": action})
+
+
+def play(somebody: Stage, bucket: Bucket, **more: Any) -> Any:
+    environment = {"AWS_ENDPOINT_URL": bucket.endpoint, "PYTHONPATH": ""}
+    return somebody.play(
+        "push", workflow="training.yml", job="train", environment=environment, is_fresh=True, **more
+    )
+
+
+def test_the_example_trains_stores_and_proves_somebodys_program(somebody: Stage, bucket: Bucket) -> None:
+    played = play(somebody, bucket)
+
+    assert played.green, played.log
+    keys = bucket.keys(f"{somebody.folder.name}/")
+    assert any(key.endswith("manifest.json") for key in keys), keys
+    assert "proven" in played.summary
+    assert len(played.messages) == 2, "Slack hears of the start and of the end"
+
+
+def test_a_program_that_fails_is_red_and_slack_hears_of_it(somebody: Stage, bucket: Bucket) -> None:
+    (somebody.repository / "train.py").write_text("raise SystemExit('out of memory')\n")
+    commit(somebody.repository)
+
+    played = play(somebody, bucket)
+
+    assert not played.green
+    assert "exit code 1" in played.log
+    assert "failed" in json.dumps(played.messages) or "not proven" in json.dumps(played.messages)
+
+
+def test_the_example_is_short_and_valid(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text()
+    assert len(text.splitlines()) <= 60
+    # The tag of an owner that nobody has yet; people are told to pin a commit.
+    (example := tmp_path / "training.yml").write_text(text.replace("trainyard@v1", f"trainyard@{'0' * 40}"))
+    for tool in ("actionlint", "zizmor"):
+        found = shutil.which(tool, path=str(Path(sys.executable).parent))
+        if found is not None:
+            options = ["--offline", "--persona=regular"] if tool == "zizmor" else []
+            done = subprocess.run(
+                [found, *options, str(example)], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
