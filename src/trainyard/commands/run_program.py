@@ -102,6 +102,7 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, program.processes)
     run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
+    require_no_former_run(directory)
     deadline = None if args.deadline is None else args.deadline - job_seconds()
     supervised = ProgramRun(
         program, config, node, directory, nodes=nodes, resume=args.resume, grace=args.grace, deadline=deadline
@@ -142,6 +143,21 @@ def program_for(
             "program.command to run another program, or start scripts/train.py."
         )
     return program_of(config, Path.cwd()), None
+
+
+def require_no_former_run(directory: "RunDirectory") -> None:
+    """Raise ConfigError if the folder has a run of a recipe that the trainer had."""
+    from trainyard.config.registries import FORMER_RECIPES
+    from trainyard.run.identity import read_run
+
+    recipe = ""
+    with suppress(OSError, TrainyardError):
+        recipe = str(read_run(directory.run_file).get("recipe"))
+    if recipe in FORMER_RECIPES:
+        raise ConfigError(
+            f"{directory.path} has a run of the recipe {recipe}, which the trainer has no more and no other "
+            f"program can resume; {FORMER_RECIPES[recipe]}, with another --run-dir. Nothing was started."
+        )
 
 
 def is_done(directory: "RunDirectory", program: "Program") -> bool:
