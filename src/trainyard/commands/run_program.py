@@ -119,9 +119,24 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     else:
         with locked(directory.path):
             code = supervised.run(run_id)
-    if args.json and directory.run_file.is_file():
-        output.print_json(read_run(directory.run_file).get("outcome", {}))
+    if node.rank or not directory.run_file.is_file():
+        return code
+    outcome = read_run(directory.run_file).get("outcome", {})
+    announce_end(outcome)
+    if args.json:
+        output.print_json(outcome)
     return code
+
+
+def announce_end(outcome: dict[str, Any]) -> None:
+    """Show in one line how the program ended."""
+    if outcome.get("status") != "succeeded":
+        verdict = "degraded" if outcome.get("status") == "stopped" else "failed"
+        output.announce("training", str(outcome.get("reason", "no outcome is on record")), verdict)
+        return
+    first, last = outcome.get("first_loss"), outcome.get("final_loss")
+    loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
+    output.announce("training", f"{outcome['steps']:,} steps{loss}", "ok")
 
 
 def program_for(
