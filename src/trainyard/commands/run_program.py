@@ -101,6 +101,7 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
     run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
+    require_no_former_run(directory)
     if file := program_file or args.program:
         from trainyard.jobs.recipes.wrapped_program import read_description
 
@@ -170,6 +171,21 @@ def program_here(
         processes=processes or config.program.processes,
         run_directory=run_directory,
     )
+
+
+def require_no_former_run(directory: "RunDirectory") -> None:
+    """Raise ConfigError if the folder has a run of a recipe that the trainer had."""
+    from trainyard.config.registries import FORMER_RECIPES
+    from trainyard.run.identity import read_run
+
+    recipe = ""
+    with suppress(OSError, TrainyardError):
+        recipe = str(read_run(directory.run_file).get("recipe"))
+    if recipe in FORMER_RECIPES:
+        raise ConfigError(
+            f"{directory.path} has a run of the recipe {recipe}, which the trainer has no more and no other "
+            f"program can resume; {FORMER_RECIPES[recipe]}, with another --run-dir. Nothing was started."
+        )
 
 
 def is_done(directory: "RunDirectory", program: "Program") -> bool:
