@@ -76,8 +76,17 @@ def test_its_weights_are_still_exported(folder: Path) -> None:
     [
         ["run"],
         ["train", "--config", "run/config.yaml"],
-        ["train", "--config", str(ROOT / "configs" / "grpo.yaml"), "--set", f"program.directory={ROOT}"]
-        + ["--set", "program.lock=null", "--set", "program.steps=6"],
+        [
+            "train",
+            "--config",
+            str(ROOT / "configs" / "grpo.yaml"),
+            "--set",
+            f"program.directory={ROOT}",
+            "--set",
+            "program.lock=null",
+            "--set",
+            "program.steps=6",
+        ],
     ],
     ids=["pipeline", "trainer", "example"],
 )
