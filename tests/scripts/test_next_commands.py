@@ -125,7 +125,7 @@ def test_the_status_of_a_job_names_its_cluster(
     args = manage.parse_args(["status", "llama", *given])
     args.namespace = args.namespace or "default"
     observed = seen("pytorchjob", job("pytorchjob"), running())
-    manage.show_status(args, argparse.Namespace(look=lambda _: observed), None)
+    manage.show_status(args, argparse.Namespace(observe=lambda _: observed), None)
     last = capsys.readouterr().out.splitlines()[-1]
     told(given, last[last.index("scripts/") :], namespace=observed.namespace)
 

@@ -1,6 +1,5 @@
 """What a pod does once its training is done: each launcher × configuration × later failure."""
 
-import argparse
 import itertools
 import json
 import subprocess
@@ -15,6 +14,7 @@ from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.config.schema import Config
 from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.pod_starts import starts_of_pod
+from trainyard.jobs.recipes.wrapped_program import ProgramDescription
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
@@ -317,6 +317,7 @@ def test_another_program_of_a_finished_run_is_not_started_again(
         (tmp_path / "program.json").write_text(json.dumps({**sheet, **change}))
         finish(tmp_path / "job", load_config(path).config)
         run = json.loads((tmp_path / "job" / "run.json").read_text())
-        run["program_sha256"] = script.program_sha256(argparse.Namespace(**sheet))
+        known = ProgramDescription(**{**sheet, "command": tuple(sheet["command"])})
+        run["program_sha256"] = known.program(ROOT).sha256
         (tmp_path / "job" / "run.json").write_text(json.dumps(run))
         assert script.main(words) != 0, "another command is run"

@@ -14,7 +14,7 @@ Writes:     the run directory; logs/node-N.log
 Exit codes: 0 every step was done; 1 it failed, steps are missing, or another node failed; 2 wrong usage or
             configuration; 75 stopped with a new checkpoint, run it again to resume; 130 interrupted; 128 + N
             when signal N ended it
-Example:    scripts/train.py --config trainyard.yaml --run-dir runs/first
+Example:    scripts/run_program.py --config trainyard.yaml --run-dir runs/first
 """
 
 import argparse
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
         command = supervised.command(supervised.checkpoint_to_resume())
         output.print_json({"command": command, "environment": dict(program.environment)})
         return 0
-    if is_done(directory, program):
+    if is_done(args, directory, program):
         LOG.info("%s: all steps were done before, so the program is not started again", directory.path)
         code = 0
     elif node.rank:
@@ -188,9 +188,13 @@ def require_no_former_run(directory: "RunDirectory") -> None:
         )
 
 
-def is_done(directory: "RunDirectory", program: "Program") -> bool:
+def is_done(args: argparse.Namespace, directory: "RunDirectory", program: "Program") -> bool:
     """Return whether the run on record did all steps of this program with this configuration of it."""
     from trainyard.run.identity import read_run
+    from trainyard.training.data.config_of_run import has_been_trained
+
+    if not has_been_trained(directory.path, args.config, args.set, by_program=True):
+        return False
 
     try:
         run = read_run(directory.run_file)
@@ -199,7 +203,11 @@ def is_done(directory: "RunDirectory", program: "Program") -> bool:
     recorded = run.get("program_sha256", program.sha256)  # older runs have no digest
     asked = run.get("plan", {}).get("steps")
     succeeded = run.get("outcome", {}).get("status") == "succeeded"
-    same = run.get("recipe") == program.recipe and asked == program.steps and recorded == program.sha256
+    same = (
+        run.get("recipe", program.recipe) == program.recipe
+        and asked == program.steps
+        and recorded == program.sha256
+    )
     return bool(succeeded and same)
 
 

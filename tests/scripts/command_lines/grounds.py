@@ -98,7 +98,7 @@ GOOD: dict[str, Callable[[Grounds], str]] = {
     "metrics": lambda grounds: str(grounds.run / "metrics.jsonl"),
     "kind": lambda _: "pytorchjob",
     "memory": lambda grounds: str(grounds.new()),
-    "moment": lambda _: "started",
+    "event": lambda _: "started",
     "name": lambda _: "best",
     "namespace": lambda _: "team",
     "notes": lambda grounds: str(grounds.path / "notes.md"),

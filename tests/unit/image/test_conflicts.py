@@ -500,7 +500,7 @@ def test_a_lock_is_only_named_where_there_is_one(locked: bool) -> None:
     text = CLEAN if locked else f"{CLEAN}RUN pip install torch==2.6.0\n"
     choice = choose_base(declared(text, "torch==2.6.0\n" if locked else ""), efa=False)
     assert choice.image.startswith("python:3.11-slim")
-    assert ("torch 2.6.0 of the lock brings" in choice.reason) is locked
+    assert ("torch 2.6.0 of the lock includes" in choice.reason) is locked
 
 
 def test_a_tag_is_named_and_a_stage_is_not() -> None:
