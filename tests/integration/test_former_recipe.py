@@ -20,7 +20,8 @@ from trainyard.training.export.export import plan_export
 FILTER: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 """Of extraction; Python has them from 3.11.4 on."""
 ARCHIVE = Path(__file__).parents[1] / "fixtures" / "run-of-recipe-grpo.tar.xz"
-EXAMPLE = "the trainer has no recipe grpo any more; examples/grpo trains the same"
+EXAMPLE = "examples/grpo trains the same with TRL"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,23 @@ def test_its_weights_are_still_exported(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["run"], ["train", "--config", "run/config.yaml"]], ids=["pipeline", "trainer"]
+    "words",
+    [
+        ["run"],
+        ["train", "--config", "run/config.yaml"],
+        [
+            "train",
+            "--config",
+            str(ROOT / "configs" / "grpo.yaml"),
+            "--set",
+            f"program.directory={ROOT}",
+            "--set",
+            "program.lock=null",
+            "--set",
+            "program.steps=6",
+        ],
+    ],
+    ids=["pipeline", "trainer", "example"],
 )
 def test_to_resume_it_is_refused_by_the_name_of_the_example(folder: Path, words: list[str]) -> None:
     before = (folder / "run" / "run.json").read_bytes()

@@ -23,7 +23,10 @@ from trainyard.training.data import tokenize_corpus
 from trainyard.training.data.config_of_run import has_been_trained, has_changed_since
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
+CONFIGS = sorted(
+    path.stem for path in (ROOT / "configs").glob("*.yaml") if "recipe: command" not in path.read_text()
+)
+"""Those of the trainer: any other program is started again, and finds in its records that it is done."""
 WEIGHTS = ("model.path=org/weights", "training.max_steps=7")
 STORED = "artifacts.store=s3://runs"
 APART = ("checkpointing.shared=false", "compute.strategy=ddp")

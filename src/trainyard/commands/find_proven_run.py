@@ -45,12 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
     from trainyard.artifacts.store.store_address import open_store
-    from trainyard.gateways.git import git_facts
+    from trainyard.config.registries import COMMAND
+    from trainyard.gateways.git import git_facts, repository_facts
     from trainyard.gateways.github import set_output
     from trainyard.report.terminal.phase import PhaseDisplay
     from trainyard.training.weights.pretrained import load_with_weights
 
-    config, git = load_with_weights(args.config, args.set).config, git_facts(REPOSITORY_ROOT)
+    config = load_with_weights(args.config, args.set).config
+    git = git_facts(REPOSITORY_ROOT) if config.recipe != COMMAND else repository_facts(Path.cwd())
     store = open_store(args.store, call_seconds=args.call_seconds)
     number: int | None = None
     evidence: tuple[str, ...] = ()
@@ -126,7 +128,9 @@ def judge(directory: "RunDirectory", store: "Store", number: int, config: "Confi
     """Return the evidence of the proof of the run whose records are in `directory`; nothing without one."""
     from trainyard.artifacts.verify.inspection import inspect_run
     from trainyard.artifacts.verify.verify import Depth
+    from trainyard.commands.prove_run import data_of_program
     from trainyard.config.load import config_sha256
+    from trainyard.config.registries import COMMAND
     from trainyard.proof.proof import Configuration, ProofPlace, Recomputed, prove
     from trainyard.report.facts.resolved_config import config_digests, settings_of_config
     from trainyard.run.judged_records import JudgedRecords
@@ -135,7 +139,10 @@ def judge(directory: "RunDirectory", store: "Store", number: int, config: "Confi
 
     records = JudgedRecords(directory)
     run = records.run
-    fingerprint, problem = prepared_data_of(directory.config_file)
+    if config.recipe == COMMAND:
+        fingerprint, problem = data_of_program(run.get("program", {})), None
+    else:
+        fingerprint, problem = prepared_data_of(directory.config_file)
     # A run records values that its configuration left open, such as how validation data is held out.
     digests = {config_sha256(config), config_sha256(with_values_of_run(config, directory.path))}
     is_same = (

@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             config_digests(directory.config_file), settings_of_config(records.config)
         ),
         recomputed=Recomputed(
-            records.digests, *final_state(run, directory, found, store), *data(directory), *image(run)
+            records.digests, *final_state(run, directory, found, store), *data(run, directory), *image(run)
         ),
     )
     sum(1 for _ in rows)  # read to the end, so that the digest covers the complete file
@@ -177,8 +177,12 @@ def digests_of_tensors(run: Mapping[str, Any], checkpoint: Path, progress: Any) 
     return state_digests(checkpoint, progress)
 
 
-def data(directory: "RunDirectory") -> tuple[str | None, str | None]:
-    """Return the fingerprint of the run's prepared data, and how they changed; None if they are not here."""
+def data(run: Mapping[str, Any], directory: "RunDirectory") -> tuple[str | None, str | None]:
+    """Return the fingerprint of the run's data, and how they changed; None if they are not here."""
+    from trainyard.proof.recorded_facts import is_of_any_program
+
+    if is_of_any_program(run):
+        return data_of_program(run["program"]), None
     from trainyard.training.data.tokenize_corpus import prepared_data_of
 
     try:
@@ -186,6 +190,19 @@ def data(directory: "RunDirectory") -> tuple[str | None, str | None]:
     except OSError as error:  # the folder may belong to another user
         output.print_remarks([f"The prepared data were not compared: {error}"])
         return None, None
+
+
+def data_of_program(program: Mapping[str, Any]) -> str | None:
+    """Return the fingerprint of the files that a program reads; None if they are not on this machine."""
+    from trainyard.programs.inputs import read_data
+
+    directory, patterns = program.get("directory"), program.get("data")
+    if not isinstance(directory, str) or not isinstance(patterns, list) or not Path(directory).is_dir():
+        return None
+    try:
+        return read_data(Path(directory), [str(pattern) for pattern in patterns]).fingerprint
+    except (OSError, ConfigError):
+        return None
 
 
 def save(record: Mapping[str, Any], directory: "RunDirectory") -> None:

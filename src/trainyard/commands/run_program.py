@@ -101,6 +101,7 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
     run_id = choose_run_id(args.run_dir, several=node.nodes > 1)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
+    require_no_former_run(directory)
     if file := program_file or args.program:
         from trainyard.jobs.recipes.wrapped_program import read_description
 
@@ -126,9 +127,24 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     else:
         with locked(directory.path):
             code = supervised.run(run_id)
-    if args.json and directory.run_file.is_file():
-        output.print_json(read_run(directory.run_file).get("outcome", {}))
+    if node.rank or not directory.run_file.is_file():
+        return code
+    outcome = read_run(directory.run_file).get("outcome", {})
+    announce_end(outcome)
+    if args.json:
+        output.print_json(outcome)
     return code
+
+
+def announce_end(outcome: dict[str, Any]) -> None:
+    """Show in one line how the program ended."""
+    if outcome.get("status") != "succeeded":
+        verdict = "degraded" if outcome.get("status") == "stopped" else "failed"
+        output.announce("training", str(outcome.get("reason", "no outcome is on record")), verdict)
+        return
+    first, last = outcome.get("first_loss"), outcome.get("final_loss")
+    loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
+    output.announce("training", f"{outcome['steps']:,} steps{loss}", "ok")
 
 
 def program_here(
@@ -155,6 +171,21 @@ def program_here(
         processes=processes or config.program.processes,
         run_directory=run_directory,
     )
+
+
+def require_no_former_run(directory: "RunDirectory") -> None:
+    """Raise ConfigError if the folder has a run of a recipe that the trainer had."""
+    from trainyard.config.registries import FORMER_RECIPES
+    from trainyard.run.identity import read_run
+
+    recipe = ""
+    with suppress(OSError, TrainyardError):
+        recipe = str(read_run(directory.run_file).get("recipe"))
+    if recipe in FORMER_RECIPES:
+        raise ConfigError(
+            f"{directory.path} has a run of the recipe {recipe}, which the trainer has no more and no other "
+            f"program can resume; {FORMER_RECIPES[recipe]}, with another --run-dir. Nothing was started."
+        )
 
 
 def is_done(directory: "RunDirectory", program: "Program") -> bool:
