@@ -89,11 +89,11 @@ def test_a_plan_states_what_the_proof_will_say_of_its_run(
         caplog.clear()
         if red:
             with pytest.raises(ConfigError) as refusal:
-                deploy.state_unproven(given, settings, plan)
+                deploy.check_provable(given, settings, plan)
             assert all(f"--accept {name}" in str(refusal.value) for name in red)
             assert "Nothing was sent" in str(refusal.value)
             given.accept = red
-        deploy.state_unproven(given, settings, plan)
+        deploy.check_provable(given, settings, plan)
         stated = [record.getMessage() for record in caplog.records]
         assert all(any(name in line for line in stated) for name in expected)
         assert bool(stated) == bool(expected)
