@@ -199,7 +199,8 @@ def is_done(directory: "RunDirectory", program: "Program") -> bool:
     recorded = run.get("program_sha256", program.sha256)  # older runs have no digest
     asked = run.get("plan", {}).get("steps")
     succeeded = run.get("outcome", {}).get("status") == "succeeded"
-    return bool(succeeded and asked == program.steps and recorded == program.sha256)
+    same = run.get("recipe") == program.recipe and asked == program.steps and recorded == program.sha256
+    return bool(succeeded and same)
 
 
 @dataclass
