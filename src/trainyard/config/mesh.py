@@ -5,7 +5,7 @@ It starts nothing; `training.model.parallel` builds the mesh, and `plan.workload
 
 from dataclasses import dataclass
 
-from trainyard.config.registries import COMMAND, RECIPES
+from trainyard.config.registries import RECIPES
 from trainyard.config.schema import ComputeConfig, Config
 from trainyard.errors import ConfigError
 
@@ -41,12 +41,11 @@ def mesh_shape(compute: ComputeConfig, processes: int) -> MeshShape:
 
 
 def require_own_recipe(config: Config) -> None:
-    """Raise ConfigError when neither the trainer of this repository nor any machine alone has the recipe."""
-    if config.recipe not in (*RECIPES, COMMAND):
+    """Raise ConfigError when the trainer of this repository does not have the recipe."""
+    if config.recipe not in RECIPES:
         raise ConfigError(
-            f"recipe: {config.recipe} is another program's, which runs as a job on a cluster: use "
-            "scripts/deploy_training_job.py, or at GitHub: gh workflow run training_ci.yml -f target=eks. "
-            f"The trainer has {' and '.join(RECIPES)}. Nothing was started."
+            f"recipe: {config.recipe} is another program's: start it with trainyard run, or as a job with "
+            f"scripts/deploy_training_job.py. The trainer has {' and '.join(RECIPES)}. Nothing was started."
         )
 
 

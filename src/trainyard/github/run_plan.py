@@ -26,7 +26,6 @@ from trainyard.github.target import (
     Machine,
     Target,
     machine_for,
-    require_recipe,
 )
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import cpu_of, gpu_of
@@ -189,17 +188,13 @@ def resolve(
 ) -> RunPlan:
     """Decide a workflow run from its inputs and from GitHub's and the repository's `variables`.
 
-    Raises ConfigError that names the wrong input or variable, or the recipe that the target cannot run.
+    Raises ConfigError that names the wrong input or variable.
     """
     store = _store(variables.get("TRAINYARD_STORE", "")) or (config.artifacts.store or "").rstrip("/")
     machine = machine_for(inputs.target, variables, on_cpu=config.model.device == "cpu")
     again = variables.get("GITHUB_RUN_ATTEMPT", "1") != "1"
     minutes = job_minutes_of(variables.get("TRAINYARD_JOB_MINUTES", ""))
     is_requested = again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _AUTOMATIC_EVENTS
-    if (
-        inputs.target is Target.HERE or machine.is_known or is_requested
-    ):  # a fresh copy may yet name a cluster
-        require_recipe(inputs.target, config)
     return RunPlan(
         inputs,
         segment,

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainyard.config.mesh import require_own_recipe
-from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.github.variables import CLUSTER, CODEBUILD, LABELS, labels_in_json
 
@@ -103,16 +101,6 @@ def target_for(requested: str, variables: Mapping[str, str]) -> Target:
         return Target.HERE
     named = (target for target, (variable, _) in PLACES.items() if variables.get(variable))
     return next(named, Target.GPU_RUNNER)
-
-
-def require_recipe(target: Target, config: Config) -> None:
-    """Raise ConfigError when the target cannot run the configuration's recipe.
-
-    A cluster runs every program in an image of its own. Everywhere else the job starts scripts/train.py,
-    which refuses the same recipes by the same check.
-    """
-    if target is not Target.EKS:
-        require_own_recipe(config)
 
 
 def machine_for(target: Target, variables: Mapping[str, str], *, on_cpu: bool) -> Machine:

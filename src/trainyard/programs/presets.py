@@ -85,6 +85,8 @@ class Preset(Section):
     checkpoints: Name = "{run.checkpoints}/*"
     formats: tuple[Annotated[CheckpointFormat, Field(strict=False)], ...] = Field((), strict=False)
     """The formats that its checkpoints can have; none: any."""
+    metrics: Name = "auto"
+    """Where its metrics are, for a preset without `log`; as program.metrics, which wins."""
     resume: Words = ()
     """Arguments that are added to resume; {checkpoint} becomes the path. None: it finds its checkpoints."""
     lock: Name = "requirements-training.txt"
@@ -142,6 +144,8 @@ class RenderedProgram:
     """Text by name, for the folder `run.files`."""
     checkpoints: str
     """The pattern of its checkpoints."""
+    metrics: str
+    """As program.metrics."""
 
 
 def load_preset(name: str) -> Preset:
@@ -197,6 +201,7 @@ def render_preset(preset: Preset, config: Config, values: Values) -> RenderedPro
             for name, content in files.items()
         },
         checkpoints=_text(fill(preset.checkpoints, values)),
+        metrics=_text(fill(preset.metrics, values)),
     )
 
 

@@ -12,7 +12,7 @@ from trainyard.config.load import load_config
 from trainyard.config.registries import COMMAND, PROGRAMS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.job_planning import decides_the_end, plan_job
 from trainyard.programs.presets import ABSENT, evaluate, fill, load_preset
 
 PRESETS = [name for name in PROGRAMS if name != COMMAND]
@@ -159,3 +159,15 @@ def test_a_file_that_is_no_preset_is_refused_by_its_keys(own: Path) -> None:
 
 def test_a_configuration_wins_over_the_defaults_of_a_preset(own: Path) -> None:
     assert configured(own, "training.batch_size=5").training.batch_size == 5
+
+
+@pytest.mark.parametrize("name", ["hf-trainer", "trl-sft", "lightning"])
+def test_a_preset_without_log_is_rendered_in_the_pods_and_proven_completely(own: Path, name: str) -> None:
+    config = configured(own, "model.path=small", "data.train_path=data", "program.processes=8", recipe=name)
+    plan = plan_job(config, request(nodes=2))
+    assert plan.program.command[:4] == ("python", "-m", "trainyard", "pod")
+    assert "program.json" not in plan.program.files
+    assert plan.processes_per_node == 8
+    assert all(decides_the_end(part, plan, store="s3://runs") for part in ("trained", "repeatable"))
+    here = program_here(config, own / "runs/one", nodes=2)
+    assert (here.torchrun, here.resume[-1]) == (None, "{checkpoint}")

@@ -137,6 +137,7 @@ def program_here(
         environment={**rendered.environment, **given.environment},
         steps=given.steps or config.training.max_steps,
         checkpoints=rendered.checkpoints if given.checkpoints == "auto" else given.checkpoints,
+        metrics=rendered.metrics if given.metrics == "auto" else given.metrics,
         resume=given.resume or preset.resume,
         torchrun=True if preset.launcher == "torchrun" else None if preset.launcher == "auto" else False,
         formats=preset.formats or None,

@@ -1,0 +1,148 @@
+"""The presets of trainers that nobody here wrote: a run trains, is killed, resumes, is stored and proven."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import torch
+from transformers import HfArgumentParser, LlamaConfig, LlamaForCausalLM
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+class Die(TrainerCallback):
+    def on_step_begin(self, args, state, control, **_):
+        import os, pathlib
+        if state.global_step == 6 and not pathlib.Path("died").exists():
+            pathlib.Path("died").touch()
+            os.kill(os.getpid(), 9)
+
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+torch.manual_seed(0)
+shape = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+shape |= dict(num_attention_heads=2, num_key_value_heads=2)
+model = LlamaForCausalLM(LlamaConfig(vocab_size=64, **shape))
+rows = [{"input_ids": (row := torch.randint(64, (16,))), "labels": row} for _ in range(64)]
+trainer = Trainer(model=model, args=args, train_dataset=rows, callbacks=[Die()])
+trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+"""
+MODEL = """
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+vocabulary = {word: number for number, word in enumerate(["<unk>", "<s>", "</s>", *letters])}
+tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split("", "isolated")])
+words = dict(unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="</s>")
+PreTrainedTokenizerFast(tokenizer_object=tokenizer, **words).save_pretrained("model")
+shape = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+shape |= dict(num_attention_heads=2, num_key_value_heads=2)
+shape |= dict(vocab_size=len(vocabulary), eos_token_id=2, bos_token_id=1)
+LlamaForCausalLM(LlamaConfig(**shape)).save_pretrained("model")
+"""
+LIGHTNING = """
+import torch
+from pytorch_lightning import LightningModule
+from pytorch_lightning.cli import LightningCLI
+from torch.utils.data import DataLoader, TensorDataset
+
+class Small(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+
+    def training_step(self, batch, _):
+        loss = self.layer(batch[0]).square().mean()
+        self.log("train_loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=4)
+
+LightningCLI(Small)
+"""
+CONFIG = """
+recipe: {recipe}
+program: {program}
+training: {{max_steps: 12, warmup_steps: 2, batch_size: 4}}
+data: {data}
+checkpointing: {{save_steps: 4}}
+monitoring: {{log_steps: 2}}
+model: {model}
+"""
+
+
+def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=400
+    )
+
+
+def repository(folder: Path, **values: str) -> None:
+    """Make a repository that has nothing of ours."""
+    (folder / "trainyard.yaml").write_text(CONFIG.format(**values))
+    (folder / "requirements.txt").write_text("transformers==5.23.0\n")
+    (folder / ".gitignore").write_text("runs/\ntrainyard-store/\ndied\n")
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "train"]):
+        subprocess.run([*git, *words], check=True)
+
+
+@pytest.mark.slow
+def test_a_script_with_the_trainer_is_killed_resumed_stored_and_proven(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    program = "{script: train.py, data: []}"
+    repository(tmp_path, recipe="hf-trainer", program=program, data="{}", model="{device: cpu}")
+    start = ("-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/one", "--json")
+    killed = run(*start, folder=tmp_path)
+    assert killed.returncode == 137, killed.stderr[-3000:]
+    done = run(*start, folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert (found["outcome"]["steps"], found["outcome"]["checkpoint"]["step"]) == (12, 12)
+    assert found["proof"]["proven"] is True
+    events = [json.loads(line) for line in (tmp_path / "runs/one/events.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events if event["event"] == "resumed"] == [4]
+
+
+@pytest.mark.slow
+def test_supervised_fine_tuning_of_trl_needs_no_script(tmp_path: Path) -> None:
+    done = run("-c", MODEL, folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (tmp_path / "data").mkdir()
+    rows = (json.dumps({"text": f"the number {n} comes before {n + 1}"}) for n in range(64))
+    (tmp_path / "data/train.jsonl").write_text("\n".join(rows) + "\n")
+    repository(
+        tmp_path,
+        recipe="trl-sft",
+        program="{data: [data]}",
+        data="{train_path: data, sequence_length: 64}",
+        model="{device: cpu, path: model}",
+    )
+    start = ("-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/one", "--json")
+    done = run(*start, folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert (found["outcome"]["steps"], found["proof"]["proven"]) == (12, True)
+
+
+@pytest.mark.slow
+def test_a_script_with_lightning_cli_is_stored_and_proven(tmp_path: Path) -> None:
+    pytest.importorskip("jsonargparse", reason="LightningCLI needs jsonargparse")
+    (tmp_path / "train.py").write_text(LIGHTNING)
+    program = "{script: train.py, data: []}"
+    repository(tmp_path, recipe="lightning", program=program, data="{}", model="{device: cpu}")
+    start = ("-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/one", "--json")
+    done = run(*start, folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert (found["outcome"]["checkpoint"]["step"], found["proof"]["proven"]) == (12, True)
