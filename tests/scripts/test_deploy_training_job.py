@@ -91,7 +91,6 @@ def test_a_recipe_of_another_program_takes_the_place_of_the_trainer(deploy: Depl
         "data.validation_path=/gsm8k/test.parquet",
     )
     sizes = ("--set", "monitoring.log_steps=1", "--set", "training.batch_size=8")
-    sizes += ("--set", "data.sequence_length=1536")
     own = ("--recipe", "verl", "--program-set", "actor_rollout_ref.rollout.gpu_memory_utilization=0.6")
     place = ("--instance-type", "p5.48xlarge", "--volume", "fsx", "--dry-run")
     done = deploy(*own, *needs, *data, *sizes, *place)

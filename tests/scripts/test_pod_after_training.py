@@ -14,7 +14,7 @@ from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.config.schema import Config
 from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.pod_starts import starts_of_pod
-from trainyard.jobs.recipes.wrapped_program import ProgramDescription
+from trainyard.jobs.recipes.wrapped_program import read_description
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
@@ -305,7 +305,8 @@ def test_another_program_of_a_finished_run_is_not_started_again(
         "checkpoints": str(tmp_path / "program"),
         "environment": {},
     }
-    (tmp_path / "program.json").write_text(json.dumps(sheet))
+    for name in ("program.json", "known.json"):
+        (tmp_path / name).write_text(json.dumps(sheet))
     path = ROOT / "configs" / "smoke.yaml"
     words = ["--config", str(path), "--run-dir", str(tmp_path / "job")]
     words += ["--program", str(tmp_path / "program.json")]
@@ -317,7 +318,7 @@ def test_another_program_of_a_finished_run_is_not_started_again(
         (tmp_path / "program.json").write_text(json.dumps({**sheet, **change}))
         finish(tmp_path / "job", load_config(path).config)
         run = json.loads((tmp_path / "job" / "run.json").read_text())
-        known = ProgramDescription(**{**sheet, "command": tuple(sheet["command"])})
+        known = read_description(tmp_path / "known.json")
         run["program_sha256"] = known.program(ROOT).sha256
         (tmp_path / "job" / "run.json").write_text(json.dumps(run))
         assert script.main(words) != 0, "another command is run"
