@@ -20,6 +20,7 @@ parser.add_argument("--save_steps", type=int, default=2)
 parser.add_argument("--output_dir", type=Path, default=Path("out"))
 parser.add_argument("--resume_from_checkpoint", type=Path)
 parser.add_argument("--die", default="", help="step:moment, such as 4:2; moments of a save are 0 to 5")
+parser.add_argument("--stop_at", type=int, default=0, help="save and end with 75 after this step, once")
 parser.add_argument("--nan_at", type=int, default=0)
 parser.add_argument("--pause", type=float, default=0.0)
 options = parser.parse_args()
@@ -72,6 +73,9 @@ while step < options.steps:
     die_if_due(step, "step")
     if step % options.save_steps == 0 or step == options.steps or stopped:
         save(step, value)
+    if step == options.stop_at and not options.resume_from_checkpoint:
+        save(step, value)
+        sys.exit(75)
     if stopped:
         sys.exit(0)  # as the Trainer and others do: the exit code says nothing
     time.sleep(options.pause)

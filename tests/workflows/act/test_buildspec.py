@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC: dict[str, Any] = yaml.safe_load((ROOT / "buildspec.yml").read_text())
+PROGRAM = ROOT / "tests" / "integration" / "any_program" / "plain_trainer.py"
 PHASES = ("install", "pre_build", "build", "post_build")
 KEYS = {"version", "run-as", "env", "proxy", "batch", "phases", "reports", "artifacts", "cache"}
 ENV_KEYS = {
@@ -175,6 +177,47 @@ def test_a_build_that_stops_early_is_gone_on_with_by_one_on_another_machine(
     assert (run["run_id"], run["outcome"]["steps"]) == ("cb-41", 4)
     assert json.loads((second.run_directory / "report" / "proof.json").read_text())["proven"] is True
     assert (tmp_path / "store" / "manifests" / "run-41-manifest-2.json").is_file()
+
+
+def add_program(machine: Path) -> None:
+    """Commit somebody's program, at the same time on each machine, so that the commit is the same."""
+    folder = machine / "theirs"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "tokens.txt").write_text("1 2 3")
+    (folder / "train.py").write_text(PROGRAM.read_text())
+    (folder / "requirements.lock").write_text("numpy==2.0.0\n")
+    words = [sys.executable, "train.py", "--steps", "8", "--stop_at", "3"]
+    program = {
+        "command": words,
+        "directory": "theirs",
+        "data": ["data"],
+        "checkpoints": "out/checkpoint-*",
+        "resume": ["--resume_from_checkpoint", "{checkpoint}"],
+    }
+    (machine / "theirs.yaml").write_text(yaml.safe_dump({"recipe": "command", "program": program}))
+    (machine / ".gitignore").write_text((machine / ".gitignore").read_text() + "out/\n!/theirs/data/\n")
+    now = {f"GIT_{who}_DATE": "2026-11-20T12:00:00Z" for who in ("AUTHOR", "COMMITTER")}
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+    for command in (("add", "-A"), (*who, "commit", "--quiet", "--message", "Theirs")):
+        subprocess.run(["git", *command], cwd=machine, check=True, env={**os.environ, **now})
+
+
+def test_any_program_stops_on_one_machine_and_resumes_on_another(new_machine: Any, tmp_path: Path) -> None:
+    given = {"CONFIG": "theirs.yaml", "TRAINYARD_STORE": (tmp_path / "store").as_uri()}
+    machines = [new_machine(name) for name in ("first", "second")]
+    for machine in machines:
+        add_program(machine)
+    first = build(machines[0], CODEBUILD_BUILD_NUMBER="41", **given)
+    assert first.exported["TRAIN_CODE"] == "75", first.log
+
+    again = {name: first.exported[name] for name in ("RUN_ID", "RUN_NUMBER")}
+    second = build(machines[1], CODEBUILD_BUILD_NUMBER="42", **again, **given)
+    assert set(second.status.values()) == {"SUCCEEDED"}, second.log
+    assert json.loads((second.run_directory / "report" / "proof.json").read_text())["proven"] is True
+    events = [json.loads(line) for line in (second.run_directory / "events.jsonl").read_text().splitlines()]
+    assert "resumed" in [event["event"] for event in events]
+    rows = [json.loads(line) for line in (second.run_directory / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 9))
 
 
 def test_a_build_that_finds_nothing_of_its_run_begins_only_if_it_is_told_so(
