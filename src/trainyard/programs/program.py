@@ -37,7 +37,7 @@ class Program:
     lock: Path | None = None
     """The file that pins its packages; None if there is none."""
     data: tuple[str, ...] | None = None
-    """Patterns of the files that it reads; None if nobody said."""
+    """Patterns of the files that it reads; None if that is not known."""
     steps: int | None = None
     """Optimizer steps of the complete run; None if the program decides."""
     metrics: str = "auto"
