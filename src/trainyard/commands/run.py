@@ -109,6 +109,8 @@ def place_configuration(args: argparse.Namespace, pipeline: "Pipeline") -> None:
     """
     from trainyard.run.atomic_files import make_folder
 
+    if pipeline.prepares:  # the trainer of this repository, which ignores these folders
+        return
     stores = [Path(LOCAL_STORE)] if pipeline.store == local_store() else []
     for folder in (pipeline.run_dir.parent, *stores):
         if not folder.exists():
