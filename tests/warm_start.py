@@ -221,7 +221,9 @@ def _modules_of_scripts() -> Iterator[str]:
     """What other scripts import where they need it: all of trainyard beside the trainer, and boto3."""
     yield "boto3"
     for module in walk_packages(trainyard.__path__, "trainyard."):
-        if not module.name.startswith("trainyard.training") and not module.name.endswith(".__main__"):
+        # The callbacks import transformers, which reads variables such as HF_ENDPOINT when it is imported.
+        left_out = ("trainyard.training", "trainyard.programs.integrations")
+        if not module.name.startswith(left_out) and not module.name.endswith(".__main__"):
             yield module.name
 
 
