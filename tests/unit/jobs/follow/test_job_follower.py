@@ -178,15 +178,23 @@ def test_a_pod_that_is_made_anew_is_told() -> None:
     assert State.RESTARTING in [s.state for s in told] or any(s.restarts == 1 for s in told)
 
 
-FOLLOWER = """ import resource, sys, threading, time from trainyard.gateways.kubernetes.api import Api from
-trainyard.gateways.kubernetes.cluster_access import Access, Credentials from
-trainyard.jobs.follow.job_follower import follow_job begun = threading.Event() api =
-Api(Access(server=sys.argv[1], credentials=Credentials())) arguments = dict(namespace="team", name="job",
-kind="pytorchjob", seconds=60.0, on_state=lambda _: begun.set()) threading.Thread(target=follow_job,
-args=(api,), kwargs=arguments, daemon=True).start() begun.wait(30) time.sleep(1.0) before, started =
-time.process_time(), time.monotonic() time.sleep(4.0) used = time.process_time() - before peak = next(line
-for line in open("/proc/self/status") if line.startswith("VmHWM:")) print(used / (time.monotonic() -
-started), peak.split()[1])
+FOLLOWER = """
+import resource, sys, threading, time
+from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
+from trainyard.jobs.follow.job_follower import follow_job
+begun = threading.Event()
+api = Api(Access(server=sys.argv[1], credentials=Credentials()))
+arguments = dict(namespace="team", name="job", kind="pytorchjob", seconds=60.0)
+arguments["on_state"] = lambda _: begun.set()
+threading.Thread(target=follow_job, args=(api,), kwargs=arguments, daemon=True).start()
+begun.wait(30)
+time.sleep(1.0)
+before, started = time.process_time(), time.monotonic()
+time.sleep(4.0)
+used = time.process_time() - before
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM:"))
+print(used / (time.monotonic() - started), peak.split()[1])
 """
 
 
