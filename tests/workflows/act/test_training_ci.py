@@ -269,7 +269,7 @@ def assert_stopped_and_handed_on(segment: Any, number: int, asked: dict[str, str
     assert proof(segment) == {"trained": False, "network": True, "stored": True, "repeatable": True}
     assert "❌ Not proven: trained" in segment.summary
     assert "the deadline is near" in segment.summary
-    assert f"Continues: segment {number + 1} of at most 20" in segment.summary
+    assert f"Continued: segment {number + 1} of at most 20" in segment.summary
     assert "deadline is near" in told(segment, "stopped")
     [dispatch] = segment.dispatched
     assert dispatch["path"].endswith("/actions/workflows/training_ci.yml/dispatches")
