@@ -91,9 +91,10 @@ def test_a_recipe_of_another_program_takes_the_place_of_the_trainer(deploy: Depl
         "data.validation_path=/gsm8k/test.parquet",
     )
     sizes = ("--set", "monitoring.log_steps=1", "--set", "training.batch_size=8")
+    length = ("--set", "data.sequence_length=1536")  # a question, and an answer of 1,024 tokens
     own = ("--recipe", "verl", "--program-set", "actor_rollout_ref.rollout.gpu_memory_utilization=0.6")
     place = ("--instance-type", "p5.48xlarge", "--volume", "fsx", "--dry-run")
-    done = deploy(*own, *needs, *data, *sizes, *place)
+    done = deploy(*own, *needs, *data, *sizes, *length, *place)
     assert done.returncode == 0, done.stderr
     files, job = yaml.safe_load_all(done.stdout)
     assert (files["kind"], job["kind"]) == ("ConfigMap", "RayJob")
@@ -102,7 +103,7 @@ def test_a_recipe_of_another_program_takes_the_place_of_the_trainer(deploy: Depl
     assert deploy("--program-set", "a=1", *place).returncode == 2
     unknown = deploy("--recipe", "verl2", *place)
     assert unknown.returncode == 2
-    assert "--recipe 'verl2': expected one of pretrain, command, megatron" in unknown.stderr
+    assert "--recipe 'verl2': expected one of pretrain, command, deepspeed" in unknown.stderr
 
 
 def test_all_problems_are_named_and_nothing_is_sent(deploy: Deploy) -> None:
