@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from tests.integration.planted.yard import script
 
-from trainyard.config.schema import Config
+from trainyard.config.load import load_config
 from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.run.untrusted_files import parse_yaml
 
 FILTER: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 """Of extraction; Python has them from 3.11.4 on."""
@@ -46,7 +45,7 @@ def test_it_loads_into_the_state_of_today(run: RunDirectory) -> None:
     from trainyard.training.model.model import build_model
     from trainyard.training.model.optimizer import build_optimizer
 
-    config = Config.model_validate(parse_yaml(run.config_file.read_bytes(), "config.yaml"))
+    config = load_config(run.config_file).config
     model = build_model(config.model.architecture, seed=0)
     state = TrainingState(model, build_optimizer(model, config.training))
     load_checkpoint(run.checkpoint(STEPS), state)
