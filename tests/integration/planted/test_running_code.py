@@ -194,6 +194,7 @@ def test_every_script_that_takes_a_run_or_a_store_is_asked() -> None:
         "deploy_demo": "trains by deploy_training_job.py on a cluster of its own",
         "run_program": "starts another program and keeps its records",
         "run": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
+        "run_action": "calls run.py with the inputs of a workflow",
         "run_pod": "trains by train.py, stores by training_artifact_sync.py, proves by prove_run.py",
     }
     flags = ('"--run-dir"', '"--store"', "RUN_DIR")
