@@ -278,7 +278,7 @@ def test_what_cannot_heal_is_not_tried_again(
         ("StartBuild", "ResourceNotFoundException", 2, "infrastructure/setup-codebuild.sh"),
         ("StartBuild", "AccessDeniedException", 4, "docs/runbooks/permissions.md"),
         ("StartBuild", "UnrecognizedClientException", 4, "the region is off for the account"),
-        ("DescribeImages", "AccessDeniedException", 4, "refused to look for"),
+        ("DescribeImages", "AccessDeniedException", 4, "refused to find"),
         ("BatchGetBuilds", "AccessDeniedException", 4, "refused to read the state of the build"),
     ],
 )
