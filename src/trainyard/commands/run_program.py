@@ -254,12 +254,13 @@ class ProgramRun:
             write_bytes_atomically(self.directory.path / FILES_FOLDER / name, text.encode())
         started = time.time()
         found = self.checkpoint_to_resume()
+        metrics = self.metrics_reader(started)  # refuses a wrong program.metrics before there is a record
         if self.is_first:
             self.begin(found, run_id)
             if (code := self.finish_if_complete(found)) is not None:
                 return code
         number, resumed_at = self.node.rank or 0, found.step if found else 0
-        rows, metrics = self.rows_writer(found), self.metrics_reader(started)
+        rows = self.rows_writer(found)
         events = ProgramEvents(self.directory.logs / EVENTS_FILE)
         self.directory.logs.joinpath(STOP_FILE).unlink(missing_ok=True)
 
