@@ -6,6 +6,7 @@
 import contextlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TextIO
@@ -61,6 +62,14 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
         return sys.stderr
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Write a record past the buffer where a signal came in the middle of a write to it."""
+        if isinstance(sys.exc_info()[1], RuntimeError):
+            with contextlib.suppress(OSError, AttributeError):
+                os.write(sys.stderr.fileno(), f"{self.format(record)}\n".encode(errors="replace"))
+        else:
+            super().handleError(record)
 
 
 def configure_logging(level: str | None) -> None:

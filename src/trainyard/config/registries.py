@@ -60,7 +60,7 @@ class ProgramPresets(Mapping[str, ProgramEntry]):
     def _files(self) -> dict[str, Path]:
         repository = Path(__file__).parents[3]
         farthest_first = (Path(sys.prefix) / "share/trainyard/programs", repository / _FOLDER, Path(_FOLDER))
-        return {path.stem: path for folder in farthest_first for path in folder.glob("*.yaml")}
+        return {path.stem: path for folder in farthest_first for path in _readable_files(folder)}
 
     def path(self, name: str) -> Path:
         """Return the file of a preset. Raises KeyError where there is none."""
@@ -92,6 +92,14 @@ class ProgramPresets(Mapping[str, ProgramEntry]):
 
     def __len__(self) -> int:
         return 1 + len(self._files())
+
+
+def _readable_files(folder: Path) -> list[Path]:
+    """Return the YAML files of a folder; none of one that is missing or that this user may not read."""
+    try:
+        return list(folder.glob("*.yaml"))
+    except OSError:
+        return []
 
 
 PROGRAMS = ProgramPresets()

@@ -1,13 +1,17 @@
 """The effect of SIGTERM and SIGINT in this process; test_command.py ends whole programs with them."""
 
+import io
+import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from trainyard.command.output import configure_logging
 from trainyard.command.signals import end_at_signals, run_in_background
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
@@ -82,3 +86,25 @@ def test_work_beside_another_program_is_asked_once_and_then_ended(
     signal.raise_signal(number)
     assert event.is_set()
     assert signal.getsignal(number) == signal.SIG_DFL, "the second one kills"
+
+
+class Interrupted(io.FileIO):
+    """A file whose write is interrupted by a signal."""
+
+    def write(self, data: object) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return super().write(data)  # type: ignore[arg-type]
+
+
+def test_a_signal_in_the_middle_of_a_line_breaks_neither_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (
+        Interrupted(tmp_path / "log", "w") as file,
+        io.TextIOWrapper(io.BufferedWriter(file), line_buffering=True) as stream,
+    ):
+        monkeypatch.setattr(sys, "stderr", stream)
+        configure_logging("info")
+        signal.signal(signal.SIGTERM, lambda *_: logging.getLogger("trainyard").warning("stopping"))
+        print("a line", file=sys.stderr)
+    assert [line[-8:] for line in (tmp_path / "log").read_text().splitlines()] == ["stopping", "a line"]

@@ -316,4 +316,6 @@ def test_ten_thousand_files_are_chosen_and_hashed_in_seconds(tmp_path: Path) -> 
     read = hash_files(tmp_path, [(f.name, "file") for f in chosen], examine=secret_by_content)
     assert content_digest(read, INPUTS)
     assert len(read) == 10_000
-    assert time.process_time() - begun < 4  # about 1 s of processor time on a quiet machine
+    assert (
+        time.process_time() - begun < 15
+    )  # about 1 s on a quiet machine; one stat per pattern would take minutes

@@ -2,6 +2,7 @@ import json
 import math
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -439,6 +440,8 @@ def test_tensorboard_reads_the_logged_rows(
     config = tiny_config(monitoring={"tensorboard": True})
     with pytest.raises(StoppedError):
         run_training(config, **stop_after(6))
+    # Its reader takes files in the order of their names: a second, the machine, the process, a counter.
+    time.sleep(1.1)
     run_training(config)
     reader = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     reader.Reload()
