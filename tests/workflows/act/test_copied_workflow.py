@@ -49,7 +49,7 @@ def theirs(tmp_path: Path, repository: Path) -> Path:
     (action / "action.yml").write_text(text.replace("python3 -m pip install --requirement", "cat"))
     (theirs / "configs").mkdir()  # step 3
     (theirs / "configs" / "training_configuration.yaml").write_text(PROGRAM)
-    (theirs / ".gitignore").write_text(".venv\n.trainyard/\nruns/\nout/\n")
+    (theirs / ".gitignore").write_text(".venv/\n.trainyard/\nruns/\nout/\n")
     (theirs / "data").mkdir()
     (theirs / "data" / "tokens.txt").write_text("1 2 3")
     (theirs / "train.py").write_text(
