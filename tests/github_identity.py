@@ -20,7 +20,7 @@ from typing import Any
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-ROLE = "arn:aws:iam::123456789012:role/ci/trainyard-ci"
+ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 SUBJECT = "repo:me/lab:environment:training"
 REQUEST_TOKEN = "the-request-token-of-this-job"
 CLAIMS = {
@@ -75,6 +75,7 @@ class GitHubIdentity(ThreadingHTTPServer):
         self.sessions: list[str] = []
         self.issued: dict[str, float] = {}
         """Session token -> when it expires."""
+        self.claims = dict(CLAIMS)
         self.trusted, self.audience = {SUBJECT}, "sts.amazonaws.com"
 
     @property
@@ -105,7 +106,7 @@ class GitHubIdentity(ThreadingHTTPServer):
 
     def token(self, audience: str) -> str:
         now = int(time.time())
-        claims = {**CLAIMS, "iss": self.url, "aud": audience, "iat": now, "nbf": now, "exp": now + 300}
+        claims = {**self.claims, "iss": self.url, "aud": audience, "iat": now, "nbf": now, "exp": now + 300}
         head = {"alg": "RS256", "typ": "JWT", "kid": "k1"}
         text = b".".join(_base64(json.dumps(part).encode()) for part in (head, claims))
         signature = signing_key().sign(text, padding.PKCS1v15(), hashes.SHA256())

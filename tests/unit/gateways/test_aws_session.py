@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -353,19 +352,6 @@ def test_a_refresh_that_fails_uses_what_is_valid_and_ends_with_it(
         session_token(credentials)
     identity.faults[service] = []
     assert session_token(credentials) == "session-1"
-
-
-@pytest.mark.slow
-def test_credentials_of_a_minute_are_refreshed_for_more_than_a_minute(in_step: Callable[..., None]) -> None:
-    """Without another clock: two ends of credentials pass while they are used."""
-    with github_identity(life=30) as identity:
-        in_step(identity)
-        credentials = aws_session.botocore_session().get_credentials()
-        until = time.monotonic() + 65
-        while time.monotonic() < until:
-            assert identity.issued[session_token(credentials)] > time.time()
-            time.sleep(0.2)
-        assert 3 <= len(identity.issued) <= 4
 
 
 @pytest.mark.parametrize("skew", [-7200.0, 7200.0])
