@@ -9,18 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.command import handler
-from trainyard.commands import check_readiness
+from trainyard.commands import check_readiness, run, run_action
 from trainyard.errors import PermissionRefusedError
+from trainyard.gateways.kubernetes.cluster_access import read_access
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 MakeRun = Callable[..., RunDirectory]
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 TRAINING_SECONDS = 65
 
 
@@ -92,6 +95,47 @@ def test_the_check_reports_a_role_that_does_not_trust_the_job(
     assert set(findings) == {"role"}
     assert "sub with the token's: repo:me/lab:ref:refs/heads/feature." in findings["role"]["found"]
     assert url in findings["role"]["fix"]
+
+
+def test_the_program_of_the_action_has_credentials_that_open_the_store(
+    role_store: Any, in_step: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, found = role_store.endpoint.new_bucket(), list[str]()
+
+    def train(words: list[str]) -> int:
+        variables = dict(os.environ)
+        keys = {name.lower(): variables[name] for name in variables if name in KEYS}
+        client = boto3.client("s3", region_name=variables["AWS_REGION"], **keys)
+        client.put_object(Bucket=bucket, Key="by-the-program", Body=b"1")
+        found.extend(words)
+        return 0
+
+    in_step(TRAINYARD_AWS_REGION="us-west-2")
+    for name in (*KEYS, "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, "")  # so that it is restored
+    monkeypatch.setattr(run, "main", train)
+    assert run_action.train(["--run-dir", "x"]) == 0
+    assert found == ["--run-dir", "x"]
+
+
+def test_a_program_of_a_kubeconfig_has_credentials_of_the_role(
+    in_step: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    in_step()
+    plugin = tmp_path / "plugin"
+    plugin.write_text('#!/bin/sh\necho "{\\"status\\": {\\"token\\": \\"$AWS_ACCESS_KEY_ID\\"}}"\n')
+    plugin.chmod(0o755)
+    access = read_access(
+        {
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+            "users": [{"name": "u", "user": {"exec": {"command": str(plugin)}}}],
+        },
+        path=tmp_path / "config",
+        context="c",
+    )
+    assert access.credentials.token is not None
+    assert access.credentials.token().startswith("ASIA")
 
 
 @pytest.mark.slow
