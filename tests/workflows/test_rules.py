@@ -140,7 +140,9 @@ def test_a_local_action_exists_and_gets_the_inputs_it_has(shipped: Any, root: Pa
 
 def test_every_input_is_used_and_every_used_input_exists(shipped: Any) -> None:
     declared = shipped.content.get("inputs", {})
-    declared = declared or (shipped.content.get("on", {}).get("workflow_dispatch") or {}).get("inputs", {})
+    on = shipped.content.get("on", {})
+    for event in ("workflow_dispatch", "workflow_call"):
+        declared = {**declared, **(on.get(event) or {}).get("inputs", {})}
     used = set(re.findall(r"\binputs\.([\w-]+)", shipped.text))
     assert used <= set(declared)
     assert used == set(declared) or "toJSON(inputs)" in shipped.text  # a command reads them
@@ -205,8 +207,10 @@ def test_commands_in_the_documents_dispatch_what_there_is(root: Path) -> None:
     assert found
     for workflow, rest in found:
         path = root / ".github" / "workflows" / workflow
-        inputs = yaml.load(path.read_text(), Loader=yaml.BaseLoader)["on"]["workflow_dispatch"]["inputs"]
-        assert set(re.findall(r"-f (\w+)=", rest)) <= set(inputs), f"gh workflow run {workflow}{rest}"
+        dispatch = yaml.load(path.read_text(), Loader=yaml.BaseLoader)["on"]["workflow_dispatch"] or {}
+        assert set(re.findall(r"-f (\w+)=", rest)) <= set(dispatch.get("inputs", {})), (
+            f"gh workflow run {workflow}{rest}"
+        )
 
 
 def runners(workflow: Any, root: Path) -> set[str]:
