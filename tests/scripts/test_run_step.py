@@ -91,7 +91,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
             "TRAINYARD_SIGNING",
             "JOB_MINUTES",
         ),
-        *("AWS_REGION", "RUNNER_ENVIRONMENT", "GITHUB_RUN_ATTEMPT", "STEPS", "NEEDS", "GITHUB_EVENT_NAME"),
+        *("JOB_MINUTES", "TRAINYARD_JOB_MINUTES", "AWS_REGION", "RUNNER_ENVIRONMENT"),
+        *("GITHUB_RUN_ATTEMPT", "STEPS", "NEEDS", "GITHUB_EVENT_NAME"),
         *("SLACK_WEBHOOK_URL", "SLACK_BOT_TOKEN", "TRAINYARD_SUPERSEDE", "TRAINYARD_FOLLOW", "RESUME"),
     ):
         monkeypatch.setenv(name, "x")  # so that what the step sets is undone

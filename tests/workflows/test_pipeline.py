@@ -1,17 +1,14 @@
 """The training workflow against the scripts it calls and against `make train`."""
 
-import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from trainyard.commands import run_step
 from trainyard.commands.run import parse_args, pipeline_of
@@ -75,34 +72,6 @@ def test_only_the_job_that_trains_waits_for_the_gpu(training: Any) -> None:
 def test_after_the_plan_nothing_looks_at_an_input(training: Any) -> None:
     for name, job in training.jobs.items():
         assert ("inputs." in str(job)) == (name == "plan"), name
-
-
-@pytest.mark.parametrize(
-    ("system", "version", "there"),
-    [
-        ('NAME="Amazon Linux"\nID="amzn"\n', (3, 11), True),
-        ("ID=amzn\n", (3, 13), True),
-        ('ID="amzn"\n', (3, 9), False),
-        ("ID=ubuntu\n", (3, 12), False),
-        ("", (3, 12), False),
-    ],
-)
-def test_amazon_linux_keeps_its_python_because_there_is_no_other_for_it(
-    root: Path, tmp_path: Path, shell: Shell, system: str, version: tuple[int, int], there: bool
-) -> None:
-    action = yaml.load((root / ".github/actions/setup/action.yml").read_text(), Loader=yaml.BaseLoader)
-    look, python, _ = action["runs"]["steps"]
-    assert look["env"] == {"SYSTEM": "/etc/os-release"}
-    assert python["if"] == f"${{{{ steps.{look['id']}.outputs.there != 'true' }}}}"
-    if system:
-        (tmp_path / "os-release").write_text(system)
-    asked = f"import sys; sys.version_info = {version}; exec(sys.argv[1])"
-    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{asked}" "$2"\n')
-    (tmp_path / "python3").chmod(0o755)
-    output = tmp_path / "output"
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    shell(look["run"], tmp_path, PATH=path, SYSTEM=str(tmp_path / "os-release"), GITHUB_OUTPUT=str(output))
-    assert (output.exists() and output.read_text() == "there=true\n") is there
 
 
 def test_nothing_else_starts_a_training(training: Any) -> None:

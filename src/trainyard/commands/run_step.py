@@ -121,7 +121,7 @@ def set_step_environment(name: str, plan: Json) -> None:
 
     set_variables(os.environ)
     os.environ.setdefault("TRAINYARD_RUN_ID", str(plan.get("run_id") or ""))
-    os.environ["JOB_MINUTES"] = str(plan.get("job_minutes") or "")
+    os.environ["JOB_MINUTES"] = os.environ["TRAINYARD_JOB_MINUTES"] = str(plan.get("job_minutes") or "")
     if name in WITHOUT_ROLE or not str(plan.get("store", "")).startswith("s3://"):
         os.environ.pop(ROLE, None)
     if os.environ.get(ROLE):

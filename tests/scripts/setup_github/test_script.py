@@ -29,6 +29,7 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: Any, setup_gith
         "release": ["v*"],
         "images": ["main"],
         "eks": ["main"],
+        "locks": ["main"],
     }
     assert len(github.secrets["training"]["WANDB_API_KEY"]) > len(value), "sealed by gh"
     assert value not in begun.stdout + begun.stderr + "".join(github.bodies)
