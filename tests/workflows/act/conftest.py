@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.conftest import role_store  # noqa: F401 - a fixture of the tests here
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = Path(sys.executable).parent

@@ -57,17 +57,35 @@ def proof(played: Any) -> dict[str, bool]:
 
 
 @pytest.fixture(scope="module")
-def green(stage_in: Any, tmp_path_factory: pytest.TempPathFactory, bucket: Any) -> Any:
-    """A run that nothing interrupts."""
+def role_bucket(role_store: Any) -> str:
+    return str(role_store.endpoint.new_bucket())
+
+
+def in_role(role_store: Any) -> dict[str, str]:
+    """The environment of a job that may assume a role by GitHub's OIDC token, and has no keys."""
+    given: dict[str, str] = role_store.variables(GITHUB_RUN_ID="1")
+    return {name: value for name, value in given.items() if name != "TRAINYARD_AWS_ROLE"}
+
+
+@pytest.fixture(scope="module")
+def green(stage_in: Any, tmp_path_factory: pytest.TempPathFactory, role_store: Any, role_bucket: str) -> Any:
+    """A run that nothing interrupts, with a role whose credentials live for 30 s."""
+    place = {
+        "TRAINYARD_STORE": f"s3://{role_bucket}/green",
+        "TRAINYARD_AWS_ROLE": ROLE,
+        "TRAINYARD_FOLLOW": "",
+    }
     return stage_in(tmp_path_factory.mktemp("green")).play(
         "workflow_dispatch",
         inputs={"config": TINY, "overrides": "training.max_steps=8\ntraining.seed=7\n", "resume": "auto"},
-        variables={**store("green"), "TRAINYARD_ATTEST": "true", "TRAINYARD_USD_PER_HOUR": "3600"},
-        environment=keys(bucket),
+        variables={**place, "TRAINYARD_ATTEST": "true", "TRAINYARD_USD_PER_HOUR": "3600"},
+        environment=in_role(role_store),
     )
 
 
-def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(green: Any, bucket: Any) -> None:
+def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(
+    green: Any, role_store: Any, role_bucket: str
+) -> None:
     played = green
     assert played.green, played.log
     assert set(played.steps.values()) == {"success"}
@@ -77,8 +95,10 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(green: Any
     run = json.loads((played.run_directory / "run.json").read_text())
     assert (run["run_id"], run["seed"], run["outcome"]["steps"]) == ("gh-1", 7, 8)
     assert run["git"]["dirty"] is False
-    keys = bucket.keys("green/")
+    client = role_store.endpoint.client
+    keys = [each["Key"] for each in client.list_objects_v2(Bucket=role_bucket, Prefix="green/")["Contents"]]
     assert "green/manifests/run-1-manifest.json" in keys
+    assert played.steps["Check the store, the run number and the signing key"] == "success"
     assert any(re.fullmatch(r"green/run-1/checkpoint-0*8/manifest\.json", key) for key in keys), keys
 
     assert proof(played) == {"trained": True, "network": True, "stored": True, "repeatable": True}
@@ -97,10 +117,10 @@ def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(green: Any
     assert "(workflow_dispatch) \\u00b7 tiny, 8 steps" in told(played, "started")
     told(played, "proven")
 
-    found = bucket.client().get_object(Bucket=bucket.name, Key="green/manifests/run-1-manifest.json")
-    manifest = found["Body"].read()
-    attested = f"run-1-manifest.json sha256:{sha256(manifest).hexdigest()}"
-    assert (played.record / "attested").read_text().strip() == attested
+    name, _, digest = (played.record / "attested").read_text().strip().partition(" sha256:")
+    found = client.get_object(Bucket=role_bucket, Key=f"green/manifests/{name}")
+    assert sha256(found["Body"].read()).hexdigest() == digest, "the newest manifest is attested"
+    assert name == max((key.rpartition("/")[2] for key in keys if "/manifests/" in key), key=len)
     assert not [key for key in keys if "trainyard-readiness" in key]
     assert (played.record / "upload-artifact").read_text().splitlines() == ["plan-1 30", "training-1-1 30"]
     kept = played.record / "artifacts" / "training"
@@ -177,6 +197,23 @@ def test_a_push_is_red_in_seconds_when_the_gpu_does_not_answer(stage: Any) -> No
     assert "gpu: nvidia-smi failed (exit code 9)" in message
     assert "Next: gh run view 1 --log-failed" in message
     assert "exit status 1" in played.log
+
+
+def test_a_store_that_refuses_is_red_before_anything_waits_for_the_gpu(stage: Any, role_store: Any) -> None:
+    played = stage.play(
+        "workflow_dispatch",
+        inputs={"config": TINY},
+        variables={"TRAINYARD_STORE": "s3://mistyped-bucket/x", "TRAINYARD_AWS_ROLE": ROLE},
+        environment=in_role(role_store),
+    )
+    assert played.exit_code == 1
+    assert played.steps["Check the store, the run number and the signing key"] == "failure", played.log
+    assert "Note when the job started" not in played.steps
+    [message] = played.messages
+    assert "Training 1 failed" in message
+    assert "store: The bucket mistyped-bucket does not exist" in message
+    assert "Next: gh run rerun 1 --failed" in message
+    assert not played.run_directory.exists()
 
 
 def test_three_segments_on_three_machines_come_to_the_same_bits_as_one(
