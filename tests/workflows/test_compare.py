@@ -57,7 +57,7 @@ def test_a_comparison_is_of_the_pull_request_or_of_what_the_caller_names(
     ref = content["jobs"]["measure"]["steps"][0]["with"]["ref"]
     comment = content["jobs"]["comment"]
     number = comment["steps"][-1]["env"]["PULL_REQUEST"]
-    event = {"pull_request": {"number": 5, "head": {"repo": {"full_name": "o/r"}}}}
+    event: dict[str, Any] = {"pull_request": {"number": 5, "head": {"repo": {"full_name": "o/r"}}}}
     of_pull = {"inputs": {}, "github": {"sha": "merge", "repository": "o/r", "event": event}}
     of_call = {
         "inputs": {"commit": "new", "pull_request": "57"},
