@@ -10,6 +10,7 @@ import pytest
 
 from trainyard.command import handler
 from trainyard.config.registries import EVERY_RECIPE
+from trainyard.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
@@ -389,3 +390,29 @@ def test_a_repository_that_names_no_machine_yet_is_not_refused_for_its_recipe(
     asked = ["--config", SMOKE, "--overrides", "recipe=megatron", "--json"]
     assert handler.exit_code_of(lambda: plan_run.main(asked)) == 0
     assert json.loads(capsys.readouterr().out)["train"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("directory", "is_refused"),
+    [
+        ("", False),
+        ("runs", False),
+        ("runs/", False),
+        ("my_runs/", True),
+        ("src", True),
+        ("/mnt/storage/runs", False),
+    ],
+)
+def test_a_directory_of_runs_that_git_clean_deletes_is_refused(
+    plan_run: Any, job: Path, monkeypatch: pytest.MonkeyPatch, directory: str, is_refused: bool
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("TRAINYARD_RUNS_DIRECTORY", directory)
+    if not is_refused:
+        assert plan_run.main(["--config", SMOKE]) == 0
+        return
+    with pytest.raises(ConfigError, match=r"TRAINYARD_RUNS_DIRECTORY.*git clean deletes it"):
+        plan_run.main(["--config", SMOKE])
+    assert "git clean" in (job / "summary").read_text()
+    monkeypatch.setenv("GITHUB_ACTIONS", "false")
+    assert plan_run.main(["--config", SMOKE]) == 0, "nobody cleans on a laptop"

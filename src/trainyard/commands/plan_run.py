@@ -20,6 +20,7 @@ import argparse
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
@@ -74,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = load_config(args.config, inputs.changes).config
         segment = read_segment(args.continues) if args.continues else first_segment(local_run(os.environ))
         plan = resolve(inputs, config, segment, variables=os.environ)
+        refuse_cleaned_directory(os.environ)
         planned = plan_of(config, plan)
     except ConfigError as error:
         annotate_problems(str(error))
@@ -110,6 +112,23 @@ def inputs_of(args: argparse.Namespace) -> "DispatchInputs":
     words = overrides_in(args.overrides)
     only = args.only_plan == "true"
     return DispatchInputs(str(args.config), words, args.epochs, args.resume or "auto", target, only)
+
+
+def refuse_cleaned_directory(environment: Mapping[str, str]) -> None:
+    """Raise ConfigError for a directory of runs in the checkout that the next job's `git clean` deletes.
+
+    An absolute path of another machine is checked there, by scripts/check_environment.py.
+    """
+    from trainyard.gateways.git import is_cleaned
+    from trainyard.gateways.github import in_actions
+
+    named = environment.get("TRAINYARD_RUNS_DIRECTORY", "")
+    if named and in_actions(environment) and is_cleaned(Path(named)):
+        raise ConfigError(
+            f"TRAINYARD_RUNS_DIRECTORY: {named} is in the checkout and not ignored by git, so the next job's "
+            "git clean deletes it. Name a folder outside: gh variable set TRAINYARD_RUNS_DIRECTORY "
+            f"--body /mnt/storage/runs; or add {named.rstrip('/')}/ to .gitignore"
+        )
 
 
 def report_missing_settings(plan: "RunPlan") -> str:

@@ -38,7 +38,7 @@ OTHERS = frozenset(
         "TRAINYARD_EKS_INSTANCE_TYPE",
         "TRAINYARD_EKS_ACCEPT",
         "TRAINYARD_EKS_WATCH",
-        "TRAINYARD_EKS_SESSION",
+        "TRAINYARD_EKS_RUNNER",
         "TRAINYARD_INSTANCE_TYPE",
         "TRAINYARD_USD_PER_HOUR",
         "TRAINYARD_MAX_SEGMENTS",
@@ -65,7 +65,7 @@ SECRETS = {
 """Name of the secret -> its environment."""
 _LABEL = re.compile(r"[\w.:/=-]{1,256}", re.ASCII)
 _GITHUBS_OWN = re.compile(r"ubuntu-(latest|\d\d\.\d\d)(-arm)?", re.ASCII)
-ENVIRONMENTS = ("training", "watch", "release", "images", "eks")
+ENVIRONMENTS = ("training", "watch", "release", "images", "eks", "locks")
 
 
 class RunnerKind(StrEnum):
