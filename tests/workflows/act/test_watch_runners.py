@@ -28,8 +28,8 @@ def test_a_runner_that_went_away_is_red_once_with_an_issue_and_a_message(stage: 
     stage.github.answers.update({"/actions/runners?": {"runners": [OFFLINE]}, "/issues?": []})
     first = stage.play("schedule", workflow="watch_runners.yml", variables=WATCHED)
     assert first.exit_code == 1
-    assert first.steps["Look"] == "failure"
-    assert first.steps["Tell Slack"] == "success", first.log
+    assert first.steps["Check"] == "failure"
+    assert first.steps["Notify Slack"] == "success", first.log
     assert "❌ GPU runner gpu-1 is offline" in first.summary
     [message] = first.messages
     assert "gpu-1 is offline" in message
@@ -41,5 +41,5 @@ def test_a_runner_that_went_away_is_red_once_with_an_issue_and_a_message(stage: 
     stage.github.answers["/issues?"] = [known]
     second = stage.play("schedule", workflow="watch_runners.yml", variables=WATCHED)
     assert second.green, second.log
-    assert "Tell Slack" not in second.steps
+    assert "Notify Slack" not in second.steps
     assert (second.messages, second.dispatched) == ([], [])
