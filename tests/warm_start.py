@@ -14,6 +14,7 @@ Tests whose subject is the start of Python use `subprocess`. `test_warm_start.py
 
 import atexit
 import gc
+import io
 import json
 import os
 import random
@@ -48,6 +49,18 @@ IMPORTED = (
     "trainyard.training.pretraining.pretraining",
 )
 """What a training process imports."""
+TRAINERS = (
+    "transformers.trainer",
+    "transformers.models.llama.modeling_llama",
+    "transformers.integrations.integration_utils",
+    "trl.trainer.sft_trainer",
+    "trl.trainer.grpo_trainer",
+    "peft",
+    "datasets",
+    "pytorch_lightning.cli",
+    "torch.utils.tensorboard",
+)
+"""What trainers that nobody here wrote import, beside torch: seconds of processor time for each process."""
 SERVER = "TRAINYARD_TEST_WARM_START"
 """In a warm process: the variable with the path of the server's socket."""
 _EARLY = (
@@ -63,7 +76,7 @@ _EARLY = (
     "TORCH_CPP_LOG_LEVEL",
 )
 """Variables that are read while Python or torch starts. A process that needs another value starts cold."""
-_APPLIED = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "PYTHONPATH")
+_APPLIED = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "PYTHONPATH", "PYTHONUNBUFFERED")
 """Variables of these that a warm process applies itself, or that change no result."""
 _NUMBER = struct.Struct("q")
 _IGNORABLE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -75,6 +88,8 @@ class Popen(subprocess.Popen[Any]):
     It replaces the methods of Python 3.11 to 3.13 that start a process and wait for it.
     """
 
+    has_trainers = False
+    """Whether the process, and all that it starts, has the libraries of other trainers imported too."""
     _link: socket.socket | None = None
     """The connection to the keeper of a warm process."""
 
@@ -99,7 +114,7 @@ class Popen(subprocess.Popen[Any]):
         stdin, _, _, stdout, _, stderr = pipes
         files = [own if pipe == -1 else pipe for own, pipe in enumerate((stdin, stdout, stderr))]
         try:
-            self._link = _sent(order, files)
+            self._link = _sent(order, files, has_trainers=self.has_trainers)
             self.pid = _number(self._link)
             self._child_created = True
         finally:
@@ -118,6 +133,12 @@ class Popen(subprocess.Popen[Any]):
         if self._link is not None:
             further = {"_waitpid": lambda _pid, flags: self._try_wait(flags)}
         return super()._internal_poll(_deadstate, **further)  # type: ignore[misc,no-any-return]
+
+
+class TrainerPopen(Popen):
+    """A warm start with transformers, TRL, peft and Lightning imported; they find the Hub offline."""
+
+    has_trainers = True
 
 
 def run(
@@ -157,19 +178,30 @@ def environment_of(pid: int) -> dict[str, str]:
 def _records() -> dict[int, dict[str, Any]]:
     """The orders of the warm processes that are alive, by pid. Each keeper writes a file for its own."""
     found = {}
-    if _server.cache_info().currsize:
-        for record in Path(_server()[0]).parent.glob("[0-9]*"):
+    for server in (_server, _server_of_trainers):
+        folders = [Path(server()[0]).parent] if server.cache_info().currsize else []
+        for record in (record for folder in folders for record in folder.glob("[0-9]*")):
             with suppress(FileNotFoundError):  # it has just ended
                 found[int(record.name)] = json.loads(record.read_text())
     return found
 
 
 def _can_be_warm(args: Any, environment: Mapping[str, str]) -> bool:
-    if isinstance(args, str | bytes | os.PathLike) or os.fspath(args[0]) != sys.executable or len(args) < 2:
+    if isinstance(args, str | bytes | os.PathLike) or len(args) < 2:
+        return False
+    if not _is_this_python(os.fspath(args[0]), environment):
         return False
     first = os.fspath(args[1])
     is_plain = first == "-m" or first.endswith(".py")
     return is_plain and _early(environment) == _early(os.environ)
+
+
+def _is_this_python(program: str, environment: Mapping[str, str]) -> bool:
+    """Whether `program` is this environment's Python, by its path or as `python` on the PATH."""
+    if program != "python":
+        return program == sys.executable
+    found = shutil.which(program, path=environment.get("PATH"))
+    return found is not None and Path(found).parent == Path(sys.executable).parent
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
@@ -180,10 +212,20 @@ def _early(environment: Mapping[str, str]) -> dict[str, str]:
 @cache
 def _server() -> tuple[str, "subprocess.Popen[str]"]:
     """The socket of this process's server, which ends when this process ends, and the server."""
+    return _start_server(())
+
+
+@cache
+def _server_of_trainers() -> tuple[str, "subprocess.Popen[str]"]:
+    """The same, with the libraries of other trainers imported."""
+    return _start_server(TRAINERS, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+
+
+def _start_server(modules: Sequence[str], **variables: str) -> tuple[str, "subprocess.Popen[str]"]:
     path = f"{tempfile.mkdtemp(prefix='trainyard-warm-')}/socket"
-    command = [sys.executable, str(Path(__file__).absolute()), path]
+    command = [sys.executable, str(Path(__file__).absolute()), path, *modules]
     pipe = subprocess.PIPE
-    server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **variables})
     assert server.stdout is not None
     assert server.stdout.readline() == "ready\n", "the server of warm processes did not start"
     atexit.register(_end, server)
@@ -199,10 +241,11 @@ def _end(server: "subprocess.Popen[str]") -> None:
         server.wait()
 
 
-def _sent(order: Mapping[str, Any], files: Sequence[int]) -> socket.socket:
+def _sent(order: Mapping[str, Any], files: Sequence[int], *, has_trainers: bool) -> socket.socket:
     """Ask the server for a process with these standard files; return the connection to its keeper."""
     link = socket.socket(socket.AF_UNIX)
-    link.connect(os.environ.get(SERVER) or _server()[0])
+    own = os.environ.get(SERVER)  # in a warm process: the server that it was forked from
+    link.connect(own or (_server_of_trainers() if has_trainers else _server())[0])
     content = json.dumps(order).encode()
     socket.send_fds(link, [_NUMBER.pack(len(content))], files)
     link.sendall(content)
@@ -284,8 +327,11 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> None:
         os.dup2(file, own)
         os.close(file)
     sys.stdin = os.fdopen(0, closefd=False)
-    buffering = 1 if os.environ.get("PYTHONUNBUFFERED") or os.isatty(1) else -1
-    sys.stdout = os.fdopen(1, "w", buffering, closefd=False)
+    if order["environment"].get("PYTHONUNBUFFERED"):
+        raw = os.fdopen(1, "wb", 0, closefd=False)
+        sys.stdout = io.TextIOWrapper(raw, write_through=True)
+    else:
+        sys.stdout = os.fdopen(1, "w", 1 if os.isatty(1) else -1, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     if order["new_session"]:
         os.setsid()
@@ -309,13 +355,13 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> None:
             runpy.run_path(str(customize))
 
 
-def _main(path: str) -> NoReturn:
+def _main(path: str, *modules: str) -> NoReturn:
     os.environ[SERVER] = path
     subprocess.Popen = Popen  # type: ignore[misc]  # before torch takes it for its agent
     from trainyard.training.runtime.before_torch import before_torch
 
     before_torch(None, "none")
-    for name in (*IMPORTED, *_modules_of_scripts()):
+    for name in (*IMPORTED, *_modules_of_scripts(), *modules):
         import_module(name)
     _read_models_of_aws()
     gc.freeze()
@@ -354,4 +400,4 @@ def _exit_with(program: Callable[[], None]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    _main(*sys.argv[1:])

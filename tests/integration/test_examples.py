@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
+from tests import warm_start
+from tests.warm_start import descendants, environment_of
 
 from trainyard.programs.program_events import (
     LoggedFigures,
@@ -44,9 +46,9 @@ class Example:
 LEARNING = [Example("own_loop", "loss"), Example("sft", "loss"), Example("grpo", "reward", rises=True)]
 
 
-def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
     """Start a program in a folder and a process group of its own."""
-    return subprocess.Popen(
+    return warm_start.TrainerPopen(
         [sys.executable, *arguments],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
@@ -138,25 +140,14 @@ def test_an_example_pins_the_versions_that_are_tested(name: str) -> None:
     assert set((EXAMPLES / name / "requirements.txt").read_text().split()) <= tested
 
 
-def pids_of(folder: Path) -> list[int]:
-    """The processes that run the program of a folder."""
-    found = []
-    for process in Path("/proc").iterdir():
-        if not process.name.isdecimal():
-            continue
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            if b"train.py" in words and (process / "cwd").resolve() == folder:
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("example", LEARNING, ids=lambda example: example.name)
 def test_an_example_is_killed_resumed_stored_and_proven(tmp_path: Path, example: Example) -> None:
     folder, program, _ = copied(example.name, tmp_path)
+    steps = program["steps"] // 5
+    config = (folder / "trainyard.yaml").read_text().replace(str(program["steps"]), str(steps))
+    config = config.replace(f'"{steps}"]', f'"{steps}", --save_steps, "{steps // 3}"]')
+    (folder / "trainyard.yaml").write_text(config.replace('"1"]', f'"1", --save_steps, "{steps // 3}"]'))
     (folder / ".gitignore").write_text("out/\n")
     who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
     for words in (("init", "-q"), ("add", "-A"), (*who, "commit", "-q", "-m", "Train")):
@@ -164,29 +155,23 @@ def test_an_example_is_killed_resumed_stored_and_proven(tmp_path: Path, example:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = ["-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/a", "--json"]
     first = start(folder, *command, PATH=path)
-    moment = random.Random(example.name).randrange(1, program["steps"])
+    moment = random.Random(example.name).randrange(1, steps)
     metrics = folder / "runs" / "a" / "metrics.jsonl"
     until = time.monotonic() + 300
     while time.monotonic() < until and first.poll() is None:
         if metrics.exists() and metrics.read_text().count("\n") >= moment:
             break
         time.sleep(0.02)
-    for pid in pids_of(folder):
-        os.kill(pid, signal.SIGKILL)
+    for pid in descendants(first.pid):
+        if environment_of(pid).get("TRAINYARD_EVENTS"):  # the program, and nothing of ours
+            os.kill(pid, signal.SIGKILL)
     output, _ = first.communicate(timeout=300)
 
-    second = subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert second.returncode == 0, output[-2000:] + second.stderr[-3000:]
-    found = json.loads(second.stdout)
-    assert found["proof"]["proven"] is True
-    assert found["outcome"]["steps"] == found["outcome"]["checkpoint"]["step"] == program["steps"]
-    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
-    assert steps == list(range(1, program["steps"] + 1))
+    second = start(folder, *command, PATH=path)
+    again, _ = second.communicate(timeout=500)
+    assert second.returncode == 0, output[-2000:] + again[-3000:]
+    assert json.loads((folder / "runs/a/report/proof.json").read_text())["proven"] is True
+    outcome = json.loads((folder / "runs/a/run.json").read_text())["outcome"]
+    assert outcome["steps"] == outcome["checkpoint"]["step"] == steps
+    rows = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert rows == list(range(1, steps + 1))

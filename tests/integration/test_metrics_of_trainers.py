@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_start
 
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
@@ -26,9 +27,9 @@ Row = dict[str, Any]
 def train(place: Path, *options: str, metrics: ProgramMetrics, unbuffered: bool = True) -> list[Row]:
     """Train in `place`, pass the output on as it comes, and return the rows."""
     offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
-    environment = {**os.environ, **offline, **({"PYTHONUNBUFFERED": "1"} if unbuffered else {})}
+    environment = {**os.environ, **offline, "PYTHONUNBUFFERED": "1" if unbuffered else ""}
     rows: list[Row] = []
-    with subprocess.Popen(
+    with warm_start.TrainerPopen(
         [sys.executable, str(TRAINER), *options],
         cwd=place,
         env=environment,
@@ -97,9 +98,9 @@ def test_the_output_alone_shows_the_steps(tmp_path: Path, bar: tuple[str, ...], 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     metrics = ProgramMetrics(LogReader(), MetricFiles(elsewhere, time.time()))
-    options = ("--max_steps", "30", "--logging_steps", "3", "--save_steps", "30", *bar)
+    options = ("--max_steps", "12", "--logging_steps", "3", "--save_steps", "12", *bar)
     rows = train(tmp_path, *options, metrics=metrics, unbuffered=unbuffered)
-    assert_rows(rows, own_history(tmp_path, 30), digits=1e-3)
+    assert_rows(rows, own_history(tmp_path, 12), digits=1e-3)
     assert metrics.rows_without_step == ()
     assert metrics.log.is_finished is True
 

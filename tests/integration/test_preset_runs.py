@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import warm_start
 
 SCRIPT = """
 import torch
@@ -45,6 +46,7 @@ shape |= dict(vocab_size=len(vocabulary), eos_token_id=2, bos_token_id=1)
 LlamaForCausalLM(LlamaConfig(**shape)).save_pretrained("model")
 """
 LIGHTNING = """
+import os, pathlib
 import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import LightningCLI
@@ -56,6 +58,9 @@ class Small(LightningModule):
         self.layer = torch.nn.Linear(8, 1)
 
     def training_step(self, batch, _):
+        if self.global_step == 6 and not pathlib.Path("died").exists():
+            pathlib.Path("died").touch()
+            os.kill(os.getpid(), 9)
         loss = self.layer(batch[0]).square().mean()
         self.log("train_loss", loss)
         return loss
@@ -82,9 +87,13 @@ model: {model}
 def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=400
+    pipe = subprocess.PIPE
+    start = warm_start.TrainerPopen(
+        [sys.executable, *words], cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True
     )
+    with start as process:
+        output, errors = process.communicate(timeout=400)
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
 
 def repository(folder: Path, **values: str) -> None:
@@ -97,28 +106,36 @@ def repository(folder: Path, **values: str) -> None:
         subprocess.run([*git, *words], check=True)
 
 
+START = ("-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/one", "--json")
+
+
+def assert_killed_resumed_and_proven(folder: Path) -> None:
+    """Start a run that is killed before its seventh step, start it again, and judge it."""
+    killed = run(*START, folder=folder)
+    assert killed.returncode == 137, killed.stderr[-3000:]
+    done = run(*START, folder=folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert (found["outcome"]["steps"], found["outcome"]["checkpoint"]["step"]) == (12, 12)
+    assert found["proof"]["proven"] is True
+    events = [json.loads(line) for line in (folder / "runs/one/events.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events if event["event"] == "resumed"] == [4]
+
+
 @pytest.mark.slow
 def test_a_script_with_the_trainer_is_killed_resumed_stored_and_proven(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     program = "{script: train.py, data: []}"
     repository(tmp_path, recipe="hf-trainer", program=program, data="{}", model="{device: cpu}")
-    start = ("-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/one", "--json")
-    killed = run(*start, folder=tmp_path)
-    assert killed.returncode == 137, killed.stderr[-3000:]
-    done = run(*start, folder=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
-    assert (found["outcome"]["steps"], found["outcome"]["checkpoint"]["step"]) == (12, 12)
-    assert found["proof"]["proven"] is True
-    events = [json.loads(line) for line in (tmp_path / "runs/one/events.jsonl").read_text().splitlines()]
-    assert [event["step"] for event in events if event["event"] == "resumed"] == [4]
+    assert_killed_resumed_and_proven(tmp_path)
 
 
 @pytest.mark.slow
 def test_supervised_fine_tuning_of_trl_needs_no_script(tmp_path: Path) -> None:
-    done = run("-c", MODEL, folder=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
     (tmp_path / "data").mkdir()
+    (tmp_path / "make_model.py").write_text(MODEL)
+    done = run("make_model.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
     rows = (json.dumps({"text": f"the number {n} comes before {n + 1}"}) for n in range(64))
     (tmp_path / "data/train.jsonl").write_text("\n".join(rows) + "\n")
     repository(
@@ -128,21 +145,15 @@ def test_supervised_fine_tuning_of_trl_needs_no_script(tmp_path: Path) -> None:
         data="{train_path: data, sequence_length: 64}",
         model="{device: cpu, path: model}",
     )
-    start = ("-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/one", "--json")
-    done = run(*start, folder=tmp_path)
+    done = run(*START, folder=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert (found["outcome"]["steps"], found["proof"]["proven"]) == (12, True)
 
 
 @pytest.mark.slow
-def test_a_script_with_lightning_cli_is_stored_and_proven(tmp_path: Path) -> None:
-    pytest.importorskip("jsonargparse", reason="LightningCLI needs jsonargparse")
+def test_a_script_with_lightning_cli_is_killed_resumed_stored_and_proven(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LIGHTNING)
     program = "{script: train.py, data: []}"
     repository(tmp_path, recipe="lightning", program=program, data="{}", model="{device: cpu}")
-    start = ("-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/one", "--json")
-    done = run(*start, folder=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
-    assert (found["outcome"]["checkpoint"]["step"], found["proof"]["proven"]) == (12, True)
+    assert_killed_resumed_and_proven(tmp_path)

@@ -110,6 +110,7 @@ HEAVY = {
     "datasets",
     "huggingface_hub",
 }
+SHARED_GATEWAYS = ("process", "aws_session", "aws_refusals")
 MUTATORS = {
     "append",
     "extend",
@@ -298,11 +299,11 @@ def test_a_pure_part_asks_no_clock_and_no_machine(path: Path) -> None:
 
 
 @over([p for p in MODULES if part_of(p) == "gateways"])
-def test_a_gateway_knows_no_other_gateway_but_process_and_the_refusals_of_aws(path: Path) -> None:
+def test_a_gateway_knows_no_other_gateway_but_process_and_those_of_aws(path: Path) -> None:
     gateway = path.relative_to(LIBRARY / "gateways").parts[0].removesuffix(".py")
     dotted = (name.split(".") for name in imported(path) if name.startswith("trainyard.gateways."))
     known = {p.name.removesuffix(".py") for p in (LIBRARY / "gateways").iterdir()}
-    assert {names[2] for names in dotted if names[2] in known} <= {gateway, "process", "aws_refusals"}
+    assert {names[2] for names in dotted if names[2] in known} <= {gateway, *SHARED_GATEWAYS}
 
 
 @over([*MODULES, *SCRIPTS])

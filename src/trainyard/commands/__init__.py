@@ -30,6 +30,7 @@ COMMANDS = {
     "prepare": "prepare_data",
     "fetch": "fetch_resume",
     "explain": "explain_failure",
+    "network": "judge_network",
     "config show": "show_config",
     "config check": "check_configs",
     "store sync": "training_artifact_sync",

@@ -9,7 +9,8 @@ The program is that of `recipe: command` in the configuration, or the one that a
 of their format. It resumes from the newest one. SIGTERM, Ctrl-C and --deadline reach all of its processes.
 docs/bring_your_own.md explains what is proven.
 
-Reads:      --config; --program (JSON); what the program writes; an operator's variables
+Reads:      --config; --program (JSON); what the program writes; an operator's variables;
+            TRAINYARD_JOB_STARTED and _JOB_MINUTES, as in scripts/train.py
 Writes:     the run directory; logs/node-N.log
 Exit codes: 0 every step was done; 1 it failed, steps are missing, or another node failed; 2 wrong usage or
             configuration; 75 stopped with a new checkpoint, run it again to resume; 130 interrupted; 128 + N
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
     from trainyard.run.identity import choose_run_id, read_run
     from trainyard.run.launch_environment import AGENT, NodeLauncher, place_in_run
     from trainyard.run.run_lock import locked
+    from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 
     config = load_config(args.config, args.set).config
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
@@ -111,7 +113,8 @@ def run(args: argparse.Namespace, *, program_file: Path | None = None) -> int:
         processes = node.processes if isinstance(node.processes, int) else config.program.processes
         program = program_here(config, directory.path, nodes=node.nodes, processes=processes)
         nodes = None
-    deadline = None if args.deadline is None else args.deadline - job_seconds()
+    deadline = deadline_for_storing(args.deadline, directory.path.parent, checkpoint_bytes(directory.path))
+    deadline = None if deadline is None else deadline - job_seconds()
     supervised = ProgramRun(
         program, config, node, directory, nodes=nodes, resume=args.resume, grace=args.grace, deadline=deadline
     )
@@ -240,7 +243,8 @@ class ProgramRun:
 
     def run(self, run_id: str) -> int:
         """Run the program between the first and the last record; return the exit code of this node."""
-        from trainyard.gateways.supervised_process import run_supervised
+        from trainyard.gateways.supervised_process import Supervision, run_supervised
+        from trainyard.programs.metric_rows import add_missing_rows
         from trainyard.programs.node_exit_codes import write_end
         from trainyard.programs.program import FILES_FOLDER
         from trainyard.programs.program_events import ProgramEvents
@@ -253,10 +257,13 @@ class ProgramRun:
             make_folder(self.directory.path / FILES_FOLDER)
             write_bytes_atomically(self.directory.path / FILES_FOLDER / name, text.encode())
         started = time.time()
+        self.move_partial_checkpoints()
         found = self.checkpoint_to_resume()
         metrics = self.metrics_reader(started)  # refuses a wrong program.metrics before there is a record
         if self.is_first:
+            lost = self.rows_of_before(found)
             self.begin(found, run_id)
+            add_missing_rows(self.directory.metrics_file, lost, last=found.step if found else 0)
             if (code := self.finish_if_complete(found)) is not None:
                 return code
         number, resumed_at = self.node.rank or 0, found.step if found else 0
@@ -285,11 +292,13 @@ class ProgramRun:
             environment=self.environment(found),
             directory=self.program.directory,
             without=() if self.node.agent or not self.is_launched else VARIABLES,
-            grace=self.grace,
-            deadline=self.deadline,
-            poll=poll,
-            poll_seconds=POLL_SECONDS,
-            on_stop=lambda _: self.directory.logs.joinpath(STOP_FILE).touch(),
+            supervision=Supervision(
+                grace=self.grace,
+                deadline=self.deadline,
+                on_stop=lambda _: self.directory.logs.joinpath(STOP_FILE).touch(),
+                poll=poll,
+                poll_seconds=POLL_SECONDS,
+            ),
         )
         with self._lock:
             self.read_events(events, rows)
@@ -459,6 +468,30 @@ class ProgramRun:
         place = self.directory.tensorboard if self.is_exact else self.program.directory
         return ProgramMetrics(log, MetricFiles(place, started, self.program.metrics, ignored=ignored))
 
+    def rows_of_before(self, found: "ResumePoint | None") -> list[dict[str, Any]]:
+        """Return the rows of the attempts before that `found` continues.
+
+        The last ones before its step may not be on record: this command was killed together with the program.
+        """
+        from trainyard.programs.program_events import LoggedFigures, ProgramEvents
+        from trainyard.programs.program_records import has_other_rows
+
+        log = self.directory.logs / "node-0.log"
+        is_of_this_run = found is not None and found.parent_sha256 is None and log.is_file()
+        if not is_of_this_run or self.is_exact or has_other_rows(self.directory, found and found.state):
+            return []
+        events = ProgramEvents(self.directory.logs / EVENTS_FILE).poll()
+        reported = [each for each in events if isinstance(each, LoggedFigures) and not each.is_summary]
+        if reported:
+            return [each.row() for each in reported]
+        metrics = self.metrics_reader(self.created)
+        with log.open(encoding="utf-8", errors="replace", newline="") as text:
+            while piece := text.read(1 << 20):
+                metrics.take(piece)
+        metrics.poll()
+        metrics.close()
+        return metrics.rows()
+
     def keep(
         self, rows: Sequence[dict[str, Any]], writer: "MetricRowWriter", *, reported: bool = False
     ) -> None:
@@ -541,6 +574,18 @@ class ProgramRun:
         if not self.is_exact and (taken := newest_taken(self.directory)) is not None:
             points.append(taken)
         return max(points, key=lambda point: point.step, default=None)
+
+    def move_partial_checkpoints(self) -> None:
+        """Move this run's incomplete checkpoints aside, for a program that picks the newest one itself.
+
+        A program with `program.resume` gets the path of a complete one. What other runs left stays.
+        """
+        from trainyard.programs.checkpoints.program_checkpoints import move_partial_aside
+
+        picks_itself = not self.program.resume and not self.is_exact
+        if self.is_first and picks_itself and self.resume == "auto" and self.directory.run_file.is_file():
+            for line in move_partial_aside(self.own_checkpoints(quiet_seconds=0)):
+                LOG.warning("%s", line)
 
     def take_newest(self, logged: int, *, quiet_seconds: float = 2.0) -> None:
         """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.

@@ -70,6 +70,10 @@ class GitHub:
         """Return the answer to a change; with `again` it is retried, so it must be idempotent."""
         return self._json("POST", path, body=body or {}, again=again)
 
+    def put(self, path: str) -> None:
+        """Make an idempotent change without a body; it is retried."""
+        self._json("PUT", path, body={}, again=True)
+
     def patch(self, path: str, body: Json) -> Any:
         """Return the answer to a change of something that exists; it is retried."""
         return self._json("PATCH", path, body=body, again=True)

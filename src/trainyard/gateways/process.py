@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 _TORCHRUN_PREFIX = "PET_"
 """torchrun takes a variable of this prefix for an option that its command line omits."""
@@ -186,8 +186,25 @@ def _status(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-class SignalForwarder:
-    """Takes SIGTERM and SIGINT while it is entered, and passes them on to a process.
+class SignalHandler:
+    """Gives SIGTERM and SIGINT to `take` while it is entered; the handlers before are set again after it."""
+
+    def __enter__(self) -> Self:
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        self._before = {number: signal.signal(number, self.take) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def take(self, number: int, _frame: object) -> None:
+        """Handle one signal."""
+        raise NotImplementedError
+
+
+class SignalForwarder(SignalHandler):
+    """Passes SIGTERM and SIGINT on to a process.
 
     Enter it before the process starts: a signal in between would end this process and leave that one behind.
     """
@@ -198,22 +215,13 @@ class SignalForwarder:
         self._always = always
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> "SignalForwarder":
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        self._before = {number: signal.signal(number, self._take) for number in numbers}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
     def pass_to(self, process: "subprocess.Popen[bytes]") -> None:
         """Pass signals on to `process`, also one that came before it started."""
         self._process = process
         if self.passed:
             process.send_signal(self.passed[-1])
 
-    def _take(self, number: int, _frame: object) -> None:
+    def take(self, number: int, _frame: object) -> None:
         self.passed.append(self._always or number)
         if self._process is not None:
             self._process.send_signal(self.passed[-1])

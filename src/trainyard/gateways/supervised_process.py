@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.gateways.process import environment_without
+from trainyard.gateways.process import SignalHandler, environment_without
 
 _CHUNK = 1 << 16
 """Most bytes of output that are passed on at once; a longer line is passed on in pieces."""
@@ -46,6 +46,21 @@ class ProgramExit:
     """Why it could not be started."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Supervision:
+    """How a program is watched and stopped; times are in seconds."""
+
+    grace: float = 30.0
+    """From SIGTERM to SIGKILL."""
+    deadline: float | None = None
+    """From now until it is asked to stop."""
+    on_stop: Callable[[str], None] | None = None
+    """Called with the reason before SIGTERM is sent."""
+    poll: Callable[[], None] | None = None
+    """Called on another thread while it runs."""
+    poll_seconds: float = 2.0
+
+
 def run_supervised(
     command: Sequence[str],
     on_output: Callable[[str], None],
@@ -54,21 +69,15 @@ def run_supervised(
     environment: Mapping[str, str],
     directory: Path | None = None,
     without: Collection[str] = (),
-    grace: float = 30.0,
-    deadline: float | None = None,
-    poll: Callable[[], None] | None = None,
-    poll_seconds: float = 2.0,
-    on_stop: Callable[[str], None] | None = None,
+    supervision: Supervision,
 ) -> ProgramExit:
     """Run `command` in `directory`; show its output, append it to `log`, and pass it on to `on_output`.
 
     `on_output` gets text that ends where a line ends, at a line feed or a carriage return.
     It gets this process's environment with `environment` added, and without the variables `without` and
-    torchrun's own. `deadline` is in seconds from now, `grace` in seconds from SIGTERM to SIGKILL. `poll` is
-    called every `poll_seconds` on another thread while it runs. `on_stop` is called with the reason before
-    SIGTERM is sent. A second Ctrl-C kills the program at once.
+    torchrun's own. A second Ctrl-C kills the program at once.
     """
-    stop = _Stop(grace, on_stop)
+    stop = _Stop(supervision.grace, supervision.on_stop)
     with stop:
         try:
             process = subprocess.Popen(
@@ -83,11 +92,11 @@ def run_supervised(
         except (OSError, ValueError) as error:  # ValueError: a NUL byte
             what = getattr(error, "strerror", None) or str(error)
             return ProgramExit(127, stop.reason, problem=f"{command[0]}: cannot be started ({what})")
-        stop.watch(process, deadline)
+        stop.watch(process, supervision.deadline)
         reader = threading.Thread(target=_pass_output_on, args=(process, on_output, log), daemon=True)
         reader.start()
         over = threading.Event()
-        poller = threading.Thread(target=_poll, args=(poll, poll_seconds, over), daemon=True)
+        poller = threading.Thread(target=_poll, args=(supervision, over), daemon=True)
         poller.start()
         code = process.wait()
         stop.end_group()
@@ -97,8 +106,8 @@ def run_supervised(
     return ProgramExit(128 - code if code < 0 else code, stop.reason, was_killed=stop.has_killed)
 
 
-class _Stop:
-    """Takes SIGTERM and SIGINT while it is entered, and stops the program's group once, then kills it."""
+class _Stop(SignalHandler):
+    """Stops the program's group once at SIGTERM, SIGINT or the deadline, then kills it."""
 
     def __init__(self, grace: float, on_stop: Callable[[str], None] | None) -> None:
         self.reason: str | None = None
@@ -108,14 +117,8 @@ class _Stop:
         self._asked_at = 0.0
         self._timers: list[threading.Timer] = []
 
-    def __enter__(self) -> "_Stop":
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        self._before = {number: signal.signal(number, self._take) for number in numbers}
-        return self
-
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        super().__exit__()
         for timer in self._timers:
             timer.cancel()
 
@@ -141,7 +144,7 @@ class _Stop:
             self._kill()
             self._is_gone(_LEFTOVER_SECONDS)
 
-    def _take(self, number: int, _frame: object) -> None:
+    def take(self, number: int, _frame: object) -> None:
         if self.reason is None:
             self._ask(signal.Signals(number).name)
         elif number == signal.SIGINT and time.monotonic() - self._asked_at > _SAME_SIGNAL_SECONDS:
@@ -222,10 +225,10 @@ def _processes() -> dict[int, tuple[str, int, int]] | None:
     return found
 
 
-def _poll(poll: Callable[[], None] | None, seconds: float, over: threading.Event) -> None:
-    while not over.wait(seconds):
-        if poll is not None:
-            poll()
+def _poll(supervision: Supervision, over: threading.Event) -> None:
+    while not over.wait(supervision.poll_seconds):
+        if supervision.poll is not None:
+            supervision.poll()
 
 
 def _pass_output_on(process: "subprocess.Popen[bytes]", on_output: Callable[[str], None], log: Path) -> None:

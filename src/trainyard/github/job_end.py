@@ -30,8 +30,6 @@ class JobTexts:
     """The effect of its cancellation on the run."""
     remedy: str = "gh run view {run} --log-failed"
     """The next command after a failure; a cancelled job is run again."""
-    taken_up_by: tuple[str, ...] = ()
-    """Jobs that continue its work; its own end does not count if one of them ran."""
     continued_by: str = ""
     """A job that continues the run: its own end does not count if that one succeeded."""
     not_started: str = ""
@@ -133,28 +131,16 @@ TRAINING = {
 }
 """The jobs of `training_ci.yml`, in their order."""
 DEPLOYMENT = {
-    "preflight": JobTexts(
-        "Check the cluster", "the cluster could not be checked, and nothing was sent", "nothing was sent"
-    ),
     "plan": JobTexts(
-        "Plan against the cluster", "the plan was refused, and nothing was sent", "nothing was sent"
+        "Check the cluster and plan", "the check or the plan failed, and nothing was sent", "nothing was sent"
     ),
-    "submit": JobTexts("Send the job", "the job could not be sent", "the job may have been sent"),
-    "watch": JobTexts(
-        "Watch", "its watch failed", _CLUSTER, taken_up_by=("watch_again", "continue", "collect")
-    ),
-    "watch_again": JobTexts(
-        "Resume the watch", "its watch failed", _CLUSTER, taken_up_by=("continue", "collect")
-    ),
-    "continue": JobTexts(
-        "Dispatch the next watch", f"the next watch could not be dispatched; {_CLUSTER}", _CLUSTER
-    ),
-    "collect": JobTexts("Read the final state", "its final state could not be read", _CLUSTER),
-    "publish": JobTexts(
+    "send": JobTexts("Send the job", "the job could not be sent", "the job may have been sent"),
+    "watch": JobTexts("Watch", "its watch failed", _CLUSTER),
+    "prove": JobTexts(
         "Prove it from outside",
         "it trained, and could not be proven from outside the cluster",
         "it trained, and was not proven from outside the cluster",
-        explained_by=("preflight", "plan", "submit", "watch", "watch_again", "continue", "collect"),
+        explained_by=("plan", "send", "watch"),
     ),
 }
 """The jobs of `deploy_eks.yml`, in their order."""
@@ -189,14 +175,12 @@ def is_reported(needs: Json, job: str, attempt: str) -> bool:
 
 
 def _table_of(needs: Json) -> Mapping[str, JobTexts]:
-    return DEPLOYMENT if "preflight" in needs else TRAINING
+    return DEPLOYMENT if "watch" in needs else TRAINING
 
 
 def _has_bad_end(needs: Json, name: str, texts: JobTexts) -> bool:
-    is_bad = _result(needs, name) in ("failure", "cancelled")
-    if texts.continued_by and _result(needs, texts.continued_by) == "success":
-        return False
-    return is_bad and all(_result(needs, other) == "skipped" for other in texts.taken_up_by)
+    is_continued = bool(texts.continued_by) and _result(needs, texts.continued_by) == "success"
+    return _result(needs, name) in ("failure", "cancelled") and not is_continued
 
 
 def _is_unexplained_skip(needs: Json, attempt: str, name: str, table: Mapping[str, JobTexts]) -> bool:
@@ -210,7 +194,7 @@ def _is_unexplained_skip(needs: Json, attempt: str, name: str, table: Mapping[st
 def _is_due(needs: Json, attempt: str, name: str) -> bool:
     """Return whether a job should have run, so that a skip has to be reported."""
     if _table_of(needs) is DEPLOYMENT:
-        return name == "publish"
+        return name == "prove" and _outputs(needs, "watch").get("ended") == "true"
     plan, train = _outputs(needs, "plan"), _outputs(needs, "train")
     if name == "continue":  # stopped early with a checkpoint, and not by a cancellation
         is_stopped = train.get("exit_code") == "75" and train.get("attempt") == attempt

@@ -39,7 +39,7 @@ OTHERS = frozenset(
         "TRAINYARD_EKS_INSTANCE_TYPE",
         "TRAINYARD_EKS_ACCEPT",
         "TRAINYARD_EKS_WATCH",
-        "TRAINYARD_EKS_SESSION",
+        "TRAINYARD_EKS_RUNNER",
         "TRAINYARD_INSTANCE_TYPE",
         "TRAINYARD_USD_PER_HOUR",
         "TRAINYARD_MAX_SEGMENTS",
@@ -70,7 +70,7 @@ _LABEL = re.compile(rf"(?=.{{1,256}}$){_LABEL_WORD}( {_LABEL_WORD})*", re.ASCII)
 RUN_EXPRESSION = re.compile(r"\$\{\{ *github\.(run_id|run_attempt|run_number) *\}\}", re.ASCII)
 """The part of a label that is different for each run, as RunsOn documents its labels."""
 _GITHUBS_OWN = re.compile(r"ubuntu-(slim|(latest|\d\d\.\d\d)(-arm)?)", re.ASCII)
-ENVIRONMENTS = ("training", "watch", "release", "images", "eks")
+ENVIRONMENTS = ("training", "watch", "release", "images", "eks", "locks")
 
 
 class RunnerKind(StrEnum):

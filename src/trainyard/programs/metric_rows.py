@@ -5,10 +5,12 @@ with another loss replaces the old one and drops those after it, because the new
 remains. A row that shows a fault is never dropped for one that does not.
 """
 
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.records import RecordWriter, Row, keep_rows_up_to, read_rows
 
 _FINE: Row = {"loss": 0.0}
@@ -113,6 +115,16 @@ class MetricRowWriter:
 
     def _is_due(self, step: int) -> bool:
         return step % self._log_steps == 0 or step == self._last
+
+
+def add_missing_rows(path: Path, rows: Iterable[Row], *, last: int) -> None:
+    """Write those of `rows` up to step `last` whose step is not on record yet, each at its place."""
+    known = {row["step"]: row for row in read_rows(path)}
+    found = {row["step"]: row for row in rows if row["step"] <= last and row["step"] not in known}
+    if found:
+        every = (row for _, row in sorted((known | found).items()))
+        lines = (json.dumps({key: _in_json(value) for key, value in row.items()}) for row in every)
+        write_bytes_atomically(path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def _is_faulty(row: Row) -> bool:

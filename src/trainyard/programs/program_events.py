@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trainyard.errors import DamagedFileError
+from trainyard.programs.metrics.figure_names import row_of_figures
 from trainyard.run.records import Row
 from trainyard.run.untrusted_files import MOST_LINE_BYTES, open_regular, parse_json_line
 
@@ -26,16 +27,6 @@ _MOST_PATH = 4096
 _MOST_FIGURES = 1000
 _READ_BYTES = 1 << 20
 _PROTOCOL = {"event", "step", "time"}
-_RUN_NAMES = {
-    "lr": "learning_rate",
-    "train_loss": "loss",  # Lightning: what a script logs itself
-    "train_loss_step": "loss",
-    "eval_loss": "val_loss",
-    "validation_loss": "val_loss",
-    "num_tokens": "tokens",
-    "num_input_tokens_seen": "tokens",
-}
-"""Names of transformers, TRL and Lightning -> the names of `metrics.jsonl`."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +55,11 @@ class LoggedFigures:
         """Return the figures by the names of `metrics.jsonl`; a name that it does not know is kept."""
         row: Row = {"step": self.step, **({} if self.time is None else {"time": self.time})}
         row |= self.figures
-        for name in self.figures:
-            if (known := _RUN_NAMES.get(name)) and known not in self.figures:
-                row[known] = row.pop(name)
+        for name, number in self.figures.items():
+            for known, value in row_of_figures([(name, number)]).items():
+                if known not in row:
+                    del row[name]
+                    row[known] = value
         return row
 
 

@@ -19,8 +19,12 @@ parser.add_argument("--steps", type=int, default=6)
 parser.add_argument("--save_steps", type=int, default=2)
 parser.add_argument("--output_dir", type=Path, default=Path("out"))
 parser.add_argument("--resume_from_checkpoint", type=Path)
+parser.add_argument(
+    "--resume_from_newest", action="store_true", help="of the highest number, complete or not"
+)
 parser.add_argument("--die", default="", help="step:moment, such as 4:2; moments of a save are 0 to 5")
 parser.add_argument("--stop_at", type=int, default=0, help="save and end with 75 after this step, once")
+parser.add_argument("--hang_at", type=int, default=0, help="wait for its end after this step, once")
 parser.add_argument("--nan_at", type=int, default=0)
 parser.add_argument("--pause", type=float, default=0.0)
 options = parser.parse_args()
@@ -58,6 +62,9 @@ def save(step, value):
     die_if_due(step, len(parts))
 
 
+if options.resume_from_newest:
+    saved = sorted(options.output_dir.glob("checkpoint-*"), key=lambda each: int(each.name.partition("-")[2]))
+    options.resume_from_checkpoint = saved[-1] if saved else None
 step, value = 0, 1.0
 if options.resume_from_checkpoint:
     state = json.loads((options.resume_from_checkpoint / "trainer_state.json").read_text())
@@ -76,6 +83,9 @@ while step < options.steps:
     if step == options.stop_at and not options.resume_from_checkpoint:
         save(step, value)
         sys.exit(75)
+    if step == options.hang_at and not Path("died").exists():
+        Path("died").touch()
+        time.sleep(600)
     if stopped:
         sys.exit(0)  # as the Trainer and others do: the exit code says nothing
     time.sleep(options.pause)

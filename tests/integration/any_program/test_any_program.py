@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_start
 
+ROOT = Path(__file__).resolve().parents[3]
 TRAINER = Path(__file__).parent / "plain_trainer.py"
 RESUME = 'program.resume=[--resume_from_checkpoint, "{checkpoint}"]'
 STEPS, SAVES = 6, (2, 4, 6)
@@ -26,10 +28,11 @@ class Repository:
 
     folder: Path
     set: list[str] = field(default_factory=lambda: ["program.data=[data]", RESUME])
+    popen: type["subprocess.Popen[str]"] = warm_start.Popen
 
-    def start(self, *words: str, name: str = "run", **options: Any) -> subprocess.Popen[str]:
+    def start(self, *words: str, name: str = "run", **options: Any) -> "subprocess.Popen[str]":
         changes = [word for each in self.set for word in ("--set", each)]
-        return subprocess.Popen(
+        return self.popen(
             [sys.executable, "-m", "trainyard", name, *changes, *words],
             cwd=self.folder,
             stdout=subprocess.PIPE,
@@ -80,6 +83,7 @@ def parts_of(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_a_program_is_green_in_a_repository_with_nothing_of_ours(repository: Repository) -> None:
+    repository.popen = subprocess.Popen  # as its owner starts it
     found = repository.proven()
 
     assert found["exit_code"] == 0
@@ -93,26 +97,55 @@ def test_a_program_is_green_in_a_repository_with_nothing_of_ours(repository: Rep
         ["git", "status", "--porcelain"], cwd=repository.folder, capture_output=True, text=True, check=True
     )
     assert status.stdout == "", "what Trainyard writes is ignored by git"
+    assert prove_from_outside(repository, "trainyard-store") == 0
+
+
+def prove_from_outside(repository: Repository, store: str) -> int:
+    """Prove the stored run as deploy_eks.yml does: on a machine that has the store, and no repository."""
+    run = json.loads((repository.folder / "runs" / "a" / "run.json").read_text())
+    elsewhere = repository.folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    (repository.folder / store).rename(elsewhere / "store")
+    repository.folder.rename(elsewhere / "away")
+    plan = {
+        "job": run["run_id"],
+        "store": f"file://{elsewhere}/store",
+        "kind": "pytorchjob",
+        "namespace": "team",
+        "image": "r/i",
+    }
+    plan |= {"cluster": "", "region": "", "config": "none.yaml"}
+    given = {"TRAINYARD_PLAN": json.dumps(plan), "RUNNER_TEMP": str(elsewhere)}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
+    line = [sys.executable, str(ROOT / "scripts" / "eks_job.py"), "prove"]
+    return subprocess.run(line, env={**environment, **given}, timeout=300, check=False).returncode
 
 
 def losses(repository: Repository) -> list[float]:
     return [row["loss"] for row in repository.records("metrics")]
 
 
-MOMENTS = [(step, "step") for step in range(1, STEPS + 1)] + [
-    (step, moment) for step in SAVES for moment in range(6)
+SAVED = 5
+"""The moment of a save after its last file."""
+# Before the first checkpoint; at each file of a save; between two saves; in and after the last one.
+MOMENTS = [
+    (1, "step"),
+    *((2, moment) for moment in range(SAVED + 1)),
+    (3, "step"),
+    (4, 3),
+    (6, "step"),
+    (6, SAVED),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("half", [0, 1])
 def test_a_program_that_is_killed_at_any_moment_resumes_from_its_newest_complete_checkpoint(
-    half: int, repository: Repository, tmp_path: Path
+    repository: Repository,
 ) -> None:
     command = ("--", sys.executable, "train.py")
     assert repository.run("--run-dir", "runs/a", *command).returncode == 0
     whole = losses(repository)
-    for step, moment in MOMENTS[half::2]:
+    for step, moment in MOMENTS:
         subprocess.run(["rm", "-rf", "runs", "out", "died"], cwd=repository.folder, check=True)
         config = repository.folder / "died.yaml"
         config.write_text(
@@ -123,8 +156,7 @@ def test_a_program_that_is_killed_at_any_moment_resumes_from_its_newest_complete
         first = repository.run(*words, name="train")
         assert first.returncode == 137, (step, moment, first.stderr)
         assert repository.run(*words, name="train").returncode == 0, (step, moment)
-        # The rule: a save is complete after its last file, which is its sixth moment.
-        saved = [each for each in SAVES if each < step or (each == step and moment == 5)]
+        saved = [each for each in SAVES if each < step or (each == step and moment == SAVED)]
         events = [event for event in repository.records("events") if event["event"] in ("started", "resumed")]
         second = events[1]
         wanted = ("resumed", max(saved)) if saved else ("started", None)
@@ -133,6 +165,43 @@ def test_a_program_that_is_killed_at_any_moment_resumes_from_its_newest_complete
         outcome = json.loads((repository.folder / "runs/a/run.json").read_text())["outcome"]
         assert (outcome["status"], outcome["steps"]) == ("succeeded", STEPS)
         assert outcome["checkpoint"]["step"] == STEPS
+
+
+@pytest.mark.process
+def test_rows_of_a_run_that_is_killed_with_its_program_are_read_from_its_log(repository: Repository) -> None:
+    command = ("--run-dir", "runs/a", "--", sys.executable, "train.py", "--hang_at", "4")
+    process = repository.start(*command)
+    until = time.monotonic() + 120
+    while not (repository.folder / "died").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    for pid in (*warm_start.descendants(process.pid), process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    before = [row["step"] for row in repository.records("metrics")]
+    assert 4 not in before, "the newest row waits for the next one"
+
+    assert repository.run(*command).returncode == 0
+    assert [row["step"] for row in repository.records("metrics")] == list(range(1, STEPS + 1))
+    events = [event for event in repository.records("events") if event["event"] == "resumed"]
+    assert [event["step"] for event in events] == [4]
+
+
+@pytest.mark.parametrize("moment", [0, 3])
+def test_a_program_that_picks_its_checkpoint_itself_meets_no_partial_one(
+    moment: int, repository: Repository
+) -> None:
+    repository.set = ["program.data=[data]"]
+    command = ("--run-dir", "runs/a", "--", sys.executable, "train.py", "--resume_from_newest")
+    assert repository.run(*command, "--die", f"4:{moment}").returncode == 137
+    assert (repository.folder / "out/checkpoint-4").is_dir()
+
+    done = repository.run(*command, "--die", f"4:{moment}")
+
+    assert done.returncode == 0, done.stderr
+    assert (repository.folder / "out/partial-checkpoints/checkpoint-4").is_dir()
+    assert "checkpoint-4 is not complete" in done.stderr
+    events = [event for event in repository.records("events") if event["event"] == "resumed"]
+    assert [event["step"] for event in events] == [2]
 
 
 @pytest.mark.parametrize(

@@ -103,20 +103,26 @@ class Nodes(World):
             given["cluster.pod.ray_version"] = ray_version()
             options = (*options, *(f"--env={name}={value}" for name, value in PATIENCE.items()))
         given |= {key.replace("__", "."): value for key, value in settings.items()}
+        image = () if "--image-uri" in options else ("--image-uri", IMAGE)
+        options = ("--num-nodes", "2", *image, "--volume", claim, *options)
+        return self.line_with(ROOT / "configs" / "smoke.yaml", job, kind, *options, **given)
+
+    def line_with(self, config: Path, job: str, kind: str, *options: str, **settings: Any) -> list[str]:
+        """The command that deploys a job of a configuration; a setting is named by its dotted key."""
         return [
-            *(sys.executable, str(SCRIPTS / "deploy_training_job.py")),
-            *("--config", str(ROOT / "configs" / "smoke.yaml")),
-            *(f"--set={key}={value}" for key, value in given.items()),
+            *(sys.executable, str(SCRIPTS / "deploy_training_job.py"), "--config", str(config)),
+            *(f"--set={key}={value}" for key, value in settings.items()),
             *("--kubeconfig", str(self.plane.kubeconfig), "--namespace", NAMESPACE, "--job-name", job),
-            *("--kind", kind, "--num-nodes", "2", "--gpu-per-node", "0"),
-            *(() if "--image-uri" in options else ("--image-uri", IMAGE)),
-            *("--volume", claim, "--secret", "s3", "--accept", "storage", "--accept", "operator"),
-            *options,
+            *("--kind", kind, "--gpu-per-node", "0", "--secret", "s3"),
+            *("--accept", "storage", "--accept", "operator", *options),
         ]
 
     def deploy(self, job: str, kind: str, *options: str, code: int | None = 0, **settings: Any) -> str:
         """Deploy a job, and return all that was said."""
-        line = self.line(job, kind, *options, **settings)
+        return self.run_deploy(self.line(job, kind, *options, **settings), job, code)
+
+    def run_deploy(self, line: list[str], job: str, code: int | None = 0) -> str:
+        """Run a command that deploys `job`, and return its output."""
         done = subprocess.run(line, capture_output=True, text=True, timeout=1200)
         assert code is None or done.returncode == code, f"{done.stderr[-6000:]}\n{self.logs(job)}"
         return done.stdout + done.stderr

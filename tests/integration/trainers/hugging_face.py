@@ -1,12 +1,14 @@
 """Train a tiny random Llama on random tokens by transformers' Trainer, or by TRL's SFTTrainer."""
 
 import argparse
+import time
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--trl", action="store_true")
+parser.add_argument("--output_dir", default="out")
 parser.add_argument("--max_steps", type=int, default=8)
 parser.add_argument("--logging_steps", type=int, default=1)
 parser.add_argument("--save_steps", type=int, default=4)
@@ -16,6 +18,7 @@ parser.add_argument("--report_to", default="none")
 parser.add_argument("--disable_tqdm", action="store_true")
 parser.add_argument("--poison", action="store_true", help="start with a weight that is NaN")
 parser.add_argument("--resume_from_checkpoint")
+parser.add_argument("--pause", type=float, default=0.0, help="seconds before each step")
 given = parser.parse_args()
 
 torch.manual_seed(0)
@@ -35,7 +38,7 @@ if given.poison:
     with torch.no_grad():
         model.lm_head.weight[0, 0] = float("nan")
 options = {
-    "output_dir": "out",
+    "output_dir": given.output_dir,
     "max_steps": given.max_steps,
     "logging_steps": given.logging_steps,
     "save_steps": given.save_steps,
@@ -70,4 +73,14 @@ else:
     tokens = [torch.randint(0, 64, (16,)) for _ in range(32)]
     examples = [{"input_ids": each, "labels": each} for each in tokens]
     trainer = Trainer(model, TrainingArguments(**options), train_dataset=examples, eval_dataset=examples[:8])
+
+
+class Pause(TrainerCallback):
+    """Pauses before each step, so that a test has time to end the program."""
+
+    def on_step_begin(self, *_: object, **__: object) -> None:
+        time.sleep(given.pause)
+
+
+trainer.add_callback(Pause())
 trainer.train(resume_from_checkpoint=given.resume_from_checkpoint)

@@ -459,7 +459,7 @@ def complete() -> Callable[[GitHub], GitHub]:
             "TRAINYARD_STORE": "file:///mnt/storage/store",
             "TRAINYARD_WATCH": "on",
         }
-        for name in ("training", "watch", "release", "images", "eks"):
+        for name in ("training", "watch", "release", "images", "eks", "locks"):
             github.environments[name] = {"protection_rules": [], "deployment_branch_policy": dict(limited)}
             pattern, kind = ("v*", "tag") if name == "release" else ("main", "branch")
             github.policies[name] = [{"id": 100, "name": pattern, "type": kind}]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.gateways.supervised_process import ProgramExit, run_supervised
+from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_supervised
 
 SAVES = """
 import os, signal, sys, time
@@ -28,7 +28,7 @@ time.sleep(60)
 """
 
 
-class Supervision:
+class Supervisor:
     """Runs programs in a folder, and sends signals to this process once a program has printed `ready`."""
 
     def __init__(self, folder: Path) -> None:
@@ -47,7 +47,8 @@ class Supervision:
             self._read,
             log=self.folder / "log",
             directory=self.folder,
-            **{"environment": {}, "grace": 5.0, **options},
+            environment={},
+            supervision=Supervision(**{"grace": 5.0, **options}),
         )
 
     def python(self, code: str, *words: str, **options: Any) -> ProgramExit:
@@ -66,17 +67,17 @@ class Supervision:
 
 
 @pytest.fixture
-def supervision(tmp_path: Path) -> Supervision:
-    return Supervision(tmp_path)
+def supervisor(tmp_path: Path) -> Supervisor:
+    return Supervisor(tmp_path)
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 75])
-def test_the_exit_code_is_that_of_the_program(supervision: Supervision, code: int) -> None:
-    assert supervision.python(f"raise SystemExit({code})") == ProgramExit(code)
+def test_the_exit_code_is_that_of_the_program(supervisor: Supervisor, code: int) -> None:
+    assert supervisor.python(f"raise SystemExit({code})") == ProgramExit(code)
 
 
-def test_a_program_that_cannot_be_started_has_a_reason(supervision: Supervision) -> None:
-    ended = supervision.run("no-such-program")
+def test_a_program_that_cannot_be_started_has_a_reason(supervisor: Supervisor) -> None:
+    ended = supervisor.run("no-such-program")
 
     assert (ended.exit_code, ended.problem) == (
         127,
@@ -84,98 +85,98 @@ def test_a_program_that_cannot_be_started_has_a_reason(supervision: Supervision)
     )
 
 
-def test_output_ends_where_lines_end(supervision: Supervision) -> None:
+def test_output_ends_where_lines_end(supervisor: Supervisor) -> None:
     words = "import sys; [(sys.stdout.write(c), sys.stdout.flush()) for c in ('a', 'b\\rü', 'c\\n', 'rest')]"
 
-    supervision.python(words)
+    supervisor.python(words)
 
-    assert "".join(supervision.output) == "ab\rüc\nrest"
-    assert all(text.endswith(("\r", "\n")) for text in supervision.output[:-1])
-    assert (supervision.folder / "log").read_text() == "ab\rüc\nrest".replace("\r", "\n")
+    assert "".join(supervisor.output) == "ab\rüc\nrest"
+    assert all(text.endswith(("\r", "\n")) for text in supervisor.output[:-1])
+    assert (supervisor.folder / "log").read_text() == "ab\rüc\nrest".replace("\r", "\n")
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_reaches_the_complete_group_as_sigterm(supervision: Supervision, number: int) -> None:
+def test_a_signal_reaches_the_complete_group_as_sigterm(supervisor: Supervisor, number: int) -> None:
     # The launcher dies of the signal at once, as `accelerate launch` does; its worker saves.
     launcher = (
         "import subprocess, sys, time\n"
         f"subprocess.Popen([sys.executable, '-c', {SAVES!r}, 'worker'])\ntime.sleep(60)"
     )
 
-    ended = supervision.python(launcher, send=(number,))
+    ended = supervisor.python(launcher, send=(number,))
 
     assert (ended.exit_code, ended.stopped_by) == (143, signal.Signals(number).name)
     assert not ended.was_killed
-    assert (supervision.folder / "saved-worker").exists()
+    assert (supervisor.folder / "saved-worker").exists()
 
 
 @pytest.mark.process
-def test_a_program_that_does_not_end_is_killed_after_its_grace(supervision: Supervision) -> None:
+def test_a_program_that_does_not_end_is_killed_after_its_grace(supervisor: Supervisor) -> None:
     began = time.monotonic()
 
-    ended = supervision.python(IGNORES, send=(signal.SIGTERM,), grace=1.0)
+    ended = supervisor.python(IGNORES, send=(signal.SIGTERM,), grace=1.0)
 
     assert ended == ProgramExit(137, "SIGTERM", was_killed=True)
     assert time.monotonic() - began < 30
 
 
 @pytest.mark.process
-def test_workers_in_sessions_of_their_own_are_killed_with_their_launcher(supervision: Supervision) -> None:
+def test_workers_in_sessions_of_their_own_are_killed_with_their_launcher(supervisor: Supervisor) -> None:
     launcher = (
         "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid, flush=True)\n"
         "print('ready', flush=True)\ntime.sleep(60)"
     )
 
-    ended = supervision.python(launcher, send=(signal.SIGTERM,), grace=0.5)
+    ended = supervisor.python(launcher, send=(signal.SIGTERM,), grace=0.5)
 
     assert ended.was_killed
-    pid = int("".join(supervision.output).split()[0])
+    pid = int("".join(supervisor.output).split()[0])
     assert (
         not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
     )
 
 
 @pytest.mark.process
-def test_a_second_ctrl_c_kills_at_once(supervision: Supervision) -> None:
-    ended = supervision.python(IGNORES, send=(signal.SIGINT, signal.SIGINT), grace=60.0)
+def test_a_second_ctrl_c_kills_at_once(supervisor: Supervisor) -> None:
+    ended = supervisor.python(IGNORES, send=(signal.SIGINT, signal.SIGINT), grace=60.0)
 
     assert ended == ProgramExit(137, "SIGINT", was_killed=True)
 
 
 @pytest.mark.process
-def test_the_same_signal_twice_within_a_moment_is_one(supervision: Supervision) -> None:
-    ended = supervision.python(SAVES, "here", send=(signal.SIGINT, signal.SIGINT), pause=0.05)
+def test_the_same_signal_twice_within_a_moment_is_one(supervisor: Supervisor) -> None:
+    ended = supervisor.python(SAVES, "here", send=(signal.SIGINT, signal.SIGINT), pause=0.05)
 
     assert ended == ProgramExit(0, "SIGINT")
-    assert (supervision.folder / "saved-here").exists()
+    assert (supervisor.folder / "saved-here").exists()
 
 
-def test_the_deadline_stops_it(supervision: Supervision) -> None:
+def test_the_deadline_stops_it(supervisor: Supervisor) -> None:
     reasons: list[str] = []
 
-    ended = supervision.python(SAVES, "here", deadline=3.0, on_stop=reasons.append)
+    ended = supervisor.python(SAVES, "here", deadline=3.0, on_stop=reasons.append)
 
     assert ended == ProgramExit(0, "the deadline")
     assert reasons == ["the deadline"]
 
 
-def test_processes_that_a_program_leaves_are_ended(supervision: Supervision) -> None:
+def test_processes_that_a_program_leaves_are_ended(supervisor: Supervisor) -> None:
     leaves = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid)"
 
-    ended = supervision.python(leaves)
+    ended = supervisor.python(leaves)
 
     assert ended.exit_code == 0
-    pid = int("".join(supervision.output))
+    pid = int("".join(supervisor.output))
     assert (
         not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
     )
 
 
-def test_it_is_polled_while_it_runs(supervision: Supervision) -> None:
+def test_it_is_polled_while_it_runs(supervisor: Supervisor) -> None:
     polls: list[float] = []
 
-    supervision.python("import time; time.sleep(1)", poll=lambda: polls.append(0), poll_seconds=0.1)
+    supervisor.python("import time; time.sleep(1)", poll=lambda: polls.append(0), poll_seconds=0.1)
 
     assert len(polls) >= 2

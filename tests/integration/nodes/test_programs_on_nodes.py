@@ -1,0 +1,136 @@
+"""`recipe: command` in pods that really run: programs of somebody else, in a repository with nothing of ours.
+
+Each trains, is killed at a random moment, resumes, is stored into a real S3 server and proven.
+"""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.nodes.conftest import CLAIM, IMAGE, PODS, Nodes
+
+pytestmark = pytest.mark.slow
+TRAINER = Path(__file__).parents[1] / "any_program" / "plain_trainer.py"
+TRANSFORMERS = Path(__file__).parents[1] / "trainers" / "hugging_face.py"
+Json = dict[str, Any]
+CONFIG = """\
+recipe: command
+program:
+  command: [{python}, train.py, {words}]
+  data: [data]
+  checkpoints: {checkpoints}
+  resume: [--resume_from_checkpoint, "{{checkpoint}}"]
+  processes: {processes}
+"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, and how it is started."""
+
+    name: str
+    script: Path
+    words: str
+    steps: int
+    checkpoints: str = "out/checkpoint-*"
+    processes: int = 1
+    nodes: int = 1
+
+
+# Several pods save into a folder that all of them see: each rank of the Trainer writes a part of it.
+SHARED = f"/{CLAIM}/programs/pods"
+SLOWLY = "--save_steps, '4', --pause, '0.5'"
+PROGRAMS = [
+    Program("plain", TRAINER, f"--steps, '24', {SLOWLY}", 24),
+    Program("processes", TRANSFORMERS, f"--max_steps, '24', {SLOWLY}", 24, processes=2),
+    Program(
+        "pods",
+        TRANSFORMERS,
+        f"--max_steps, '24', {SLOWLY}, --output_dir, {SHARED}",
+        24,
+        checkpoints=f"{SHARED}/checkpoint-*",
+        nodes=2,
+    ),
+]
+
+
+@pytest.fixture
+def make_repository(tmp_path: Path) -> Callable[[Program], Path]:
+    """A function that makes a repository of somebody else, and returns its folder; the pods see it."""
+
+    def make(program: Program) -> Path:
+        folder = tmp_path / program.name
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "tokens.txt").write_text("1 2 3")
+        (folder / "train.py").write_text(program.script.read_text())
+        (folder / "requirements.txt").write_text("numpy==2.0.0\n")
+        (folder / ".gitignore").write_text("out/\n")
+        (folder / "trainyard.yaml").write_text(
+            CONFIG.format(
+                python=json.dumps(sys.executable),
+                words=program.words,
+                checkpoints=json.dumps(program.checkpoints),
+                processes=program.processes,
+            )
+        )
+        for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "Train"]):
+            who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+            subprocess.run(["git", *who, *words], cwd=folder, check=True)
+        return folder
+
+    return make
+
+
+def line_of(program: Program, folder: Path, job: str, nodes: Nodes) -> list[str]:
+    settings = {
+        **PODS,
+        "cluster.pod.directory": folder,
+        "cluster.pod.python": sys.executable,
+        "artifacts.store": nodes.store,
+    }
+    options = ("--num-nodes", str(program.nodes), "--image-uri", IMAGE, "--volume", CLAIM)
+    return nodes.line_with(folder / "trainyard.yaml", job, "pytorchjob", *options, **settings)
+
+
+def judge(job: str, program: Program, nodes: Nodes) -> None:
+    """Judge the record of a run that is done, and its proof."""
+    run = nodes.run(job)
+    outcome = run["outcome"]
+    assert (outcome["status"], outcome["steps"]) == ("succeeded", program.steps), outcome
+    assert outcome["checkpoint"]["step"] == program.steps
+    world = program.processes * program.nodes
+    assert run["hardware"] == {"world_size": world, "local_world_size": program.processes}
+    rows = [json.loads(line) for line in (nodes.folder / job / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, program.steps + 1))
+    proof = nodes.prove(job)
+    assert proof["proven"] is True, proof
+
+
+@pytest.fixture(scope="module", autouse=True)
+def training_operator(nodes: Nodes) -> None:
+    nodes.work("pytorchjob")
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_program_in_pods_is_killed_at_a_random_moment_resumed_stored_and_proven(
+    program: Program, nodes: Nodes, make_repository: Callable[[Program], Path]
+) -> None:
+    job = f"program-{program.name}"
+    line = line_of(program, make_repository(program), job, nodes)
+    nodes.run_deploy(line, job)
+    step = random.randrange(1, program.steps)
+    nodes.wait_for_step(job, step)
+    pod = random.choice(sorted(nodes.pods(job)))
+    nodes.plane.kubectl("exec", pod, "-c", "pytorch", "--", "sh", "-c", "kill -9 -1 || true")
+    told = nodes.run_deploy([*line, "--wait", "--timeout", "12m"], job)
+    assert "Succeeded" in told
+    judge(job, program, nodes)
+    starts = [event for event in nodes.events(job) if event["event"] in ("started", "resumed")]
+    print(f"{job}: {pod} killed at step {step}; starts: {[(e['event'], e.get('step')) for e in starts]}")
+    assert len(starts) >= 2
