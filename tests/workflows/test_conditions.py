@@ -310,23 +310,3 @@ def test_an_image_that_was_asked_for_is_built_or_refused_but_never_skipped(
         "two Dockerfiles do not cancel each other"
     )
     assert expressions.holds(concurrency["cancel-in-progress"], **context) is not asked
-
-
-@pytest.mark.parametrize(
-    ("job", "steps", "reason"),
-    [
-        ("cancelled", {}, "somebody cancelled it, or the job reached its time limit"),
-        ("failure", {"lint": {"outcome": "failure"}}, "lint_image.py names what would break"),
-        ("failure", {"role": {"outcome": "failure"}}, "the AWS role could not be assumed"),
-        ("failure", {"build": {"outcome": "failure", "outputs": {"reason": "quota"}}}, "quota"),
-        ("failure", {"build": {"outcome": "failure"}}, "build_image.py failed, as its log says"),
-        ("failure", {}, "it could not be set up"),
-    ],
-)
-def test_slack_is_told_why_an_image_was_not_built(
-    root: Any, expressions: Any, job: str, steps: dict[str, Any], reason: str
-) -> None:
-    told = step_called(job_of(root, "image.yml", "build"), "Tell Slack that it failed")
-    context = every_context() | {"steps": steps, "job": {"status": job}}
-    assert expressions.value(told["env"]["REASON"], **context) == reason
-    assert expressions.holds(told["if"], status=job, **context)

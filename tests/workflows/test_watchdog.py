@@ -11,6 +11,7 @@ import yaml
 
 from trainyard.github import runner_watchdog, runners
 from trainyard.github.job_times import JOB_MINUTES
+from trainyard.github.target import Machine
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +83,20 @@ def test_it_looks_by_itself_only_where_somebody_wants_it_and_has_a_runner(
 def test_slack_is_told_of_a_new_outage_although_the_look_is_red(
     watching: dict[str, Any], expressions: Any, status: str, alerts: str, told: bool
 ) -> None:
-    needs, condition = {"watch": {"outputs": {"alerts": alerts}}}, watching["jobs"]["tell"]["if"]
+    needs, condition = {"watch": {"outputs": {"alerts": alerts}}}, watching["jobs"]["notify"]["if"]
     for inputs in ({"dry_run": None}, {"dry_run": False}):
         assert expressions.holds(condition, status=status, needs=needs, inputs=inputs) is told
     assert expressions.holds(condition, status=status, needs=needs, inputs={"dry_run": True}) is False
+
+
+def test_a_group_reaches_runs_on_as_an_object(expressions: Any) -> None:
+    machine = Machine(("self-hosted", "gpu box 1", "run-{0}"), "trainyard-gpu", group="gpu machines")
+    plan = json.dumps({"runner": machine.runs_on})
+    context = {"github": {"run_attempt": "2"}, "needs": {"plan": {"outputs": {"plan": plan}}}}
+    found = expressions.value(
+        "${{ fromJSON(format(fromJSON(needs.plan.outputs.plan).runner, github.run_attempt)) }}", **context
+    )
+    assert found == {"group": "gpu machines", "labels": ["self-hosted", "gpu box 1", "run-2"]}
 
 
 def git(folder: Path, *arguments: str) -> str:

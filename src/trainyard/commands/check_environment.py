@@ -5,10 +5,12 @@ memory with the model's minimum (16 bytes per parameter, and the logits); main m
 container, with a step on the CPU or the copies beside a GPU; and free disk space with the kept checkpoints
 and one more (12 bytes per parameter each), the prepared data, and the copy in a store that is a folder. All
 failed checks are reported at once, each with its fix. Another process on the GPU is named, with its memory
-and who started it. In a job of GitHub, a run directory that the next job's git clean would delete is refused.
+and who started it. In a job of GitHub, a run directory that the next job's git clean would delete is refused,
+and a runner whose version GitHub refuses, or will within a week, is reported.
 
 Reads:      the configuration, requirements-training.txt, nvidia-smi, torch, the memory of this machine and of
-            its control group, the free space at --run-dir, a file:// --store, prepared data and TMPDIR
+            its control group, the free space at --run-dir, a file:// --store, prepared data and TMPDIR; on
+            a self-hosted runner the releases of GitHub's runner
 Writes:     no file; with --json every finding on stdout; in GitHub Actions a refusal in the job summary, and
             as one line in the step output `reason`
 Exit codes: 0 fit to train (degraded findings are reported); 1 a check failed; 2 the configuration is wrong
@@ -21,22 +23,25 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, output, terminal
+from trainyard.command import arguments, output, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.commands.run_program import program_here
-from trainyard.errors import CheckFailedError
+from trainyard.errors import CheckFailedError, ServiceError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.machine.gpu_processes import GpuProcess
     from trainyard.machine.preflight import MachineFacts, Memory, PreflightFinding
 
+RELEASES_SECONDS = 5.0
+"""The most that asking GitHub for the runner's releases may take."""
 LOCK = REPOSITORY_ROOT / "requirements-training.txt"
 
 
@@ -74,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The driver is queried before torch is imported, which may open the GPU itself.
         other_findings = () if on_cpu else tuple(judge_gpu_processes(other_gpu_processes(), os.environ))
         facts = gather(config, lock=args.lock, run_dir=args.run_dir, store=args.store)
-    findings = (*judge_machine(config, facts), *other_findings, *run_directory_findings(args.run_dir))
+    findings = (*judge_machine(config, facts), *other_findings, *job_findings(args.run_dir))
     return report_findings(findings, summarize_machine(config, facts), as_json=args.json)
 
 
@@ -102,7 +107,7 @@ def check_program(args: argparse.Namespace, config: "Config") -> int:
     free = local_machine.free_bytes(args.run_dir) / 1e9
     line = f"{first}, {f'{len(gpus)} × {gpus[0]}' if gpus else 'no GPU'}, {free:,.0f} GB free"
     others = other_gpu_processes() if gpus else ()
-    findings = (*judge_gpu_processes(others, os.environ), *run_directory_findings(args.run_dir))
+    findings = (*judge_gpu_processes(others, os.environ), *job_findings(args.run_dir))
     return report_findings(findings, line, as_json=args.json)
 
 
@@ -126,6 +131,35 @@ def report_findings(findings: "tuple[PreflightFinding, ...]", line: str, *, as_j
         annotate(Level.ERROR, refusal_text(findings), title="Not started")
         raise CheckFailedError(refusal_text(findings))
     return 0
+
+
+def job_findings(run_dir: Path) -> "Iterator[PreflightFinding]":
+    """Yield the findings about the job of GitHub that this is: its runner, and where it keeps its runs."""
+    yield from runner_findings()
+    yield from run_directory_findings(run_dir)
+
+
+def runner_findings() -> "Iterator[PreflightFinding]":
+    """Yield a finding about the version of this job's runner; a refused one still runs this job."""
+    from trainyard.gateways.actions_runner import runner_version
+    from trainyard.gateways.github_api import GitHub
+    from trainyard.gateways.local_machine import process_family
+    from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
+    from trainyard.machine.preflight import PreflightFinding, PreflightVerdict, success
+
+    version = runner_version(process_family(os.getpid()))
+    if version is None or not has_these_rules(os.environ.get("GITHUB_SERVER_URL", "")):
+        return
+    server = os.environ.get("GITHUB_API_URL") or "https://api.github.com"
+    api = GitHub("actions/runner", os.environ.get("GITHUB_TOKEN", ""), server=server)
+    try:
+        releases = read_releases(time_limits.within(RELEASES_SECONDS, api.runner_releases))
+    except (ServiceError, WaitTimeoutError):
+        releases = ()  # the oldest version that can be registered is known without
+    if problem := version_problem(version, releases, now=time.time()):
+        yield PreflightFinding("runner", PreflightVerdict.DEGRADED, f"the runner has {problem}", NEXT_STEP)
+    else:
+        yield success("runner", f"version {version}")
 
 
 def run_directory_findings(run_dir: Path) -> "Iterator[PreflightFinding]":

@@ -217,7 +217,7 @@ def plan_of(config: "Config", plan: "RunPlan") -> "RunPreview":
     return RunPreview(
         plan.outputs(),
         target=target,
-        labels=plan.machine.labels,
+        labels=(*plan.machine.labels, *([f"group {plan.machine.group}"] if plan.machine.group else [])),
         model=config.model.name,
         parameters=count_parameters(config.model.architecture).total,
         config_sha256=config_sha256(config),

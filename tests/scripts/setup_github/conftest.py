@@ -130,7 +130,7 @@ def answer(github: GitHub, method: str, path: str, query: dict[str, str], body: 
     if found := re.fullmatch(r"/orgs/(\w+)/actions/runner-groups(?:/(\d+)/runners)?", path):
         if found[2]:
             return 200, page(github.groups[int(found[2])], "runners", query)
-        return 200, page([{"id": n} for n in github.groups], "runner_groups", query)
+        return 200, page([{"id": n, "name": f"group {n}"} for n in github.groups], "runner_groups", query)
     if re.fullmatch(r"/orgs/\w+/actions/hosted-runners", path):
         return 200, page(github.hosted, "runners", query)
     if path == base:
