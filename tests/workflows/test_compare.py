@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 
@@ -56,7 +57,7 @@ def test_a_comparison_is_of_the_pull_request_or_of_what_the_caller_names(
     ref = content["jobs"]["measure"]["steps"][0]["with"]["ref"]
     comment = content["jobs"]["comment"]
     number = comment["steps"][-1]["env"]["PULL_REQUEST"]
-    event = {"pull_request": {"number": 5, "head": {"repo": {"full_name": "o/r"}}}}
+    event: dict[str, Any] = {"pull_request": {"number": 5, "head": {"repo": {"full_name": "o/r"}}}}
     of_pull = {"inputs": {}, "github": {"sha": "merge", "repository": "o/r", "event": event}}
     of_call = {
         "inputs": {"commit": "new", "pull_request": "57"},
@@ -68,3 +69,21 @@ def test_a_comparison_is_of_the_pull_request_or_of_what_the_caller_names(
         assert expressions.holds(comment["if"], **context)
     event["pull_request"]["head"]["repo"]["full_name"] = "stranger/r"
     assert not expressions.holds(comment["if"], **of_pull)
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_a_quota_that_is_used_up_is_no_red_coverage(
+    root: Path, tmp_path: Path, shell: Any, count: int
+) -> None:
+    """Coverage is judged where every group could be kept; else a warning says that it was not."""
+    text = (root / ".github" / "workflows" / "ci.yml").read_text()
+    jobs = yaml.load(text, Loader=yaml.BaseLoader)["jobs"]
+    groups = [each["group"] for each in jobs["test"]["strategy"]["matrix"]["include"]]
+    [step] = [step for step in jobs["coverage"]["steps"] if step["name"] == "Judge"]
+    assert step["env"]["GROUPS_OF_TESTS"] == str(len(groups))
+    for name in groups[:count]:
+        (tmp_path / f"coverage-{name}").touch()
+    (tmp_path / "Makefile").write_text("coverage:\n\t@echo judged\n")
+    done = shell(step["run"], tmp_path, **step["env"])
+    assert ("judged" in done.stdout.splitlines()) is (count == len(groups))
+    assert ("::warning" in done.stdout) is (count < len(groups))

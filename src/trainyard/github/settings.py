@@ -55,7 +55,7 @@ from trainyard.github.variables import (
 if TYPE_CHECKING:
     from trainyard.github.repository import Ask
 
-CHECK_STEP, TRAIN_JOB, ROLE_STEP = "Check the environment", "Train and prove", "Assume the AWS role"
+CHECK_STEP, TRAIN_JOB, ROLE_STEP = "Check", "Train and prove", "Prove"
 """Names in training_ci.yml; a test checks that they are equal."""
 NEWEST_RUNS = 10
 SCRIPT = "PYTHONPATH=src python3 scripts/setup_github.py"

@@ -5,7 +5,7 @@ docs/workflows.md describes each; a test checks that both have the same names.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -44,6 +44,9 @@ OTHERS = frozenset(
         "TRAINYARD_USD_PER_HOUR",
         "TRAINYARD_MAX_SEGMENTS",
         "TRAINYARD_GPU_LOCK",
+        "TRAINYARD_QUEUE",
+        "TRAINYARD_RUNNERS",
+        "TRAINYARD_SUPERSEDE",
         "TRAINYARD_CHECK",
         "TRAINYARD_FOLLOW",
         DEADLINE,
@@ -71,6 +74,8 @@ RUN_EXPRESSION = re.compile(r"\$\{\{ *github\.(run_id|run_attempt|run_number) *\
 """The part of a label that is different for each run, as RunsOn documents its labels."""
 _GITHUBS_OWN = re.compile(r"ubuntu-(slim|(latest|\d\d\.\d\d)(-arm)?)", re.ASCII)
 ENVIRONMENTS = ("training", "watch", "release", "images", "eks", "locks")
+NOTIFY = "notify"
+"""The environment of the jobs that report: no reviewer and no branch may delay a failure's message."""
 
 
 class RunnerKind(StrEnum):
@@ -84,6 +89,23 @@ class RunnerKind(StrEnum):
     """A machine of GitHub, such as a larger runner with a GPU: its name is the only label."""
     OTHER = "other"
     """Runners of another service, with the labels that it documents."""
+
+
+def set_variables(environment: MutableMapping[str, str]) -> None:
+    """Set the repository's variables that the workflows read, from the JSON in TRAINYARD_VARIABLES.
+
+    A variable of the environment itself is kept. Raises ConfigError for anything but GitHub's context `vars`.
+    """
+    text = environment.get("TRAINYARD_VARIABLES") or "{}"
+    try:
+        found = parse_json(text, "TRAINYARD_VARIABLES")
+    except DamagedFileError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"TRAINYARD_VARIABLES: {text[:80]!r} is not the JSON of GitHub's context `vars`")
+    for name in (LABELS, STORE, WATCH, ROLE, *OTHERS):
+        if found.get(name) and not environment.get(name):
+            environment[name] = str(found[name])
 
 
 def is_pod_of_scale_set(runner: str, scale_set: str) -> bool:
@@ -215,8 +237,9 @@ def parse_secret(text: str) -> tuple[str, str]:
         raise ConfigError(
             f"{name[:80]!r} is not a secret that the workflows read: {', '.join(sorted(SECRETS))}"
         )
-    if place and place not in ENVIRONMENTS:
-        raise ConfigError(f"{place[:80]!r} is not an environment of the workflows: {', '.join(ENVIRONMENTS)}")
+    if place and place not in (*ENVIRONMENTS, NOTIFY):
+        names = ", ".join((*ENVIRONMENTS, NOTIFY))
+        raise ConfigError(f"{place[:80]!r} is not an environment of the workflows: {names}")
     return place or SECRETS[name], name
 
 

@@ -94,7 +94,7 @@ class GitHub:
         number = len(self.runs) + 1
         run = {"id": 90 + number, "run_number": number, "conclusion": ending}
         self.runs.insert(0, run | {"created_at": "2026-11-05T00:00:00Z"})
-        steps = {"Check the environment": check, "Assume the AWS role": role}
+        steps = {"Check": check, "Prove": role}
         job = {"name": "Train and prove", "conclusion": ending, "labels": ["self-hosted", "gpu"]}
         self.jobs[90 + number] = [
             {"name": "Check and plan", "conclusion": "success", "labels": ["ubuntu-24.04"], "steps": []},

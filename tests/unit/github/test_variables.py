@@ -30,7 +30,7 @@ def test_the_expected_job_and_step_names_are_those_of_the_workflow() -> None:
     files = (yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml"))
     used = [settings.get("environment") for file in files for settings in file["jobs"].values()]
     names = {each["name"] if isinstance(each, dict) else each for each in used if each}
-    assert names == set(variables.ENVIRONMENTS)
+    assert names == {*variables.ENVIRONMENTS, variables.NOTIFY}
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,7 @@ def test_an_invalid_store_is_refused(url: str) -> None:
         ("WANDB_API_KEY", ("training", "WANDB_API_KEY")),
         ("TRAINYARD_RUNNERS_TOKEN", ("watch", "TRAINYARD_RUNNERS_TOKEN")),
         ("watch/SLACK_BOT_TOKEN", ("watch", "SLACK_BOT_TOKEN")),
+        ("notify/SLACK_BOT_TOKEN", ("notify", "SLACK_BOT_TOKEN")),
     ],
 )
 def test_a_secret_goes_to_its_environment(text: str, place: tuple[str, str]) -> None:
